@@ -1,0 +1,158 @@
+"""Cluster: devices in nodes, nodes on networks. Unequal devices, nodes and links are ordinary.
+
+Devices are numbered 0..n-1 over `groups` in order, node by node. A message between two devices of a node uses the
+node's `link`; between nodes it leaves through each node's `nic` (shared by the node's devices) and crosses every network
+level up to the first that holds both nodes (`Level.nodes` nodes per group of that level, 0 for all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Something bytes cross: seconds per message and bytes/second in one direction."""
+
+    name: str
+    latency_seconds: float
+    bandwidth: float
+    source: str = ""
+
+    def seconds(self, size: float) -> float:
+        """Seconds for one message of `size` bytes."""
+        return self.latency_seconds + size / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Achieved share of a peak rate by size: points (FLOPs or bytes, share), interpolated in log size, flat outside."""
+
+    points: tuple[tuple[float, float], ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A kind of chip. `rates` are peak dense FLOP/s by dtype name; `curve` how much of it products of a size reach.
+
+    `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
+    """
+
+    name: str
+    backend: Literal["cpu", "cuda"]
+    memory_bytes: int
+    memory_bandwidth: float
+    rates: tuple[tuple[str, float], ...]
+    launch_seconds: float
+    curve: Curve
+    memory_share: float = 1.0
+    overhead_bytes: int = 0
+    source: str = ""
+
+    def rate(self, dtype: str) -> float:
+        """Peak FLOP/s for products of `dtype`; types the chip lacks run at its float32 rate (float64 at half of it)."""
+        rates = dict(self.rates)
+        if dtype in rates:
+            return rates[dtype]
+        return rates["float32"] / (2 if dtype == "float64" else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where training data lies: seconds per request, bytes/second of reading and writing."""
+
+    name: str
+    latency_seconds: float
+    read_bandwidth: float
+    write_bandwidth: float
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A host: its devices (kind and count, in order), the link between them, its way out, its CPU cores and memory."""
+
+    name: str
+    devices: tuple[tuple[Device, int], ...]
+    link: Link
+    nic: Link | None = None
+    cores: int = 1
+    memory_bytes: int = 0
+    storage: Storage | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return sum(count for _, count in self.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of the network between nodes: groups of `nodes` nodes (0: all of them) joined by `link` per node."""
+
+    name: str
+    link: Link
+    nodes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The machines. `measured` says the constants were measured on the machine itself."""
+
+    name: str
+    groups: tuple[tuple[Node, int], ...]
+    levels: tuple[Level, ...] = ()
+    measured: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """Every node in order."""
+        for node, count in self.groups:
+            for _ in range(count):
+                yield node
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device in order of its number."""
+        return tuple(d for node in self.nodes for d, count in node.devices for _ in range(count))
+
+    @cached_property
+    def node_of(self) -> tuple[int, ...]:
+        """The node index of each device."""
+        return tuple(i for i, node in enumerate(self.nodes) for _ in range(node.size))
+
+    @cached_property
+    def node_list(self) -> tuple[Node, ...]:
+        """Every node, indexable."""
+        return tuple(self.nodes)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    def level_of(self, nodes: set[int]) -> int:
+        """The first network level whose groups hold all of `nodes`; -1 within one node."""
+        if len(nodes) == 1:
+            return -1
+        for index, level in enumerate(self.levels):
+            if level.nodes == 0 or len({n // level.nodes for n in nodes}) == 1:
+                return index
+        return len(self.levels) - 1
+
+    @staticmethod
+    def load(spec: Cluster | str) -> Cluster:
+        """A Cluster from itself, a YAML path, a catalogue name with counts (`h100x8*4`), `local` or `localx4`.
+
+        Raises UsageError for an unknown name, unit or missing field, naming the line.
+        """
+        if isinstance(spec, Cluster):
+            return spec
+        from placer.catalogue import load_cluster  # the reader needs these types
+
+        return load_cluster(str(spec))

@@ -1,0 +1,323 @@
+"""The captured model: ops grouped into blocks, identical blocks sharing one class, all sizes affine in batch rows.
+
+A `Graph` is a value: immutable, in topological order, with a JSON form. Every size is `Affine`: a fixed part and a part
+per row of the batch (row: one index of dim 0 of the batched inputs), so that one capture serves every microbatch size.
+
+    graph --blocks--> Block (a name, its arguments, its parameters) --kind--> BlockClass (its ops) --ops--> Op
+
+References inside a `BlockClass` are local: `"i2"` is its third input, `"o5.0"` the first output of its sixth op,
+`"p1"` its second parameter. References between blocks are global: `"x:input_ids"` a model input, `"b7.0"` the first
+output of block 7. The prologue (block -1, values `"b-1.k"`) holds the ops that depend on no parameter (masks, positions,
+rotary tables, shifted labels): they are cheap, and each stage recomputes those it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import networkx
+from pydantic import TypeAdapter
+
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
+    "complex128": 16, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+OpKind = Literal[
+    "matmul", "convolution", "attention", "pointwise", "reduction", "view", "gather", "random", "communication", "opaque"
+]
+
+
+class Affine(NamedTuple):
+    """`fixed + per_row * rows`."""
+
+    fixed: int = 0
+    per_row: int = 0
+
+    def at(self, rows: int) -> int:
+        """The value for a batch of `rows` rows."""
+        return self.fixed + self.per_row * rows
+
+
+def affine_sum(terms: Iterable[Affine]) -> Affine:
+    """The sum of affine sizes."""
+    fixed = per_row = 0
+    for term in terms:
+        fixed += term.fixed
+        per_row += term.per_row
+    return Affine(fixed, per_row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A value on an edge. `dims` names each dim where known (`batch`, `sequence`, `hidden`, `height`, ...)."""
+
+    shape: tuple[Affine, ...]
+    dtype: str
+    requires_grad: bool = False
+    dims: tuple[str | None, ...] = ()
+
+    def shape_at(self, rows: int) -> tuple[int, ...]:
+        """The concrete shape for a batch of `rows` rows."""
+        return tuple(size.at(rows) for size in self.shape)
+
+    def bytes_at(self, rows: int) -> int:
+        """Bytes of the whole tensor for a batch of `rows` rows."""
+        count = ITEM_BYTES[self.dtype]
+        for size in self.shape:
+            count *= size.at(rows)
+        return count
+
+    @property
+    def batched(self) -> bool:
+        """Whether some dim grows with the batch."""
+        return any(size.per_row for size in self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """`batch` products of an m x k by a k x n matrix: 2 * batch * m * n * k FLOPs."""
+
+    batch: Affine = Affine(1)
+    m: Affine
+    n: Affine
+    k: Affine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """A node of the captured graph. FLOPs and bytes are of the whole op on one device, at the captured dtypes.
+
+    `backward_*` is zero for an op that needs no gradient. `saved_bytes` are the bytes this op is the first to keep for
+    backward (each storage counted once in a graph, parameters and buffers not counted). `products` are the matrix products it is made of
+    (empty for others); `covered` is false where no FLOP rule is known for the op.
+    """
+
+    name: str
+    target: str
+    kind: OpKind
+    module: str = ""
+    source: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    forward_flops: Affine = Affine()
+    backward_flops: Affine = Affine()
+    read_bytes: Affine = Affine()
+    written_bytes: Affine = Affine()
+    backward_read_bytes: Affine = Affine()
+    backward_written_bytes: Affine = Affine()
+    saved_bytes: Affine = Affine()
+    products: tuple[Product, ...] = ()
+    backward_products: tuple[Product, ...] = ()
+    covered: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter or buffer of a block class; its model-wide name stands in the block."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool = True
+    buffer: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes at the captured dtype."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockClass:
+    """What identical blocks share: formal inputs, ops in order, outputs as local references, parameters."""
+
+    inputs: tuple[Tensor, ...] = ()
+    ops: tuple[Op, ...] = ()
+    outputs: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+
+    def tensor(self, reference: str) -> Tensor | Parameter:
+        """What a local reference (`i2`, `o5.0`, `p1`) stands for."""
+        kind, rest = reference[0], reference[1:]
+        if kind == "i":
+            return self.inputs[int(rest)]
+        if kind == "p":
+            return self.parameters[int(rest)]
+        op, output = rest.split(".")
+        return self.ops[int(op)].outputs[int(output)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One placed unit: `name` is its module path, `inputs` and `parameters` bind the class's formal ones, in order."""
+
+    name: str
+    kind: int
+    inputs: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A named input of the model; batched ones have the batch in dim 0. `high` bounds integer inputs (vocabulary)."""
+
+    name: str
+    tensor: Tensor
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """How the loss reduces over the batch.
+
+    `mean` and `sum` are linear in rows: they split over microbatches and replicas exactly. `other` is not known to be,
+    and such a graph may not be split on the batch. `ignore_index` marks labels that do not count, in input `labels`.
+    """
+
+    reduction: Literal["mean", "sum", "other", "none"]
+    value: str = ""
+    labels: str = ""
+    ignore_index: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A captured model. `rows` is the batch it was captured for; `skeleton` identifies code and shapes."""
+
+    name: str
+    rows: int
+    inputs: tuple[Input, ...]
+    classes: tuple[BlockClass, ...]
+    blocks: tuple[Block, ...]
+    prologue: Block
+    outputs: tuple[str, ...]
+    loss: Loss
+    notes: tuple[str, ...] = ()
+
+    def block_class(self, index: int) -> BlockClass:
+        """The class of block `index`; -1 is the prologue."""
+        return self.classes[(self.prologue if index < 0 else self.blocks[index]).kind]
+
+    @property
+    def ops(self) -> Iterator[tuple[Block, Op]]:
+        """Every op with its block, prologue first, in topological order."""
+        for block in (self.prologue, *self.blocks):
+            for op in self.classes[block.kind].ops:
+                yield block, op
+
+    def value(self, reference: str) -> Tensor:
+        """The tensor of a global reference (`x:input_ids`, `b7.0`)."""
+        if reference.startswith("x:"):
+            return self._input_tensors[reference[2:]]
+        block, output = reference[1:].split(".")
+        kind = self.block_class(int(block))
+        tensor = kind.tensor(kind.outputs[int(output)])
+        if not isinstance(tensor, Tensor):
+            raise KeyError(f"{reference} is a parameter, not a value")
+        return tensor
+
+    @cached_property
+    def _input_tensors(self) -> dict[str, Tensor]:
+        return {entry.name: entry.tensor for entry in self.inputs}
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter and buffer by the model's own name, tied ones once."""
+        found: dict[str, Parameter] = {}
+        for block in (self.prologue, *self.blocks):
+            for name, parameter in zip(block.parameters, self.classes[block.kind].parameters, strict=True):
+                found.setdefault(name, parameter)
+        return found
+
+    @cached_property
+    def tied(self) -> dict[str, tuple[int, ...]]:
+        """Trainable parameters used by several blocks, with the indices of those blocks."""
+        users: dict[str, list[int]] = {}
+        for index, block in enumerate(self.blocks):
+            for name in block.parameters:
+                if self.parameters[name].trainable:
+                    users.setdefault(name, []).append(index)
+        return {name: tuple(where) for name, where in users.items() if len(where) > 1}
+
+    def _total(self, field: str, rows: int | None) -> int:
+        counts: dict[int, int] = {}
+        for block in (self.prologue, *self.blocks):
+            counts[block.kind] = counts.get(block.kind, 0) + 1
+        at = self.rows if rows is None else rows
+        return sum(n * affine_sum(getattr(op, field) for op in self.classes[k].ops).at(at) for k, n in counts.items())
+
+    @property
+    def forward_flops(self) -> int:
+        """Forward FLOPs of the batch the graph was captured for."""
+        return self._total("forward_flops", None)
+
+    @property
+    def backward_flops(self) -> int:
+        """Backward FLOPs of the batch the graph was captured for."""
+        return self._total("backward_flops", None)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes kept for backward for the batch the graph was captured for."""
+        return self._total("saved_bytes", None)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters (buffers not counted), tied ones once."""
+        return sum(p.bytes for p in self.parameters.values() if not p.buffer)
+
+    @cached_property
+    def last_use(self) -> dict[str, int]:
+        """The last block that reads each block output; the index of the last block for outputs of the model."""
+        last: dict[str, int] = {}
+        for index, block in enumerate(self.blocks):
+            for reference in block.inputs:
+                last[reference] = index
+        for reference in self.outputs:
+            last[reference] = len(self.blocks) - 1
+        return last
+
+    def crossing(self, cut: int) -> tuple[str, ...]:
+        """Block outputs made before block `cut` and read at or after it: what a cut there must move."""
+        return tuple(
+            reference
+            for reference, last in self.last_use.items()
+            if reference.startswith("b") and 0 <= int(reference[1:].split(".")[0]) < cut <= last
+        )
+
+    def networkx(self) -> networkx.DiGraph:
+        """Blocks as nodes 0..n-1 (attribute `block`), an edge where one reads another's output (attribute `values`)."""
+        view = networkx.DiGraph(name=self.name)
+        for index, block in enumerate(self.blocks):
+            view.add_node(index, block=block.name)
+            for reference in block.inputs:
+                if reference.startswith("b"):
+                    source = int(reference[1:].split(".")[0])
+                    if source >= 0:
+                        values = view.get_edge_data(source, index, {"values": ()})["values"]
+                        view.add_edge(source, index, values=(*values, reference))
+        return view
+
+    def to_json(self) -> str:
+        """The graph as JSON; `from_json` reads it back equal."""
+        return GRAPH.dump_json(self).decode()
+
+    @staticmethod
+    def from_json(text: str) -> Graph:
+        """The graph of `to_json`."""
+        return GRAPH.validate_json(text)
+
+
+GRAPH: TypeAdapter[Graph] = TypeAdapter(Graph)

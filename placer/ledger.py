@@ -1,0 +1,91 @@
+"""Ledger: seconds and bytes of one step, itemised; predicted and measured ones are of this one type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Seconds of one step on its slowest rank, by cause; they add up to `total`.
+
+    `communication` is exposed point-to-point time, `reduction` exposed gradient and parameter collectives, `bubble`
+    waiting for other stages, `data` waiting for input, `other` what a measurement could not attribute.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    recompute: float = 0.0
+    communication: float = 0.0
+    reduction: float = 0.0
+    bubble: float = 0.0
+    optimizer: float = 0.0
+    data: float = 0.0
+    other: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The step."""
+        return (
+            self.forward + self.backward + self.recompute + self.communication + self.reduction
+            + self.bubble + self.optimizer + self.data + self.other
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBytes:
+    """Peak bytes of one device by category.
+
+    `activations` are what autograd keeps alive under the schedule, `workspace` temporaries of the largest op,
+    `communication` buffers of collectives and messages, `overhead` context and allocator slack.
+    """
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    buffers: int = 0
+    workspace: int = 0
+    communication: int = 0
+    overhead: int = 0
+
+    @property
+    def total(self) -> int:
+        """Peak bytes."""
+        return (
+            self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
+            + self.workspace + self.communication + self.overhead
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """One step. `memory` has one entry per pipeline position (the devices of a position hold the same).
+
+    `flops` are the model's forward and backward FLOPs of the whole batch (recompute not counted), `peak_flops` the summed
+    rate of the devices used, so that MFU = flops / (step_seconds * peak_flops).
+    """
+
+    step_seconds: float
+    seconds: Seconds
+    memory: tuple[MemoryBytes, ...]
+    rows: int
+    flops: int
+    peak_flops: float
+    sent_bytes: int = 0
+    reduced_bytes: int = 0
+
+    @property
+    def rows_per_second(self) -> float:
+        """Batch rows per second of the whole plan."""
+        return self.rows / self.step_seconds
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation, 0 to 1; 0 where the peak rate is not known."""
+        return self.flops / (self.step_seconds * self.peak_flops) if self.peak_flops else 0.0
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes on the fullest device."""
+        return max((entry.total for entry in self.memory), default=0)

@@ -1,0 +1,180 @@
+"""Plan: every choice of one training step's layout, with what is needed to estimate, check and run it. plan.json.
+
+Rows of the global batch are cut into microbatches (`microbatches`: rows of each, in order); the rows of a microbatch are
+divided among the replicas of a stage (`replica_rows`). Stages are runs of consecutive blocks in graph order; stage s
+runs on `stages[s].devices`, one replica per device. With `interleaved` and other looping schedules several stages share
+the same devices: stage s sits at pipeline position s % positions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from placer.cluster import Cluster
+from placer.errors import StalePlanError, UsageError
+from placer.files import read_text, write_text
+from placer.graph import Graph
+from placer.ledger import Ledger
+from placer.settings import RunSettings
+
+SCHEMA_VERSION = 1
+
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Sharding = Literal["none", "gradients", "parameters"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Blocks `first` to `last` (exclusive) on `devices`, one replica each; replica i takes its `shares[i]` of the rows.
+
+    sharding: `none` replicates the state and all-reduces gradients (DDP); `gradients` shards gradients and optimizer
+    state, `parameters` also the parameters (FSDP2 without and with resharding after forward).
+    recompute: run each block's forward again in backward instead of keeping its activations.
+    """
+
+    first: int
+    last: int
+    devices: tuple[int, ...]
+    shares: tuple[int, ...] = ()
+    sharding: Sharding = "none"
+    recompute: bool = False
+
+    @property
+    def replicas(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRef:
+    """Where the model comes from: `kind` factory (`package.module:function`), config (its JSON text in `reference`), or
+    module (built in the caller's process, cannot be rebuilt from the plan)."""
+
+    kind: Literal["factory", "config", "module"]
+    reference: str
+    fingerprint: str
+    loss: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A runner-up: what it was, its estimate (None: not legal) and why it lost."""
+
+    name: str
+    step_seconds: float | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All choices and all inputs of one plan. `ledger` is predicted; `bound` a proven lower bound of the estimate."""
+
+    model: ModelRef
+    graph: Graph
+    cluster: Cluster
+    settings: RunSettings
+    stages: tuple[Stage, ...]
+    schedule: ScheduleName
+    microbatches: tuple[int, ...]
+    strategy: str = ""
+    seed: int = 0
+    ledger: Ledger | None = None
+    bound: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    @property
+    def positions(self) -> int:
+        """Pipeline positions: distinct device sets."""
+        return len({stage.devices for stage in self.stages})
+
+    @property
+    def rows(self) -> int:
+        """Rows of the global batch."""
+        return sum(self.microbatches)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that run the plan; rank r is the r-th device in `ranks`."""
+        return len(self.ranks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The device of each rank: position by position, replica by replica."""
+        seen: dict[int, None] = {}
+        for stage in self.stages:
+            for device in stage.devices:
+                seen.setdefault(device)
+        return tuple(seen)
+
+    @property
+    def gap(self) -> float | None:
+        """(estimate - bound) / bound, never negative; None where no bound is known."""
+        if self.bound is None or self.ledger is None:
+            return None
+        return max(0.0, (self.ledger.step_seconds - self.bound) / self.bound)
+
+    def save(self, path: str | Path) -> None:
+        """Write plan.json atomically."""
+        write_text(path, self.to_json())
+
+    def to_json(self) -> str:
+        """The plan as JSON; the same plan gives the same bytes."""
+        return PLAN.dump_json(self, indent=1).decode()
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Read plan.json. Raises UsageError for what is no plan, StalePlanError for another schema version."""
+        return Plan.from_json(read_text(path, "the plan"), str(path))
+
+    @staticmethod
+    def from_json(text: str, path: str = "the plan") -> Plan:
+        """The plan of `to_json`."""
+        try:
+            document = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{path} is not a plan: no JSON ({error}); make one with `placer plan`") from None
+        found = document.get("schema_version") if isinstance(document, dict) else None
+        if found is None:
+            raise UsageError(f"{path} is not a plan: it has no schema_version; make one with `placer plan`")
+        if found != SCHEMA_VERSION:
+            raise StalePlanError(
+                f"{path} has schema version {found}, this placer reads {SCHEMA_VERSION}; plan again with `placer plan`"
+            )
+        try:
+            return PLAN.validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise UsageError(f"{path} is not a valid plan: {where}: {first['msg']}; plan again") from None
+
+    def __str__(self) -> str:
+        from placer.report import plan_table  # the table reads plans
+
+        return plan_table(self)
+
+
+def replica_rows(rows: int, shares: tuple[int, ...], replicas: int) -> tuple[int, ...]:
+    """Rows of each replica: proportional to `shares` (equal if empty), remainders to the largest, then the first."""
+    weights = shares or (1,) * replicas
+    total = sum(weights)
+    base = [rows * weight // total for weight in weights]
+    order = sorted(range(replicas), key=lambda i: (-(rows * weights[i] % total), i))
+    for i in order[: rows - sum(base)]:
+        base[i] += 1
+    return tuple(base)
+
+
+PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON Schema of plan.json."""
+    return PLAN.json_schema()

@@ -1,0 +1,81 @@
+"""Program: what each rank does in one step under a plan, in order. The simulator plays it and the runtime executes it.
+
+`lower(plan)` gives one `Program` per rank. Instructions of a rank are in program order; every `Send` has its `Receive`
+on the peer, matched by (source rank, destination rank, `tag`), and both sides list them in the same relative order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from placer.schedule import Action
+
+Engine = Literal["placer", "ddp", "fsdp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Run `action` on `rows` rows."""
+
+    action: Action
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A point-to-point transfer of the values `values` (global references) of a microbatch between two stages.
+
+    kind `activation` goes from the producing stage to the consuming one, `gradient` back. `bytes` are of all values.
+    """
+
+    direction: Literal["send", "receive"]
+    kind: Literal["activation", "gradient"]
+    peer: int
+    source_stage: int
+    target_stage: int
+    microbatch: int
+    values: tuple[str, ...]
+    sizes: tuple[int, ...]
+    tag: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all values."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A collective of `ranks` over `bytes` (of the full buffer). `engine` says who issues it; placer's are prescribed,
+    those of DDP and FSDP2 expected. `purpose`: gradients, parameters, tied, norm, loss."""
+
+    kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
+    engine: Engine
+    purpose: Literal["gradients", "parameters", "tied", "norm", "loss"]
+    ranks: tuple[int, ...]
+    bytes: int
+    stage: int = -1
+    unit: str = ""
+    overlaps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStep:
+    """Clip and update the parameters of this rank's stages."""
+
+    stages: tuple[int, ...]
+
+
+Instruction = Compute | Message | Collective | OptimizerStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The instructions of one rank, in order."""
+
+    rank: int
+    device: int
+    replica: int
+    stages: tuple[int, ...]
+    instructions: tuple[Instruction, ...]

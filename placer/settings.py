@@ -1,0 +1,47 @@
+"""RunSettings: what changes a step besides the plan. Explicit inputs of every prediction and of every run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from placer.errors import UsageError
+
+Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Settings of a training step.
+
+    precision: `float32` and `float64` compute in that type; `bfloat16` and `float16` keep weights and activations in 16
+    bits with float32 master weights in the optimizer (Megatron's way); `bfloat16-autocast` keeps float32 weights and computes
+    products in bfloat16 under torch.autocast.
+    attention: `eager` materialises the scores, `flash` does not.
+    recompute: `auto` lets the search choose per stage, `none` and `full` (every block) fix it.
+    fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
+    overlap: whether gradient reduction runs beside the backward pass.
+    bucket_bytes: gradients are reduced in buckets of about this size (DDP's default is 25 MiB).
+    """
+
+    precision: Precision = "float32"
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    momentum: float = 0.0
+    clip_norm: float | None = 1.0
+    attention: Literal["eager", "flash"] = "flash"
+    recompute: Literal["auto", "none", "full"] = "auto"
+    fusion: bool = False
+    overlap: bool = True
+    bucket_bytes: int = 25 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.bucket_bytes < 1:
+            raise UsageError(f"bucket_bytes is {self.bucket_bytes}; give a positive number of bytes")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UsageError(f"clip_norm is {self.clip_norm}; give a positive norm, or none for no clipping")
+        if not self.learning_rate >= 0:
+            raise UsageError(f"learning_rate is {self.learning_rate}; give a number that is not negative")
