@@ -1,8 +1,8 @@
 """Cluster: devices in nodes, nodes on networks. Unequal devices, nodes and links are ordinary.
 
 Devices are numbered 0..n-1 over `groups` in order, node by node. A message between two devices of a node uses the
-node's `link`; between nodes it leaves through each node's `nic` (shared by the node's devices) and crosses every network
-level up to the first that holds both nodes (`Level.nodes` nodes per group of that level, 0 for all).
+node's `link`; between nodes it leaves through each node's `nic` (shared by the node's devices) and crosses every
+network level up to the first that holds both nodes (`Level.nodes` nodes per group of that level, 0 for all).
 """
 
 from __future__ import annotations
@@ -10,21 +10,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from math import log
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Something bytes cross: seconds per message and bytes/second in one direction."""
+    """Something bytes cross: seconds per message and bytes/second in one direction.
+
+    `bandwidth` is nominal and of all `ports` together; one message between two devices uses one port (one NIC of a
+    node's eight, one xGMI link of a chip's seven). `share` of it is what a message achieves, `collective_share` what
+    devices achieve that all send at once (None: the same). `setup_seconds` is the fixed cost of one collective on it.
+    """
 
     name: str
     latency_seconds: float
     bandwidth: float
     source: str = ""
+    ports: int = 1
+    share: float = 1.0
+    collective_share: float | None = None
+    setup_seconds: float = 0.0
+
+    @property
+    def shared(self) -> float:
+        """The achieved share of `bandwidth` in a collective."""
+        return self.share if self.collective_share is None else self.collective_share
 
     def seconds(self, size: float) -> float:
         """Seconds for one message of `size` bytes."""
-        return self.latency_seconds + size / self.bandwidth
+        return self.latency_seconds + size / (self.bandwidth * self.share / self.ports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +50,21 @@ class Curve:
     points: tuple[tuple[float, float], ...]
     source: str = ""
 
+    def share(self, size: float) -> float:
+        """The share at `size`, interpolated."""
+        if size <= self.points[0][0]:
+            return self.points[0][1]
+        for (low, low_share), (high, high_share) in pairwise(self.points):
+            if size <= high:
+                return low_share + (high_share - low_share) * log(size / low) / log(high / low)
+        return self.points[-1][1]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A kind of chip. `rates` are peak dense FLOP/s by dtype name; `curve` how much of it products of a size reach.
 
+    `curves` says it by dtype where it is known apart (`efficiency` asks both).
     `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
     """
 
@@ -52,6 +78,11 @@ class Device:
     memory_share: float = 1.0
     overhead_bytes: int = 0
     source: str = ""
+    curves: tuple[tuple[str, Curve], ...] = ()
+
+    def efficiency(self, dtype: str, flops: float) -> float:
+        """The share of `rate(dtype)` that one product of `flops` FLOPs reaches."""
+        return dict(self.curves).get(dtype, self.curve).share(flops)
 
     def rate(self, dtype: str) -> float:
         """Peak FLOP/s for products of `dtype`; types the chip lacks run at its float32 rate (float64 at half of it)."""

@@ -1,0 +1,112 @@
+"""What bytes cross between devices: one message between two of them, and the levels a collective climbs.
+
+In: a Cluster and device numbers. Out: effective links, achieved shares of the nominal bandwidths included:
+
+    message inside a node       latency(link), bandwidth(link) * share / ports
+    message between nodes       latency(nic) + sum of latency(level); the slowest of a nic's port and every level
+    collective inside a node    what k of its devices reach together: min(ports, k - 1) of the link's ports
+    collective between nodes    what k devices of a node that send at once reach: the nic, then every level, / k
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from placer.cluster import Cluster, Link
+from placer.errors import UsageError
+
+SAME_DEVICE = Link(name="same device", latency_seconds=0.0, bandwidth=float("inf"), source="no bytes move")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """The levels a collective over some devices climbs, seen by one device.
+
+    intra: link between the devices of a node (None where no node holds two of them); inter: link between nodes, its
+    bandwidth what ONE device gets while `senders` devices of each node send at once (None within one node).
+    Bandwidths are achieved ones (shares applied), per device and direction.
+    """
+
+    devices: int
+    nodes: int
+    per_node: int
+    senders: int
+    intra: Link | None
+    inter: Link | None
+
+    @property
+    def even(self) -> bool:
+        """Whether every node holds the same number of the devices."""
+        return self.nodes * self.per_node == self.devices
+
+
+def link_between(cluster: Cluster, first: int, second: int) -> Link:
+    """The effective link of one message from device `first` to device `second` with nothing else on the way."""
+    if first == second:
+        return SAME_DEVICE
+    a, b = cluster.node_of[first], cluster.node_of[second]
+    if a == b:
+        link = cluster.node_list[a].link
+        return effective(link, link.bandwidth * link.share / link.ports)
+    return _slowest(cluster, {a, b}, 1, collective=False)
+
+
+def bottleneck(cluster: Cluster, devices: Collection[int], senders: int = 0) -> Bottleneck:
+    """The levels of a collective over `devices`; `senders` devices per node send at once (0: those in `devices`)."""
+    per_node = Counter(cluster.node_of[d] for d in devices)
+    most = max(per_node.values())
+    together = max(senders, most)
+    return Bottleneck(
+        devices=len(set(devices)),
+        nodes=len(per_node),
+        per_node=most,
+        senders=together,
+        intra=_inside(cluster, per_node) if most > 1 else None,
+        inter=_slowest(cluster, set(per_node), together, collective=True) if len(per_node) > 1 else None,
+    )
+
+
+def effective(link: Link, bandwidth: float, latency: float | None = None) -> Link:
+    """`link` with the achieved bandwidth as its nominal one."""
+    return Link(
+        name=link.name,
+        latency_seconds=link.latency_seconds if latency is None else latency,
+        bandwidth=bandwidth,
+        setup_seconds=link.setup_seconds,
+        source=link.source,
+    )
+
+
+def _inside(cluster: Cluster, per_node: Counter[int]) -> Link:
+    """The slowest node's link as its share of the devices sees it together."""
+    links = []
+    for node, count in per_node.items():
+        if count > 1:
+            link = cluster.node_list[node].link
+            used = min(link.ports, count - 1) / link.ports
+            links.append(effective(link, link.bandwidth * link.shared * used))
+    return min(links, key=lambda link: link.bandwidth)
+
+
+def _slowest(cluster: Cluster, nodes: set[int], senders: int, *, collective: bool) -> Link:
+    """The narrowest thing on the way between `nodes`, its bandwidth divided among `senders` devices of each node."""
+    nics = [cluster.node_list[n].nic for n in sorted(nodes)]
+    links = [nic for nic in nics if nic is not None]
+    levels = [level.link for level in cluster.levels[: cluster.level_of(nodes) + 1]]
+    if len(links) < len(nics) and not levels:
+        raise UsageError(
+            f"cluster {cluster.name}: nodes {sorted(nodes)} have no way to each other; "
+            "give each node a nic or the cluster a network"
+        )
+    narrowest = min(links + levels, key=lambda link: _per_device(link, senders, collective=collective))
+    latency = max((nic.latency_seconds for nic in links), default=0.0) + sum(level.latency_seconds for level in levels)
+    found = effective(narrowest, _per_device(narrowest, senders, collective=collective), latency)
+    return replace(found, setup_seconds=max(link.setup_seconds for link in links + levels))
+
+
+def _per_device(link: Link, senders: int, *, collective: bool) -> float:
+    """What one of `senders` devices gets of a node's way out; one device alone fills one port."""
+    share = link.shared if collective else link.share
+    return link.bandwidth * share * min(senders, link.ports) / link.ports / senders
