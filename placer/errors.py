@@ -44,6 +44,10 @@ class ExecutionError(PlacerError):
     """A run failed: a rank died, communication timed out, the loss is not a number."""
 
 
+class StrategyError(PlacerError):
+    """A strategy broke its promise: an illegal plan, a wrong estimate, a bound above its own plan."""
+
+
 class InfeasibleError(PlacerError):
     """No legal plan fits; `infeasible` says what binds."""
 

@@ -1,17 +1,24 @@
-"""Problem, Strategy, Solution: what every strategy is given and what it may return; the table of built-in strategies."""
+"""Problem, Strategy, Solution: what every strategy is given and what it may return; the table of built-in strategies.
+
+`solve_with` runs one and judges what it returned: the plan is checked and estimated again, so that no strategy grades
+itself.
+"""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Protocol
 
 from placer.cluster import Cluster
-from placer.errors import Infeasible, UsageError
+from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.graph import Graph
 from placer.plans import Alternative, ModelRef, Plan
 from placer.settings import RunSettings
+
+# What a strategy adds up in its own order may differ from the estimate by rounding.
+ROUNDING = 1e-9
 
 # name -> where; third parties add theirs by an entry point of the group "placer.strategies".
 BUILT_IN = {
@@ -84,3 +91,84 @@ def strategy(name: str) -> Strategy:
             found: Strategy = point.load()()
             return found
     raise UsageError(f"there is no strategy {name!r}; known: {', '.join(BUILT_IN)}")
+
+
+def solve_with(problem: Problem, name: str) -> Solution:
+    """What the strategy `name` finds, judged: legal, within the pins, estimated afresh, ready to save.
+
+    Raises InfeasibleError where nothing fits, UsageError for an unknown name or a bad problem, StrategyError where the
+    strategy returned a plan for another problem, an illegal plan, a wrong estimate or a bound above its own plan.
+    """
+    require_sound(problem)
+    found = strategy(name).solve(problem)
+    if isinstance(found, Infeasible):
+        raise InfeasibleError(found)
+    return judged(problem, found, name)
+
+
+def judged(problem: Problem, found: Solution, name: str) -> Solution:
+    """`found` with its plan completed by ledger, bound and runners-up; raises StrategyError for a false claim."""
+    from placer.costs import estimate
+    from placer.legality import check
+
+    plan, ledger = found.plan, estimate(found.plan)
+    complaints = [*_foreign(plan, problem), *broken_pins(plan, problem.pins), *(v.message for v in check(plan))]
+    claimed = ledger.step_seconds if plan.ledger is None else plan.ledger.step_seconds
+    if abs(claimed - ledger.step_seconds) > ROUNDING * ledger.step_seconds:
+        complaints.append(f"it claims {claimed!r} s a step, the estimate is {ledger.step_seconds!r} s")
+    if found.bound is not None and found.bound > ledger.step_seconds * (1 + ROUNDING):
+        complaints.append(f"its bound of {found.bound!r} s is above the {ledger.step_seconds!r} s of its plan")
+    if complaints:
+        raise StrategyError(f"the strategy {name!r} returned a plan that does not hold: {'; '.join(complaints)}")
+    complete = replace(
+        plan, strategy=plan.strategy or name, seed=problem.seed, ledger=ledger, bound=found.bound,
+        alternatives=found.alternatives,
+    )  # fmt: skip
+    return replace(found, plan=complete)
+
+
+def require_sound(problem: Problem) -> None:
+    """Raise UsageError for a problem without blocks, rows, devices or evaluations."""
+    for what, count in (
+        ("blocks to place", len(problem.graph.blocks)),
+        ("rows in the batch", problem.rows),
+        ("devices in the cluster", problem.cluster.size),
+        ("evaluations in the budget", 1 if problem.budget is None else problem.budget),
+    ):
+        if count < 1:
+            raise UsageError(f"a plan was asked for with {count} {what}; give at least 1")
+
+
+def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
+    """Each pin that `plan` does not honour, in words."""
+    wanted: tuple[tuple[str, object, set[object]], ...] = (
+        ("data", pins.data, {stage.replicas for stage in plan.stages}),
+        ("shard", pins.shard, {stage.sharding for stage in plan.stages}),
+        ("pipeline", pins.pipeline, {plan.positions}),
+        ("microbatches", pins.microbatches, {len(plan.microbatches)}),
+        ("schedule", pins.schedule, {plan.schedule}),
+        ("recompute", pins.recompute, {stage.recompute for stage in plan.stages}),
+    )
+    broken = [f"pin {name}={pin} is not honoured" for name, pin, found in wanted if pin is not None and found != {pin}]
+    index = {block.name: i for i, block in enumerate(plan.graph.blocks)} if pins.stage_of else {}
+    for name, stage in pins.stage_of:
+        held = stage < len(plan.stages) and plan.stages[stage].first <= index[name] < plan.stages[stage].last
+        if not held:
+            broken.append(f"pin {name}@stage={stage} is not honoured")
+    return tuple(broken)
+
+
+def _foreign(plan: Plan, problem: Problem) -> list[str]:
+    """What of the plan's inputs is not the problem's."""
+    pairs = {
+        "model": (plan.model, problem.model),
+        "graph": (plan.graph, problem.graph),
+        "cluster": (plan.cluster, problem.cluster),
+        "settings": (plan.settings, problem.settings),
+        "rows": (plan.rows, problem.rows),
+    }
+    return [
+        f"its {what} is not the problem's"
+        for what, (mine, given) in pairs.items()
+        if mine is not given and mine != given
+    ]

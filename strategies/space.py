@@ -1,0 +1,290 @@
+"""What may be chosen: the space every built-in strategy searches, and the plans in it.
+
+In: a Problem. Out: `Outline`s (everything but where to cut and which stages recompute) and the Plan an outline makes.
+
+The space, stated once:
+    positions p and replicas d, the same at every position, with p * d <= devices; devices in cluster order, position by
+        position (position k has devices k*d .. (k+1)*d - 1); devices beyond p * d stay unused. On more than
+        `MANY_DEVICES` devices d is p's full share of them, or divides their number or a node's, or is a power of two.
+    virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
+        `1f1b` (one microbatch after the other) unless another schedule is pinned
+    cuts: p * v runs of consecutive blocks, none empty
+    microbatches of r rows per replica (r * d rows each, the last one the rest), r = 1 .. rows/d; beyond `MANY_ROWS`
+        rows per replica r divides them or is a power of two
+    sharding: one choice for the whole plan; sharded only where d > 1
+    recompute: per stage
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import get_args
+
+from placer.errors import UsageError
+from placer.plans import Plan, ScheduleName, Sharding, Stage
+from placer.search import Pins, Problem
+
+MANY_DEVICES = 32
+MANY_ROWS = 32
+MOST_VIRTUAL = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Outline:
+    """A layout without its cuts: `rows` is the global batch, `microbatch` the rows of each but the last."""
+
+    positions: int
+    replicas: int
+    virtual: int
+    rows: int
+    microbatch: int
+    schedule: ScheduleName
+    sharding: Sharding
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return self.positions * self.virtual
+
+    @property
+    def microbatches(self) -> tuple[int, ...]:
+        """Rows of each microbatch, the last may be smaller."""
+        full, rest = divmod(self.rows, self.microbatch)
+        return (self.microbatch,) * full + ((rest,) if rest else ())
+
+    @property
+    def count(self) -> int:
+        """Number of microbatches."""
+        return -(-self.rows // self.microbatch)
+
+    def devices(self, position: int) -> tuple[int, ...]:
+        """The devices of a position."""
+        return tuple(range(position * self.replicas, (position + 1) * self.replicas))
+
+    def __str__(self) -> str:
+        parts = [f"pipeline={self.positions}", f"data={self.replicas}", f"microbatches={self.count}"]
+        if self.positions > 1:
+            parts.append(self.schedule + (f" x{self.virtual}" if self.virtual > 1 else ""))
+        if self.sharding != "none":
+            parts.append(f"shard={self.sharding}")
+        return " ".join(parts)
+
+
+def outlines(problem: Problem) -> Iterator[Outline]:
+    """Every outline the pins allow, in a fixed order. Raises UsageError for pins that contradict."""
+    require_pins(problem)
+    for positions in position_counts(problem):
+        for replicas in replica_counts(problem, positions):
+            for microbatch in microbatch_rows(problem, replicas):
+                for schedule, virtual in schedules(problem, positions, -(-problem.rows // microbatch)):
+                    for sharding in shardings(problem.pins, replicas):
+                        yield Outline(
+                            positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
+                            microbatch=microbatch, schedule=schedule, sharding=sharding,
+                        )  # fmt: skip
+
+
+def plan_of(problem: Problem, outline: Outline, cuts: tuple[int, ...], recompute: tuple[bool, ...]) -> Plan:
+    """The plan with stages cut before blocks `cuts` (inner cuts only, ascending); `recompute` per stage."""
+    edges = (0, *cuts, len(problem.graph.blocks))
+    stages = tuple(
+        Stage(
+            first=edges[s], last=edges[s + 1], devices=outline.devices(s % outline.positions),
+            sharding=outline.sharding, recompute=recompute[s],
+        )
+        for s in range(outline.stages)
+    )  # fmt: skip
+    return Plan(
+        model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings, stages=stages,
+        schedule=outline.schedule, microbatches=outline.microbatches, seed=problem.seed,
+    )  # fmt: skip
+
+
+def position_counts(problem: Problem) -> tuple[int, ...]:
+    """Allowed numbers of pipeline positions."""
+    most = min(len(problem.graph.blocks), problem.cluster.size)
+    pinned = problem.pins.pipeline
+    least = 1 + max((stage for _, stage in problem.pins.stage_of), default=0) // MOST_VIRTUAL
+    return tuple(p for p in range(least, most + 1) if pinned in (None, p))
+
+
+def replica_counts(problem: Problem, positions: int) -> tuple[int, ...]:
+    """Allowed numbers of replicas of each of `positions` positions."""
+    most = min(problem.cluster.size // positions, 1 if whole_batch(problem) else problem.rows)
+    if problem.pins.data is not None:
+        return (problem.pins.data,) if problem.pins.data <= most else ()
+    if problem.cluster.size <= MANY_DEVICES:
+        return tuple(range(1, most + 1))
+    nodes = {node.size for node, _ in problem.cluster.groups}
+    likely = {*divisors(problem.cluster.size), *powers_of_two(most), most, *(d for n in nodes for d in divisors(n))}
+    return tuple(sorted(d for d in likely if d <= most))
+
+
+def microbatch_rows(problem: Problem, replicas: int) -> tuple[int, ...]:
+    """Allowed rows of a (full) microbatch over `replicas` replicas, ascending."""
+    rows, pinned = problem.rows, problem.pins.microbatches
+    if whole_batch(problem):
+        return (rows,)
+    found = {min(rows, replicas * each) for each in _rows_each(-(-rows // replicas))}
+    if pinned is not None:
+        found = {r for r in (*found, -(-rows // pinned)) if r >= replicas and -(-rows // r) == pinned}
+    return tuple(sorted(found))
+
+
+def _rows_each(most: int) -> tuple[int, ...]:
+    if most <= MANY_ROWS:
+        return tuple(range(1, most + 1))
+    return tuple(sorted({*divisors(most), *powers_of_two(most)}))
+
+
+def schedules(problem: Problem, positions: int, count: int) -> tuple[tuple[ScheduleName, int], ...]:
+    """Allowed (schedule, virtual stages per position) of `positions` positions and `count` microbatches."""
+    pinned = problem.pins.schedule
+    if positions == 1:
+        one = "1f1b" if pinned is None else pinned
+        return () if one == "interleaved" else ((schedule_name(one), 1),)
+    most = min(MOST_VIRTUAL, len(problem.graph.blocks) // positions)
+    looping = range(2, most + 1) if count % positions == 0 else range(0)
+    found: list[tuple[ScheduleName, int]] = [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1)]
+    found += [("interleaved", virtual) for virtual in looping]
+    return tuple(choice for choice in found if pinned in (None, choice[0]))
+
+
+def shardings(pins: Pins, replicas: int) -> tuple[Sharding, ...]:
+    """Allowed ways to keep the state of `replicas` replicas."""
+    free: tuple[Sharding, ...] = ("none", "gradients", "parameters") if replicas > 1 else ("none",)
+    return tuple(sharding for sharding in free if pins.shard in (None, sharding))
+
+
+def recomputes(problem: Problem) -> tuple[bool, ...]:
+    """Allowed answers to whether a stage recomputes its forward."""
+    if problem.settings.recompute != "auto":
+        return (problem.settings.recompute == "full",)
+    return (False, True) if problem.pins.recompute is None else (problem.pins.recompute,)
+
+
+def whole_batch(problem: Problem) -> bool:
+    """Whether the loss forbids to split the batch: no replicas and one microbatch."""
+    return problem.graph.loss.reduction == "other"
+
+
+def pinned_stage(problem: Problem) -> dict[int, int]:
+    """The stage each pinned block must lie in, by block index."""
+    index = {block.name: i for i, block in enumerate(problem.graph.blocks)}
+    return {index[name]: stage for name, stage in problem.pins.stage_of}
+
+
+def stage_allowed(pinned: dict[int, int], stage: int, first: int, last: int) -> bool:
+    """Whether stage `stage` may be blocks `first` to `last`."""
+    return all((first <= block < last) == (wanted == stage) for block, wanted in pinned.items())
+
+
+def require_pins(problem: Problem) -> None:
+    """Raise UsageError naming both sides where a pin contradicts another, the graph, the cluster or the settings."""
+    _require_known(problem.pins)
+    for complaint in _contradictions(problem):
+        raise UsageError(f"{complaint}; drop or change one of them")
+
+
+def _require_known(pins: Pins) -> None:
+    for name, value in (("data", pins.data), ("pipeline", pins.pipeline), ("microbatches", pins.microbatches)):
+        if value is not None and value < 1:
+            raise UsageError(f"pin {name}={value}: give a number of at least 1")
+    if pins.schedule is not None:
+        schedule_name(pins.schedule)
+    if pins.shard is not None and pins.shard not in get_args(Sharding):
+        raise UsageError(f"pin shard={pins.shard} is unknown; known: {', '.join(get_args(Sharding))}")
+
+
+def schedule_name(name: str) -> ScheduleName:
+    """`name` as a schedule. Raises UsageError listing the known ones."""
+    for known in get_args(ScheduleName):
+        if known == name:
+            found: ScheduleName = known
+            return found
+    raise UsageError(f"pin schedule={name} is unknown; known: {', '.join(get_args(ScheduleName))}")
+
+
+def _contradictions(problem: Problem) -> Iterator[str]:
+    pins, rows = problem.pins, problem.rows
+    blocks, devices = len(problem.graph.blocks), problem.cluster.size
+    pipeline, data, count = pins.pipeline or 1, pins.data or 1, pins.microbatches or 1
+    if pipeline > blocks:
+        yield f"pin pipeline={pipeline} contradicts the model: it has {blocks} blocks"
+    if pipeline > devices or data > devices:
+        name, value = ("pipeline", pipeline) if pipeline > devices else ("data", data)
+        yield f"pin {name}={value} contradicts the cluster {problem.cluster.name}: it has {devices} devices"
+    if pipeline * data > devices:
+        yield f"pins pipeline={pipeline} and data={data} need {pipeline * data} devices, the cluster has {devices}"
+    if data > rows:
+        yield f"pin data={data} contradicts the batch of {rows} rows: every replica needs a row"
+    elif pins.microbatches and -(-rows // -(-rows // count)) != count:
+        likely = sorted({-(-rows // r) for r in range(1, rows + 1)}, key=lambda m: (abs(m - count), m))[:2]
+        yield (
+            f"pin microbatches={count} contradicts the batch of {rows} rows: only the last microbatch may be smaller, "
+            f"so {' or '.join(map(str, likely))} microbatches are possible"
+        )
+    elif pins.microbatches and not microbatch_rows(problem, data):
+        yield f"pins microbatches={count} and data={data} contradict the batch of {rows} rows: some replica has none"
+    if whole_batch(problem) and (data > 1 or count > 1):
+        name, value = ("data", data) if data > 1 else ("microbatches", count)
+        yield f"pin {name}={value} contradicts the loss, which may not be split on the batch ({problem.graph.loss.why})"
+    yield from _schedule_contradictions(problem)
+    yield from _stage_contradictions(problem)
+
+
+def _schedule_contradictions(problem: Problem) -> Iterator[str]:
+    pins, blocks = problem.pins, len(problem.graph.blocks)
+    if pins.schedule == "interleaved":
+        if pins.pipeline == 1:
+            yield "pins schedule=interleaved and pipeline=1 contradict: interleaving needs two positions"
+        if blocks < 2 * (pins.pipeline or 2):
+            yield (
+                f"pin schedule=interleaved contradicts the model: {pins.pipeline or 2} positions of two stages "
+                f"need {2 * (pins.pipeline or 2)} blocks, it has {blocks}"
+            )
+    if pins.shard not in (None, "none") and pins.data == 1:
+        yield f"pins shard={pins.shard} and data=1 contradict: state is sharded over replicas"
+    fixed = {"full": True, "none": False}.get(problem.settings.recompute)
+    if None not in (fixed, pins.recompute) and fixed != pins.recompute:
+        yield f"pin recompute={str(pins.recompute).lower()} contradicts the setting recompute={problem.settings.recompute}"
+
+
+def _stage_contradictions(problem: Problem) -> Iterator[str]:
+    names = [block.name for block in problem.graph.blocks]
+    for name, _ in problem.pins.stage_of:
+        if name not in names:
+            raise UsageError(f"pin {name}@stage: the model has no block {name}; its blocks: {_some(names)}")
+    ordered = sorted((names.index(name), stage, name) for name, stage in problem.pins.stage_of)
+    for (i, low, first), (j, high, second) in zip(ordered, ordered[1:], strict=False):
+        if not low <= high <= low + j - i:
+            why = "a stage would be empty" if high > low else "stages follow the order of the blocks"
+            yield f"pins {first}@stage={low} and {second}@stage={high} contradict: {why}"
+    for index, stage, name in ordered:
+        if stage < 0 or stage > index:
+            yield f"pin {name}@stage={stage} contradicts the model: only {index} blocks come before it"
+        most = (problem.pins.pipeline or problem.cluster.size) * MOST_VIRTUAL
+        if problem.pins.schedule not in (None, "interleaved"):
+            most = problem.pins.pipeline or problem.cluster.size
+        if stage >= most:
+            known = (
+                f"pin pipeline={problem.pins.pipeline}" if problem.pins.pipeline else f"{problem.cluster.size} devices"
+            )
+            yield f"pin {name}@stage={stage} contradicts {known}: there are at most {most} stages, counted from 0"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+@cache
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of `number`, ascending."""
+    return tuple(d for d in range(1, number + 1) if number % d == 0)
+
+
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to `most`."""
+    return tuple(1 << e for e in range(most.bit_length()) if 1 << e <= most)
