@@ -1,12 +1,45 @@
-"""Schedules: for each pipeline position the order of its actions, written `2F0` (stage 2, forward, microbatch 0)."""
+"""Schedules: for each pipeline position the order of its actions, written `2F0` (stage 2, forward, microbatch 0).
+
+`actions(name, positions, stages, microbatches)` gives one tuple of actions per position, p = 0..positions-1:
+
+    gpipe        all forwards, then all backwards                                            (arXiv:1811.06965)
+    1f1b         min(positions-1-p, m) forwards, then forward and backward in turn           (arXiv:2006.09503)
+    interleaved  stage s at position s % positions; microbatches go in rounds of about `positions`, a round passes
+                 all stages of a position before the next one starts                         (arXiv:2104.04473)
+    zero-bubble  ZB-H1: as 1f1b with the backward split; the weight part W of a microbatch waits until p more input
+                 parts I are done, so that it fills the bubble and memory stays that of 1f1b (arXiv:2401.10241)
+
+`violations` judges any such lists, these or others: every action once, a microbatch's actions in their order, and an
+order that all positions together can follow to the end.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from itertools import accumulate, pairwise
+from typing import Literal, get_args
+
+from placer.errors import UsageError
 
 # F forward, B whole backward, I backward for the inputs only, W backward for the weights only (zero-bubble).
 Kind = Literal["F", "B", "I", "W"]
+
+Actions = tuple[tuple["Action", ...], ...]
+Span = tuple[float, float]
+
+NAMES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+SPLIT_BACKWARD = frozenset({"zero-bubble"})
+LOOPING = frozenset({"interleaved"})
+
+# For orders only: a backward counts as two forwards, each of its parts as one.
+UNITS: Mapping[Kind, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+
+_WHOLE: tuple[Kind, Kind] = ("F", "B")
+_INPUT_PART: tuple[Kind, Kind] = ("F", "I")
+_ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,3 +52,191 @@ class Action:
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
+
+    @staticmethod
+    def parse(text: str) -> Action:
+        """The action of `2F0`. Raises UsageError for anything else."""
+        found = _ACTION.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                f"{text!r} is not an action; write stage, kind ({'/'.join(get_args(Kind))}), microbatch: 2F0"
+            )
+        stage, kind, microbatch = found.groups()
+        return Action(int(stage), next(k for k in get_args(Kind) if k == kind), int(microbatch))
+
+
+def text(schedule: Actions) -> str:
+    """One line per position: `0F0 0F1 0B0 0B1`."""
+    return "\n".join(" ".join(map(str, line)) for line in schedule)
+
+
+def parse(written: str) -> Actions:
+    """The schedule of `text`."""
+    return tuple(tuple(map(Action.parse, line.split())) for line in written.splitlines())
+
+
+def actions(name: str, positions: int, stages: int, microbatches: int) -> Actions:
+    """The actions of every position in order. Raises UsageError where the schedule cannot have this structure."""
+    refusal = structure_violation(name, positions, stages)
+    if refusal:
+        raise UsageError(refusal)
+    if microbatches < 1:
+        raise UsageError(f"{microbatches} microbatches were asked for; a schedule needs at least 1")
+    if name == "gpipe":
+        return tuple(_gpipe(p, microbatches) for p in range(positions))
+    if name == "1f1b":
+        return tuple(_one_f_one_b(p, positions, microbatches) for p in range(positions))
+    if name == "zero-bubble":
+        return tuple(_zero_bubble(p, positions, microbatches) for p in range(positions))
+    return tuple(_interleaved(p, positions, stages // positions, microbatches) for p in range(positions))
+
+
+def structure_violation(name: str, positions: int, stages: int) -> str:
+    """Why `name` cannot run `stages` stages on `positions` positions; empty where it can."""
+    if name not in NAMES:
+        return f"there is no schedule {name!r}; known: {', '.join(NAMES)}"
+    if positions < 1 or stages < 1:
+        return f"{stages} stages on {positions} positions: there must be at least one of each"
+    if name in LOOPING and stages % positions:
+        return f"{name} gives every position equally many stages; {stages} stages do not divide by {positions}"
+    if name not in LOOPING and stages != positions:
+        return f"{name} has one stage per position; found {stages} stages on {positions} positions (use interleaved)"
+    return ""
+
+
+def in_flight(schedule: Actions) -> tuple[int, ...]:
+    """Per position the most (stage, microbatch) pairs whose activations are alive at once: from F until B or W."""
+    return tuple(max(_alive(line), default=0) for line in schedule)
+
+
+def violations(schedule: Actions, stages: int, microbatches: int) -> tuple[str, ...]:
+    """Every rule the lists break; empty for a schedule that runs to its end."""
+    found = (*_count_violations(schedule, stages, microbatches), *_place_violations(schedule))
+    return found or tuple(_deadlocks(schedule, stages))
+
+
+def timetable(
+    schedule: Actions, stages: int, seconds: Mapping[Kind, float] = UNITS
+) -> dict[Action, tuple[float, float]]:
+    """Start and end of every action that can run when each position follows its list and messages take no time."""
+    times: dict[Action, Span] = {}
+    clock, following = [0.0] * len(schedule), [0] * len(schedule)
+    waiting: dict[Action, list[int]] = {}
+    runnable = list(range(len(schedule)))
+    while runnable:
+        position = runnable.pop()
+        line = schedule[position]
+        while following[position] < len(line):
+            action = line[following[position]]
+            needs = prerequisites(action, stages)
+            missing = next((need for need in needs if need not in times), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(position)
+                break
+            start = max([clock[position], *(times[need][1] for need in needs)])
+            clock[position] = start + seconds[action.kind]
+            times[action] = times[milestone(action)] = (start, clock[position])
+            following[position] += 1
+            runnable += waiting.pop(milestone(action), [])
+    return {action: times[action] for line in schedule for action in line if action in times}
+
+
+def milestone(action: Action) -> Action:
+    """What others wait for: an input part I lets the stage before go on as a whole backward B does."""
+    return Action(action.stage, "B", action.microbatch) if action.kind == "I" else action
+
+
+def prerequisites(action: Action, stages: int) -> tuple[Action, ...]:
+    """The milestones that must be reached before `action`."""
+    s, m = action.stage, action.microbatch
+    if action.kind == "F":
+        return (Action(s - 1, "F", m),) if s else ()
+    if action.kind == "W":
+        return (Action(s, "B", m),)
+    return (Action(s, "F", m), *((Action(s + 1, "B", m),) if s + 1 < stages else ()))
+
+
+def _gpipe(position: int, microbatches: int) -> tuple[Action, ...]:
+    return tuple(Action(position, kind, m) for kind in _WHOLE for m in range(microbatches))
+
+
+def _one_f_one_b(position: int, positions: int, microbatches: int) -> tuple[Action, ...]:
+    forwards, backwards = ([Action(position, kind, m) for m in range(microbatches)] for kind in _WHOLE)
+    return tuple(_in_turn(forwards, backwards, positions - 1 - position))
+
+
+def _interleaved(position: int, positions: int, turns: int, microbatches: int) -> tuple[Action, ...]:
+    """Any number of microbatches: rounds of as equal a size as possible (equal ones give the published order)."""
+    rounds = _rounds(positions, microbatches)
+    local = [position + turn * positions for turn in range(turns)]
+    forwards = [Action(s, "F", m) for members in rounds for s in local for m in members]
+    backwards = [Action(s, "B", m) for members in rounds for s in reversed(local) for m in members]
+    return tuple(_in_turn(forwards, backwards, (turns - 1) * len(rounds[0]) + 2 * (positions - 1 - position)))
+
+
+def _rounds(positions: int, microbatches: int) -> list[range]:
+    count = max(1, microbatches // positions)
+    size, longer = divmod(microbatches, count)
+    ends = [0, *accumulate(size + (index < longer) for index in range(count))]
+    return [range(*span) for span in pairwise(ends)]
+
+
+def _zero_bubble(position: int, positions: int, microbatches: int) -> tuple[Action, ...]:
+    forwards, inputs = ([Action(position, kind, m) for m in range(microbatches)] for kind in _INPUT_PART)
+    order: list[Action] = []
+    weights = 0
+    for action in _in_turn(forwards, inputs, positions - 1 - position):
+        order.append(action)
+        if action.kind == "I" and action.microbatch >= position:
+            order.append(Action(position, "W", weights))
+            weights += 1
+    return (*order, *(Action(position, "W", m) for m in range(weights, microbatches)))
+
+
+def _in_turn(forwards: list[Action], backwards: list[Action], warmup: int) -> Iterator[Action]:
+    """`warmup` forwards (fewer where there are fewer), then one forward and one backward in turn."""
+    warmup = min(warmup, len(forwards))
+    yield from forwards[:warmup]
+    for index, backward in enumerate(backwards):
+        yield from forwards[warmup + index : warmup + index + 1]
+        yield backward
+
+
+def _alive(line: tuple[Action, ...]) -> Iterator[int]:
+    alive = 0
+    releasing: Kind = "W" if any(action.kind == "W" for action in line) else "B"
+    for action in line:
+        alive += (action.kind == "F") - (action.kind == releasing)
+        yield alive
+
+
+def _count_violations(schedule: Actions, stages: int, microbatches: int) -> Iterator[str]:
+    counts = Counter(action for line in schedule for action in line)
+    split = any(action.kind in "IW" for action in counts)
+    kinds: tuple[Kind, ...] = ("F", "I", "W") if split else _WHOLE
+    wanted = {Action(s, kind, m) for s in range(stages) for kind in kinds for m in range(microbatches)}
+    for action in sorted(wanted - counts.keys()):
+        yield f"{action} is missing"
+    for action in sorted(counts):
+        if action not in wanted:
+            yield f"{action} is not wanted: {stages} stages, {microbatches} microbatches, kinds {', '.join(kinds)}"
+        elif counts[action] > 1:
+            yield f"{action} appears {counts[action]} times"
+
+
+def _place_violations(schedule: Actions) -> Iterator[str]:
+    home: dict[int, int] = {}
+    for position, line in enumerate(schedule):
+        for action in line:
+            other = home.setdefault(action.stage, position)
+            if other != position:
+                yield f"{action} is at position {position}, but stage {action.stage} belongs to position {other}"
+
+
+def _deadlocks(schedule: Actions, stages: int) -> Iterator[str]:
+    done = timetable(schedule, stages)
+    for position, line in enumerate(schedule):
+        stuck = next((action for action in line if action not in done), None)
+        if stuck is not None:
+            needs = ", ".join(str(n) for n in prerequisites(stuck, stages) if n not in {milestone(a) for a in done})
+            yield f"position {position} waits for ever at {stuck}, which needs {needs}"
