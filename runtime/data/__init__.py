@@ -1,0 +1,47 @@
+"""Training data: `open_data(source, ...)` gives batches by position, so that a resumed run goes on where it stopped.
+
+    source        what a batch is
+    synthetic     random values of the model's inputs, seeded by position
+    stdlib        text: the sources of Python's own standard library
+    a folder      of text files (text.py), or of tensors named like the model's inputs (tensors.py)
+
+A batch is the global batch: every rank gets the same one and the executor takes its rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from placer.errors import UsageError
+from placer.graph import Graph
+from placer.runtime.data.batches import Batch, Data
+from placer.runtime.data.synthetic import SyntheticData
+from placer.runtime.data.tensors import TensorData, tensor_files
+from placer.runtime.data.text import TextData, stdlib_documents, text_files, tokenizer_of
+
+__all__ = ["Batch", "Data", "open_data"]
+
+
+def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str = "") -> Data:
+    """The data of `source` in batches of `rows` rows for the inputs of `graph`; `tokenizer` is a folder, "" for bytes.
+
+    Raises UsageError where the folder is missing, holds neither text nor tensors, or does not fit the model's inputs.
+    """
+    if source == "synthetic":
+        return SyntheticData(graph, rows, seed)
+    if source == "stdlib":
+        return TextData(stdlib_documents(), graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UsageError(f"the data {source!r} is no folder; give a folder of text or tensors, stdlib, or synthetic")
+    tensors = tensor_files(folder)
+    if tensors:
+        return TensorData(tensors, graph, rows=rows, seed=seed)
+    texts = text_files(folder)
+    if texts:
+        documents = (path.read_text(errors="replace") for path in texts)
+        return TextData(documents, graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
+    raise UsageError(
+        f"the folder {source} holds no data; put in text (.txt, .md, .rst, .py, .text) "
+        "or tensors (.pt, .npy, .safetensors)"
+    )

@@ -1,0 +1,124 @@
+"""A folder of tensors as training data; every file is memory-mapped and read by rows.
+
+    NAME.safetensors, NAME.pt    a shard: tensors named like the model's inputs, the same number of rows (dim 0) each
+    INPUT.npy                    all rows of one input; INPUT-00001.npy, INPUT-00002.npy, ... in several shards
+
+`.pt` files are read with weights_only. Shards are taken in order of their names.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+
+import numpy
+import torch
+from safetensors import SafetensorError, safe_open
+
+from placer.errors import UsageError
+from placer.graph import Graph, Input
+from placer.runtime.data.batches import Batch, Order
+
+TENSOR_SUFFIXES = (".pt", ".npy", ".safetensors")
+
+
+def tensor_files(folder: Path) -> tuple[Path, ...]:
+    """The tensor files of `folder`, in order of their names."""
+    return tuple(sorted(path for path in folder.iterdir() if path.suffix in TENSOR_SUFFIXES and path.is_file()))
+
+
+class TensorData:
+    """Rows of tensors as the inputs of a model."""
+
+    def __init__(self, files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) -> None:
+        self._inputs = graph.inputs
+        self._columns = {entry.name: _column(files, entry) for entry in graph.inputs}
+        counts = {name: column.rows for name, column in self._columns.items()}
+        if len(set(counts.values())) > 1:
+            shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise UsageError(f"the inputs in {files[0].parent} differ in rows: {shown}; give each input the same rows")
+        samples = next(iter(counts.values()), 0)
+        if not samples:
+            raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
+        self._order = Order(samples, rows, seed)
+        self.name = f"tensors, {samples} rows"
+
+    def batch(self, position: int) -> Batch:
+        """The training batch at `position`."""
+        return self._gather(self._order.training(position))
+
+    def held_out(self, position: int) -> Batch:
+        """The evaluation batch at `position`."""
+        return self._gather(self._order.evaluation(position))
+
+    def _gather(self, samples: list[int]) -> Batch:
+        return {entry.name: _checked(entry, self._columns[entry.name].take(samples)) for entry in self._inputs}
+
+
+class _Column:
+    """All rows of one input, in shards."""
+
+    def __init__(self, shards: tuple[torch.Tensor, ...]) -> None:
+        self._shards = shards
+        self._ends = tuple(accumulate(shard.shape[0] for shard in shards))
+        self.rows = self._ends[-1] if self._ends else 0
+
+    def take(self, samples: list[int]) -> torch.Tensor:
+        return torch.stack([self._row(sample) for sample in samples])
+
+    def _row(self, sample: int) -> torch.Tensor:
+        shard = bisect_right(self._ends, sample)
+        return self._shards[shard][sample - (self._ends[shard - 1] if shard else 0)]
+
+
+def _column(files: tuple[Path, ...], entry: Input) -> _Column:
+    shards = []
+    for path in files:
+        tensors = _read(path)
+        if entry.name in tensors:
+            shards.append(_fitting(path, entry, tensors[entry.name]))
+        elif path.suffix != ".npy":
+            held = ", ".join(sorted(tensors)) or "none"
+            raise UsageError(f"{path} has no tensor {entry.name!r}, an input of the model; it holds: {held}")
+    if not shards:
+        raise UsageError(
+            f"{files[0].parent} has no file {entry.name}.npy for the input {entry.name} of the model; add it"
+        )
+    return _Column(tuple(shards))
+
+
+def _read(path: Path) -> Mapping[str, torch.Tensor]:
+    try:
+        if path.suffix == ".npy":
+            name = re.sub(r"-\d+$", "", path.stem)
+            return {name: torch.from_numpy(numpy.load(path, mmap_mode="c", allow_pickle=False))}
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+    except (ValueError, OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read as tensors: {error}; write it again") from None
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise UsageError(f"{path} must hold a dict from input names to tensors, it holds {type(loaded).__name__}")
+    return loaded
+
+
+def _fitting(path: Path, entry: Input, tensor: torch.Tensor) -> torch.Tensor:
+    wanted = entry.tensor.shape_at(1)[1:]
+    if tensor.dim() == 0 or tuple(tensor.shape[1:]) != wanted:
+        raise UsageError(
+            f"{path}: {entry.name} has shape {tuple(tensor.shape)}, the model takes rows x {wanted}; make it fit"
+        )
+    return tensor
+
+
+def _checked(entry: Input, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` in the input's type; integers within the model's range, so that a bad label is named here."""
+    if entry.high is not None and tensor.numel() and int(tensor.max()) >= entry.high:
+        raise UsageError(f"input {entry.name} holds {int(tensor.max())}, the model takes less than {entry.high}")
+    dtype: torch.dtype = getattr(torch, entry.tensor.dtype)
+    return tensor.to(dtype)
