@@ -1,0 +1,47 @@
+"""The command line: parse, call one library function, print. Exit 0 done, 1 infeasible or failed, 2 misuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import typer
+
+from placer.cli import doctor, explain, plan, schema, simulate
+from placer.errors import PlacerError
+from placer.report import error_document
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+
+app = typer.Typer(
+    name="placer",
+    help="Plans how a PyTorch model is laid out on given machines, predicts seconds and bytes, and runs the plan.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for module in (plan, explain, simulate, doctor, schema):
+    app.command(module.NAME, help=module.HELP)(module.run)
+
+
+def main() -> None:
+    """The console script `placer`."""
+    # A console script does not search the current folder, where the user's model lies.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        app()
+    except PlacerError as error:
+        if "--json" in sys.argv:
+            print(json.dumps(error_document(error), indent=1))
+        print(f"placer: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("placer: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) has enough; Python would complain again while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,71 @@
+"""`placer explain`: read a plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+from rich.text import Text
+
+from placer.cli.options import Json, PlanFile
+from placer.cli.output import print_result
+from placer.errors import UsageError
+from placer.plans import Plan
+from placer.program import Collective, Compute, Instruction, Message, Program
+from placer.report import plan_document, plan_view
+from placer.report.units import bytes_text
+
+NAME = "explain"
+HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.
+
+Example: placer explain plan.json --program --rank 0
+"""
+
+
+def run(
+    plan_file: PlanFile,
+    program: Annotated[bool, typer.Option("--program", help="Show what one rank does in a step, in order.")] = False,
+    rank: Annotated[int, typer.Option(min=0, help="The rank whose program is shown.")] = 0,
+    json: Json = False,
+) -> None:
+    """Load, print."""
+    plan = Plan.load(plan_file)
+    if not program:
+        print_result(plan_view(plan), plan_document(plan), json)
+        return
+    chosen = _program(plan, rank)
+    lines = [instruction_text(instruction) for instruction in chosen.instructions]
+    title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
+    steps: list[JsonValue] = list(lines)
+    print_result(Text("\n".join((title, *lines))), {"rank": rank, "device": chosen.device, "instructions": steps}, json)
+
+
+def _program(plan: Plan, rank: int) -> Program:
+    from placer.program import lower
+
+    programs = lower(plan)
+    if rank >= len(programs):
+        raise UsageError(f"--rank {rank} asks for a rank the plan does not have; it has ranks 0 to {len(programs) - 1}")
+    return programs[rank]
+
+
+def instruction_text(instruction: Instruction) -> str:
+    """One line: `2F0 (4 rows)`, `send activation of 2.0 -> stage 3 ...`."""
+    match instruction:
+        case Compute():
+            return f"{instruction.action} ({instruction.rows} rows)"
+        case Message():
+            preposition = "to" if instruction.direction == "send" else "from"
+            return (
+                f"{instruction.direction} {instruction.kind} of microbatch {instruction.microbatch} {preposition} rank "
+                f"{instruction.peer}: {', '.join(instruction.values)} ({bytes_text(instruction.bytes)})"
+            )
+        case Collective():
+            ranks = ", ".join(str(rank) for rank in instruction.ranks)
+            return (
+                f"{instruction.kind} {instruction.purpose} over ranks {ranks} ({bytes_text(instruction.bytes)}, "
+                f"by {instruction.engine})"
+            )
+        case _:
+            return f"update the parameters of stages {', '.join(str(stage) for stage in instruction.stages)}"

@@ -1,0 +1,32 @@
+"""Arguments and flags that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whose keys carry units.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="package.module:factory, or a Hugging Face config.json.", show_default=False),
+]
+ClusterSpec = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="CLUSTER",
+        help="A YAML file, a catalogue name with counts (h100x8*4), local, or localx4 for this machine as 4 devices.",
+    ),
+]
+Batch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHAPE",
+        help="The global batch: 256x1024 (rows x length), or input_ids=8x128,labels=8x128. "
+        "Default: what the model's own configuration implies.",
+    ),
+]
+Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]

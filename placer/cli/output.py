@@ -1,0 +1,18 @@
+"""Printing a result: a view for people, a document for machines, never both."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import RenderableType
+
+from placer.report import show
+from placer.report.documents import Document
+
+
+def print_result(view: RenderableType, document: Document, as_json: bool) -> None:
+    """Print one of the two on standard output."""
+    if as_json:
+        print(json.dumps(document, indent=1))
+    else:
+        show(view)

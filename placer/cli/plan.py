@@ -1,0 +1,62 @@
+"""`placer plan`: find a plan."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from placer.api import plan as make_plan
+from placer.cli.options import Batch, ClusterSpec, Json, Model
+from placer.cli.output import print_result
+from placer.report import plan_document, plan_view
+from placer.settings import Precision, RunSettings
+
+NAME = "plan"
+HELP = """Find the fastest plan that fits, and say what it will cost.
+
+Example: placer plan examples.gpt:build --cluster localx2 --batch 8x128 -o plan.json
+"""
+
+
+def run(
+    model: Model,
+    cluster: ClusterSpec = "local",
+    batch: Batch = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", help="Write plan.json here; - is stdout.")] = None,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(help="Fix a choice: data, shard, pipeline, microbatches, schedule, recompute; BLOCK@stage=N."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="auto, stages, exhaustive, single, data, sharded or even.")] = "auto",
+    precision: Annotated[Precision, typer.Option(help="What the step computes in.")] = "float32",
+    optimizer: Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")] = "adamw",
+    learning_rate: Annotated[float, typer.Option(help="The learning rate of the run.")] = 1e-3,
+    recompute: Annotated[
+        Literal["auto", "none", "full"], typer.Option(help="Run forwards again instead of keeping activations.")
+    ] = "auto",
+    attention: Annotated[
+        Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")
+    ] = "flash",
+    budget: Annotated[int | None, typer.Option(min=1, help="Look at no more than so many plans.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")] = 0,
+    json: Json = False,
+) -> None:
+    """Plan, print, save."""
+    settings = RunSettings(
+        precision=precision, optimizer=optimizer, learning_rate=learning_rate, recompute=recompute, attention=attention
+    )
+    made = make_plan(
+        model,
+        cluster,
+        batch=batch,
+        settings=settings,
+        strategy=strategy,
+        budget=budget,
+        seed=seed,
+        pins=pin or (),
+    )
+    if output is not None:
+        made.save(output)
+    if output != "-":
+        print_result(plan_view(made), plan_document(made), json)

@@ -1,0 +1,70 @@
+"""Pins as people write them: `pipeline=2`, `schedule=1f1b`, `recompute=yes`, `h.3@stage=1`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import get_args
+
+from placer.errors import UsageError
+from placer.graph import Graph
+from placer.plans import ScheduleName, Sharding
+from placer.search import Pins
+
+YES_NO = {"yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False}
+COUNTS = ("data", "pipeline", "microbatches")
+CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
+KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute'))}, or BLOCK@stage=N"
+
+
+def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
+    """The pins that `texts` ask for. Raises UsageError for an unknown name, value or block of `graph`."""
+    if isinstance(texts, Pins):
+        return texts
+    counts: dict[str, int] = {}
+    choices: dict[str, str] = {}
+    recompute: bool | None = None
+    stage_of: list[tuple[str, int]] = []
+    for text in (texts,) if isinstance(texts, str) else texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"the pin {text!r} has no value; write NAME=VALUE with NAME one of {KNOWN}")
+        if name in COUNTS:
+            counts[name] = _count(text, value, smallest=1)
+        elif name in CHOICES:
+            choices[name] = _choice(text, value, CHOICES[name])
+        elif name == "recompute":
+            recompute = YES_NO[_choice(text, value.lower(), tuple(YES_NO))]
+        elif name.endswith("@stage"):
+            stage_of.append((_block(name.removesuffix("@stage"), graph), _count(text, value, smallest=0)))
+        else:
+            raise UsageError(f"the pin {text!r} names nothing that can be pinned; NAME is one of {KNOWN}")
+    return Pins(
+        data=counts.get("data"),
+        pipeline=counts.get("pipeline"),
+        microbatches=counts.get("microbatches"),
+        shard=choices.get("shard"),
+        schedule=choices.get("schedule"),
+        recompute=recompute,
+        stage_of=tuple(stage_of),
+    )
+
+
+def _count(text: str, value: str, *, smallest: int) -> int:
+    if not value.isdecimal() or int(value) < smallest:
+        raise UsageError(f"the pin {text!r} wants a whole number of at least {smallest}, found {value!r}")
+    return int(value)
+
+
+def _choice(text: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise UsageError(f"the pin {text!r} wants one of {', '.join(allowed)}; found {value!r}")
+    return value
+
+
+def _block(name: str, graph: Graph) -> str:
+    names = [block.name for block in graph.blocks]
+    if name in names:
+        return name
+    close = difflib.get_close_matches(name, names, n=3) or names[:3]
+    raise UsageError(f"the model has no block {name!r}; there are {len(names)}, such as {', '.join(close)}")

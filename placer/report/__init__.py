@@ -1,0 +1,17 @@
+"""What people read: the plan as a table, predicted beside measured, and the same as JSON documents with units."""
+
+from placer.report.comparison import comparison_view
+from placer.report.documents import error_document, ledger_document, plan_document
+from placer.report.plan_view import plan_table, plan_view
+from placer.report.printing import plain, show
+
+__all__ = [
+    "comparison_view",
+    "error_document",
+    "ledger_document",
+    "plain",
+    "plan_document",
+    "plan_table",
+    "plan_view",
+    "show",
+]

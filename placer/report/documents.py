@@ -1,0 +1,70 @@
+"""The same as JSON: keys carry their units."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from placer.errors import PlacerError
+from placer.graph import Graph
+from placer.ledger import Ledger
+from placer.plans import Plan, Stage
+from placer.report.plan_view import memory_items, seconds_items
+
+Document = dict[str, JsonValue]
+
+
+def plan_document(plan: Plan) -> Document:
+    """A plan and its prediction; the layout by stages, not by ops."""
+    document: Document = {
+        "model": plan.graph.name,
+        "model_fingerprint": plan.model.fingerprint,
+        "cluster": plan.cluster.name,
+        "strategy": plan.strategy,
+        "seed": plan.seed,
+        "precision": plan.settings.precision,
+        "schedule": plan.schedule,
+        "world_size": plan.world_size,
+        "batch_rows": plan.rows,
+        "microbatch_rows": list(plan.microbatches),
+        "stages": [_stage(plan.graph, stage) for stage in plan.stages],
+        "bound_seconds": plan.bound,
+        "gap": plan.gap,
+        "alternatives": [
+            {"name": other.name, "step_time_seconds": other.step_seconds, "reason": other.reason}
+            for other in plan.alternatives
+        ],
+        "assumptions": list(plan.assumptions),
+    }
+    return document | (ledger_document(plan.ledger) if plan.ledger else {})
+
+
+def ledger_document(ledger: Ledger) -> Document:
+    """Seconds and bytes of one step."""
+    return {
+        "step_time_seconds": ledger.step_seconds,
+        "rows_per_second": ledger.rows_per_second,
+        "mfu": ledger.mfu,
+        "model_flops": ledger.flops,
+        "peak_memory_bytes": ledger.peak_memory,
+        "sent_bytes": ledger.sent_bytes,
+        "reduced_bytes": ledger.reduced_bytes,
+        "time": {f"{name}_seconds": value for name, value in seconds_items(ledger.seconds)},
+        "memory": [{f"{name}_bytes": value for name, value in memory_items(entry)} for entry in ledger.memory],
+    }
+
+
+def error_document(error: PlacerError) -> Document:
+    """What went wrong, for machines."""
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def _stage(graph: Graph, stage: Stage) -> JsonValue:
+    return {
+        "first_block": graph.blocks[stage.first].name,
+        "last_block": graph.blocks[stage.last - 1].name,
+        "blocks": stage.last - stage.first,
+        "devices": list(stage.devices),
+        "replicas": stage.replicas,
+        "sharding": stage.sharding,
+        "recompute": stage.recompute,
+    }

@@ -1,0 +1,141 @@
+"""The plan table: what goes where, seconds, bytes, MFU, gap, what was assumed, and why the runners-up lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from placer.ledger import Ledger, MemoryBytes, Seconds
+from placer.plans import Plan, Stage
+from placer.report.printing import plain, table
+from placer.report.units import bytes_text, flops_text, seconds_text, share_text
+
+
+def plan_table(plan: Plan) -> str:
+    """The whole view as plain text."""
+    return plain(plan_view(plan))
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """What `print(plan)` and `placer explain` show."""
+    parts: list[RenderableType] = [Text(headline(plan), style="bold"), Text(figures(plan)), _stages(plan)]
+    if plan.ledger:
+        parts += [Text(""), seconds_view(plan.ledger), Text(""), memory_view(plan, plan.ledger)]
+    if plan.alternatives:
+        parts += [Text(""), _alternatives(plan)]
+    parts += [Text(f"assumed: {line}") for line in plan.assumptions]
+    return Group(*parts)
+
+
+def headline(plan: Plan) -> str:
+    """One line: the model, the machines, who made the plan."""
+    return (
+        f"{plan.graph.name} on {plan.cluster.name} ({plan.world_size} of {plan.cluster.size} devices), "
+        f"by strategy {plan.strategy or 'none'}"
+    )
+
+
+def figures(plan: Plan) -> str:
+    """The step in one paragraph."""
+    lines = [f"{plan.rows} rows as {rows_text(plan.microbatches)}, schedule {plan.schedule}, {plan.settings.precision}"]
+    ledger = plan.ledger
+    if ledger is None:
+        return lines[0]
+    lines.append(
+        f"predicted step {seconds_text(ledger.step_seconds)}, {ledger.rows_per_second:.3g} rows/s, "
+        f"{flops_text(ledger.flops)}, MFU {share_text(ledger.mfu)}, fullest device {bytes_text(ledger.peak_memory)}"
+    )
+    if plan.bound is None or plan.gap is None:
+        lines.append("no lower bound is known for this plan")
+    else:
+        lines.append(f"no plan searched takes less than {seconds_text(plan.bound)} (gap {share_text(plan.gap)})")
+    return "\n".join(lines)
+
+
+def rows_text(microbatches: tuple[int, ...]) -> str:
+    """`4 microbatches of 8 rows`, `3 x 8 + 1 x 2 rows`."""
+    counts = Counter(microbatches)
+    if len(counts) == 1:
+        (rows, count), *_ = counts.items()
+        return f"{count} microbatch{'es' if count > 1 else ''} of {rows} row{'s' if rows > 1 else ''}"
+    return "microbatches of " + " + ".join(f"{count} x {rows}" for rows, count in counts.items()) + " rows"
+
+
+def ranges_text(numbers: tuple[int, ...]) -> str:
+    """`0-3, 8`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][-1:] = [number] if len(runs[-1]) > 1 else [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(str(end) for end in run) for run in runs)
+
+
+def _stages(plan: Plan) -> Table:
+    view = table("stages", "stage", "blocks", "devices", "replicas", "state", "recompute", left=3)
+    for index, stage in enumerate(plan.stages):
+        view.add_row(
+            str(index),
+            _blocks(plan, stage),
+            _devices(plan, stage),
+            str(stage.replicas),
+            {"none": "whole", "gradients": "gradients sharded", "parameters": "sharded"}[stage.sharding],
+            "yes" if stage.recompute else "no",
+        )
+    return view
+
+
+def _blocks(plan: Plan, stage: Stage) -> str:
+    names = [block.name or "model" for block in plan.graph.blocks[stage.first : stage.last]]
+    span = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+    return f"{stage.first}-{stage.last - 1}: {span}" if len(names) > 1 else f"{stage.first}: {span}"
+
+
+def _devices(plan: Plan, stage: Stage) -> str:
+    kinds = Counter(plan.cluster.devices[device].name for device in stage.devices)
+    return f"{ranges_text(stage.devices)} ({', '.join(kinds)})"
+
+
+def seconds_view(ledger: Ledger, title: str = "seconds of a step, slowest rank") -> Table:
+    """A ledger's seconds by cause."""
+    view = table(title, "cause", "seconds", "share")
+    for name, value in seconds_items(ledger.seconds):
+        if value:
+            view.add_row(name, seconds_text(value), share_text(value / ledger.step_seconds))
+    return view
+
+
+def seconds_items(seconds: Seconds) -> list[tuple[str, float]]:
+    """(cause, seconds) in order."""
+    return [(field.name, getattr(seconds, field.name)) for field in fields(seconds)]
+
+
+def memory_items(memory: MemoryBytes) -> list[tuple[str, int]]:
+    """(category, bytes) in order."""
+    return [(field.name, getattr(memory, field.name)) for field in fields(memory)]
+
+
+def memory_view(plan: Plan, ledger: Ledger) -> Table:
+    """Bytes of one device of each pipeline position by category, beside what the device has."""
+    view = table("bytes of a device, by pipeline position", "position", *(n for n, _ in memory_items(MemoryBytes())))
+    view.add_column("total", justify="right")
+    view.add_column("of", justify="right")
+    for position, memory in enumerate(ledger.memory):
+        device = plan.cluster.devices[plan.stages[position].devices[0]]
+        cells = [bytes_text(value) if value else "" for _, value in memory_items(memory)]
+        view.add_row(str(position), *cells, bytes_text(memory.total), bytes_text(device.memory_bytes))
+    return view
+
+
+def _alternatives(plan: Plan) -> Table:
+    view = table("runners-up", "plan", "step", "why it lost")
+    view.columns[2].justify = "left"
+    for other in plan.alternatives:
+        step = "not legal" if other.step_seconds is None else seconds_text(other.step_seconds)
+        view.add_row(other.name, step, other.reason)
+    return view

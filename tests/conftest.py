@@ -1,0 +1,29 @@
+"""What tests share: the folder of reference data beside the checkout, and one thread per process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Ranks and the tests share few cores; several threads per process make everything slower, not faster.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference data beside the checkout; tests that need it skip where it is missing."""
+    folder = Path(os.environ.get("PLACER_SHARED", CHECKOUT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"the reference data {folder} is not on this machine")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """The root of the source tree."""
+    return CHECKOUT
