@@ -1,0 +1,66 @@
+"""What is listed for installation is what lies in the folders; nothing lies at the top level that does not belong."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import placer
+
+TOP_FILES = {"pyproject.toml", "README.md", "LICENSE", ".gitignore"}
+TOP_FOLDERS = {".ci", "placer", "strategies", "runtime", "examples", "tests"}
+
+
+def package_folders(checkout: Path) -> set[str]:
+    """Every folder with an __init__.py, by its dotted name."""
+    found = set()
+    for top in ("placer", "strategies", "runtime"):
+        for path in (checkout / top).rglob("__init__.py"):
+            parts = path.parent.resolve().relative_to(checkout).parts
+            found.add(".".join(parts if parts[0] == "placer" else ("placer", *parts)))
+    return found
+
+
+def test_every_package_folder_is_listed(checkout: Path):
+    listed = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == listed, "keep the list in order"
+    assert set(listed) == package_folders(checkout)
+
+
+def test_every_data_folder_is_listed(checkout: Path):
+    patterns = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["placer"]
+    listed = {path for pattern in patterns for path in (checkout / "placer").glob(pattern)}
+    tracked = _tracked(checkout)
+    data = {
+        checkout / name
+        for name in tracked
+        if name.startswith("placer/") and not name.endswith(".py") and not (checkout / name).is_symlink()
+    }
+    assert data <= listed
+
+
+def test_the_strategies_and_runtime_folders_are_reached_by_relative_links(checkout: Path):
+    for name in ("strategies", "runtime"):
+        link = checkout / "placer" / name
+        assert link.is_symlink()
+        assert str(link.readlink()) == f"../{name}"
+
+
+def test_nothing_else_lies_at_the_top_level(checkout: Path):
+    assert {name.split("/")[0] for name in _tracked(checkout)} <= TOP_FILES | TOP_FOLDERS
+
+
+def test_the_distribution_is_not_called_placer():
+    assert version("placer-planner")
+    assert placer.__name__ == "placer"
+
+
+def _tracked(checkout: Path) -> list[str]:
+    listing = subprocess.run(["git", "ls-files"], cwd=checkout, capture_output=True, text=True, check=False)
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    return listing.stdout.split("\n")[:-1]
