@@ -1,9 +1,11 @@
 """A hand-written model with skip connections: nothing in it knows of placer.
 
-placer plan examples.skips:build --cluster localx2 --batch image=8x3x32x32,target=8x3x32x32 --pin pipeline=2 -o plan.json
+placer plan examples.skips:build --cluster localx2 --batch image=8x3x32x32,target=8x3x32x32 -o plan.json
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ class Skips(nn.Module):
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         widths = (3, width, 2 * width, 4 * width)
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(pairwise(widths))
         self.down = nn.ModuleList(nn.Conv2d(narrow, wide, 3, stride=2, padding=1) for narrow, wide in pairs)
         self.up = nn.ModuleList(nn.ConvTranspose2d(2 * wide, narrow, 2, stride=2) for narrow, wide in reversed(pairs))
         self.middle = nn.Conv2d(widths[-1], widths[-1], 3, padding=1)

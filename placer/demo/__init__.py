@@ -1,1 +1,1 @@
-"""The main job from end to end on this machine: capture, compare strategies, plan, run, hold the run to the prediction."""
+"""The main job end to end on this machine: capture, compare strategies, plan, run, hold the run to the prediction."""

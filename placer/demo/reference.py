@@ -1,7 +1,7 @@
 """What one device computes, in plain PyTorch: no graph, no plan, no placer executor in the way.
 
-Loss of a step = sum over microbatches of (mean loss of the microbatch x its share of the rows): every row counts the same
-number of tokens here.
+Loss of a step = sum over microbatches of (mean loss of the microbatch x its share of the rows): here every row counts
+the same number of tokens.
 """
 
 from __future__ import annotations
