@@ -1,8 +1,4 @@
-"""Program: what each rank does in one step under a plan, in order. The simulator plays it and the runtime executes it.
-
-`lower(plan)` gives one `Program` per rank. Instructions of a rank are in program order; every `Send` has its `Receive`
-on the peer, matched by (source rank, destination rank, `tag`), and both sides list them in the same relative order.
-"""
+"""The instructions of a rank: compute, send, receive, reduce, update."""
 
 from __future__ import annotations
 
@@ -26,7 +22,9 @@ class Compute:
 class Message:
     """A point-to-point transfer of the values `values` (global references) of a microbatch between two stages.
 
-    kind `activation` goes from the producing stage to the consuming one, `gradient` back. `bytes` are of all values.
+    kind `activation` goes from the producing stage to the consuming one, `gradient` back: the gradients of `values`.
+    `source_stage` is the stage of the rank that sends and `target_stage` that of the rank that receives, for both
+    kinds. `sizes` are bytes, one per value; `tag` is unique within a step for all messages between two ranks.
     """
 
     direction: Literal["send", "receive"]
@@ -48,7 +46,8 @@ class Message:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """A collective of `ranks` over `bytes` (of the full buffer). `engine` says who issues it; placer's are prescribed,
-    those of DDP and FSDP2 expected. `purpose`: gradients, parameters, tied, norm, loss."""
+    those of DDP and FSDP2 expected. `purpose`: gradients, parameters, tied, norm, loss. `unit` names what is moved (a
+    bucket, an FSDP unit, a tied parameter), `overlaps` says that it may run beside the Compute it follows."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     engine: Engine

@@ -1,0 +1,150 @@
+"""How the parameters of a stage are grouped for its collectives.
+
+DDP (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13): from the second step on buckets are filled in the order in
+which gradients become ready, per dtype, and closed as soon as they reach their limit; with the default cap of 25 MiB
+the first limit is 1 MiB, with any other cap it is that cap. The first step uses one bucket of everything.
+FSDP2: a unit per block and a root for what several blocks share; parameters are padded to a multiple of the ranks in
+dim 0.
+placer's own: as DDP's, in reverse order of first use, one limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placer.graph import ITEM_BYTES, Graph, Parameter
+from placer.plans import Plan
+from placer.program.layout import stage_of_block
+from placer.program.sizes import parameter_dtype
+from placer.settings import RunSettings
+
+# torch.nn.parallel.distributed: _DEFAULT_BUCKET_CAP_MB and torch.distributed._DEFAULT_FIRST_BUCKET_BYTES.
+DDP_DEFAULT_BYTES = 25 * 2**20
+DDP_FIRST_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientBucket:
+    """Parameters whose gradients are reduced together, in order, all of one dtype."""
+
+    names: tuple[str, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardUnit:
+    """Parameters that FSDP2 gathers and scatters together; `block` is -1 for the root. Bytes with padding."""
+
+    block: int
+    names: tuple[str, ...]
+    bytes: int
+    gradient_bytes: int
+
+
+def ddp_buckets(plan: Plan) -> tuple[GradientBucket, ...]:
+    """The buckets of a one-stage replicated plan, in order of reduction."""
+    cap = plan.settings.bucket_bytes
+    first = DDP_FIRST_BYTES if cap == DDP_DEFAULT_BYTES else cap
+    return tuple(_filled(plan.graph, plan.settings, ready_order(plan.graph, *_span(plan, 0)), first, cap))
+
+
+def gradient_buckets(plan: Plan, stage: int) -> tuple[GradientBucket, ...]:
+    """placer's buckets of a stage, in order of reduction; parameters tied to other stages are not among them."""
+    shared = shared_parameters(plan)
+    names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared]
+    cap = plan.settings.bucket_bytes
+    return tuple(_filled(plan.graph, plan.settings, names, cap, cap))
+
+
+def shared_parameters(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Trainable parameters held by several stages, with those stages."""
+    home = stage_of_block(plan)
+    found = {name: tuple(sorted({home[b] for b in blocks if b in home})) for name, blocks in plan.graph.tied.items()}
+    return {name: stages for name, stages in found.items() if len(stages) > 1}
+
+
+def shard_units(plan: Plan, stage: int) -> tuple[ShardUnit, ...]:
+    """FSDP2's units of a stage: the root first if it holds anything, then its blocks in order."""
+    graph, (first, last) = plan.graph, _span(plan, stage)
+    users: dict[str, list[int]] = {}
+    for block in range(first, last):
+        for name in dict.fromkeys(graph.blocks[block].parameters):
+            if not graph.parameters[name].buffer:
+                users.setdefault(name, []).append(block)
+    members: dict[int, list[str]] = {}
+    for name, blocks in users.items():
+        members.setdefault(blocks[0] if len(blocks) == 1 else -1, []).append(name)
+    return tuple(_unit(plan, stage, block, tuple(members[block])) for block in sorted(members))
+
+
+def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:
+    """Trainable parameters of the blocks in the order their gradients become ready in backward.
+
+    Backward runs ops in reverse; a gradient is complete at the parameter's first use in forward. The parameters of one
+    op become ready in the order of its inputs, but for `linear`, whose bias comes before its transposed weight.
+    """
+    uses: dict[str, tuple[int, int]] = {}
+    for position, names in enumerate(_uses(graph, first, last)):
+        for place, name in enumerate(names):
+            uses.setdefault(name, (-position, place))
+    return tuple(sorted(uses, key=uses.__getitem__))
+
+
+def held_bytes(graph: Graph, name: str, settings: RunSettings) -> int:
+    """Bytes of a parameter, and of its gradient, in a run."""
+    parameter = graph.parameters[name]
+    return parameter.elements * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
+
+
+def shard_bytes(graph: Graph, name: str, settings: RunSettings, ranks: int) -> int:
+    """Bytes of the largest shard of a parameter split over `ranks` in dim 0."""
+    parameter = graph.parameters[name]
+    return _padded_elements(parameter, ranks) // ranks * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
+
+
+def _span(plan: Plan, stage: int) -> tuple[int, int]:
+    return plan.stages[stage].first, plan.stages[stage].last
+
+
+def _uses(graph: Graph, first: int, last: int) -> Iterator[list[str]]:
+    """The trainable parameters each op reads, op by op in forward order."""
+    for index in range(first, last):
+        block, kind = graph.blocks[index], graph.block_class(index)
+        for op in kind.ops:
+            local = [int(reference[1:]) for reference in op.inputs if reference.startswith("p")]
+            if "linear" in op.target:
+                local.reverse()
+            yield [block.parameters[i] for i in local if kind.parameters[i].trainable and not kind.parameters[i].buffer]
+
+
+def _filled(
+    graph: Graph, settings: RunSettings, names: list[str] | tuple[str, ...], first: int, cap: int
+) -> Iterator[GradientBucket]:
+    """Buckets closed as soon as they reach their limit; what is left over at the end in a bucket per dtype."""
+    pending: dict[str, list[str]] = {}
+    limit: dict[str, int] = {}
+    for name in names:
+        dtype = parameter_dtype(graph.parameters[name].dtype, settings)
+        members = pending.setdefault(dtype, [])
+        members.append(name)
+        size = sum(held_bytes(graph, member, settings) for member in members)
+        if size >= limit.get(dtype, first):
+            limit[dtype] = cap
+            yield GradientBucket(names=tuple(pending.pop(dtype)), dtype=dtype, bytes=size)
+    for dtype, members in pending.items():
+        size = sum(held_bytes(graph, member, settings) for member in members)
+        yield GradientBucket(names=tuple(members), dtype=dtype, bytes=size)
+
+
+def _unit(plan: Plan, stage: int, block: int, names: tuple[str, ...]) -> ShardUnit:
+    graph, settings, ranks = plan.graph, plan.settings, plan.stages[stage].replicas
+    padded = {name: shard_bytes(graph, name, settings, ranks) * ranks for name in names}
+    trained = sum(size for name, size in padded.items() if graph.parameters[name].trainable)
+    return ShardUnit(block=block, names=names, bytes=sum(padded.values()), gradient_bytes=trained)
+
+
+def _padded_elements(parameter: Parameter, ranks: int) -> int:
+    rows = parameter.shape[0] if parameter.shape else 1
+    return -(-rows // ranks) * ranks * (parameter.elements // rows)

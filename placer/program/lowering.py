@@ -1,0 +1,153 @@
+"""lower(plan): the plan's schedule, with the messages and collectives it needs, as one list of instructions per rank.
+
+One order of the whole step is made first, on positions instead of ranks: computations at the start the schedule gives
+them in unit time, a message where the computation that makes it ends, collectives behind the computation that frees
+them. Each position's list is cut from that order, then filled in for each replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from placer.plans import Plan, replica_rows
+from placer.program.collectives import closing_collectives, stage_collectives
+from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
+from placer.program.layout import Transfer, position_of, transfers
+from placer.program.sizes import value_bytes
+from placer.schedule import Action, Actions, actions, timetable
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A message between two positions, before rows and ranks are known."""
+
+    transfer: Transfer
+    gradient: bool
+    microbatch: int
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Sending and receiving stage."""
+        pair = (self.transfer.source, self.transfer.target)
+        return pair[::-1] if self.gradient else pair
+
+
+_Item = Action | _Move | Collective
+# Time, then: messages, collectives, computations; then whatever makes the order the same everywhere.
+_Key = tuple[float, int, tuple[int, ...]]
+
+
+def lower(plan: Plan, replicas: Iterable[int] | None = None) -> tuple[Program, ...]:
+    """The program of every rank, in rank order; only of the ranks of some replicas, if these are given."""
+    chosen = range(plan.stages[0].replicas) if replicas is None else sorted(set(replicas))
+    positions = position_of(plan)
+    lines = _lines(plan)
+    ready: dict[tuple[int, ...], tuple[Instruction, ...]] = {}
+    programs = []
+    for position, line in enumerate(lines):
+        stages = tuple(s for s, at in enumerate(positions) if at == position)
+        for replica in chosen:
+            rows = rows_of_replica(plan, replica)
+            # Ranks that name no peer differ in their rows only, and share what they do.
+            key = rows if len(lines) == 1 else (position, replica)
+            if key not in ready:
+                ready[key] = (*_filled(plan, line, position, replica, rows), OptimizerStep(stages=stages))
+            programs.append(_program(plan, position, replica, stages, ready[key]))
+    return tuple(programs)
+
+
+def rows_of_replica(plan: Plan, replica: int) -> tuple[int, ...]:
+    """Rows of each microbatch that one replica computes."""
+    stage = plan.stages[0]
+    return tuple(replica_rows(rows, stage.shares, stage.replicas)[replica] for rows in plan.microbatches)
+
+
+def plan_actions(plan: Plan) -> Actions:
+    """The plan's schedule: the actions of each position."""
+    return actions(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
+
+
+def _lines(plan: Plan) -> list[list[_Item]]:
+    """What each position does, cut from one order of the whole step."""
+    positions = position_of(plan)
+    lines: list[list[_Item]] = [[] for _ in range(plan.positions)]
+    for _, item, at in sorted(_events(plan, positions), key=lambda event: event[0]):
+        for position in at:
+            lines[position].append(item)
+    return lines
+
+
+def _events(plan: Plan, positions: tuple[int, ...]) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
+    """Every computation, message and collective of the step with its place in the order and its positions."""
+    schedule = plan_actions(plan)
+    times = timetable(schedule, len(plan.stages))
+    made = transfers(plan)
+    for position, line in enumerate(schedule):
+        behind = stage_collectives(plan, position, line)
+        for action in line:
+            start, end = times[action]
+            yield (start, 2, (position,)), action, (position,)
+            for index, transfer in enumerate(_sent_after(made, action)):
+                move = _Move(transfer, action.kind != "F", action.microbatch)
+                yield (end, 0, (position, index)), move, tuple(positions[s] for s in move.ends)
+            for index, collective in enumerate(behind.get(action, ())):
+                yield (end, 1, (position, index)), collective, (position,)
+
+
+def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[Transfer]:
+    """Transfers whose values an F, or whose gradients a B or I, makes."""
+    for transfer in made:
+        if (action.kind == "F" and transfer.source == action.stage) or (
+            action.kind in "BI" and transfer.target == action.stage and transfer.differentiable
+        ):
+            yield transfer
+
+
+def _filled(plan: Plan, line: list[_Item], position: int, replica: int, rows: tuple[int, ...]) -> Iterator[Instruction]:
+    """The instructions of one replica: rows, ranks and sizes put in."""
+    positions, replicas = position_of(plan), plan.stages[0].replicas
+    sizes = _sizes(plan, line, rows)
+    for item in line:
+        if isinstance(item, Action):
+            yield Compute(action=item, rows=rows[item.microbatch])
+        elif isinstance(item, Collective):
+            yield item
+        else:
+            source, target = item.ends
+            sending = positions[source] == position
+            peer = positions[target if sending else source] * replicas + replica
+            yield _message(item, sending, peer, sizes[item.transfer, rows[item.microbatch]], len(positions))
+    yield from closing_collectives(plan, position, replica)
+
+
+def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int], stages: int) -> Message:
+    source, target = move.ends
+    values = move.transfer.differentiable if move.gradient else move.transfer.values
+    return Message(
+        direction="send" if sending else "receive",
+        kind="gradient" if move.gradient else "activation",
+        peer=peer,
+        source_stage=source,
+        target_stage=target,
+        microbatch=move.microbatch,
+        values=values,
+        sizes=tuple(sizes[value] for value in values),
+        tag=(move.microbatch * stages + source) * stages + target,
+    )
+
+
+def _sizes(plan: Plan, line: list[_Item], rows: tuple[int, ...]) -> dict[tuple[Transfer, int], dict[str, int]]:
+    """Bytes of each value by transfer and number of rows."""
+    found: dict[tuple[Transfer, int], dict[str, int]] = {}
+    for item in line:
+        if isinstance(item, _Move) and (key := (item.transfer, rows[item.microbatch])) not in found:
+            found[key] = {v: value_bytes(plan.graph, v, key[1], plan.settings) for v in item.transfer.values}
+    return found
+
+
+def _program(
+    plan: Plan, position: int, replica: int, stages: tuple[int, ...], instructions: tuple[Instruction, ...]
+) -> Program:
+    rank = position * plan.stages[0].replicas + replica
+    return Program(rank=rank, device=plan.ranks[rank], replica=replica, stages=stages, instructions=instructions)
