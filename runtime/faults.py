@@ -1,0 +1,167 @@
+"""What to say when a rank dies: every rank that sees the failure names the rank that caused it.
+
+Each rank leaves its host and process id in the store when it joins. A rank that fails with an error of its own leaves
+the error there. A rank whose communication fails looks, for at most SEARCH_SECONDS, for
+
+    1. an error that a rank left,
+    2. a process that is gone (each host sees its own, and leaves what it found for the others),
+    3. at last, ranks that left nothing: they hang, or their machine is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import psutil
+import torch.distributed as dist
+
+from placer.errors import ExecutionError
+
+SEARCH_SECONDS = 5.0
+# torchrun looks at its ranks ten times a second and reports the first it finds ended; those that only follow wait.
+LINGER_SECONDS = 1.0
+COMMUNICATION_WORDS = ("gloo", "NCCL", "nccl", "Connection closed", "Connection reset", "Timed out", "Broken pipe")
+
+
+class Terminated(BaseException):
+    """The rank was asked to end (SIGTERM); no error of its own."""
+
+
+class Watch:
+    """The ranks of a run as one of them sees them, through `store`."""
+
+    def __init__(self, store: dist.Store, rank: int, world_size: int) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
+
+    def join(self) -> None:
+        """Leave this rank's host and process where the others find them."""
+        process = psutil.Process()
+        entry = {"host": socket.gethostname(), "pid": process.pid, "began": process.create_time()}
+        self._store.set(f"alive/{self._rank}", json.dumps(entry))
+
+    def leave_error(self, error: BaseException) -> None:
+        """Tell the others that this rank failed by itself."""
+        self._leave("error", self._rank, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+    def cause(self) -> str:
+        """Which rank made communication fail, in words; waits at most SEARCH_SECONDS."""
+        try:
+            self._leave("noticed", self._rank, "communication failed")
+            return self._search()
+        except (dist.DistError, RuntimeError):
+            return "rank 0 died, or its machine is gone (it kept the store of the run)"
+
+    def _search(self) -> str:
+        until = time.monotonic() + SEARCH_SECONDS
+        while time.monotonic() < until:
+            self._find_dead()
+            found = [*self._left("dead"), *self._left("error")]
+            if found:
+                return "; ".join(f"rank {rank} {text}" for rank, text in found)
+            time.sleep(0.05)
+        noticed = {rank for rank, _ in self._left("noticed")}
+        silent = [str(rank) for rank in range(self._world_size) if rank not in noticed]
+        if silent:
+            return f"rank {', '.join(silent)} did not answer: it hangs, or its machine is gone"
+        return "no rank died: the network between them failed"
+
+    def _find_dead(self) -> None:
+        for rank in range(self._world_size):
+            if rank != self._rank and self._gone(rank):
+                self._leave("dead", rank, "died without a word (killed, or out of memory)")
+
+    def _gone(self, rank: int) -> bool:
+        """Whether the process of `rank` was on this host and has ended without leaving why."""
+        ended_in_words = any(self._store.check([f"{kind}/{rank}"]) for kind in ("error", "noticed", "done"))
+        if ended_in_words or not self._store.check([f"alive/{rank}"]):
+            return False
+        entry = json.loads(self._store.get(f"alive/{rank}"))
+        if entry["host"] != socket.gethostname():
+            return False
+        try:
+            process = psutil.Process(entry["pid"])
+            return process.create_time() != entry["began"] or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    def leave(self) -> None:
+        """This rank ends in order."""
+        self._leave("done", self._rank, "done")
+
+    def _leave(self, kind: str, rank: int, text: str) -> None:
+        self._store.set(f"{kind}/{rank}", text)
+
+    def _left(self, kind: str) -> list[tuple[int, str]]:
+        found = []
+        for rank in range(self._world_size):
+            if rank != self._rank and self._store.check([f"{kind}/{rank}"]):
+                text = self._store.get(f"{kind}/{rank}").decode()
+                found.append((rank, f"failed: {text}" if kind == "error" else text))
+        return found
+
+
+def is_communication(error: BaseException) -> bool:
+    """Whether `error` says that talking to another rank failed, rather than this rank itself."""
+    if isinstance(error, dist.DistError):
+        return True
+    return type(error) is RuntimeError and any(word in str(error) for word in COMMUNICATION_WORDS)
+
+
+@contextmanager
+def guarded(watch: Watch) -> Iterator[None]:
+    """Run the body; a failure of communication becomes an ExecutionError that names the rank that caused it.
+
+    An error of this rank itself is left for the others and goes on as it is.
+    """
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except Terminated:
+        cause = watch.cause()
+        raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
+    except Exception as error:
+        if not is_communication(error):
+            watch.leave_error(error)
+            raise
+        cause = watch.cause()
+        _linger()
+        raise ExecutionError(
+            f"{cause}; this rank ended because of it ({_first_line(error)}). "
+            "Start again: a run with --checkpoint goes on from its last complete checkpoint"
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this rank when torchrun ends, so that no rank is left behind (Linux; elsewhere nothing)."""
+    if sys.platform != "linux":
+        return
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() == 1:  # the parent ended before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _linger() -> None:
+    try:
+        time.sleep(LINGER_SECONDS)
+    except Terminated:
+        return
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:200]

@@ -1,0 +1,133 @@
+"""Start the ranks of a plan on this machine with torch's own launcher, wait for them, and say what became of them.
+
+Everything listens on the loopback interface only. No process is left behind: the launcher is ended on a timeout or an
+interruption, and its ranks end with it (`faults.die_with_parent`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from placer.errors import ExecutionError
+
+TAIL_LINES = 60
+ENDING_SECONDS = 15.0
+SILENT: Callable[[str], None] = lambda line: None  # noqa: E731 (a default argument)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """How the ranks ended: torchrun's exit code and the last lines they and it wrote."""
+
+    exit_code: int
+    output: str
+
+
+def launch(
+    plan_path: str,
+    arguments: Sequence[str],
+    ranks: int,
+    timeout: float,
+    *,
+    command: str = "execute",
+    echo: Callable[[str], None] = SILENT,
+) -> Launched:
+    """Run `placer COMMAND PLAN ARGUMENTS` on `ranks` ranks; `echo` gets each line as it comes.
+
+    Raises ExecutionError naming the rank that failed, or after `timeout` seconds.
+    """
+    return launch_module(("placer", command, plan_path, *arguments), ranks, timeout, echo=echo)
+
+
+def launch_module(
+    module: Sequence[str], ranks: int, timeout: float, *, echo: Callable[[str], None] = SILENT
+) -> Launched:
+    """Run `python -m MODULE ...` on `ranks` ranks, as `launch` does."""
+    process = subprocess.Popen(
+        _command(module, ranks),
+        env=_environment(ranks),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    reader = threading.Thread(target=_read, args=(process, tail, echo), daemon=True)
+    reader.start()
+    try:
+        exit_code = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        raise ExecutionError(
+            f"the {ranks} ranks did not end within {timeout:.0f} s and were ended. Their last lines:\n{_text(tail)}"
+        ) from None
+    finally:
+        _end(process)
+        reader.join(ENDING_SECONDS)
+    launched = Launched(exit_code=exit_code, output=_text(tail))
+    if exit_code:
+        raise ExecutionError(f"{failure(launched.output)}. The last lines:\n{launched.output}")
+    return launched
+
+
+def failure(output: str) -> str:
+    """Which rank failed first and how, from torchrun's report of it."""
+    report = output[output.find("Root Cause") :] if "Root Cause" in output else ""
+    rank = re.search(r"rank\s*:\s*(\d+)", report)
+    code = re.search(r"exitcode\s*:\s*(-?\d+)", report)
+    if not rank or not code:
+        return "the ranks failed before torchrun could tell which"
+    number = int(code.group(1))
+    if number < 0:
+        return f"rank {rank.group(1)} died of {signal.Signals(-number).name}"
+    return f"rank {rank.group(1)} failed with exit code {number}"
+
+
+def _command(module: Sequence[str], ranks: int) -> list[str]:
+    return [
+        sys.executable, "-m", "placer.runtime.torchrun", "--nnodes", "1", "--nproc-per-node", str(ranks),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", *module,
+    ]  # fmt: skip
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    """The ranks import what this process can import, share the cores, and talk over loopback."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    given = {
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)),
+        "GLOO_SOCKET_IFNAME": loopback,
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**given, **os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+
+def _read(process: subprocess.Popen[str], tail: deque[str], echo: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        tail.append(line.rstrip("\n"))
+        echo(line.rstrip("\n"))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End torchrun, which ends its ranks; by force where it does not."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _text(tail: deque[str]) -> str:
+    return "\n".join(tail)

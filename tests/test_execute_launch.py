@@ -1,0 +1,88 @@
+"""Ranks that are started, fail, hang or are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from placer.errors import ExecutionError, UsageError
+from placer.runtime.launch import failure, launch_module
+from placer.runtime.world import require_world
+from tests.execute_plans import two_rank_plan
+
+SECONDS = 90.0
+
+
+def test_ranks_that_end_in_order_give_exit_code_0_and_their_lines() -> None:
+    launched = launch_module(("tests.execute_ranks", "fine"), 2, SECONDS)
+    assert launched.exit_code == 0
+    assert "rank 0 is done" in launched.output and "rank 1 is done" in launched.output
+
+
+def test_a_killed_rank_is_named_by_the_launcher_and_by_the_surviving_rank() -> None:
+    began = time.monotonic()
+    with pytest.raises(ExecutionError, match=r"rank 1 died of SIGKILL") as caught:
+        launch_module(("tests.execute_ranks", "killed"), 2, SECONDS)
+    assert time.monotonic() - began < 60
+    assert "placer: " in str(caught.value) and "rank 1 died without a word" in str(caught.value)
+
+
+def test_an_error_of_one_rank_is_told_by_the_other() -> None:
+    with pytest.raises(ExecutionError, match=r"rank 1 failed with exit code 1") as caught:
+        launch_module(("tests.execute_ranks", "fails"), 2, SECONDS)
+    assert "rank 1 failed: ValueError: a shelf fell over" in str(caught.value)
+
+
+def test_a_hanging_rank_is_named_after_the_group_timeout() -> None:
+    with pytest.raises(ExecutionError) as caught:
+        launch_module(("tests.execute_ranks", "hangs"), 2, SECONDS)
+    assert "rank 1 did not answer" in str(caught.value)
+
+
+def test_more_ranks_than_the_plan_wants_are_refused_with_the_command_to_use() -> None:
+    with pytest.raises(ExecutionError, match=r"wants 2 ranks, torchrun started 3, more.*--nproc-per-node 2"):
+        launch_module(("tests.execute_ranks", "fine"), 3, SECONDS)
+
+
+def test_no_rank_outlives_a_launcher_that_is_killed() -> None:
+    call = "launch_module(('tests.execute_ranks', 'sleeps'), 2, 600, echo=print)"
+    code = f"from placer.runtime.launch import launch_module; {call}"
+    paths = os.pathsep.join(sys.path)
+    launcher = subprocess.Popen(
+        [sys.executable, "-uc", code], env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True
+    )
+    assert launcher.stdout is not None
+    ranks = [_pid(launcher.stdout.readline()) for _ in range(2)]
+    launcher.kill()
+    launcher.wait()
+    psutil.wait_procs([psutil.Process(pid) for pid in ranks if psutil.pid_exists(pid)], timeout=10)
+    assert not any(psutil.pid_exists(pid) for pid in ranks)
+
+
+def _pid(line: str) -> int:
+    found = re.search(r"pid (\d+)", line)
+    assert found, line
+    return int(found.group(1))
+
+
+def test_without_torchrun_the_error_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UsageError, match=r"torchrun --nproc-per-node 2 --no-python placer execute mine.json"):
+        require_world(two_rank_plan(), "mine.json")
+
+
+def test_fewer_ranks_than_the_plan_wants_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(UsageError, match=r"wants 2 ranks, torchrun started 1, fewer"):
+        require_world(two_rank_plan())
+
+
+def test_output_without_torchruns_report_names_no_rank() -> None:
+    assert failure("nothing of use") == "the ranks failed before torchrun could tell which"
