@@ -1,0 +1,173 @@
+"""Cluster files: `read_cluster` reads one, `cluster_yaml` writes one that reads back equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import yaml
+
+from placer.cluster import Cluster, Curve, Device, Level, Link, Node, Storage
+from placer.cluster_schema import ClusterEntry
+from placer.errors import UsageError
+from placer.files import read_text
+from placer.units import written
+from placer.yaml_lines import Data, Document, parse, validated
+
+
+def read_cluster(path: str) -> Cluster:
+    """The cluster of the file `path`. Raises UsageError naming file, line and field of everything wrong."""
+    return parse_cluster(read_text(path, "the cluster file"), path)
+
+
+def parse_cluster(text: str, path: str = "cluster file") -> Cluster:
+    """The cluster that `text` describes; `path` names it in errors."""
+    document = parse(text, path)
+    entry = validated(document, ClusterEntry)
+    problems = sorted(_problems(document, entry))
+    if problems:
+        raise UsageError("\n".join(f"{path}, line {line}: {problem}" for line, problem in problems))
+    return entry.cluster()
+
+
+def cluster_yaml(cluster: Cluster) -> str:
+    """`cluster` as a cluster file; reading it gives an equal cluster."""
+    kinds = _keys(cluster)
+    fields: dict[str, Data] = {"name": cluster.name}
+    if cluster.measured:
+        fields["measured"] = True
+    if cluster.notes:
+        fields["notes"] = list(cluster.notes)
+    fields["devices"] = {key: _device(device, key) for device, key in kinds.items()}
+    fields["nodes"] = [_node(node, count, kinds) for node, count in cluster.groups]
+    if cluster.levels:
+        fields["network"] = [_level(level) for level in cluster.levels]
+    return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _problems(document: Document, entry: ClusterEntry) -> Iterator[tuple[int, str]]:
+    """What is wrong between fields: unknown kinds, missing links, networks that do not join the nodes."""
+    from placer.hardware_data import aliases
+    from placer.yaml_lines import close
+
+    known = {**aliases("devices"), **{key: key for key in entry.devices}}
+    for i, node in enumerate(entry.nodes):
+        for j, devices in enumerate(node.devices):
+            if devices.kind not in known:
+                line = document.line(("nodes", i, "devices", j, "kind"))
+                yield (
+                    line,
+                    f"nodes[{i}].devices[{j}].kind: {devices.kind!r} is no device of this file or the catalogue; {close(devices.kind, known)}",
+                )
+        if node.size > 1 and node.link is None:
+            yield (
+                document.line(("nodes", i)),
+                f"nodes[{i}].link is missing: its {node.size} devices need a link; add it, as in link: nvlink3",
+            )
+    total = sum(node.count for node in entry.nodes)
+    for i, node in enumerate(entry.nodes):
+        if total > 1 and node.nic is None and not entry.network:
+            yield (
+                document.line(("nodes", i)),
+                f"nodes[{i}].nic is missing: {total} nodes need a way to each other; add a nic, as in nic: ib-ndr, or a network",
+            )
+    yield from _network_problems(document, entry, total)
+
+
+def _network_problems(document: Document, entry: ClusterEntry, total: int) -> Iterator[tuple[int, str]]:
+    below = 1
+    for i, level in enumerate(entry.network):
+        line = document.line(("network", i, "nodes"))
+        if level.nodes and level.nodes % below:
+            yield line, f"network[{i}].nodes is {level.nodes}, no multiple of the {below} nodes of the level below it"
+        if level.nodes == 0 and i + 1 < len(entry.network):
+            yield (
+                line,
+                f"network[{i}] ({level.name}) joins all nodes already; the levels after it would never be crossed",
+            )
+        below = level.nodes or below
+    if entry.network and 0 < entry.network[-1].nodes < total:
+        last = entry.network[-1]
+        line = document.line(("network", len(entry.network) - 1, "nodes"))
+        yield (
+            line,
+            f"network: level {last.name} joins {last.nodes} nodes of {total} and no level joins the rest; add one without nodes",
+        )
+
+
+def _keys(cluster: Cluster) -> dict[Device, str]:
+    """A key of the file for each kind of device; two kinds of one name are told apart."""
+    keys: dict[Device, str] = {}
+    for node, _ in cluster.groups:
+        for device, _ in node.devices:
+            if device not in keys:
+                same = sum(other.name == device.name for other in keys)
+                keys[device] = f"{device.name} ({same + 1})" if same else device.name
+    return keys
+
+
+def _device(device: Device, key: str) -> Data:
+    fields: dict[str, Data] = {"name": device.name} if key != device.name else {}
+    fields |= {
+        "backend": device.backend,
+        "memory": written(device.memory_bytes, "bytes"),
+        "memory_bandwidth": written(device.memory_bandwidth, "bandwidth"),
+        "memory_share": device.memory_share,
+        "rates": {dtype: written(rate, "rate") for dtype, rate in device.rates},
+        "launch": written(device.launch_seconds, "seconds"),
+        "overhead": written(device.overhead_bytes, "bytes"),
+        "efficiency": _curve(device.curve),
+    }
+    if device.curves:
+        fields["efficiency_by_dtype"] = {dtype: _curve(curve) for dtype, curve in device.curves}
+    return fields | _source(device.source)
+
+
+def _curve(curve: Curve) -> Data:
+    points: list[Data] = [[written(flops, "flops"), share] for flops, share in curve.points]
+    return {"points": points} | _source(curve.source)
+
+
+def _link(link: Link) -> dict[str, Data]:
+    fields: dict[str, Data] = {
+        "name": link.name,
+        "latency": written(link.latency_seconds, "seconds"),
+        "bandwidth": written(link.bandwidth, "bandwidth"),
+    }
+    if link.ports != 1:
+        fields["ports"] = link.ports
+    if link.share != 1:
+        fields["share"] = link.share
+    if link.collective_share is not None:
+        fields["collective_share"] = link.collective_share
+    if link.setup_seconds:
+        fields["setup"] = written(link.setup_seconds, "seconds")
+    return fields | _source(link.source)
+
+
+def _node(node: Node, count: int, kinds: dict[Device, str]) -> Data:
+    fields: dict[str, Data] = {"name": node.name, "count": count}
+    fields["devices"] = [{"kind": kinds[device], "count": number} for device, number in node.devices]
+    fields["link"] = _link(node.link)
+    if node.nic is not None:
+        fields["nic"] = _link(node.nic)
+    fields |= {"cores": node.cores, "memory": written(node.memory_bytes, "bytes")}
+    if node.storage is not None:
+        fields["storage"] = _storage(node.storage)
+    return fields
+
+
+def _storage(storage: Storage) -> Data:
+    return {
+        "name": storage.name,
+        "latency": written(storage.latency_seconds, "seconds"),
+        "read": written(storage.read_bandwidth, "bandwidth"),
+        "write": written(storage.write_bandwidth, "bandwidth"),
+    } | _source(storage.source)
+
+
+def _level(level: Level) -> Data:
+    return {"name": level.name, "nodes": level.nodes, "link": _link(level.link)}
+
+
+def _source(source: str) -> dict[str, Data]:
+    return {"source": source} if source else {}
