@@ -65,6 +65,8 @@ class Device:
     """A kind of chip. `rates` are peak dense FLOP/s by dtype name; `curve` how much of it products of a size reach.
 
     `curves` says it by dtype where it is known apart (`efficiency` asks both).
+    `multiprocessors` is what a product's tiles are spread over (0: unknown, or no such thing); with it, efficiency is
+    computed per shape and the curve gives only the ceiling.
     `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
     """
 
@@ -79,6 +81,7 @@ class Device:
     overhead_bytes: int = 0
     source: str = ""
     curves: tuple[tuple[str, Curve], ...] = ()
+    multiprocessors: int = 0
 
     def efficiency(self, dtype: str, flops: float) -> float:
         """The share of `rate(dtype)` that one product of `flops` FLOPs reaches."""
