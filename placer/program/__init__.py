@@ -13,10 +13,17 @@ Collectives that an engine issues during a Compute (DDP's buckets, FSDP2's units
 """
 
 from placer.program.agreement import agreement
-from placer.program.buckets import GradientBucket, ShardUnit, ddp_buckets, gradient_buckets, shard_units
+from placer.program.buckets import (
+    GradientBucket,
+    ShardUnit,
+    ddp_buckets,
+    gradient_buckets,
+    shard_units,
+    shared_parameters,
+)
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, position_of, transfers
-from placer.program.lowering import lower
+from placer.program.lowering import lower, plan_actions
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
@@ -35,8 +42,10 @@ __all__ = [
     "gradient_buckets",
     "lower",
     "parameter_dtype",
+    "plan_actions",
     "position_of",
     "shard_units",
+    "shared_parameters",
     "transfers",
     "value_bytes",
     "value_dtype",

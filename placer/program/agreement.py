@@ -7,15 +7,29 @@ until all of its ranks stand at the same one. Tags are not used to match, so wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from placer.program.instructions import Collective, Instruction, Message, Program
 
 
-def agreement(programs: Sequence[Program]) -> tuple[str, ...]:
-    """Every disagreement and deadlock found; empty when every rank comes to its end."""
+def agreement(programs: Sequence[Program], *, partial: bool = False) -> tuple[str, ...]:
+    """Every disagreement and deadlock found; empty when every rank comes to its end.
+
+    partial: the programs are of some replicas only, and collectives are played among those.
+    """
+    if partial:
+        programs = [_restricted(program, {other.rank for other in programs}) for program in programs]
     missing = tuple(_missing_ranks(programs))
     return missing or tuple(_played(programs))
+
+
+def _restricted(program: Program, present: set[int]) -> Program:
+    def kept(entry: Instruction) -> Instruction:
+        if not isinstance(entry, Collective):
+            return entry
+        return replace(entry, ranks=tuple(rank for rank in entry.ranks if rank in present))
+
+    return replace(program, instructions=tuple(map(kept, program.instructions)))
 
 
 def _missing_ranks(programs: Sequence[Program]) -> Iterator[str]:

@@ -1,0 +1,232 @@
+"""legality.check(plan): the one judge. Every rule a plan breaks, by name and with what was found and what to do.
+
+Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of the plan's shape; the
+rest (memory, communication) need a plan of sound shape and are asked only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+from placer.costs import estimate
+from placer.errors import IllegalPlanError, Infeasible, InfeasibleError
+from placer.ledger import MemoryBytes
+from placer.plans import Plan, Stage, replica_rows
+from placer.program import agreement, lower, plan_actions, position_of, shared_parameters
+from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """A broken rule: its name in `RULES`, and what was found and what to do."""
+
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"
+
+
+def check(plan: Plan) -> tuple[Violation, ...]:
+    """Every rule `plan` breaks; empty for a legal plan."""
+    return _asked(plan, STRUCTURE) or _asked(plan, SUBSTANCE)
+
+
+def require(plan: Plan) -> None:
+    """Raise InfeasibleError where only memory binds, IllegalPlanError listing every broken rule otherwise."""
+    found = check(plan)
+    if found and all(violation.rule == "memory" for violation in found):
+        binding = "; ".join(violation.message for violation in found)
+        raise InfeasibleError(
+            Infeasible(binding=binding, advice="Use more devices, more stages, sharding or recompute")
+        )
+    if found:
+        listed = "\n".join(f"- {violation}" for violation in found)
+        raise IllegalPlanError(f"the plan breaks {len(found)} rule(s); plan again or correct it:\n{listed}")
+
+
+def _asked(plan: Plan, rules: dict[str, Callable[[Plan], Iterator[str]]]) -> tuple[Violation, ...]:
+    return tuple(Violation(rule=name, message=message) for name, rule in rules.items() for message in rule(plan))
+
+
+def _blocks(plan: Plan) -> Iterator[str]:
+    """Stages are runs of blocks that follow each other and cover all of them."""
+    count, reached = len(plan.graph.blocks), 0
+    for index, stage in enumerate(plan.stages):
+        if stage.first != reached:
+            yield f"stage {index} begins at block {stage.first}, the stages before it end at block {reached}"
+        if stage.last <= stage.first:
+            yield f"stage {index} has no block: it runs from {stage.first} to {stage.last} (exclusive)"
+        reached = stage.last
+    if reached != count:
+        yield f"the stages end at block {reached}, the model has {count} blocks"
+
+
+def _devices(plan: Plan) -> Iterator[str]:
+    """Stages name devices that exist, each once; two positions share none."""
+    size = plan.cluster.size
+    for index, stage in enumerate(plan.stages):
+        absent = sorted({d for d in stage.devices if not 0 <= d < size})
+        if absent:
+            yield (
+                f"stage {index} wants device {absent[0]}, the cluster {plan.cluster.name} has {size} "
+                f"(0 to {size - 1}); plan again with --cluster"
+            )
+        if not stage.devices:
+            yield f"stage {index} has no device; give it at least one"
+        if len(set(stage.devices)) != len(stage.devices):
+            yield f"stage {index} names a device twice: {_listed(stage.devices)}; a device holds one replica"
+    seen: dict[int, tuple[int, ...]] = {}
+    for index, stage in enumerate(plan.stages):
+        other = next((d for d in stage.devices if seen.setdefault(d, stage.devices) != stage.devices), None)
+        if other is not None:
+            yield f"stage {index} shares device {other} with a stage on other devices; stages share all or none"
+
+
+def _replicas(plan: Plan) -> Iterator[str]:
+    """All stages have as many replicas, which take the same shares of the rows."""
+    counts = [stage.replicas for stage in plan.stages]
+    if len(set(counts)) > 1:
+        yield f"the stages have {_listed(counts)} replicas; all must have equally many"
+    for index, stage in enumerate(plan.stages):
+        if stage.shares and (len(stage.shares) != stage.replicas or min(stage.shares) < 1):
+            yield f"stage {index} has shares {_listed(stage.shares)}; give one positive share per replica"
+    if len({_ratios(stage) for stage in plan.stages}) > 1:
+        yield "the stages divide rows among replicas differently; give all of them the same shares"
+
+
+def _rows(plan: Plan) -> Iterator[str]:
+    """Microbatches are positive and give every replica at least one row."""
+    if not plan.microbatches:
+        yield "there is no microbatch; give at least one"
+    for index, rows in enumerate(plan.microbatches):
+        if rows < 1:
+            yield f"microbatch {index} has {rows} rows; give at least one"
+            return
+        for stage in plan.stages[:1]:
+            sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
+            if stage.devices and sound and min(replica_rows(rows, stage.shares, stage.replicas)) < 1:
+                yield (
+                    f"microbatch {index} has {rows} rows for {stage.replicas} replicas; every replica needs one: "
+                    "use larger microbatches or fewer replicas"
+                )
+                return
+
+
+def _schedule(plan: Plan) -> Iterator[str]:
+    """The schedule fits the number of stages and positions; looping ones go round the positions in order."""
+    broken = structure_violation(plan.schedule, plan.positions, len(plan.stages))
+    if broken:
+        yield broken
+        return
+    for stage, position in enumerate(position_of(plan)):
+        if plan.schedule in LOOPING and position != stage % plan.positions:
+            yield f"stage {stage} is at position {position}, {plan.schedule} wants it at {stage % plan.positions}"
+
+
+def _sharding(plan: Plan) -> Iterator[str]:
+    """Sharded state has replicas to lie on, a schedule that can reduce it, and holds tied parameters alike."""
+    for index, stage in enumerate(plan.stages):
+        if stage.sharding == "none":
+            continue
+        if stage.replicas == 1:
+            yield f"stage {index} shards {stage.sharding} over one device; use sharding none"
+        if plan.schedule in SPLIT_BACKWARD:
+            yield (
+                f"stage {index} shards {stage.sharding}, but FSDP2 reduces at the end of a whole backward, which "
+                f"{plan.schedule} splits; use 1f1b or sharding none"
+            )
+    if _structured(plan):
+        yield from _tied(plan)
+
+
+def _tied(plan: Plan) -> Iterator[str]:
+    positions = position_of(plan)
+    for name, stages in shared_parameters(plan).items():
+        kinds = {plan.stages[s].sharding for s in stages}
+        if len(kinds) > 1 and "none" in kinds:
+            yield f"{name} is tied between stages {_listed(stages)}, of which some are sharded; shard all or none"
+        elif kinds != {"none"} and len({positions[s] for s in stages}) < len(stages):
+            yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
+
+
+def _recompute(plan: Plan) -> Iterator[str]:
+    """The settings may fix recompute for all stages."""
+    fixed = {"none": False, "full": True}.get(plan.settings.recompute)
+    wrong = [i for i, stage in enumerate(plan.stages) if fixed is not None and stage.recompute != fixed]
+    if wrong:
+        yield f"the settings fix recompute to {plan.settings.recompute}, stages {_listed(wrong)} do otherwise"
+
+
+def _loss(plan: Plan) -> Iterator[str]:
+    """There is a loss, and the batch is only split where the loss is known to be linear in its rows."""
+    loss = plan.graph.loss
+    if loss.reduction == "none":
+        yield f"the model {plan.graph.name} returns no loss; give labels in the batch, or a loss_fn"
+    replicas = max((stage.replicas for stage in plan.stages), default=1)
+    if loss.reduction == "other" and (len(plan.microbatches) > 1 or replicas > 1):
+        why = f" ({loss.why})" if loss.why else ""
+        yield (
+            f"the loss is not known to be linear in the rows of the batch{why}, yet the batch is split in "
+            f"{len(plan.microbatches)} microbatches and {replicas} replicas; use one of each"
+        )
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    """What the estimate says a device holds at its fullest is no more than it has."""
+    positions = position_of(plan)
+    for position, held in enumerate(estimate(plan).memory):
+        devices = plan.stages[positions.index(position)].devices
+        smallest = min(devices, key=lambda d: plan.cluster.devices[d].memory_bytes)
+        available = plan.cluster.devices[smallest].memory_bytes
+        if held.total > available:
+            category, size = _largest(held)
+            yield (
+                f"memory on device {smallest}: {held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
+                f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
+            )
+
+
+def _communication(plan: Plan) -> Iterator[str]:
+    """The schedule runs to its end, and all ranks agree on their communication."""
+    broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
+    # Replicas differ in the number of their rows only: one of them stands for all.
+    yield from broken or agreement(lower(plan, replicas=(0,)), partial=True)
+
+
+STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
+    "blocks": _blocks,
+    "devices": _devices,
+    "replicas": _replicas,
+    "rows": _rows,
+    "schedule": _schedule,
+    "sharding": _sharding,
+    "recompute": _recompute,
+    "loss": _loss,
+}
+SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": _memory, "communication": _communication}
+RULES = (*STRUCTURE, *SUBSTANCE)
+
+
+def _structured(plan: Plan) -> bool:
+    """Whether stages name blocks of the model only."""
+    count = len(plan.graph.blocks)
+    return all(0 <= stage.first < stage.last <= count for stage in plan.stages)
+
+
+def _ratios(stage: Stage) -> tuple[float, ...]:
+    shares = stage.shares or (1,) * stage.replicas
+    total = sum(shares) or 1
+    return tuple(share / total for share in shares)
+
+
+def _largest(held: MemoryBytes) -> tuple[str, int]:
+    sizes = {field.name: int(getattr(held, field.name)) for field in fields(held)}
+    return max(sizes.items(), key=lambda entry: entry[1])
+
+
+def _listed(values: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(map(str, values))
