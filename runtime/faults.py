@@ -23,6 +23,7 @@ from types import FrameType
 
 import psutil
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch exports it unsaid
 
 from placer.errors import ExecutionError
 
@@ -39,7 +40,7 @@ class Terminated(BaseException):
 class Watch:
     """The ranks of a run as one of them sees them, through `store`."""
 
-    def __init__(self, store: dist.Store, rank: int, world_size: int) -> None:
+    def __init__(self, store: Store, rank: int, world_size: int) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
 
     def join(self) -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch exports them unsaid
 
 from placer.errors import UsageError
 from placer.plans import Plan
@@ -105,12 +106,12 @@ def joined(
         torch.cuda.set_device(world.device)
     timeout = timedelta(seconds=timeout_seconds)
     store = _store(world, timeout)
-    watch = Watch(dist.PrefixStore("watch", store), world.rank, world.size)
+    watch = Watch(PrefixStore("watch", store), world.rank, world.size)
     with guarded(watch):
         watch.join()
         dist.init_process_group(
             backend_of(plan),
-            store=dist.PrefixStore("group", store),
+            store=PrefixStore("group", store),
             rank=world.rank,
             world_size=world.size,
             timeout=timeout,
@@ -123,14 +124,14 @@ def joined(
             raise
 
 
-def _store(world: World, timeout: timedelta) -> dist.Store:
+def _store(world: World, timeout: timedelta) -> Store:
     """The store of this attempt: torchrun's own where it shares it, so that it outlives every rank."""
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = dist.TCPStore(
+    store = TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world.size, is_master=world.first and not shared,
         timeout=timeout, wait_for_workers=False, multi_tenant=True,
     )  # fmt: skip
-    return dist.PrefixStore(f"placer/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return PrefixStore(f"placer/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def _end_in_order(watch: Watch) -> None:

@@ -1,0 +1,114 @@
+"""What a run was asked for and what it gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pydantic import TypeAdapter
+
+from placer.errors import UsageError
+from placer.files import read_text, write_text
+from placer.ledger import Ledger
+from placer.runtime.schedule_lr import Decay
+from placer.runtime.world import DEFAULT_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteOptions:
+    """How a plan is run. Paths are "" where nothing is to be written; see `data.open_data` for `data`.
+
+    The learning rate is that of the plan's settings, warmed up and decayed as said here. `eval_every` and
+    `checkpoint_every` count steps, 0 is never; a checkpoint folder without `checkpoint_every` gets one at the end.
+    `one_device` repeats the run's steps on one device and reports its losses. `report` is where the RunReport goes.
+    """
+
+    plan_path: str = "plan.json"
+    steps: int = 10
+    data: str = "synthetic"
+    tokenizer: str = ""
+    seed: int = 0
+    decay: Decay = "constant"
+    warmup_steps: int = 0
+    final_rate: float = 0.0
+    eval_every: int = 0
+    eval_batches: int = 1
+    log: str = ""
+    tensorboard: str = ""
+    checkpoint: str = ""
+    checkpoint_every: int = 0
+    keep: int = 2
+    report: str = ""
+    one_device: bool = False
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UsageError(f"{self.steps} steps were asked for; give at least 1")
+        if min(self.eval_every, self.checkpoint_every) < 0 or min(self.eval_batches, self.keep) < 1:
+            raise UsageError(
+                "intervals are 0 (never) or more steps, eval_batches and keep at least 1; give such numbers"
+            )
+        if self.checkpoint_every and not self.checkpoint:
+            raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
+        if self.timeout_seconds <= 0:
+            raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The loss on held-out data after `step` steps."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """One run: loss and seconds of each step from `first_step` on, and what was predicted beside what was measured.
+
+    `measured` is None where the run was too short to measure (it leaves out the first steps, which set up buffers).
+    """
+
+    ranks: int
+    data: str
+    first_step: int
+    losses: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    rows: int
+    tokens_per_row: int = 0
+    evaluations: tuple[Evaluation, ...] = ()
+    predicted: Ledger | None = None
+    measured: Ledger | None = None
+    one_device_losses: tuple[float, ...] = ()
+    checkpoint: str = ""
+
+    @property
+    def median_step_seconds(self) -> float:
+        """Of the steps after the first two where there are more; 0 where no step was left to do."""
+        steady = self.step_seconds[2:] or self.step_seconds
+        return median(steady) if steady else 0.0
+
+    @property
+    def one_device_difference(self) -> float | None:
+        """The largest relative difference between the losses of this run and of one device; None where not asked."""
+        pairs = zip(self.losses, self.one_device_losses, strict=False)
+        return max((abs(a - b) / max(abs(b), 1e-300) for a, b in pairs), default=None)
+
+    def to_json(self) -> str:
+        """As JSON; `from_json` reads it back equal."""
+        return REPORT.dump_json(self, indent=1).decode()
+
+    def save(self, path: str | Path) -> None:
+        """Write it atomically."""
+        write_text(path, self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> RunReport:
+        """Read what `save` wrote."""
+        return REPORT.validate_json(read_text(path, "the report of the run"))
+
+
+REPORT: TypeAdapter[RunReport] = TypeAdapter(RunReport)
