@@ -8,8 +8,9 @@ import sys
 
 import typer
 
-from placer.cli import doctor, explain, plan, schema, simulate
-from placer.errors import PlacerError
+from placer.cli import demo, doctor, execute, explain, plan, schema, simulate
+from placer.cli.output import first_rank
+from placer.errors import PlacerError, UsageError
 from placer.report import error_document
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (plan, explain, simulate, doctor, schema):
+for module in (plan, explain, simulate, execute, demo, doctor, schema):
     app.command(module.NAME, help=module.HELP)(module.run)
 
 
@@ -34,9 +35,7 @@ def main() -> None:
     try:
         app()
     except PlacerError as error:
-        if "--json" in sys.argv:
-            print(json.dumps(error_document(error), indent=1))
-        print(f"placer: {error}", file=sys.stderr)
+        _say(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("placer: interrupted", file=sys.stderr)
@@ -45,3 +44,13 @@ def main() -> None:
         # The reader (head, less) has enough; Python would complain again while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _say(error: PlacerError) -> None:
+    """Each rank says what it saw; only rank 0 where every rank finds the same mistake in what it was given."""
+    rank = os.environ.get("RANK")
+    if isinstance(error, UsageError) and not first_rank():
+        return
+    if "--json" in sys.argv and first_rank():
+        print(json.dumps(error_document(error), indent=1))
+    print(f"placer{f' (rank {rank})' if rank else ''}: {error}", file=sys.stderr)

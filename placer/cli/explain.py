@@ -6,18 +6,21 @@ from typing import Annotated
 
 import typer
 from pydantic import JsonValue
+from rich.console import Group
 from rich.text import Text
 
 from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
 from placer.errors import UsageError
 from placer.plans import Plan
-from placer.program import Collective, Compute, Instruction, Message, Program
+from placer.program import Collective, Compute, Instruction, Message, Program, lower
 from placer.report import plan_document, plan_view
 from placer.report.units import bytes_text
 
 NAME = "explain"
 HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.
+
+Exit 1 if the plan breaks a rule; each broken one is named.
 
 Example: placer explain plan.json --program --rank 0
 """
@@ -30,9 +33,16 @@ def run(
     json: Json = False,
 ) -> None:
     """Load, print."""
+    from placer.legality import check
+
     plan = Plan.load(plan_file)
     if not program:
-        print_result(plan_view(plan), plan_document(plan), json)
+        broken = [str(violation) for violation in check(plan)]
+        listed: list[JsonValue] = list(broken)
+        view = Group(plan_view(plan), *(Text(f"breaks a rule: {rule}", style="bold red") for rule in broken))
+        print_result(view, plan_document(plan) | {"violations": listed}, json)
+        if broken:
+            raise typer.Exit(1)
         return
     chosen = _program(plan, rank)
     lines = [instruction_text(instruction) for instruction in chosen.instructions]
@@ -42,8 +52,6 @@ def run(
 
 
 def _program(plan: Plan, rank: int) -> Program:
-    from placer.program import lower
-
     programs = lower(plan)
     if rank >= len(programs):
         raise UsageError(f"--rank {rank} asks for a rank the plan does not have; it has ranks 0 to {len(programs) - 1}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from rich.console import RenderableType
 
@@ -16,3 +17,8 @@ def print_result(view: RenderableType, document: Document, as_json: bool) -> Non
         print(json.dumps(document, indent=1))
     else:
         show(view)
+
+
+def first_rank() -> bool:
+    """Whether this process speaks for all: rank 0 under torchrun, and any process without it."""
+    return os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,109 @@
+"""`placer execute`: run a plan; one process per rank, under torchrun."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from placer.cli.options import Json, PlanFile, Steps
+from placer.cli.output import first_rank, print_result
+from placer.plans import Plan
+from placer.report import comparison_view, ledger_document
+from placer.report.documents import Document
+from placer.report.units import seconds_text
+
+if TYPE_CHECKING:
+    from placer.runtime.run_report import RunReport
+
+NAME = "execute"
+HELP = """Run a plan under torchrun, one process per rank.
+
+Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --steps 20 --data texts/ --log log.jsonl
+"""
+
+
+def run(
+    plan_file: PlanFile,
+    steps: Steps = 10,
+    data: Annotated[str, typer.Option(help="A folder of text or of tensors, stdlib, or synthetic.")] = "synthetic",
+    tokenizer: Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")] = "",
+    seed: Annotated[int, typer.Option(help="The order of the data.")] = 0,
+    lr_schedule: Annotated[
+        Literal["constant", "linear", "cosine"], typer.Option(help="How the learning rate falls after the warmup.")
+    ] = "constant",
+    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps in which the learning rate rises.")] = 0,
+    final_rate: Annotated[float, typer.Option(help="Where it ends, as a share of the plan's rate.")] = 0.0,
+    eval_every: Annotated[int, typer.Option(min=0, help="Evaluate each so many steps; 0 is never.")] = 0,
+    eval_batches: Annotated[int, typer.Option(min=1, help="Batches of one evaluation.")] = 1,
+    checkpoint: Annotated[str, typer.Option(help="Save here, and go on from here if it holds a checkpoint.")] = "",
+    checkpoint_every: Annotated[int, typer.Option(min=0, help="Save each so many steps; 0 is at the end.")] = 0,
+    keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 2,
+    log: Annotated[str, typer.Option(help="Append a JSON line per step here.")] = "",
+    tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
+    report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
+    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank counts as dead.")] = 60.0,
+    json: Json = False,
+) -> None:
+    """Train; rank 0 prints predicted beside measured."""
+    from placer.runtime.execute import execute  # the runtime needs torch; reading a plan does not
+    from placer.runtime.run_report import ExecuteOptions
+
+    options = ExecuteOptions(
+        plan_path=str(plan_file),
+        steps=steps,
+        data=data,
+        tokenizer=tokenizer,
+        seed=seed,
+        decay=lr_schedule,
+        warmup_steps=warmup_steps,
+        final_rate=final_rate,
+        eval_every=eval_every,
+        eval_batches=eval_batches,
+        log=log,
+        tensorboard=tensorboard,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        report=report,
+        timeout_seconds=timeout,
+    )
+    done = execute(Plan.load(plan_file), options)
+    if first_rank():
+        print_result(run_view(done), run_document(done), json)
+
+
+def run_view(report: RunReport) -> RenderableType:
+    """Losses, speed, and predicted beside measured."""
+    lines: list[RenderableType] = [Text(f"{len(report.losses)} steps on {report.ranks} ranks, data {report.data}")]
+    if report.losses:
+        speed = f"{report.rows / report.median_step_seconds:.3g} rows/s"
+        lines.append(
+            Text(
+                f"loss {report.losses[0]:.4f} -> {report.losses[-1]:.4f}, "
+                f"median step {seconds_text(report.median_step_seconds)}, {speed}"
+            )
+        )
+    lines += [Text(f"held-out loss {entry.loss:.4f} after {entry.step} steps") for entry in report.evaluations]
+    if report.predicted and report.measured:
+        lines.append(comparison_view(report.predicted, report.measured))
+    if report.checkpoint:
+        lines.append(Text(f"saved in {report.checkpoint}"))
+    return Group(*lines)
+
+
+def run_document(report: RunReport) -> Document:
+    """The same for machines."""
+    return {
+        "ranks": report.ranks,
+        "data": report.data,
+        "losses": list(report.losses),
+        "step_seconds": list(report.step_seconds),
+        "median_step_seconds": report.median_step_seconds,
+        "evaluations": [{"step": entry.step, "loss": entry.loss} for entry in report.evaluations],
+        "checkpoint": report.checkpoint or None,
+        "predicted": ledger_document(report.predicted) if report.predicted else None,
+        "measured": ledger_document(report.measured) if report.measured else None,
+    }

@@ -1,0 +1,191 @@
+"""The demo, step by step: each step says what it does before it does it, and prints what came out.
+
+capture -> this machine -> every strategy -> a plan -> torchrun -> one device -> Outcome
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from placer import tracer
+from placer.api import simulate
+from placer.cluster import Cluster
+from placer.demo.contest import chosen, contest, contest_view
+from placer.demo.model import BATCH, REFERENCE
+from placer.demo.reference import reference_losses
+from placer.graph import Graph
+from placer.ledger import Ledger
+from placer.plans import Plan
+from placer.report import comparison_view, ledger_document, plan_view
+from placer.report.documents import Document
+from placer.report.units import bytes_text, flops_text, seconds_text
+from placer.runtime.data import open_data
+from placer.runtime.launch import launch
+from placer.runtime.run_report import RunReport
+from placer.search import Problem
+from placer.settings import RunSettings
+
+CLUSTER = "localx2"
+DATA = "stdlib"
+# Two float32 runs sum in different orders: 1e-7 of a loss in one step, growing with the steps between.
+TOLERANCE = 1e-4
+RUN_SECONDS = 150.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the demo ends with: the run, the losses of one device, the simulated step."""
+
+    plan: Plan
+    report: RunReport
+    one_device_losses: tuple[float, ...]
+    simulated: Ledger
+
+    @property
+    def difference(self) -> float:
+        """The largest relative difference of a step's loss from one device's."""
+        pairs = zip(self.report.losses, self.one_device_losses, strict=True)
+        return max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
+
+    @property
+    def matches(self) -> bool:
+        """Whether every loss equals one device's."""
+        return self.difference <= TOLERANCE
+
+
+class Narrator:
+    """Numbered headlines and what came out, with the seconds since the start."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._console = Console(file=stream, highlight=False, width=None if stream.isatty() else 120)
+        self._start = time.perf_counter()
+        self._steps = 0
+
+    def step(self, text: str) -> None:
+        """A headline."""
+        self._steps += 1
+        passed = time.perf_counter() - self._start
+        self._console.print(f"\n{self._steps}. {text}", style="bold", end="")
+        self._console.print(f"  ({passed:.0f} s so far)", style="dim")
+
+    def show(self, view: RenderableType) -> None:
+        """Something that came out."""
+        self._console.print(view)
+
+
+def tell(*, steps: int, keep: Path | None, stream: IO[str]) -> Outcome:
+    """Run the demo; files go to `keep`, or to a folder that is gone afterwards. Raises PlacerError if a step fails."""
+    say = Narrator(stream)
+    with nullcontext(keep) if keep else tempfile.TemporaryDirectory(prefix="placer-demo-") as name:
+        folder = Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = _plan(say, _problem(say))
+        plan.save(folder / "plan.json")
+        timeline = simulate(plan)
+        (folder / "trace.json").write_text(timeline.to_chrome_json())
+        report = _execute(say, plan, folder, steps)
+        losses = _one_device(say, plan, steps)
+    return Outcome(plan=plan, report=report, one_device_losses=losses, simulated=timeline.ledger)
+
+
+def _problem(say: Narrator) -> Problem:
+    say.step(f"Capture a GPT-2 from transformers ({REFERENCE}), without weights")
+    start = time.perf_counter()
+    resolved = tracer.resolve(REFERENCE)
+    graph = tracer.capture(resolved, batch=BATCH)
+    say.show(_graph_text(graph, time.perf_counter() - start))
+    say.step(f"Describe this machine as 2 devices ({CLUSTER}): measured once, up to 30 s, then remembered")
+    cluster = Cluster.load(CLUSTER)
+    say.show(_cluster_text(cluster))
+    return Problem(graph=graph, cluster=cluster, settings=RunSettings(), model=resolved.ref, rows=graph.rows)
+
+
+def _plan(say: Narrator, problem: Problem) -> Plan:
+    say.step("Ask every strategy for its best plan")
+    entries = []
+    for entry in contest(problem):
+        step = entry.plan.ledger.step_seconds if entry.plan and entry.plan.ledger else None
+        say.show(f"   {entry.strategy}: {seconds_text(step) + ' a step' if step else entry.reason}")
+        entries.append(entry)
+    say.show(contest_view(tuple(entries)))
+    plan, why = chosen(tuple(entries), problem)
+    say.step(f"The plan that is run: {why}")
+    say.show(plan_view(plan))
+    return plan
+
+
+def _execute(say: Narrator, plan: Plan, folder: Path, steps: int) -> RunReport:
+    say.step(f"Train {steps} steps on {plan.world_size} processes under torchrun; the text is Python's own library")
+    path, report, log = (str(folder / name) for name in ("plan.json", "report.json", "log.jsonl"))
+    arguments = ("--steps", str(steps), "--data", DATA, "--report", report, "--log", log)
+    launch(path, arguments, plan.world_size, RUN_SECONDS, echo=lambda line: say.show(Text(f"   {line}")))
+    return RunReport.load(report)
+
+
+def _one_device(say: Narrator, plan: Plan, steps: int) -> tuple[float, ...]:
+    say.step(f"The same {steps} steps on one device, in plain PyTorch")
+    model = tracer.resolve(plan.model).build("cpu", seed=plan.seed)
+    data = open_data(DATA, plan.graph, rows=plan.rows, seed=0)
+    losses = []
+    for loss in reference_losses(plan, model, data, steps):
+        losses.append(loss)
+        say.show(f"   step {len(losses)}/{steps}  loss {loss:.4f}")
+    return tuple(losses)
+
+
+def _graph_text(graph: Graph, seconds: float) -> str:
+    flops = flops_text(graph.forward_flops + graph.backward_flops)
+    return (
+        f"   {len(list(graph.ops))} ops in {len(graph.blocks)} blocks, {bytes_text(graph.parameter_bytes)} of parameters, "
+        f"{flops} a step of {graph.rows} rows, {bytes_text(graph.saved_bytes)} kept for backward; "
+        f"took {seconds_text(seconds)}"
+    )
+
+
+def _cluster_text(cluster: Cluster) -> str:
+    device, link = cluster.devices[0], cluster.node_list[0].link
+    return (
+        f"   {cluster.size} x {device.name}: {flops_text(device.rate('float32'))}/s, "
+        f"{bytes_text(device.memory_bandwidth)}/s of memory; a message takes {seconds_text(link.latency_seconds)} "
+        f"+ {seconds_text(link.seconds(2**20) - link.latency_seconds)} a MiB"
+    )
+
+
+def outcome_view(outcome: Outcome) -> RenderableType:
+    """Predicted beside measured, and whether the losses are one device's."""
+    parts: list[RenderableType] = [Text("")]
+    if outcome.plan.ledger and outcome.report.measured:
+        parts.append(comparison_view(outcome.plan.ledger, outcome.report.measured))
+    parts.append(Text(f"step played event by event: {seconds_text(outcome.simulated.step_seconds)}"))
+    verdict = "equal" if outcome.matches else "DIFFER FROM"
+    parts.append(
+        Text(
+            f"losses {outcome.report.losses[0]:.4f} -> {outcome.report.losses[-1]:.4f}; they {verdict} one device's: "
+            f"largest relative difference {outcome.difference:.1e} over {len(outcome.report.losses)} steps "
+            f"(float32, allowed {TOLERANCE:.0e})",
+            style="bold",
+        )
+    )
+    return Group(*parts)
+
+
+def outcome_document(outcome: Outcome) -> Document:
+    """The same for machines."""
+    predicted, measured = outcome.plan.ledger, outcome.report.measured
+    return {
+        "losses": list(outcome.report.losses),
+        "one_device_losses": list(outcome.one_device_losses),
+        "largest_relative_loss_difference": outcome.difference,
+        "losses_match": outcome.matches,
+        "simulated_step_seconds": outcome.simulated.step_seconds,
+        "predicted": ledger_document(predicted) if predicted else None,
+        "measured": ledger_document(measured) if measured else None,
+    }
