@@ -1,0 +1,69 @@
+"""Rates of one device while all are at work: products by size and dtype, memory, seconds per op."""
+
+from __future__ import annotations
+
+import torch
+
+from placer.calibrate.together import Together
+
+CPU_EDGES = (32, 64, 128, 256, 512, 1024, 2048)
+CUDA_EDGES = (128, 256, 512, 1024, 2048, 4096, 8192)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+# A product that would take longer than this is not measured: the curve is flat there anyway.
+LONGEST_PRODUCT = 0.3
+
+
+def products(together: Together) -> dict[str, tuple[tuple[float, float], ...]]:
+    """(FLOPs, FLOP/s) of square products by dtype name."""
+    found = {}
+    for dtype in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        together.progress(f"matrix products in {name}")
+        found[name] = _by_size(together, dtype)
+    return found
+
+
+def memory_bandwidths(together: Together) -> tuple[float, float]:
+    """Bytes/second of an elementwise sum into a given tensor, and into a new one as ops of a model do."""
+    together.progress("memory bandwidth")
+    count = (1 << 28 if together.device.type == "cuda" else 1 << 25) // 4
+    a = torch.ones(count, device=together.device)
+    b, out = torch.ones_like(a), torch.empty_like(a)
+    moved = 3.0 * a.nbytes
+    given = together.seconds(lambda: torch.add(a, b, out=out))
+    new = together.seconds(lambda: torch.add(a, b))
+    return moved / given, moved / new
+
+
+def launch_seconds(together: Together) -> float:
+    """Seconds of one op that has nothing to do: a chain of small products, forward and backward."""
+    together.progress("seconds per op")
+    x = torch.ones(16, device=together.device, requires_grad=True)
+    length = 50
+
+    def chain() -> None:
+        y = x
+        for _ in range(length):
+            y = y * 1.0
+        y.sum().backward()
+
+    return together.seconds(chain) / (2 * length)
+
+
+def _by_size(together: Together, dtype: torch.dtype) -> tuple[tuple[float, float], ...]:
+    points: list[tuple[float, float]] = []
+    expected = 0.0
+    tiny = torch.ones(1, 1, device=together.device, dtype=dtype)
+    dispatch = together.seconds(lambda: torch.mm(tiny, tiny))
+    for edge in CUDA_EDGES if together.device.type == "cuda" else CPU_EDGES:
+        if expected > LONGEST_PRODUCT:
+            break
+        # Random numbers: a chip draws less power and clocks higher on zeros.
+        a = torch.randn(edge, edge, device=together.device).to(dtype)
+        b = torch.randn(edge, edge, device=together.device).to(dtype)
+        seconds = together.seconds(lambda a=a, b=b: torch.mm(a, b))  # type: ignore[misc]
+        # The cost of one op stands apart (`launch_seconds`): counted here too, it would be counted twice.
+        alone = max(seconds - dispatch, seconds / 10)
+        points.append((2.0 * edge**3, 2.0 * edge**3 / alone))
+        expected = 8 * together.slowest(seconds)
+    return tuple(points)
