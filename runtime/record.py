@@ -1,0 +1,136 @@
+"""What one rank really communicated in a step, and whether that is what its program says.
+
+Every operation of torch.distributed passes torch's dispatcher, also those that DDP's C++ reducer and FSDP2 issue; a
+`Recorder` stands there and notes kind, bytes and ranks in order of issue. It slows every op, so one step is enough.
+
+    with Recorder() as recorder:
+        executor.step(batch)
+    differences = compare(program, recorder.records)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal, cast
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from placer.program import Collective, Message, Program
+
+Kind = Literal["send", "receive", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier"]
+
+# Schemas in torch/csrc/distributed/c10d/Ops.cpp and Functional.cpp: the op's name -> what it is. `full` says which
+# tensors hold the whole buffer: the first argument (results come first) or the second.
+_OPS: dict[str, tuple[Kind, int]] = {
+    "c10d::send": ("send", 0),
+    "c10d::recv_": ("receive", 0),
+    "c10d::recv_any_source_": ("receive", 0),
+    "c10d::allreduce_": ("all_reduce", 0),
+    "c10d::allreduce_coalesced_": ("all_reduce", 0),
+    "c10d::_allgather_base_": ("all_gather", 0),
+    "c10d::allgather_": ("all_gather", 0),
+    "c10d::allgather_coalesced_": ("all_gather", 0),
+    "c10d::allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+    "c10d::reduce_scatter_": ("reduce_scatter", 1),
+    "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "c10d::broadcast_": ("broadcast", 0),
+    "c10d::alltoall_": ("all_to_all", 0),
+    "c10d::alltoall_base_": ("all_to_all", 0),
+    "c10d::barrier": ("barrier", 0),
+    "_c10d_functional::all_reduce": ("all_reduce", 0),
+    "_c10d_functional::all_reduce_": ("all_reduce", 0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """One operation of one rank. `ranks`: a message's peer, or all of a collective; `bytes`: of the full buffer."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    bytes: int
+
+    def __str__(self) -> str:
+        towards = {"send": "to rank", "receive": "from rank"}.get(self.kind, "over ranks")
+        return f"{self.kind} of {self.bytes} bytes {towards} {', '.join(map(str, self.ranks))}"
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+    """Notes every communication that the body of `with` issues."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._records: list[Communication] = []
+
+    @property
+    def records(self) -> tuple[Communication, ...]:
+        """In order of issue."""
+        return tuple(self._records)
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        found = _OPS.get(func._schema.name)
+        if found is not None:
+            self._records.append(_communication(*found, args))
+        return cast(Callable[..., object], func)(*args, **(kwargs or {}))
+
+
+def compare(program: Program, records: Sequence[Communication]) -> tuple[str, ...]:
+    """How `records` differ from what `program` prescribes and expects, in order; empty where they do not."""
+    pairs = zip_longest(communications(program), records)
+    return tuple(
+        f"rank {program.rank}, communication {index}: the program says {wanted or 'nothing'}, the rank did "
+        f"{done or 'nothing'}"
+        for index, (wanted, done) in enumerate(pairs)
+        if wanted != done
+    )
+
+
+def communications(program: Program) -> Iterator[Communication]:
+    """What a program prescribes and expects, one entry per value of a message."""
+    for entry in program.instructions:
+        if isinstance(entry, Message):
+            for size in entry.sizes:
+                if size:  # of no rows nothing is sent
+                    yield Communication(kind=entry.direction, ranks=(entry.peer,), bytes=size)
+        elif isinstance(entry, Collective):
+            yield Communication(kind=entry.kind, ranks=entry.ranks, bytes=entry.bytes)
+
+
+def _communication(kind: Kind, full: int, args: tuple[object, ...]) -> Communication:
+    group = _group(args)
+    members = tuple(dist.get_process_group_ranks(group))
+    if kind in ("send", "receive"):
+        peer = next(value for value in args if isinstance(value, int))
+        members = (members[peer],)
+    return Communication(
+        kind=kind, ranks=members, bytes=sum(t.numel() * t.element_size() for t in _tensors(args[full]))
+    )
+
+
+def _group(args: tuple[object, ...]) -> dist.ProcessGroup:
+    """The process group among the arguments: a script object, or its name in the functional ops."""
+    for value in args:
+        if isinstance(value, torch.ScriptObject) and value._type().qualified_name().endswith("c10d.ProcessGroup"):
+            return _resolve_process_group(dist.ProcessGroup.unbox(value).group_name)
+    name = next(value for value in reversed(args) if isinstance(value, str))
+    return _resolve_process_group(name)  # type: ignore[arg-type]  # torch's GroupName is a str
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _tensors(entry)
