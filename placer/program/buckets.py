@@ -1,16 +1,16 @@
 """How the parameters of a stage are grouped for its collectives.
 
 DDP (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13): from the second step on buckets are filled in the order in
-which gradients become ready, per dtype, and closed as soon as they reach their limit; with the default cap of 25 MiB
-the first limit is 1 MiB, with any other cap it is that cap. The first step uses one bucket of everything.
+which gradients become ready, per dtype, and closed as soon as they reach the cap (a cap that is given, as ours is, also limits the first bucket). The
+first step uses one bucket of everything.
 FSDP2: a unit per block and a root for what several blocks share; parameters are padded to a multiple of the ranks in
 dim 0.
-placer's own: as DDP's, in reverse order of first use, one limit.
+placer's own: as DDP's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from placer.graph import ITEM_BYTES, Graph, Parameter
@@ -18,10 +18,6 @@ from placer.plans import Plan
 from placer.program.layout import stage_of_block
 from placer.program.sizes import parameter_dtype
 from placer.settings import RunSettings
-
-# torch.nn.parallel.distributed: _DEFAULT_BUCKET_CAP_MB and torch.distributed._DEFAULT_FIRST_BUCKET_BYTES.
-DDP_DEFAULT_BYTES = 25 * 2**20
-DDP_FIRST_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +41,14 @@ class ShardUnit:
 
 def ddp_buckets(plan: Plan) -> tuple[GradientBucket, ...]:
     """The buckets of a one-stage replicated plan, in order of reduction."""
-    cap = plan.settings.bucket_bytes
-    first = DDP_FIRST_BYTES if cap == DDP_DEFAULT_BYTES else cap
-    return tuple(_filled(plan.graph, plan.settings, ready_order(plan.graph, *_span(plan, 0)), first, cap))
+    return tuple(_filled(plan.graph, plan.settings, ready_order(plan.graph, *_span(plan, 0))))
 
 
 def gradient_buckets(plan: Plan, stage: int) -> tuple[GradientBucket, ...]:
     """placer's buckets of a stage, in order of reduction; parameters tied to other stages are not among them."""
     shared = shared_parameters(plan)
     names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared]
-    cap = plan.settings.bucket_bytes
-    return tuple(_filled(plan.graph, plan.settings, names, cap, cap))
+    return tuple(_filled(plan.graph, plan.settings, names))
 
 
 def shared_parameters(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -119,23 +112,18 @@ def _uses(graph: Graph, first: int, last: int) -> Iterator[list[str]]:
             yield [block.parameters[i] for i in local if kind.parameters[i].trainable and not kind.parameters[i].buffer]
 
 
-def _filled(
-    graph: Graph, settings: RunSettings, names: list[str] | tuple[str, ...], first: int, cap: int
-) -> Iterator[GradientBucket]:
-    """Buckets closed as soon as they reach their limit; what is left over at the end in a bucket per dtype."""
+def _filled(graph: Graph, settings: RunSettings, names: Iterable[str]) -> Iterator[GradientBucket]:
+    """Buckets closed as soon as they reach the cap; what is left over at the end in a bucket per dtype."""
     pending: dict[str, list[str]] = {}
-    limit: dict[str, int] = {}
+    size: dict[str, int] = {}
     for name in names:
         dtype = parameter_dtype(graph.parameters[name].dtype, settings)
-        members = pending.setdefault(dtype, [])
-        members.append(name)
-        size = sum(held_bytes(graph, member, settings) for member in members)
-        if size >= limit.get(dtype, first):
-            limit[dtype] = cap
-            yield GradientBucket(names=tuple(pending.pop(dtype)), dtype=dtype, bytes=size)
+        pending.setdefault(dtype, []).append(name)
+        size[dtype] = size.get(dtype, 0) + held_bytes(graph, name, settings)
+        if size[dtype] >= settings.bucket_bytes:
+            yield GradientBucket(names=tuple(pending.pop(dtype)), dtype=dtype, bytes=size.pop(dtype))
     for dtype, members in pending.items():
-        size = sum(held_bytes(graph, member, settings) for member in members)
-        yield GradientBucket(names=tuple(members), dtype=dtype, bytes=size)
+        yield GradientBucket(names=tuple(members), dtype=dtype, bytes=size[dtype])
 
 
 def _unit(plan: Plan, stage: int, block: int, names: tuple[str, ...]) -> ShardUnit:

@@ -24,7 +24,7 @@ class Message:
 
     kind `activation` goes from the producing stage to the consuming one, `gradient` back: the gradients of `values`.
     `source_stage` is the stage of the rank that sends and `target_stage` that of the rank that receives, for both
-    kinds. `sizes` are bytes, one per value; `tag` is unique within a step for all messages between two ranks.
+    kinds. `sizes` are bytes, one per value; `tag` is unique within a step for all messages of a replica.
     """
 
     direction: Literal["send", "receive"]

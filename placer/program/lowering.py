@@ -25,6 +25,7 @@ class _Move:
     transfer: Transfer
     gradient: bool
     microbatch: int
+    tag: int
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -88,20 +89,22 @@ def _events(plan: Plan, positions: tuple[int, ...]) -> Iterator[tuple[_Key, _Ite
         for action in line:
             start, end = times[action]
             yield (start, 2, (position,)), action, (position,)
-            for index, transfer in enumerate(_sent_after(made, action)):
-                move = _Move(transfer, action.kind != "F", action.microbatch)
+            for index, transfer in _sent_after(made, action):
+                gradient = action.kind != "F"
+                tag = (2 * index + gradient) * len(plan.microbatches) + action.microbatch
+                move = _Move(transfer, gradient, action.microbatch, tag)
                 yield (end, 0, (position, index)), move, tuple(positions[s] for s in move.ends)
             for index, collective in enumerate(behind.get(action, ())):
                 yield (end, 1, (position, index)), collective, (position,)
 
 
-def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[Transfer]:
-    """Transfers whose values an F, or whose gradients a B or I, makes."""
-    for transfer in made:
+def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[tuple[int, Transfer]]:
+    """Transfers whose values an F, or whose gradients a B or I, makes, with their numbers."""
+    for index, transfer in enumerate(made):
         if (action.kind == "F" and transfer.source == action.stage) or (
             action.kind in "BI" and transfer.target == action.stage and transfer.differentiable
         ):
-            yield transfer
+            yield index, transfer
 
 
 def _filled(plan: Plan, line: list[_Item], position: int, replica: int, rows: tuple[int, ...]) -> Iterator[Instruction]:
@@ -117,11 +120,11 @@ def _filled(plan: Plan, line: list[_Item], position: int, replica: int, rows: tu
             source, target = item.ends
             sending = positions[source] == position
             peer = positions[target if sending else source] * replicas + replica
-            yield _message(item, sending, peer, sizes[item.transfer, rows[item.microbatch]], len(positions))
+            yield _message(item, sending, peer, sizes[item.transfer, rows[item.microbatch]])
     yield from closing_collectives(plan, position, replica)
 
 
-def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int], stages: int) -> Message:
+def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int]) -> Message:
     source, target = move.ends
     values = move.transfer.differentiable if move.gradient else move.transfer.values
     return Message(
@@ -133,7 +136,7 @@ def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int], stage
         microbatch=move.microbatch,
         values=values,
         sizes=tuple(sizes[value] for value in values),
-        tag=(move.microbatch * stages + source) * stages + target,
+        tag=move.tag,
     )
 
 

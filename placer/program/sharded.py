@@ -2,7 +2,8 @@
 
 A unit is gathered before its forward if it is not, and given up after it with sharding `parameters` (the root is kept).
 Before its backward a unit is gathered if it is not, and the unit before it prefetched; after its backward it is given
-up. Gradients are scattered in the backward of the last microbatch only.
+up. Gradients are scattered in the backward of the last microbatch only: of each unit when its inputs' gradients are
+made; of the root, and of blocks whose inputs need no gradient, when the whole backward has ended.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ def sharded_collectives(
     """The collectives of one stage, by the action that issues them. `own`: the stage's actions in order."""
     units = shard_units(plan, stage)
     keeps = plan.stages[stage].sharding == "gradients"
+    late = _scattered_late(plan, units)
     gathered: set[int] = set()
     found = {}
     for action in own:
         if action.kind == "F":
             issued = list(_forward(units, gathered, keeps))
         else:
-            issued = list(_backward(units, gathered, reduces=action == own[-1]))
+            issued = list(_backward(units, gathered, late, reduces=action == own[-1]))
         found[action] = tuple(_collective(plan, stage, ranks, unit, scatter) for unit, scatter in issued)
     return found
 
@@ -40,7 +42,9 @@ def _forward(units: tuple[ShardUnit, ...], gathered: set[int], keeps: bool) -> I
             gathered.add(unit.block)
 
 
-def _backward(units: tuple[ShardUnit, ...], gathered: set[int], *, reduces: bool) -> Iterator[tuple[ShardUnit, bool]]:
+def _backward(
+    units: tuple[ShardUnit, ...], gathered: set[int], late: frozenset[int], *, reduces: bool
+) -> Iterator[tuple[ShardUnit, bool]]:
     """The root's backward starts first and ends last; blocks run in reverse, each prefetching the one before it."""
     root, blocks = [u for u in units if u.block < 0], [u for u in reversed(units) if u.block >= 0]
     order = [*root, *blocks]
@@ -49,11 +53,21 @@ def _backward(units: tuple[ShardUnit, ...], gathered: set[int], *, reduces: bool
             if wanted.block not in gathered:
                 gathered.add(wanted.block)
                 yield wanted, False
-        if unit.block >= 0 and reduces:
+        if reduces and unit.block not in late:
             yield unit, True
     gathered.clear()
     if reduces:
-        yield from ((unit, True) for unit in root)
+        yield from ((unit, True) for unit in units if unit.block in late)
+
+
+def _scattered_late(plan: Plan, units: tuple[ShardUnit, ...]) -> frozenset[int]:
+    """The root, and blocks with no differentiable input: their backward ends without a trace in autograd."""
+
+    def differentiable(block: int) -> bool:
+        inputs = plan.graph.blocks[block].inputs
+        return any(reference.startswith("b") and plan.graph.value(reference).requires_grad for reference in inputs)
+
+    return frozenset(unit.block for unit in units if unit.block < 0 or not differentiable(unit.block))
 
 
 def _collective(plan: Plan, stage: int, ranks: tuple[int, ...], unit: ShardUnit, scatter: bool) -> Collective:
