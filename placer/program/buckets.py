@@ -1,8 +1,8 @@
 """How the parameters of a stage are grouped for its collectives.
 
 DDP (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13): from the second step on buckets are filled in the order in
-which gradients become ready, per dtype, and closed as soon as they reach the cap (a cap that is given, as ours is, also limits the first bucket). The
-first step uses one bucket of everything.
+which gradients become ready, per dtype, and closed as soon as they reach the cap (a cap that is given, as ours is, also
+limits the first bucket). The first step uses one bucket of everything.
 FSDP2: a unit per block and a root for what several blocks share; parameters are padded to a multiple of the ranks in
 dim 0.
 placer's own: as DDP's.
