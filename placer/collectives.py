@@ -1,0 +1,92 @@
+"""Seconds of collectives over a set of devices, by algorithm and level of the network.
+
+With k devices, n bytes (of the full buffer), latency a, bandwidth w per device and direction, setup c:
+
+    ring all_reduce            c + 2 (k-1) a + 2 (k-1)/k n / w             (Thakur et al. 2005, eq. for ring)
+    tree all_reduce            c + 2 log2(k) a + 2 n / w                   (NCCL 2.4 double binary trees)
+    ring reduce_scatter        c + (k-1) a + (k-1)/k n / w                 the same for all_gather
+    hierarchical all_reduce    reduce_scatter in the node, all_reduce of n / per_node between nodes, all_gather in it
+    flat ring                  one ring through all devices; w the slower of the node's link and the node's way out
+
+The fastest applicable algorithm is taken, as NCCL's tuner does; all of them grow with bytes and latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import ceil, log2
+from typing import Literal
+
+from placer.cluster import Cluster, Link
+from placer.topology import Bottleneck, bottleneck, link_between
+
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+
+
+def collective_seconds(
+    cluster: Cluster, kind: CollectiveKind, devices: Collection[int], size: float, *, senders: int = 0
+) -> float:
+    """Seconds of a collective over `devices` on a buffer of `size` bytes; `senders` devices per node send at once."""
+    if len(devices) < 2:
+        return 0.0
+    return over_levels(bottleneck(cluster, devices, senders), kind, size)
+
+
+def over_levels(levels: Bottleneck, kind: CollectiveKind, size: float) -> float:
+    """Seconds of a collective over the given levels."""
+    if levels.inter is None:
+        assert levels.intra is not None
+        return _flat(levels.intra, levels.devices, kind, size)
+    if levels.intra is None:
+        return _flat(levels.inter, levels.devices, kind, size)
+    return min(_across(levels, levels.intra, levels.inter, kind, size), _through(levels, kind, size))
+
+
+def message_seconds(cluster: Cluster, source: Collection[int], target: Collection[int], size: float) -> float:
+    """Seconds until every device of `source` has sent `size` bytes to its partner in `target`, all at once.
+
+    Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic.
+    """
+    first, second = tuple(source), tuple(target)
+    pairs = [(first[i % len(first)], second[i % len(second)]) for i in range(max(len(first), len(second)))]
+    leaving: dict[int, int] = {}
+    for a, b in pairs:
+        if cluster.node_of[a] != cluster.node_of[b]:
+            leaving[cluster.node_of[a]] = leaving.get(cluster.node_of[a], 0) + 1
+    return max(_one_message(cluster, a, b, leaving.get(cluster.node_of[a], 1), size) for a, b in set(pairs))
+
+
+def _one_message(cluster: Cluster, source: int, target: int, senders: int, size: float) -> float:
+    if source == target:
+        return 0.0
+    link = link_between(cluster, source, target)
+    crowd = 1.0
+    nic = cluster.node_list[cluster.node_of[source]].nic
+    if cluster.node_of[source] != cluster.node_of[target]:
+        ports = nic.ports if nic is not None else 1
+        crowd = senders / min(senders, ports)
+    return link.latency_seconds + size * crowd / link.bandwidth
+
+
+def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:
+    ring = (devices - 1) * link.latency_seconds + (devices - 1) / devices * size / link.bandwidth
+    if kind != "all_reduce":
+        return link.setup_seconds + ring
+    tree = ceil(log2(devices)) * link.latency_seconds + size / link.bandwidth
+    return link.setup_seconds + 2 * min(ring, tree)
+
+
+def _across(levels: Bottleneck, intra: Link, inter: Link, kind: CollectiveKind, size: float) -> float:
+    """Hierarchical: inside the node, between nodes on a share per device, inside again."""
+    inside = _flat(intra, levels.per_node, "reduce_scatter", size)
+    between = _flat(inter, levels.nodes, kind, size / levels.per_node)
+    return between + (2 if kind == "all_reduce" else 1) * inside
+
+
+def _through(levels: Bottleneck, kind: CollectiveKind, size: float) -> float:
+    """One flat ring; all senders of a node carry it out together."""
+    assert levels.inter is not None and levels.intra is not None
+    slower = min(levels.intra.bandwidth, levels.inter.bandwidth * levels.per_node)
+    ring = (levels.devices - 1) * max(levels.inter.latency_seconds, levels.intra.latency_seconds)
+    ring += (levels.devices - 1) / levels.devices * size / slower
+    return levels.inter.setup_seconds + (2 if kind == "all_reduce" else 1) * ring

@@ -1,0 +1,148 @@
+"""Seconds of ops and blocks on a device: a roofline per kernel, plus its launch.
+
+    kernel seconds = max(sum over its products of 2 b m n k / (rate(dtype) * efficiency(product)), bytes / bandwidth)
+                     + launch
+
+`efficiency` is the device's achieved share at that many FLOPs (`Device.curve`: plateau and small-size fall), or, where
+its multiprocessors are known, its ceiling times what tiles, waves, depth and alignment leave of it (`tiles.py`).
+Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chain of memory-bound ops is one kernel that
+reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
+Backward: one kernel per product, or one per op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from placer.attention import attention_traffic, flash_share
+from placer.cluster import Device
+from placer.fusion import Chain, chains
+from placer.graph import BlockClass, Op, Product
+from placer.numerics import PRODUCT_KINDS, Numerics, OpNumerics
+from placer.settings import RunSettings
+from placer.tiles import shape_share
+
+# FLOPs at which every curve has reached its ceiling.
+LARGE = 1e15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSeconds:
+    """Seconds of one block: `backward` is the whole backward, `weight` the part of it that makes weight gradients."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    weight: float = 0.0
+
+    def __add__(self, other: BlockSeconds) -> BlockSeconds:
+        return BlockSeconds(
+            forward=self.forward + other.forward,
+            backward=self.backward + other.backward,
+            weight=self.weight + other.weight,
+        )
+
+
+def block_seconds(
+    kind: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int
+) -> BlockSeconds:
+    """Seconds of a block of class `kind` for a microbatch of `rows` rows."""
+    numbers = numerics.ops(kind)
+    if not settings.fusion:
+        pairs = zip(kind.ops, numbers, strict=True)
+        return _total(op_seconds(op, number, device, settings, rows) for op, number in pairs)
+    return _total(_chain_seconds(kind, chain, numbers, device, settings, rows) for chain in chains(kind))
+
+
+def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> BlockSeconds:
+    """Seconds of one op run by itself."""
+    if op.kind == "view":
+        return BlockSeconds()
+    extra = attention_traffic(op, settings, rows)
+    moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
+    ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
+    forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * max(1, len(op.products))
+    if not _has_backward(op):
+        return BlockSeconds(forward=forward)
+    moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
+    behind = _products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
+    backward = max(behind, (moved + extra.backward) / memory_rate(device))
+    backward += device.launch_seconds * max(1, len(op.backward_products))
+    return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
+
+
+def pass_seconds(device: Device, size: float, kernels: int = 1) -> float:
+    """Seconds of memory-bound kernels that move `size` bytes together."""
+    return size / memory_rate(device) + kernels * device.launch_seconds if size else 0.0
+
+
+def memory_rate(device: Device) -> float:
+    """Achieved bytes/second of the device's memory."""
+    return device.memory_bandwidth * device.memory_share
+
+
+def product_flops(product: Product, rows: int) -> int:
+    """FLOPs of a matrix product."""
+    return 2 * product.batch.at(rows) * product.m.at(rows) * product.n.at(rows) * product.k.at(rows)
+
+
+def efficiency(product: Product, dtype: str, device: Device, rows: int) -> float:
+    """The share of the device's peak rate for `dtype` that a product reaches: by shape where tiles are known."""
+    if not device.multiprocessors:
+        return device.efficiency(dtype, product_flops(product, rows))
+    sizes = (product.batch.at(rows), product.m.at(rows), product.n.at(rows), product.k.at(rows))
+    return device.efficiency(dtype, LARGE) * shape_share(device, dtype, *sizes)
+
+
+def _products_seconds(
+    op: Op, products: Sequence[Product], flops: int, numbers: OpNumerics, device: Device, settings: RunSettings,
+    rows: int,
+) -> float:  # fmt: skip
+    """Seconds of an op's arithmetic; FLOPs that no product accounts for run at the efficiency of one large product."""
+    rate = device.rate(numbers.dtype)
+    if not products:
+        return flops / (rate * device.efficiency(numbers.dtype, flops)) if flops else 0.0
+    share = flash_share(op, settings, device, backward=products is op.backward_products)
+    total = 0.0
+    for product in products:
+        own = product_flops(product, rows)
+        if own:
+            total += own / (rate * min(share, efficiency(product, numbers.dtype, device, rows)))
+    return total
+
+
+def _has_backward(op: Op) -> bool:
+    return any((*op.backward_flops, *op.backward_read_bytes, *op.backward_written_bytes))
+
+
+def _weight_share(op: Op, rows: int) -> float:
+    """The part of an op's backward that makes weight gradients: products that sum over rows, of fixed size."""
+    if op.kind not in PRODUCT_KINDS:
+        return 0.0
+    if not op.backward_products:
+        return 0.5 if any(reference.startswith("p") for reference in op.inputs) else 0.0
+    flops = [product_flops(product, rows) for product in op.backward_products]
+    fixed = [
+        own
+        for own, product in zip(flops, op.backward_products, strict=True)
+        if not (product.m.per_row or product.n.per_row or product.batch.per_row)
+    ]
+    return sum(fixed) / sum(flops) if sum(flops) else 0.0
+
+
+def _chain_seconds(
+    kind: BlockClass, chain: Chain, numbers: Sequence[OpNumerics], device: Device, settings: RunSettings, rows: int
+) -> BlockSeconds:
+    """Seconds of a fused chain; never more than its ops one by one."""
+    alone = _total(op_seconds(kind.ops[i], numbers[i], device, settings, rows) for i in chain.ops)
+    if len(chain.ops) < 2:
+        return alone
+    forward = pass_seconds(device, chain.forward_bytes(kind, numbers, rows))
+    backward = pass_seconds(device, chain.backward_bytes(kind, numbers, rows)) if alone.backward else 0.0
+    return BlockSeconds(
+        forward=min(forward, alone.forward), backward=min(backward, alone.backward), weight=alone.weight
+    )
+
+
+def _total(parts: Iterable[BlockSeconds]) -> BlockSeconds:
+    return sum(parts, BlockSeconds())

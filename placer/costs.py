@@ -1,0 +1,508 @@
+"""Costs: seconds and bytes of one Graph on one Cluster under one RunSettings; `estimate(plan)` makes them a Ledger.
+
+Everything the estimate is made of is public here, so that searches and the simulator use the very same numbers:
+
+    stage(first, last, ...)        StageSeconds of one microbatch on one device: forward, backward, recompute, gathers
+    transfer(first, last, ...)     seconds of what a stage sends on, and of the gradients it gets back, per microbatch
+    accumulate(first, last, ...)   seconds of adding a microbatch's gradients to those that exist already
+    reduction(first, last, ...)    seconds of gradient reduction that the last backward does not hide
+    tied(first, last, ...)         seconds of summing gradients of parameters that an earlier stage holds too
+    optimizer(first, last, ...)    seconds of clipping and of the update
+    fixed(devices)                 seconds of the world's own collectives: loss, and norm if gradients are clipped
+    memory(stages, ...)            MemoryBytes of a device
+    stage_cost(...)                all of the above of one stage as a `StageCost`
+
+The step time, for p positions, m microbatches (rows largest first, only the last may be smaller), v stages per position
+(v = 1 unless interleaved), is (`steptime.step_seconds`; `steptime.terms` gives the three numbers of one stage):
+
+    step = sum over stages fill_s + max over positions steady_j + max over positions tail_j + fixed
+
+    F_s = forward + gather_forward    B_s = backward + recompute + gather_backward    X_s = both messages after stage s
+    A_s = accumulate                   ' marks the last microbatch; steady_j, tail_j sum over the stages of position j
+
+    1f1b          fill = F + B + X
+                  steady = (m-2) (F + B) + F' + B' + (m-1) A + ((m-1) - ceil((m-1)/p)) X             (m = 1: 0)
+    gpipe         fill = F + B + X
+                  steady = (m-2) (max(F, X_forward) + max(B, X_backward)) + F' + B' + (m-1) A       (m = 1: 0)
+    interleaved   fill = (F + B + X) / v
+                  steady = that of 1f1b + (1 - 1/v) (F + B)
+    zero-bubble   fill = F + B + X - hidden,  hidden = W + min(W, F, B - W) min(1, (m-1)/(p-1))  (p = 1: 0)
+                  steady = that of 1f1b + hidden
+    tail          = reduction' + tied + optimizer
+    fixed         = loss (+ norm)
+
+fill and tail of a stage depend on that stage, its devices and the next stage's devices only. A stage's X is of all
+values made in it and read later, also of those that skip stages (they are sent once to each reader; the closed form
+counts them once, on the way to the next stage). `tied` is reduced among the stage's and the first position's devices.
+Every part grows with bytes, FLOPs and latency and falls with rates and bandwidths, hence so does the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from operator import add
+
+from placer.cluster import Cluster, Device
+from placer.collectives import CollectiveKind, message_seconds, over_levels
+from placer.compute import block_seconds, memory_rate, pass_seconds
+from placer.graph import Affine, Graph, affine_sum
+from placer.ledger import Ledger, MemoryBytes, Seconds
+from placer.memory import alive, position_memory, stage_memory, state_bytes
+from placer.numerics import Numerics
+from placer.plans import Plan, Sharding, Stage, replica_rows
+from placer.settings import RunSettings
+from placer.spans import Spans
+from placer.steptime import StageCost, stalls, step_seconds
+from placer.topology import Bottleneck, bottleneck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """Seconds of one microbatch on one device of a stage. `backward` without recompute; `weight` is a part of it.
+
+    `gather_forward` and `gather_backward` are what the collectives of sharded state add to each pass.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    weight: float = 0.0
+    recompute: float = 0.0
+    gather_forward: float = 0.0
+    gather_backward: float = 0.0
+
+    def slower(self, other: StageSeconds) -> StageSeconds:
+        """Of each pass the larger."""
+        return StageSeconds(
+            forward=max(self.forward, other.forward),
+            backward=max(self.backward, other.backward),
+            weight=min(self.weight, other.weight),
+            recompute=max(self.recompute, other.recompute),
+            gather_forward=max(self.gather_forward, other.gather_forward),
+            gather_backward=max(self.gather_backward, other.gather_backward),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSeconds:
+    """Seconds of a microbatch's messages after a stage: values on, gradients back."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Profile:
+    """Prefix sums over blocks of seconds on one kind of device for one number of rows."""
+
+    forward: list[float]
+    backward: list[float]
+    weight: list[float]
+    prologue: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gathers:
+    """Per block what shows if it is the first of a pass; prefix sums of what shows of the next block's."""
+
+    first: list[float]
+    forward: list[float]
+    last: list[float]
+    backward: list[float]
+
+
+# Bytes at which latency no longer counts.
+LARGE = 1e12
+
+
+class Costs:
+    """Costs of `graph` on `cluster` under `settings`; remembers what it computed."""
+
+    def __init__(self, graph: Graph, cluster: Cluster, settings: RunSettings) -> None:
+        self.graph = graph
+        self.cluster = cluster
+        self.settings = settings
+        self.numerics = Numerics.of(graph, settings)
+        self.spans = Spans(graph, self.numerics, settings)
+        self._profiles: dict[tuple[int, int], _Profile] = {}
+        self._levels: dict[tuple[int, ...], Bottleneck] = {}
+        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
+        self._gathers_known: dict[tuple[tuple[int, ...], int, Sharding], _Gathers] = {}
+        self._costs: dict[object, StageCost] = {}
+
+    def stage(
+        self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
+        replicas: int = 1, devices: tuple[int, ...] = (),
+    ) -> StageSeconds:  # fmt: skip
+        """Seconds of blocks first..last-1 for a microbatch of `rows` rows per replica on `device`.
+
+        Replicas are `devices`, or the `replicas` devices from `device` on.
+        """
+        if rows == 0:
+            return StageSeconds()
+        profile = self._profile(device, rows)
+        forward = profile.forward[last] - profile.forward[first]
+        forward += profile.prologue if self.spans.of(first, last).prologue else 0.0
+        seconds = StageSeconds(
+            forward=forward,
+            backward=profile.backward[last] - profile.backward[first],
+            weight=profile.weight[last] - profile.weight[first],
+            recompute=forward if recompute else 0.0,
+        )
+        if sharding == "none" or replicas < 2:
+            return seconds
+        group = devices or tuple(range(device, device + replicas))
+        return self._gathered(seconds, first, last, sharding, group, rows)
+
+    def transfer(
+        self, first: int, last: int, source: tuple[int, ...], target: tuple[int, ...], rows: int
+    ) -> TransferSeconds:
+        """Seconds of what the blocks on `source` send on to `target` per microbatch of `rows` rows a replica."""
+        span = self.spans.of(first, last)
+        if not span.messages:
+            return TransferSeconds()
+        latency, per_byte = self._message(source, target)
+        forward = latency + span.sent.at(rows) * per_byte
+        backward = latency + span.returned.at(rows) * per_byte if any(span.returned) else 0.0
+        return TransferSeconds(forward=forward, backward=backward)
+
+    def message(self, source: int, target: int, size: int) -> float:
+        """Seconds of one message of `size` bytes between two devices."""
+        latency, per_byte = self._message((source,), (target,))
+        return latency + size * per_byte
+
+    def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float) -> float:
+        """Seconds of a collective over `devices` on a buffer of `size` bytes."""
+        if len(devices) < 2:
+            return 0.0
+        levels = self._levels.get(devices)
+        if levels is None:
+            levels = self._levels[devices] = bottleneck(self.cluster, devices)
+        return over_levels(levels, kind, size)
+
+    def accumulate(
+        self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1
+    ) -> float:
+        """Seconds of adding new gradients to existing ones: read both, write one."""
+        held = self.spans.of(first, last).held
+        parts = replicas if sharding != "none" else 1
+        size = 3 * held.trainable * self.numerics.weight_bytes / parts
+        return pass_seconds(self.cluster.devices[device], size, held.tensors)
+
+    def reduction(
+        self, first: int, last: int, *, devices: tuple[int, ...], backward: float, sharding: Sharding = "none"
+    ) -> float:
+        """Seconds of the gradient reduction of a stage that a last backward of `backward` seconds does not hide.
+
+        In n buckets of t seconds, bucket i ready after i/n of the backward: max(t, n t - (n-1)/n backward).
+        Sharded state reduces in every microbatch's backward (`StageSeconds.gather_backward`), nothing is left here.
+        """
+        if len(devices) < 2 or sharding != "none":
+            return 0.0
+        size = self.spans.of(first, last).held.trainable * self.numerics.weight_bytes
+        if not size:
+            return 0.0
+        buckets = max(1, -(-size // self.settings.bucket_bytes))
+        each = self.collective("all_reduce", devices, size / buckets)
+        if not self.settings.overlap:
+            return buckets * each
+        return max(each, buckets * each - backward * (buckets - 1) / buckets)
+
+    def tied(self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...]) -> float:
+        """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`."""
+        size = self.spans.of(first, last).tied
+        return self.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size) if size else 0.0
+
+    def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
+        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state."""
+        held = self.spans.of(first, last).held
+        chip = self.cluster.devices[device]
+        parts = replicas if sharding != "none" else 1
+        size = held.trainable * (self._clip_bytes + self._update_bytes) / parts
+        return pass_seconds(chip, size, held.tensors)
+
+    def fixed(self, devices: tuple[int, ...]) -> float:
+        """Seconds of the world's own collectives: the loss, and the norm if gradients are clipped."""
+        return (1 + (self.settings.clip_norm is not None)) * self.collective("all_reduce", devices, 8)
+
+    def stage_cost(
+        self, first: int, last: int, *, devices: tuple[int, ...], following: tuple[int, ...], leading: tuple[int, ...],
+        rows: int, last_rows: int, sharding: Sharding = "none", recompute: bool = False,
+        shares: tuple[int, ...] = (),
+    ) -> StageCost:  # fmt: skip
+        """Everything the step time needs of one stage; `rows`, `last_rows` of a full and of the last microbatch.
+
+        `following` are the next stage's devices (empty for the last stage), `leading` the first position's.
+        """
+        key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares)
+        found = self._costs.get(key)
+        if found is None:
+            found = self._costs[key] = self._stage_cost(
+                Stage(first=first, last=last, devices=devices, shares=shares, sharding=sharding, recompute=recompute),
+                following, leading, rows, last_rows,
+            )  # fmt: skip
+        return found
+
+    def full(self, stage: Stage, rows: int) -> StageSeconds:
+        """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
+        each = replica_rows(rows, stage.shares, stage.replicas)
+        kinds = {(self._kind[device], own): (device, own) for device, own in zip(stage.devices, each, strict=True)}
+        slowest = None
+        for device, own in kinds.values():
+            seconds = self.stage(
+                stage.first, stage.last, device=device, rows=own, recompute=stage.recompute, sharding=stage.sharding,
+                replicas=stage.replicas, devices=stage.devices,
+            )  # fmt: skip
+            slowest = seconds if slowest is None else slowest.slower(seconds)
+        assert slowest is not None
+        return slowest
+
+    def memory(
+        self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
+        total_stages: int, rows: int,
+    ) -> MemoryBytes:  # fmt: skip
+        """Bytes of the fullest device of a position that holds `stages`; `rows` of the largest microbatch."""
+        peaks = alive(schedule, positions, total_stages, microbatches)[position]
+        held = tuple(
+            stage_memory(
+                self.spans.of(stage.first, stage.last), self.numerics, self.settings,
+                rows=max(replica_rows(rows, stage.shares, stage.replicas)), recompute=stage.recompute,
+                sharding=stage.sharding, replicas=stage.replicas,
+            )
+            for stage in stages
+        )  # fmt: skip
+        chips = (self.cluster.devices[device] for device in stages[0].devices)
+        return position_memory(held, peaks, max(chips, key=lambda chip: chip.overhead_bytes))
+
+    def estimate(self, plan: Plan) -> Ledger:
+        """The predicted step of `plan` (whose graph, cluster and settings are these)."""
+        positions, count = plan.positions, len(plan.microbatches)
+        costs = self.costs_of(plan)
+        step = step_seconds(costs, plan.schedule, positions=positions, microbatches=count, fixed=self.fixed(plan.ranks))
+        seconds = self._itemised(plan, costs, step)
+        memory = tuple(
+            self.memory(
+                plan.stages[p::positions], schedule=plan.schedule, positions=positions, position=p, microbatches=count,
+                total_stages=len(plan.stages), rows=plan.microbatches[0],
+            )
+            for p in range(positions)
+        )  # fmt: skip
+        return Ledger(
+            step_seconds=seconds.total,
+            seconds=seconds,
+            memory=memory,
+            rows=plan.rows,
+            flops=self.flops(plan.rows),
+            peak_flops=sum(self.cluster.devices[d].rate(self.numerics.compute) for d in plan.ranks),
+            sent_bytes=self._sent_bytes(plan),
+            reduced_bytes=self._reduced_bytes(plan),
+        )
+
+    def costs_of(self, plan: Plan) -> tuple[StageCost, ...]:
+        """The `StageCost` of each stage of a plan."""
+        leading = plan.stages[0].devices
+        following = [*(stage.devices for stage in plan.stages[1:]), ()]
+        return tuple(
+            self.stage_cost(
+                stage.first, stage.last, devices=stage.devices, following=after, leading=leading,
+                rows=plan.microbatches[0], last_rows=plan.microbatches[-1], sharding=stage.sharding,
+                recompute=stage.recompute, shares=stage.shares,
+            )
+            for stage, after in zip(plan.stages, following, strict=True)
+        )  # fmt: skip
+
+    def flops(self, rows: int) -> int:
+        """Forward and backward FLOPs of the model for `rows` rows."""
+        return self._flops.at(rows)
+
+    def _stage_cost(
+        self, stage: Stage, following: tuple[int, ...], leading: tuple[int, ...], rows: int, last_rows: int
+    ) -> StageCost:
+        full, last = self.full(stage, rows), self.full(stage, last_rows)
+        slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
+        sent = TransferSeconds()
+        if following and following != stage.devices:
+            own = max(replica_rows(rows, stage.shares, stage.replicas))
+            sent = self.transfer(stage.first, stage.last, stage.devices, following, own)
+        behind = _backward(last)
+        others = () if leading == stage.devices else leading
+        return StageCost(
+            forward=full.forward + full.gather_forward,
+            backward=_backward(full),
+            weight=full.weight,
+            last_forward=last.forward + last.gather_forward,
+            last_backward=behind,
+            send_forward=sent.forward,
+            send_backward=sent.backward,
+            accumulate=self.accumulate(
+                stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
+            ),
+            reduction=self.reduction(
+                stage.first, stage.last, devices=stage.devices, backward=last.backward, sharding=stage.sharding
+            )
+            + self.tied(stage.first, stage.last, devices=stage.devices, others=others),
+            optimizer=self.optimizer(
+                stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
+            ),
+        )
+
+    def _itemised(self, plan: Plan, costs: tuple[StageCost, ...], step: float) -> Seconds:
+        """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
+        positions, count = plan.positions, len(plan.microbatches)
+        turns = len(plan.stages) // positions
+        busy = [sum(_busy(cost, count) for cost in costs[p::positions]) for p in range(positions)]
+        slowest = busy.index(max(busy))
+        passes = [self._passes(stage, plan.microbatches) for stage in plan.stages[slowest::positions]]
+        own = costs[slowest::positions]
+        communication = sum(cost.messages for cost in costs) / turns
+        if plan.schedule != "gpipe" and count > 1:
+            communication += stalls(positions, count) * sum(cost.messages for cost in own)
+        spent = Seconds(
+            forward=sum(part.forward for part in passes),
+            backward=sum(part.backward for part in passes) + (count - 1) * sum(cost.accumulate for cost in own),
+            recompute=sum(part.recompute for part in passes),
+            communication=communication,
+            reduction=sum(part.gather_forward + part.gather_backward for part in passes)
+            + sum(cost.reduction for cost in own)
+            + self.fixed(plan.ranks),
+            optimizer=sum(cost.optimizer for cost in own),
+        )
+        return replace(spent, bubble=max(0.0, step - spent.total))
+
+    def _passes(self, stage: Stage, microbatches: tuple[int, ...]) -> StageSeconds:
+        """Seconds of a stage over all microbatches."""
+        full, last = self.full(stage, microbatches[0]), self.full(stage, microbatches[-1])
+        many = len(microbatches) - 1
+        return StageSeconds(
+            forward=many * full.forward + last.forward,
+            backward=many * full.backward + last.backward,
+            weight=many * full.weight + last.weight,
+            recompute=many * full.recompute + last.recompute,
+            gather_forward=many * full.gather_forward + last.gather_forward,
+            gather_backward=many * full.gather_backward + last.gather_backward,
+        )
+
+    def _gathered(
+        self, seconds: StageSeconds, first: int, last: int, sharding: Sharding, devices: tuple[int, ...], rows: int
+    ) -> StageSeconds:
+        """`seconds` with what gathering parameters and scattering gradients adds beside the blocks' computation.
+
+        Block by block, the next block's collective runs beside this block's computation; only the first of a pass (the
+        last, backward) and what is longer than the computation beside it shows.
+        """
+        profile = self._gathers(devices, rows, sharding)
+        forward = profile.first[first] + profile.forward[last - 1] - profile.forward[first]
+        backward = profile.last[first] + profile.backward[last - 1] - profile.backward[first]
+        return replace(seconds, gather_forward=forward, gather_backward=backward)
+
+    def _gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> _Gathers:
+        key = (devices, rows, sharding)
+        found = self._gathers_known.get(key)
+        if found is None:
+            found = self._gathers_known[key] = self._make_gathers(devices, rows, sharding)
+        return found
+
+    def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> _Gathers:
+        count = len(self.graph.blocks)
+        whole = sharding == "parameters"
+        gather, scatter = [0.0] * count, [0.0] * count
+        for block in range(count):
+            held = self.spans.of(block, block + 1).held
+            if whole and held.parameters:
+                gather[block] = self.collective("all_gather", devices, held.parameters)
+            if held.trainable:
+                size = held.trainable * self.numerics.weight_bytes
+                scatter[block] = self.collective("reduce_scatter", devices, size)
+        both = list(map(add, gather, scatter))
+        profiles = [self._profile(device, rows) for device in {self._kind[d] for d in devices}]
+        ahead = [min(p.forward[i + 1] - p.forward[i] for p in profiles) for i in range(count)]
+        behind = [min(p.backward[i + 1] - p.backward[i] for p in profiles) for i in range(count)]
+        hides = float(self.settings.overlap)
+        return _Gathers(
+            first=gather,
+            forward=_sums([max(0.0, gather[i + 1] - hides * ahead[i]) for i in range(count - 1)]),
+            last=both,
+            backward=_sums([max(0.0, both[i + 1] - hides * behind[i]) for i in range(count - 1)]),
+        )
+
+    def _profile(self, device: int, rows: int) -> _Profile:
+        key = (self._kind[device], rows)
+        found = self._profiles.get(key)
+        if found is None:
+            found = self._profiles[key] = self._make_profile(self.cluster.devices[device], rows)
+        return found
+
+    def _make_profile(self, device: Device, rows: int) -> _Profile:
+        kinds = {block.kind for block in (*self.graph.blocks, self.graph.prologue)}
+        each = {
+            kind: block_seconds(self.graph.classes[kind], self.numerics, device, self.settings, rows) for kind in kinds
+        }
+        blocks = [each[block.kind] for block in self.graph.blocks]
+        return _Profile(
+            forward=_sums([block.forward for block in blocks]),
+            backward=_sums([block.backward for block in blocks]),
+            weight=_sums([block.weight for block in blocks]),
+            prologue=each[self.graph.prologue.kind].forward,
+        )
+
+    def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, float]:
+        """Latency and seconds per byte of one message from every source to its partner at once."""
+        found = self._messages.get((source, target))
+        if found is None:
+            latency = message_seconds(self.cluster, source, target, 0)
+            per_byte = (message_seconds(self.cluster, source, target, LARGE) - latency) / LARGE
+            found = self._messages[source, target] = (latency, per_byte)
+        return found
+
+    def _sent_bytes(self, plan: Plan) -> int:
+        """Bytes all messages of a step carry."""
+        spans = [self.spans.of(stage.first, stage.last) for stage in plan.stages]
+        return sum(span.sent.at(rows) + span.returned.at(rows) for span in spans for rows in plan.microbatches)
+
+    def _reduced_bytes(self, plan: Plan) -> int:
+        """Bytes of gradients that are reduced over replicas in a step."""
+        return sum(
+            self.spans.of(stage.first, stage.last).held.trainable * self.numerics.weight_bytes
+            for stage in plan.stages
+            if stage.replicas > 1
+        )
+
+    @cached_property
+    def _flops(self) -> Affine:
+        return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
+
+    @cached_property
+    def _clip_bytes(self) -> int:
+        """Bytes per element of reading gradients for the norm, then scaling them."""
+        return 0 if self.settings.clip_norm is None else 3 * self.numerics.weight_bytes
+
+    @cached_property
+    def _update_bytes(self) -> int:
+        """Bytes per element of the update: gradient read; weight, moments and masters read and written."""
+        states = state_bytes(self.numerics, self.settings)
+        weight = self.numerics.weight_bytes
+        return weight + 2 * states + (1 if self.numerics.masters else 2) * weight
+
+    @cached_property
+    def _kind(self) -> tuple[int, ...]:
+        """For each device the first device of its kind."""
+        first: dict[Device, int] = {}
+        return tuple(first.setdefault(device, index) for index, device in enumerate(self.cluster.devices))
+
+
+def estimate(plan: Plan) -> Ledger:
+    """The predicted step of a plan: seconds by cause, bytes by category and position."""
+    return Costs(plan.graph, plan.cluster, plan.settings).estimate(plan)
+
+
+def _backward(seconds: StageSeconds) -> float:
+    return seconds.backward + seconds.recompute + seconds.gather_backward
+
+
+def _busy(cost: StageCost, microbatches: int) -> float:
+    return (microbatches - 1) * cost.work + cost.last_forward + cost.last_backward
+
+
+def _sums(own: list[float]) -> list[float]:
+    return list(accumulate(own, initial=0.0))

@@ -1,0 +1,131 @@
+"""Peak bytes of one device by category.
+
+    parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
+                   with `gradients` (FSDP2 without resharding keeps both)
+    gradients      the same elements at the same dtype; sharded with either
+    optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
+                   16-bit weights; sharded with either
+    activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
+                   the blocks' inputs, plus once the most that one block saves; what a stage sends stays with it
+    workspace      the most that one op writes
+    communication  a message received while another is used; buckets or gathered blocks in flight
+    overhead       the device's context
+
+`alive(schedule, positions, turns, microbatches)` counts the microbatches alive per stage at each peak of each position,
+from the schedule's own action lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from placer.cluster import Device
+from placer.ledger import MemoryBytes
+from placer.numerics import Numerics
+from placer.plans import Sharding
+from placer.schedule import Action, actions
+from placer.settings import RunSettings
+from placer.spans import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """One stage on one device: state that is always there, bytes kept per alive microbatch, the rest once."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    buffers: int
+    kept: int
+    remade: int
+    workspace: int
+    communication: int
+
+
+def stage_memory(
+    span: Span, numerics: Numerics, settings: RunSettings, *, rows: int, recompute: bool, sharding: Sharding,
+    replicas: int,
+) -> StageMemory:  # fmt: skip
+    """Bytes of one stage for microbatches of `rows` rows on each replica."""
+    parts = replicas if sharding != "none" else 1
+    held = span.held
+    own = _share(held.parameters, parts)
+    gradients = held.trainable * numerics.weight_bytes
+    kept = span.inputs.at(rows) if recompute else span.saved.at(rows)
+    return StageMemory(
+        parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
+        gradients=_share(gradients, parts),
+        optimizer=_share(held.trainable * state_bytes(numerics, settings), parts),
+        buffers=held.buffers,
+        kept=kept + span.sent.at(rows),
+        remade=span.largest.at(rows) if recompute else 0,
+        workspace=span.workspace.at(rows),
+        communication=span.sent.at(rows)
+        + span.returned.at(rows)
+        + _in_flight(span, settings, gradients, sharding, replicas),
+    )
+
+
+def position_memory(stages: tuple[StageMemory, ...], peaks: tuple[tuple[int, ...], ...], device: Device) -> MemoryBytes:
+    """Bytes of one device with its stages; `peaks` as `alive` counts them for its position."""
+    alive = max(sum(n * stage.kept for n, stage in zip(peak, stages, strict=True)) for peak in peaks)
+    return MemoryBytes(
+        parameters=sum(stage.parameters for stage in stages),
+        gradients=sum(stage.gradients for stage in stages),
+        optimizer=sum(stage.optimizer for stage in stages),
+        activations=alive + max(stage.remade for stage in stages),
+        buffers=sum(stage.buffers for stage in stages),
+        workspace=max(stage.workspace for stage in stages),
+        communication=max(stage.communication for stage in stages),
+        overhead=device.overhead_bytes,
+    )
+
+
+def state_bytes(numerics: Numerics, settings: RunSettings) -> int:
+    """Bytes of optimizer state per element."""
+    item = 8 if numerics.weights == "float64" else 4
+    states = 2 if settings.optimizer == "adamw" else int(settings.momentum != 0)
+    return item * (states + numerics.masters)
+
+
+@lru_cache(maxsize=4096)
+def alive(schedule: str, positions: int, stages: int, microbatches: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Per position the peaks of alive microbatches per local stage (without those that another exceeds)."""
+    if schedule == "gpipe":
+        return tuple(((microbatches,),) for _ in range(positions))
+    if schedule == "1f1b":
+        return tuple(((min(microbatches, positions - p),),) for p in range(positions))
+    lines = actions(schedule, positions, stages, microbatches)
+    return tuple(_peaks(line, positions, stages) for line in lines)
+
+
+def _peaks(line: tuple[Action, ...], positions: int, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Alive microbatches per local stage after each forward that raises their number above every earlier one."""
+    release = "W" if any(action.kind == "W" for action in line) else "B"
+    counts = [0] * (stages // positions)
+    found: set[tuple[int, ...]] = set()
+    for action in line:
+        counts[action.stage // positions] += (action.kind == "F") - (action.kind == release)
+        if action.kind == "F":
+            found.add(tuple(counts))
+    return tuple(peak for peak in sorted(found) if not any(_exceeds(other, peak) for other in found))
+
+
+def _exceeds(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    return first != second and all(a >= b for a, b in zip(first, second, strict=True))
+
+
+def _share(size: int, parts: int) -> int:
+    return -(-size // parts)
+
+
+def _in_flight(span: Span, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int) -> int:
+    """Bytes of buckets or of gathered blocks: the one in use and the next."""
+    if replicas == 1:
+        return 0
+    if sharding == "parameters":
+        return min(2 * span.unit, span.held.parameters) + min(span.unit, gradients)
+    if sharding == "gradients":
+        return min(span.unit, gradients)
+    return gradients

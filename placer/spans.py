@@ -1,0 +1,257 @@
+"""What a run of blocks holds and moves, whatever device it is on: parameters, kept values, values that leave it.
+
+`Spans(graph, numerics, settings).of(first, last)` answers for blocks first..last-1, from prefix sums and a short list
+of what several blocks share, and remembers the answer: searches ask for one run with many devices and batch sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from placer.attention import attention_saved
+from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
+from placer.numerics import FLOATING, Numerics
+from placer.settings import RunSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Parameters of a run of blocks, those it uses twice counted once: bytes and elements, tensors that train."""
+
+    parameters: int = 0
+    trainable: int = 0
+    tensors: int = 0
+    buffers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
+
+    `saved` is what autograd keeps without recompute, `inputs` what enters the blocks (kept with recompute), `largest`
+    the most one block saves, `workspace` the temporaries of the largest op, `unit` parameters of the largest block.
+    """
+
+    held: Held
+    saved: Affine
+    inputs: Affine
+    largest: Affine
+    workspace: Affine
+    sent: Affine
+    returned: Affine
+    messages: int
+    unit: int
+    tied: int
+    prologue: bool
+
+
+class Spans:
+    """Everything `Span` says, for every run of blocks of one graph."""
+
+    def __init__(self, graph: Graph, numerics: Numerics, settings: RunSettings) -> None:
+        self.graph = graph
+        self.numerics = numerics
+        self.settings = settings
+        self._known: dict[tuple[int, int], Span] = {}
+
+    def of(self, first: int, last: int) -> Span:
+        """The span of blocks first..last-1."""
+        found = self._known.get((first, last))
+        if found is None:
+            found = self._known[first, last] = self._make(first, last)
+        return found
+
+    def value_bytes(self, reference: str) -> Affine:
+        """Bytes of a value (`x:input_ids`, `b7.0`) as it crosses blocks."""
+        return affine_bytes(self.numerics, self.graph.value(reference))
+
+    def _make(self, first: int, last: int) -> Span:
+        leaving = self._leaving(first, last)
+        kinds = {block.kind for block in self.graph.blocks[first:last]}
+        return Span(
+            held=self._held(first, last),
+            saved=_between(self._saved_sums, first, last),
+            inputs=self._inputs(first, last),
+            largest=_most(self._saved[kind] for kind in kinds),
+            workspace=_most(self._workspace[kind] for kind in kinds),
+            sent=affine_sum(self.value_bytes(r) for r in leaving),
+            returned=affine_sum(self.value_bytes(r) for r in leaving if self.graph.value(r).requires_grad),
+            messages=len(leaving),
+            unit=max((self._unit[kind] for kind in kinds), default=0),
+            tied=self._tied(first, last),
+            prologue=any(r.startswith("b-1.") for block in self.graph.blocks[first:last] for r in block.inputs),
+        )
+
+    def _leaving(self, first: int, last: int) -> list[str]:
+        """Values made in the span and read after it."""
+        return [r for i in range(first, last) for r in self._made[i] if self._reader[r] >= last]
+
+    @cached_property
+    def _made(self) -> list[list[str]]:
+        """For each block the values it makes that another block reads."""
+        made: list[list[str]] = [[] for _ in self.graph.blocks]
+        for reference in self._reader:
+            made[int(reference[1:].split(".")[0])].append(reference)
+        return made
+
+    @cached_property
+    def _reader(self) -> dict[str, int]:
+        """The last block that reads each block output (being an output of the model is no reading)."""
+        last: dict[str, int] = {}
+        for index, block in enumerate(self.graph.blocks):
+            for reference in block.inputs:
+                if reference.startswith("b") and not reference.startswith("b-1."):
+                    last[reference] = index
+        return last
+
+    @cached_property
+    def _floating(self) -> frozenset[str]:
+        return frozenset(r for r in self._reader if self.graph.value(r).dtype in FLOATING)
+
+    @cached_property
+    def _users(self) -> dict[str, list[int]]:
+        """The blocks that read each value made by a block."""
+        users: dict[str, list[int]] = {}
+        for index, block in enumerate(self.graph.blocks):
+            for reference in dict.fromkeys(block.inputs):
+                if reference in self._floating:
+                    users.setdefault(reference, []).append(index)
+        return users
+
+    @cached_property
+    def _input_sums(self) -> list[Affine]:
+        """Prefix sums of values by the first block that reads them."""
+        own = [Affine()] * len(self.graph.blocks)
+        for reference, users in self._users.items():
+            own[users[0]] = affine_sum((own[users[0]], self.value_bytes(reference)))
+        return _sums(own)
+
+    def _inputs(self, first: int, last: int) -> Affine:
+        """Bytes of the values that enter blocks of the span, each once."""
+        total = _between(self._input_sums, first, last)
+        for reference, users in self._users.items():
+            if len(users) > 1 and users[0] < first and any(first <= user < last for user in users):
+                total = affine_sum((total, self.value_bytes(reference)))
+        return total
+
+    @cached_property
+    def _saved(self) -> list[Affine]:
+        return [self._class_saved(kind) for kind in self.graph.classes]
+
+    def _class_saved(self, kind: BlockClass) -> Affine:
+        """Bytes a block of this class keeps for backward at the run's precision and attention kernel."""
+        fixed = per_row = 0.0
+        for op, numbers in zip(kind.ops, self.numerics.ops(kind), strict=True):
+            scores = attention_saved(op, self.settings, 1)
+            fixed += numbers.saved * op.saved_bytes.fixed
+            per_row += numbers.saved * op.saved_bytes.per_row + scores
+        return Affine(round(fixed), round(per_row))
+
+    @cached_property
+    def _saved_sums(self) -> list[Affine]:
+        return _sums([self._saved[block.kind] for block in self.graph.blocks])
+
+    @cached_property
+    def _workspace(self) -> list[Affine]:
+        """Per class the most that one op writes, forward or backward."""
+        found = []
+        for kind in self.graph.classes:
+            numbers = self.numerics.ops(kind)
+            pairs = list(zip(kind.ops, numbers, strict=True))
+            ahead = [_scaled(op.written_bytes, number.written) for op, number in pairs if op.kind != "view"]
+            behind = [_scaled(op.backward_written_bytes, number.read) for op, number in pairs if op.kind != "view"]
+            found.append(_most([*ahead, *behind]))
+        return found
+
+    @cached_property
+    def _unit(self) -> list[int]:
+        return [_held_of(kind.parameters, self.numerics).parameters for kind in self.graph.classes]
+
+    @cached_property
+    def _held_sums(self) -> list[tuple[int, int, int, int]]:
+        own = [_counts(self.graph.classes[block.kind].parameters, self.numerics) for block in self.graph.blocks]
+        sums = [(0, 0, 0, 0)]
+        for a, b, c, d in own:
+            w, x, y, z = sums[-1]
+            sums.append((w + a, x + b, y + c, z + d))
+        return sums
+
+    @cached_property
+    def _shared(self) -> list[tuple[tuple[int, ...], tuple[int, int, int, int]]]:
+        """Parameters and buffers of several blocks: those blocks and the counts of one copy."""
+        users: dict[str, list[int]] = {}
+        for index, block in enumerate(self.graph.blocks):
+            for name in block.parameters:
+                users.setdefault(name, []).append(index)
+        return [
+            (tuple(where), _counts((self.graph.parameters[name],), self.numerics))
+            for name, where in users.items()
+            if len(where) > 1
+        ]
+
+    def _held(self, first: int, last: int) -> Held:
+        low, high = self._held_sums[first], self._held_sums[last]
+        counts = [b - a for a, b in zip(low, high, strict=True)]
+        for where, copy in self._shared:
+            extra = sum(first <= index < last for index in where) - 1
+            if extra > 0:
+                counts = [count - extra * one for count, one in zip(counts, copy, strict=True)]
+        parameters, trainable, tensors, buffers = counts
+        return Held(parameters=parameters, trainable=trainable, tensors=tensors, buffers=buffers)
+
+    def _tied(self, first: int, last: int) -> int:
+        """Bytes of gradients of parameters used in the span and by an earlier block outside it."""
+        total = 0
+        for where, (_, trainable, _, _) in self._shared:
+            if where[0] < first and any(first <= index < last for index in where):
+                total += trainable * self.numerics.weight_bytes
+        return total
+
+
+def affine_bytes(numerics: Numerics, tensor: Tensor) -> Affine:
+    """Bytes of a value at the run's precision; of values that grow with rows, all of it per row."""
+    if tensor.batched:
+        return Affine(0, numerics.bytes_of(tensor, 1))
+    return Affine(numerics.bytes_of(tensor, 1), 0)
+
+
+def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> tuple[int, int, int, int]:
+    """Bytes of parameters, elements that train, tensors that train, bytes of buffers."""
+    size = trainable = tensors = buffers = 0
+    for parameter in parameters:
+        own = parameter.elements * ITEM_BYTES[numerics.kept(parameter.dtype)]
+        size += 0 if parameter.buffer else own
+        buffers += own if parameter.buffer else 0
+        if parameter.trainable and not parameter.buffer:
+            trainable += parameter.elements
+            tensors += 1
+    return size, trainable, tensors, buffers
+
+
+def _held_of(parameters: tuple[Parameter, ...], numerics: Numerics) -> Held:
+    size, trainable, tensors, buffers = _counts(parameters, numerics)
+    return Held(parameters=size, trainable=trainable, tensors=tensors, buffers=buffers)
+
+
+def _sums(own: list[Affine]) -> list[Affine]:
+    return list(accumulate(own, lambda a, b: Affine(a.fixed + b.fixed, a.per_row + b.per_row), initial=Affine()))
+
+
+def _between(sums: list[Affine], first: int, last: int) -> Affine:
+    low, high = sums[first], sums[last]
+    return Affine(high.fixed - low.fixed, high.per_row - low.per_row)
+
+
+def _scaled(size: Affine, factor: float) -> Affine:
+    return Affine(round(size.fixed * factor), round(size.per_row * factor))
+
+
+def _most(sizes: Iterable[Affine]) -> Affine:
+    """An upper bound of all the sizes at any number of rows."""
+    fixed = per_row = 0
+    for size in sizes:
+        fixed, per_row = max(fixed, size.fixed), max(per_row, size.per_row)
+    return Affine(fixed, per_row)
