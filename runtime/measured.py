@@ -1,0 +1,243 @@
+"""The measured Ledger of a run: which steps are measured, and how the ranks' measurements become one value.
+
+    steps 0, 1     set up buckets, caches and the allocator: not measured
+    step 2         memory and communication are watched, which slows it: its time is not used
+    step 3 ...     seconds by category, of at most TIMED_STEPS
+
+`seconds` are those of the rank that computed longest, `memory` of the fullest rank of each position, `sent_bytes` and
+`reduced_bytes` of all ranks together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from placer.ledger import Ledger, MemoryBytes, Seconds
+from placer.plans import Plan
+from placer.program import Collective, Message
+from placer.runtime.measure import Category, Clock, Saved, local_bytes, median_seconds, peak_memory, synchronizer
+from placer.runtime.record import Communication, Recorder
+from placer.runtime.waits import CollectiveKey, Events, MessageKey, Wait, apart
+
+WATCHED_STEP = 2
+# A GPU's clock stops the device at each boundary; so many steps are enough for a median and cost little.
+TIMED_STEPS = 20
+# The dtype whose rate counts for MFU, by precision.
+PRODUCT_DTYPE = {"bfloat16-autocast": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Tensors that an executor holds on this rank, sharded ones as DTensors."""
+
+    parameters: tuple[torch.Tensor, ...]
+    buffers: tuple[torch.Tensor, ...]
+    optimizer: tuple[torch.Tensor, ...]
+
+
+class Holder(Protocol):
+    """An executor, as far as measuring its memory needs it."""
+
+    @property
+    def held(self) -> Held:
+        """What it holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfRank:
+    """What one rank measured."""
+
+    seconds: tuple[Seconds, ...]
+    events: tuple[Events, ...]
+    memory: MemoryBytes
+    communications: tuple[Communication, ...]
+
+
+class Measurement:
+    """Watches the steps of one rank; it is the executor's observer, and `ledger` joins all ranks' findings."""
+
+    def __init__(self, plan: Plan, device: torch.device, rank: int) -> None:
+        self._plan, self._device, self._rank = plan, device, rank
+        self._clock = Clock()
+        self._synchronize = synchronizer(device)
+        self._timed: list[Seconds] = []
+        self._events: list[Events] = []
+        self._now = _Noted()
+        self._timing = False
+        self._memory = MemoryBytes()
+        self._gradients = 0
+        self._held: Held | None = None
+        self._communications: tuple[Communication, ...] = ()
+
+    @contextmanager
+    def step(self, index: int, holder: Holder) -> Iterator[None]:
+        """Around the `index`-th step of the run, counted from 0."""
+        self._timing = index > WATCHED_STEP and len(self._timed) < TIMED_STEPS
+        if index == WATCHED_STEP:
+            with self._watched(holder):
+                yield
+        elif self._timing:
+            with self._clocked():
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _clocked(self) -> Iterator[None]:
+        self._clock = Clock(self._synchronize)
+        self._now = _Noted()
+        self._clock.start()
+        yield
+        self._timed.append(self._clock.stop())
+        self._events.append(self._now.events())
+
+    @contextmanager
+    def _watched(self, holder: Holder) -> Iterator[None]:
+        self._held = held = holder.held
+        saved = Saved((*held.parameters, *held.buffers))
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        with Recorder() as recorder, saved.watching():
+            yield
+        self._communications = recorder.records
+        self._memory = peak_memory(
+            parameters=held.parameters,
+            buffers=held.buffers,
+            optimizer=held.optimizer,
+            gradients=self._gradients,
+            activations=saved.peak,
+            device=self._device,
+        )
+        self._held = None
+
+    # What the executor tells.
+
+    @contextmanager
+    def during(self, category: Category) -> Iterator[None]:
+        """Surrounds work of `category`."""
+        if category == "optimizer" and self._held is not None:
+            self._gradients = local_bytes(p.grad for p in self._held.parameters if p.grad is not None)
+        if not self._timing:
+            yield
+            return
+        self._now.began = time.time()
+        with self._clock.during(category):
+            yield
+
+    def message(self, message: Message, sizes: tuple[int, ...]) -> None:
+        """A message was posted, or has come."""
+        if self._timing:
+            self._now.message(self._rank, message)
+
+    def collective(self, collective: Collective) -> None:
+        """A collective was issued, and has ended if it does not overlap."""
+        if self._timing and collective.engine == "placer":
+            self._now.collective(collective)
+
+    # What comes out.
+
+    def ledger(self, step_seconds: tuple[float, ...]) -> Ledger | None:
+        """The run's measured ledger, the same on every rank; None where no step was timed. All ranks call it."""
+        own = _OfRank(
+            seconds=tuple(self._timed),
+            events=tuple(self._events),
+            memory=self._memory,
+            communications=self._communications,
+        )
+        ranks: list[_OfRank | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, own)
+        found = [rank for rank in ranks if rank is not None]
+        if not self._timed:
+            return None
+        return _joined(self._plan, found, median(step_seconds[WATCHED_STEP + 1 :]))
+
+
+@dataclass(slots=True)
+class _Noted:
+    """The events of the step at hand; `began` is when the last category began."""
+
+    began: float = 0.0
+    sent: list[tuple[MessageKey, float]] = field(default_factory=list)
+    received: list[tuple[MessageKey, Wait]] = field(default_factory=list)
+    collectives: list[tuple[CollectiveKey, Wait]] = field(default_factory=list)
+    counts: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def message(self, rank: int, message: Message) -> None:
+        now = time.time()
+        if message.direction == "send":
+            self.sent.append(((rank, message.peer, message.tag), now))
+        else:
+            self.received.append(((message.peer, rank, message.tag), Wait(began=self.began, ended=now)))
+
+    def collective(self, collective: Collective) -> None:
+        count = self.counts.get(collective.ranks, 0)
+        self.counts[collective.ranks] = count + 1
+        self.collectives.append(((collective.ranks, count), Wait(began=self.began, ended=time.time())))
+
+    def events(self) -> Events:
+        return Events(sent=tuple(self.sent), received=tuple(self.received), collectives=tuple(self.collectives))
+
+
+def _joined(plan: Plan, ranks: list[_OfRank], step_seconds: float) -> Ledger:
+    seconds = max((_rank_seconds(rank, ranks) for rank in ranks), key=_computed)
+    replicas = plan.stages[0].replicas
+    messages = [c for rank in ranks for c in rank.communications if c.kind == "send"]
+    reductions = [c for rank in ranks for c in rank.communications if c.kind not in ("send", "receive")]
+    return Ledger(
+        step_seconds=step_seconds,
+        seconds=replace(seconds, other=seconds.other + step_seconds - seconds.total),
+        memory=tuple(
+            max((rank.memory for rank in ranks[start : start + replicas]), key=lambda memory: memory.total)
+            for start in range(0, len(ranks), replicas)
+        ),
+        rows=plan.rows,
+        flops=plan_flops(plan),
+        peak_flops=plan_peak_flops(plan),
+        sent_bytes=sum(c.bytes for c in messages),
+        reduced_bytes=sum(c.bytes for c in reductions),
+    )
+
+
+def _rank_seconds(rank: _OfRank, ranks: list[_OfRank]) -> Seconds:
+    """A rank's seconds, bubble told apart step by step."""
+    steps = zip(rank.seconds, range(len(rank.seconds)), strict=True)
+    return median_seconds(
+        apart(seconds, rank.events[step], [other.events[step] for other in ranks]) for seconds, step in steps
+    )
+
+
+def _computed(seconds: Seconds) -> float:
+    return seconds.forward + seconds.backward + seconds.recompute + seconds.optimizer
+
+
+def plan_flops(plan: Plan) -> int:
+    """The model's forward and backward FLOPs of a step."""
+    if plan.ledger is not None:
+        return plan.ledger.flops
+    return sum(op.forward_flops.at(plan.rows) + op.backward_flops.at(plan.rows) for _, op in plan.graph.ops)
+
+
+def plan_peak_flops(plan: Plan) -> float:
+    """The summed rate of the devices in the precision of the run."""
+    if plan.ledger is not None:
+        return plan.ledger.peak_flops
+    dtype = PRODUCT_DTYPE.get(plan.settings.precision, plan.settings.precision)
+    return sum(plan.cluster.devices[device].rate(dtype) for device in plan.ranks)
+
+
+def tokens_per_row(plan: Plan) -> int:
+    """Tokens of a row where the model reads text; 0 for others."""
+    for entry in plan.graph.inputs:
+        shape = entry.tensor.shape
+        if entry.high is not None and entry.tensor.dtype in ("int64", "int32") and len(shape) == 2:
+            return shape[1].fixed
+    return 0

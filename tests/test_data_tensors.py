@@ -1,0 +1,87 @@
+"""Folders of tensors as training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from placer.errors import UsageError
+from placer.graph import Graph
+from placer.runtime.data import open_data
+from tests.graphs import BlockSpec, chain_graph, gpt_graph
+
+WIDTH = 16  # of the input `x` of a chain graph
+ROWS = torch.arange(40 * WIDTH, dtype=torch.float32).reshape(40, WIDTH)
+
+
+@pytest.fixture
+def chain() -> Graph:
+    return chain_graph((BlockSpec(),))
+
+
+def numpy_files(folder: Path) -> None:
+    numpy.save(folder / "x-00001.npy", ROWS[:25].numpy())
+    numpy.save(folder / "x-00002.npy", ROWS[25:].numpy())
+
+
+def torch_files(folder: Path) -> None:
+    torch.save({"x": ROWS[:10].clone()}, folder / "1.pt")
+    torch.save({"x": ROWS[10:].clone(), "other": torch.ones(2)}, folder / "2.pt")
+
+
+def safetensors_files(folder: Path) -> None:
+    save_file({"x": ROWS}, folder / "all.safetensors")
+
+
+@pytest.mark.parametrize("write", [numpy_files, torch_files, safetensors_files])
+def test_every_row_but_the_held_out_ones_comes_once_an_epoch(write: object, tmp_path: Path, chain: Graph) -> None:
+    assert callable(write)
+    write(tmp_path)
+    data = open_data(str(tmp_path), chain, rows=2, seed=5)
+    seen = torch.cat([data.batch(k)["x"] for k in range(19)])
+    assert torch.equal(seen[seen[:, 0].argsort()], ROWS[:38])
+    assert torch.equal(data.held_out(0)["x"], ROWS[38:])
+
+
+def test_values_take_the_type_of_the_models_input(tmp_path: Path, chain: Graph) -> None:
+    numpy.save(tmp_path / "x.npy", ROWS.numpy().astype(numpy.float64))
+    assert open_data(str(tmp_path), chain, rows=1, seed=0).batch(0)["x"].dtype == torch.float32
+
+
+def test_a_shape_that_does_not_fit_names_the_file(tmp_path: Path, chain: Graph) -> None:
+    numpy.save(tmp_path / "x.npy", numpy.zeros((4, 3)))
+    with pytest.raises(UsageError, match=r"x\.npy: x has shape \(4, 3\), the model takes rows x \(16,\)"):
+        open_data(str(tmp_path), chain, rows=1, seed=0)
+
+
+def test_a_missing_input_is_named(tmp_path: Path, chain: Graph) -> None:
+    torch.save({"y": ROWS}, tmp_path / "1.pt")
+    with pytest.raises(UsageError, match=r"1\.pt has no tensor 'x'.*it holds: y"):
+        open_data(str(tmp_path), chain, rows=1, seed=0)
+
+
+def test_a_file_that_is_no_tensor_is_refused_without_running_it(tmp_path: Path, chain: Graph) -> None:
+    (tmp_path / "1.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(UsageError, match=r"1\.pt cannot be read as tensors"):
+        open_data(str(tmp_path), chain, rows=1, seed=0)
+
+
+def test_a_label_beyond_the_models_range_is_named(tmp_path: Path) -> None:
+    graph = gpt_graph(layers=1, sequence=4, vocabulary=10)
+    tokens = numpy.full((6, 4), 10)
+    numpy.save(tmp_path / "input_ids.npy", tokens)
+    numpy.save(tmp_path / "labels.npy", tokens)
+    with pytest.raises(UsageError, match=r"input input_ids holds 10, the model takes less than 10"):
+        open_data(str(tmp_path), graph, rows=1, seed=0).batch(0)
+
+
+def test_synthetic_batches_differ_by_position_and_repeat_by_seed() -> None:
+    graph = gpt_graph(layers=1)
+    first, second = (open_data("synthetic", graph, rows=2, seed=1) for _ in range(2))
+    assert torch.equal(first.batch(3)["input_ids"], second.batch(3)["input_ids"])
+    assert not torch.equal(first.batch(3)["input_ids"], first.batch(4)["input_ids"])
+    assert not torch.equal(first.batch(3)["input_ids"], first.held_out(3)["input_ids"])
