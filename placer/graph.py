@@ -93,7 +93,9 @@ class Op:
 
     `backward_*` is zero for an op that needs no gradient. `saved_bytes` are the bytes this op is the first to keep for
     backward (each storage counted once in a graph, parameters and buffers not counted). `products` are the matrix products it is made of
-    (empty for others); `covered` is false where no FLOP rule is known for the op.
+    (empty for others); `covered` is false where no FLOP rule is known for the op. `fused_saved_bytes` is what an
+    `attention` op keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key, value and result
+    where nobody else keeps them, and one float32 per query and head).
     """
 
     name: str
@@ -110,6 +112,7 @@ class Op:
     backward_read_bytes: Affine = Affine()
     backward_written_bytes: Affine = Affine()
     saved_bytes: Affine = Affine()
+    fused_saved_bytes: Affine = Affine()
     products: tuple[Product, ...] = ()
     backward_products: tuple[Product, ...] = ()
     covered: bool = True
