@@ -17,16 +17,14 @@ from pathlib import Path
 from pydantic import Field
 
 from placer.cluster import Cluster, Device, Level, Link, Node
-from placer.cluster_schema import Bytes, Count, DeviceEntry, Entry, LinkEntry, StorageEntry
+from placer.cluster_schema import Bytes, Count, DeviceEntry, Entry, LinkEntry, StorageEntry, link_of_one
 from placer.cluster_yaml import read_cluster
 from placer.errors import UsageError
-from placer.hardware_data import aliases, entries
+from placer.hardware_data import aliases, entries, short_names
 from placer.yaml_lines import close
 
 _LOCAL = re.compile(r"local(?:x(\d+))?")
-_GROUP = re.compile(
-    r"(?P<name>.+?)(?:x(?P<devices>\d+))?(?:\*(?P<nodes>\d+))?(?:@(?:(?P<ports>\d+)x)?(?P<network>[\w-]+))?"
-)
+_COUNTS = r"(?:x(?P<devices>\d+))?(?:\*(?P<nodes>\d+))?(?:@(?:(?P<ports>\d+)x)?(?P<network>[\w-]+))?"
 _FILES = (".yaml", ".yml", ".json")
 
 
@@ -64,71 +62,65 @@ def catalogue_device(name: str) -> Device:
     known = aliases("devices")
     if name.lower() not in known:
         raise UsageError(
-            f"{name!r} is no device of the catalogue, no cluster file and not local; {close(name.lower(), known)}. "
-            "Write h100x8*4 for 4 nodes of 8, or a cluster file"
+            f"{name!r} is no device of the catalogue, no cluster file and not local; {close(name.lower(), short_names('devices'))}. "
+            "Write h100x8*4 for 4 nodes of 8, localx4, or the path of a cluster file"
         )
     key = known[name.lower()]
     return DeviceEntry.model_validate(entries("devices")[key]).device(key)
 
 
 def _from_names(text: str) -> Cluster:
-    """The cluster of `name x devices * nodes` joined by `+`."""
+    """The cluster of `name x devices * nodes @ network` joined by `+`."""
     groups = tuple(_group(part.strip(), text) for part in text.split("+"))
-    if sum(count for _, count in groups) > 1 and any(node.nic is None for node, _ in groups):
-        bare = next(node for node, _ in groups if node.nic is None)
+    nodes = tuple(node for node, _ in groups)
+    several = sum(count for _, count in groups) > 1
+    if several:
+        _require_network(nodes, text)
+    return Cluster(
+        name=text,
+        groups=groups,
+        levels=(Level(name="fabric", link=_fabric(nodes)),) if several else (),
+        notes=tuple(dict.fromkeys(_assumption(node) for node in nodes)),
+    )
+
+
+def _require_network(nodes: tuple[Node, ...], text: str) -> None:
+    without = [node.name for node in nodes if node.nic is None]
+    if without:
         raise UsageError(
-            f"the catalogue knows no usual network between {bare.name} nodes; name one, as in {text.split('@')[0]}@100gbe "
-            f"(known: {', '.join(sorted(entries('links')))}), or write a cluster file"
+            f"{text!r}: the catalogue knows no usual network between {without[0]} nodes; name one, as in "
+            f"{text.split('+')[0]}@100gbe, or write a cluster file. Networks: {', '.join(_networks())}"
         )
-    notes = tuple(dict.fromkeys(_assumption(node) for node, _ in groups))
-    spine = Level(name="fabric", link=_fabric(tuple(node for node, _ in groups)))
-    return Cluster(name=text, groups=groups, levels=(spine,) if _several(groups) else (), notes=notes)
-
-
-def _several(groups: tuple[tuple[Node, int], ...]) -> bool:
-    return sum(count for _, count in groups) > 1
 
 
 def _fabric(nodes: tuple[Node, ...]) -> Link:
-    """A network that never is narrower than the widest nic: the catalogue assumes full bisection."""
-    nics = [node.nic for node in nodes if node.nic is not None]
-    if not nics:
-        return nodes[0].link
-    widest = max(nics, key=lambda nic: nic.bandwidth)
-    return replace(
-        widest,
-        name="fabric",
-        latency_seconds=0.0,
-        setup_seconds=0.0,
-        source="assumed: full bisection, the hop's latency counted in the nic",
-    )
+    """A network nowhere narrower than the widest nic: the catalogue assumes full bisection."""
+    widest = max((node.nic for node in nodes if node.nic is not None), key=lambda nic: nic.bandwidth)
+    source = "assumed: full bisection; the hop's latency is counted in the nic"
+    return replace(widest, name="fabric", latency_seconds=0.0, setup_seconds=0.0, source=source)
 
 
 def _group(part: str, text: str) -> tuple[Node, int]:
     """One `name x devices * nodes @ network`."""
-    match = _GROUP.fullmatch(part)
-    name, match = _split_name(part, match)
+    match = _match(part)
     devices, nodes = (int(match[key]) if match[key] else 1 for key in ("devices", "nodes"))
     if devices == 0 or nodes == 0:
-        raise UsageError(f"{text!r} asks for zero devices; ask for at least one, as in {name}x1")
-    node = _node(name, devices)
+        raise UsageError(f"{text!r} asks for zero devices; ask for at least one, as in {match['name']}x1")
+    node = _node(match["name"], devices)
     if match["network"]:
         node = replace(node, nic=_network(match["network"], int(match["ports"] or 1), text))
     return node, nodes
 
 
-def _split_name(part: str, match: re.Match[str] | None) -> tuple[str, re.Match[str]]:
-    """The device's name and the counts; `rtx4090` is a name, not 4090 of `rt`."""
-    if match is None:
-        raise UsageError(
-            f"{part!r} is no cluster; write h100x8*4 for 4 nodes of 8, localx4, or the path of a cluster file"
-        )
-    name = match["name"]
-    if match["devices"] and name.lower() not in aliases("devices"):
-        longer = re.fullmatch(_GROUP.pattern.replace(".+?", re.escape(f"{name}x{match['devices']}"), 1), part)
-        if longer is not None and longer["name"].lower() in aliases("devices"):
-            return longer["name"], longer
-    return name, match
+def _match(part: str) -> re.Match[str]:
+    """The name and the counts; `rtx4090` is a name, not 4090 of `rt`, and `mi300x` is one too."""
+    for names in (r"[\w-]+?", r"[\w-]+"):
+        match = re.fullmatch(f"(?P<name>{names}){_COUNTS}", part)
+        if match is not None and match["name"].lower() in aliases("devices"):
+            return match
+    if match is None or match["name"] == "":
+        raise UsageError(f"{part!r} is no cluster; write h100x8*4, localx4, or the path of a cluster file")
+    return match
 
 
 def _node(name: str, count: int) -> Node:
@@ -137,29 +129,32 @@ def _node(name: str, count: int) -> Node:
     key = aliases("devices")[name.lower()]
     kind = NodeType.model_validate(entries("nodes")[key])
     if count > kind.most:
-        raise UsageError(
-            f"a node holds at most {kind.most} {name}; write {name}x{kind.most}*{ceil(count / kind.most)} for several nodes"
-        )
-    part = count / kind.most
-    link = kind.link.link("link") if kind.link is not None else None
+        nodes = f"{name}x{kind.most}*{ceil(count / kind.most)}"
+        raise UsageError(f"a node holds at most {kind.most} {name}, {count} were asked for; for several write {nodes}")
     return Node(
         name=key,
         devices=((device, count),),
-        link=link
-        or Link(name="none", latency_seconds=0.0, bandwidth=device.memory_bandwidth, source="one device in the node"),
-        nic=_ports(kind.nic.link("nic"), max(1, ceil(count * kind.nics_per_device))) if kind.nic is not None else None,
-        cores=max(1, int(kind.cores * part)),
-        memory_bytes=int(kind.memory * part),
+        link=kind.link.link("link") if kind.link is not None else link_of_one(device),
+        nic=_ports(kind.nic.link("nic"), ceil(count * kind.nics_per_device)) if kind.nic is not None else None,
+        cores=max(1, kind.cores * count // kind.most),
+        memory_bytes=kind.memory * count // kind.most,
         storage=kind.storage.storage() if kind.storage is not None else None,
     )
 
 
 def _network(name: str, ports: int, text: str) -> Link:
     """`ports` of the catalogue's network `name` as a node's way out."""
-    known = aliases("links")
-    if name.lower() not in known or ports == 0:
-        raise UsageError(f"{text!r}: {name!r} is no network of the catalogue; {close(name.lower(), known)}")
-    return _ports(LinkEntry.model_validate(entries("links")[known[name.lower()]]).link(name), ports)
+    if name.lower() not in aliases("links") or ports == 0:
+        raise UsageError(
+            f"{text!r}: {ports} x {name!r} is no network of the catalogue; {close(name.lower(), _networks())}"
+        )
+    key = aliases("links")[name.lower()]
+    return _ports(LinkEntry.model_validate(entries("links")[key]).link(name), ports)
+
+
+def _networks() -> tuple[str, ...]:
+    """The catalogue's links that join nodes."""
+    return tuple(name for name in entries("links") if not name.startswith(("pcie", "nvlink", "xgmi")))
 
 
 def _ports(nic: Link, ports: int) -> Link:

@@ -113,7 +113,6 @@ class EfficiencyEntry(Entry):
     points: tuple[tuple[Flops, Share], ...] = ()
     ceiling: Share | None = None
     processors: Count | None = None
-    tile_rate: Rate | None = None
     source: str = ""
 
     @model_validator(mode="after")
@@ -147,6 +146,7 @@ class DeviceEntry(Entry):
     efficiency: EfficiencyEntry
     efficiency_by_dtype: dict[Dtype, EfficiencyEntry] = Field(default_factory=dict)
     overhead: BytesOrNone = 0
+    multiprocessors: Annotated[int, BeforeValidator(_number), Field(ge=0)] = 0
     source: str = ""
     measured: str = ""
     confidence: str = ""
@@ -173,6 +173,7 @@ class DeviceEntry(Entry):
             overhead_bytes=self.overhead,
             source=self.source,
             curves=tuple((str(dtype), entry.curve()) for dtype, entry in self.efficiency_by_dtype.items()),
+            multiprocessors=self.multiprocessors or self.efficiency.processors or 0,
         )
 
 
@@ -230,7 +231,7 @@ class NodeEntry(Entry):
         return Node(
             name=self.name,
             devices=devices,
-            link=self.link.link("link") if self.link is not None else _alone(devices[0][0]),
+            link=self.link.link("link") if self.link is not None else link_of_one(devices[0][0]),
             nic=self.nic.link("nic") if self.nic is not None else None,
             cores=self.cores,
             memory_bytes=self.memory,
@@ -270,6 +271,6 @@ class ClusterEntry(Entry):
         )
 
 
-def _alone(device: Device) -> Link:
+def link_of_one(device: Device) -> Link:
     """The link of a node with one device: nothing crosses it, so it is as fast as the device's own memory."""
     return Link(name="none", latency_seconds=0.0, bandwidth=device.memory_bandwidth, source="one device in the node")

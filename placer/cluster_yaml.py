@@ -10,8 +10,9 @@ from placer.cluster import Cluster, Curve, Device, Level, Link, Node, Storage
 from placer.cluster_schema import ClusterEntry
 from placer.errors import UsageError
 from placer.files import read_text
+from placer.hardware_data import aliases, short_names
 from placer.units import written
-from placer.yaml_lines import Data, Document, parse, validated
+from placer.yaml_lines import Data, Document, Location, close, dotted, parse, validated
 
 
 def read_cluster(path: str) -> Cluster:
@@ -46,52 +47,36 @@ def cluster_yaml(cluster: Cluster) -> str:
 
 def _problems(document: Document, entry: ClusterEntry) -> Iterator[tuple[int, str]]:
     """What is wrong between fields: unknown kinds, missing links, networks that do not join the nodes."""
-    from placer.hardware_data import aliases
-    from placer.yaml_lines import close
-
-    known = {**aliases("devices"), **{key: key for key in entry.devices}}
-    for i, node in enumerate(entry.nodes):
-        for j, devices in enumerate(node.devices):
-            if devices.kind not in known:
-                line = document.line(("nodes", i, "devices", j, "kind"))
-                yield (
-                    line,
-                    f"nodes[{i}].devices[{j}].kind: {devices.kind!r} is no device of this file or the catalogue; {close(devices.kind, known)}",
-                )
-        if node.size > 1 and node.link is None:
-            yield (
-                document.line(("nodes", i)),
-                f"nodes[{i}].link is missing: its {node.size} devices need a link; add it, as in link: nvlink3",
-            )
+    known = {*aliases("devices"), *entry.devices}
     total = sum(node.count for node in entry.nodes)
     for i, node in enumerate(entry.nodes):
+        here = document.line(("nodes", i))
+        for j, devices in enumerate(node.devices):
+            if devices.kind not in known and devices.kind.lower() not in known:
+                field: Location = ("nodes", i, "devices", j, "kind")
+                wrong = f"{devices.kind!r} is no device of this file or the catalogue; {close(devices.kind, (*entry.devices, *short_names('devices')))}"
+                yield document.line(field), f"{dotted(field)}: {wrong}"
+        if node.size > 1 and node.link is None:
+            yield here, f"nodes[{i}].link is missing: its {node.size} devices need one; add it, as in link: nvlink3"
         if total > 1 and node.nic is None and not entry.network:
-            yield (
-                document.line(("nodes", i)),
-                f"nodes[{i}].nic is missing: {total} nodes need a way to each other; add a nic, as in nic: ib-ndr, or a network",
-            )
+            yield here, f"nodes[{i}].nic is missing: {total} nodes need a way to each other; add it, as in nic: ib-ndr"
     yield from _network_problems(document, entry, total)
 
 
 def _network_problems(document: Document, entry: ClusterEntry, total: int) -> Iterator[tuple[int, str]]:
-    below = 1
+    below, last = 1, len(entry.network) - 1
     for i, level in enumerate(entry.network):
-        line = document.line(("network", i, "nodes"))
-        if level.nodes and level.nodes % below:
-            yield line, f"network[{i}].nodes is {level.nodes}, no multiple of the {below} nodes of the level below it"
-        if level.nodes == 0 and i + 1 < len(entry.network):
+        line, name = document.line(("network", i, "nodes")), f"network[{i}]"
+        if level.nodes % below:
             yield (
                 line,
-                f"network[{i}] ({level.name}) joins all nodes already; the levels after it would never be crossed",
+                f"{name}.nodes is {level.nodes}, no multiple of the {below} nodes of the level below; change one",
             )
+        if level.nodes == 0 and i < last:
+            yield line, f"{name} ({level.name}) joins all nodes: levels after it are never crossed; give it nodes"
+        if i == last and 0 < level.nodes < total:
+            yield line, f"{name} ({level.name}) joins {level.nodes} of {total} nodes; add a level without nodes for all"
         below = level.nodes or below
-    if entry.network and 0 < entry.network[-1].nodes < total:
-        last = entry.network[-1]
-        line = document.line(("network", len(entry.network) - 1, "nodes"))
-        yield (
-            line,
-            f"network: level {last.name} joins {last.nodes} nodes of {total} and no level joins the rest; add one without nodes",
-        )
 
 
 def _keys(cluster: Cluster) -> dict[Device, str]:
@@ -117,6 +102,8 @@ def _device(device: Device, key: str) -> Data:
         "overhead": written(device.overhead_bytes, "bytes"),
         "efficiency": _curve(device.curve),
     }
+    if device.multiprocessors:
+        fields["multiprocessors"] = device.multiprocessors
     if device.curves:
         fields["efficiency_by_dtype"] = {dtype: _curve(curve) for dtype, curve in device.curves}
     return fields | _source(device.source)

@@ -15,6 +15,7 @@ stands for products of every shape.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import ceil, exp
 
 from placer.cluster import Curve
@@ -29,13 +30,12 @@ _EDGES = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192
 
 
 def tile_curve(ceiling: float, processors: int, *, source: str = "") -> Curve:
-    """The curve of a chip with `processors` that reaches `ceiling` at best."""
-    shares = [(2.0 * n**3, _smooth(n, processors)) for n in _EDGES]
-    best = shares[-1][1]
-    rising = [
-        (flops, round(ceiling * max(s for _, s in shares[: i + 1]) / best, 4)) for i, (flops, _) in enumerate(shares)
-    ]
-    return Curve(points=tuple(rising), source=source)
+    """The curve of a chip with `processors` that reaches `ceiling` at best; it never falls."""
+    rising = tuple(accumulate((_smooth(n, processors) for n in _EDGES), max))
+    points = tuple(
+        (2.0 * n**3, round(ceiling * share / rising[-1], 4)) for n, share in zip(_EDGES, rising, strict=True)
+    )
+    return Curve(points=points, source=source)
 
 
 def _smooth(n: int, processors: int) -> float:
@@ -46,12 +46,9 @@ def _smooth(n: int, processors: int) -> float:
 
 def _share(n: float, processors: int) -> float:
     """The share of the peak that a square product of edge `n` reaches with its best tile."""
-    waves = ((n / edge) ** 2 for edge, _ in TILES)
-    return (
-        max(
-            speed * max(tiles, 1e-9) / (processors * ceil(tiles / processors))
-            for tiles, (_, speed) in zip(waves, TILES, strict=True)
-        )
-        * n
-        / (n + DEPTH)
-    )
+    return max(speed * _filled((n / edge) ** 2, processors) for edge, speed in TILES) * n / (n + DEPTH)
+
+
+def _filled(tiles: float, processors: int) -> float:
+    """The share of the processors that work, over all waves of tiles."""
+    return tiles / (processors * ceil(tiles / processors))

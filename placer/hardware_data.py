@@ -1,4 +1,4 @@
-"""The catalogue's data files, raw: `hardware/<section>.yaml`, each entry under its name, with aliases and its source."""
+"""The catalogue's data files under hardware/, raw: each entry under its name, with aliases and its source."""
 
 from __future__ import annotations
 
@@ -34,12 +34,21 @@ def aliases(section: Section) -> dict[str, str]:
     return found
 
 
+def short_names(section: Section) -> tuple[str, ...]:
+    """The shortest name of every entry: what to show a person."""
+    names: dict[str, str] = {}
+    for name, entry in aliases(section).items():
+        if len(name) < len(names.get(entry, entry)) or entry not in names:
+            names[entry] = name
+    return tuple(sorted(names.values()))
+
+
 def find(section: Section, name: str) -> dict[str, Data]:
     """The entry that `name` or an alias means. Raises UsageError with what is known."""
     known = aliases(section)
     lowered = name.strip().lower()
     if lowered not in known:
-        raise UsageError(f"{name!r} is not in the catalogue's {section}; {close(lowered, known)}")
+        raise UsageError(f"{name!r} is not in the catalogue's {section}; {close(lowered, short_names(section))}")
     return entries(section)[known[lowered]]
 
 

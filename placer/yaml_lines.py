@@ -41,7 +41,7 @@ class Document:
 
 
 def parse(text: str, path: str) -> Document:
-    """The document of `text`; `path` names it in errors. Raises UsageError for what is not YAML and for doubled keys."""
+    """The document of `text`, called `path` in errors. Raises UsageError for what is not YAML and for doubled keys."""
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -87,7 +87,7 @@ class _Reader:
             return dict(self.items(node, location))
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
             return [self.value(child, (*location, i)) for i, child in enumerate(node.value)]
-        constructed: Data = self.loader.construct_object(node)  # type: ignore[no-untyped-call]
+        constructed: Data = self.loader.construct_object(node)
         return constructed
 
     def items(self, node: yaml.MappingNode, location: Location) -> Iterator[tuple[str, Data]]:

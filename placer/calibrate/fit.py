@@ -17,19 +17,21 @@ class Line:
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line:
-    """The line through (bytes, seconds) with the least sum of squared relative errors."""
+    """The line through (bytes, seconds), sizes rising, with the least sum of squared relative errors."""
     if len(points) < 2 or any(seconds <= 0 for _, seconds in points):
         raise ExecutionError(f"a measurement gave no usable times: {list(points)}; run placer calibrate again")
-    weights = [1 / seconds**2 for _, seconds in points]
-    total = sum(weights)
-    size = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
-    time = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
-    spread = sum(w * (x - size) ** 2 for w, (x, _) in zip(weights, points, strict=True))
-    slope = sum(w * (x - size) * (y - time) for w, (x, y) in zip(weights, points, strict=True)) / spread
-    intercept = time - slope * size
+    sizes, times = [size for size, _ in points], [seconds for _, seconds in points]
+    weights = [1 / seconds**2 for seconds in times]
+    size, time = _mean(sizes, weights), _mean(times, weights)
+    spread = _mean([(x - size) ** 2 for x in sizes], weights)
+    slope = _mean([(x - size) * (y - time) for x, y in points], weights) / spread
     if slope <= 0:  # noise swallowed the size: the largest message is all that is known
-        largest = max(points)
-        return Line(intercept=0.0, slope=largest[1] / largest[0])
-    if intercept < 0:  # a line through the origin
-        return Line(intercept=0.0, slope=sum(w * x * y for w, (x, y) in zip(weights, points, strict=True)) / sum(w * x * x for w, (x, _) in zip(weights, points, strict=True)))  # fmt: skip
-    return Line(intercept=intercept, slope=slope)
+        return Line(intercept=0.0, slope=times[-1] / sizes[-1])
+    if time < slope * size:  # below zero at no bytes: the best line through the origin
+        through = _mean([x * y for x, y in points], weights) / _mean([x * x for x in sizes], weights)
+        return Line(intercept=0.0, slope=through)
+    return Line(intercept=time - slope * size, slope=slope)
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)

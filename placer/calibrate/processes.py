@@ -41,31 +41,24 @@ def measure(devices: int, *, on_gpus: bool, progress: Callable[[str], None] | No
 
 
 def _worker(rank: int, devices: int, on_gpus: bool, folder: str, log: Path) -> subprocess.Popen[str]:
-    """One worker process, this checkout of placer on its path."""
-    count = str(threads(devices))
-    path = os.pathsep.join([str(Path(placer.__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")])
+    """One worker process, this copy of placer on its path."""
+    arguments = [str(rank), str(devices), "cuda" if on_gpus else "cpu", folder]
     with log.open("w") as errors:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "placer.calibrate.worker",
-                str(rank),
-                str(devices),
-                "cuda" if on_gpus else "cpu",
-                folder,
-            ],
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": count,
-                "MKL_NUM_THREADS": count,
-                "PYTHONPATH": path.rstrip(os.pathsep),
-            },
+            [sys.executable, "-m", "placer.calibrate.worker", *arguments],
+            env=_environment(devices),
             stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
             stderr=errors,
             stdin=subprocess.DEVNULL,
             text=True,
         )
+
+
+def _environment(devices: int) -> dict[str, str]:
+    count = str(threads(devices))
+    path = [str(Path(placer.__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+    threading = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
+    return {**os.environ, **threading, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def _follow(worker: subprocess.Popen[str], progress: Callable[[str], None] | None, begun: float) -> str:

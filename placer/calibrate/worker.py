@@ -87,11 +87,9 @@ def _name(device: torch.device) -> str:
 
 
 def _memory(device: torch.device) -> int:
-    return (
-        int(torch.cuda.get_device_properties(device).total_memory)
-        if device.type == "cuda"
-        else psutil.virtual_memory().total
-    )
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(psutil.virtual_memory().total)
 
 
 def _overhead(device: torch.device) -> int:
