@@ -142,9 +142,9 @@ def _one_device(say: Narrator, plan: Plan, steps: int) -> tuple[float, ...]:
 
 
 def _graph_text(graph: Graph, seconds: float) -> str:
-    flops = flops_text(graph.forward_flops + graph.backward_flops)
+    flops, parameters = flops_text(graph.forward_flops + graph.backward_flops), bytes_text(graph.parameter_bytes)
     return (
-        f"   {len(list(graph.ops))} ops in {len(graph.blocks)} blocks, {bytes_text(graph.parameter_bytes)} of parameters, "
+        f"   {len(list(graph.ops))} ops in {len(graph.blocks)} blocks, {parameters} of parameters, "
         f"{flops} a step of {graph.rows} rows, {bytes_text(graph.saved_bytes)} kept for backward; "
         f"took {seconds_text(seconds)}"
     )

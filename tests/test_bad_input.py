@@ -1,0 +1,303 @@
+"""Each mistake gets one clear error: what was asked, what was found, what to do; exit 2, or 1 where nothing fits."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from placer.cli import main
+from placer.plans import SCHEMA_VERSION, Plan
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    error: str
+
+
+Command = Callable[..., Ended]
+
+CLUSTER = """\
+name: small
+devices:
+  chip:
+    backend: cpu
+    memory: 2 GiB
+    memory_bandwidth: 10 GB/s
+    rates: {float32: 50 GFLOP/s}
+    launch: 5 us
+    efficiency: {points: [[1 MFLOP, 50%], [1 GFLOP, 90%]]}
+nodes:
+  - name: host
+    devices: [{kind: chip, count: 2}]
+    link: {latency: 50 us, bandwidth: 2 GB/s}
+"""
+
+
+@pytest.fixture
+def placer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Run a command in this process, in an empty folder that sees the test models."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "small.yaml").write_text(CLUSTER)
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["placer", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return Ended(code=code, out=printed.out, error=printed.err)
+
+    return run
+
+
+def planned(placer: Command, *arguments: str, model: str = "bad_models:tiny", batch: str = "8x32") -> Path:
+    ended = placer("plan", model, "--cluster", "small.yaml", "--batch", batch, "-o", "plan.json", *arguments)
+    assert ended.code == 0, ended.error
+    return Path("plan.json")
+
+
+def changed(path: Path, **fields: object) -> Path:
+    """The plan file with some top-level fields replaced."""
+    document = json.loads(path.read_text())
+    assert set(fields) <= set(document)
+    path.write_text(json.dumps(document | fields))
+    return path
+
+
+# --- the model
+
+
+def test_a_model_that_cannot_be_exported_names_the_source_line(placer: Command):
+    ended = placer("plan", "bad_models:branches", "--cluster", "small.yaml", "--batch", "x=8x4")
+    line = (
+        (HERE / "bad_models.py")
+        .read_text()
+        .split("\n")
+        .index("        if y.sum() > 0:  # the line the error must name")
+    )
+    assert ended.code == 2
+    assert re.search(rf"bad_models\.py\D{{1,9}}{line + 1}\b", ended.error), ended.error
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("bad_models", "package.module:factory"),
+        ("bad_models:nothing", "nothing"),
+        ("no_such_package:build", "no_such_package"),
+        ("bad_models:not_a_model", "str"),
+        ("nowhere/config.json", "nowhere/config.json"),
+    ],
+)
+def test_a_model_that_is_none_is_named(placer: Command, model: str, said: str):
+    ended = placer("plan", model, "--cluster", "small.yaml", "--batch", "8x32")
+    assert ended.code == 2
+    assert said in ended.error
+
+
+def test_a_model_that_implies_no_batch_says_how_to_give_one(placer: Command):
+    ended = placer("plan", "bad_models:plain", "--cluster", "small.yaml")
+    assert ended.code == 2
+    assert "batch" in ended.error
+
+
+# --- the batch
+
+
+def test_a_batch_that_does_not_divide_into_the_pinned_microbatches(placer: Command):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x32", "--pin", "microbatches=16")
+    assert ended.code in (1, 2)
+    assert "8" in ended.error and "16" in ended.error
+
+
+def test_a_batch_of_fewer_rows_than_replicas_is_refused(placer: Command):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "1x32", "--pin", "data=2")
+    assert ended.code in (1, 2)
+    assert "row" in ended.error
+
+
+def test_a_batch_longer_than_the_model_takes_is_refused(placer: Command):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x64")
+    assert ended.code == 2
+
+
+@pytest.mark.parametrize("batch", ["8by32", "0x32", "-1x32", "x=8x32", "input_ids=axb"])
+def test_a_batch_that_is_none_says_how_to_write_one(placer: Command, batch: str):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", f"--batch={batch}")
+    assert ended.code == 2
+    assert ended.error.startswith("placer: ")
+
+
+# --- the cluster
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "said"),
+    [
+        ("2 GB/s", "2 parsecs", "line 13"),
+        ("memory: 2 GiB", "memory: 2 GiBs", "line 5"),
+        ("    launch: 5 us\n", "", "launch"),
+        ("count: 2", "count: 0", "line 12"),
+        ("kind: chip", "kind: ship", "line 12"),
+        ("name: small", "name: [small", "line"),
+    ],
+)
+def test_a_wrong_cluster_file_names_the_line(placer: Command, wrong: str, right: str, said: str):
+    Path("wrong.yaml").write_text(CLUSTER.replace(wrong, right))
+    ended = placer("plan", "bad_models:tiny", "--cluster", "wrong.yaml", "--batch", "8x32")
+    assert ended.code == 2
+    assert "wrong.yaml" in ended.error
+    assert said in ended.error
+    assert "line" in ended.error
+
+
+@pytest.mark.parametrize("spec", ["localx0", "h100x0", "h100x8*0"])
+def test_zero_devices_are_refused(placer: Command, spec: str):
+    ended = placer("plan", "bad_models:tiny", "--cluster", spec, "--batch", "8x32")
+    assert ended.code == 2
+    assert re.search("zero|0|at least one", ended.error)
+
+
+@pytest.mark.parametrize("spec", ["nowhere.yaml", "h1000x8"])
+def test_a_cluster_that_is_none_is_named(placer: Command, spec: str):
+    ended = placer("plan", "bad_models:tiny", "--cluster", spec, "--batch", "8x32")
+    assert ended.code == 2
+    assert spec.removesuffix("x8") in ended.error
+
+
+# --- choices
+
+
+@pytest.mark.parametrize(
+    ("pin", "said"),
+    [
+        ("pipeline", "NAME=VALUE"),
+        ("tensors=2", "pipeline"),
+        ("pipeline=two", "whole number"),
+        ("pipeline=0", "at least 1"),
+        ("schedule=2f2b", "1f1b"),
+        ("shard=all", "parameters"),
+        ("recompute=maybe", "yes"),
+        ("transformer.h.9@stage=1", "transformer.h"),
+    ],
+)
+def test_a_pin_that_is_none_says_what_may_be_pinned(placer: Command, pin: str, said: str):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x32", "--pin", pin)
+    assert ended.code == 2
+    assert said in ended.error
+
+
+def test_more_pinned_stages_than_devices_is_infeasible(placer: Command):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x32", "--pin", "pipeline=3")
+    assert ended.code in (1, 2)
+    assert "3" in ended.error and "2" in ended.error
+
+
+def test_an_unknown_strategy_lists_the_known(placer: Command):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x32", "--strategy", "magic")
+    assert ended.code == 2
+    assert "stages" in ended.error
+
+
+def test_a_model_that_fits_nowhere_says_what_binds_and_by_how_many_gib(placer: Command):
+    Path("tight.yaml").write_text(CLUSTER.replace("memory: 2 GiB", "memory: 1 MiB"))
+    ended = placer("plan", "bad_models:wider", "--cluster", "tight.yaml", "--batch", "8x32")
+    assert ended.code == 1
+    assert "memory" in ended.error
+    assert "GiB" in ended.error
+
+
+def test_what_fits_nowhere_is_a_document_under_json(placer: Command):
+    Path("tight.yaml").write_text(CLUSTER.replace("memory: 2 GiB", "memory: 1 MiB"))
+    ended = placer("plan", "bad_models:wider", "--cluster", "tight.yaml", "--batch", "8x32", "--json")
+    assert json.loads(ended.out)["error"] == "InfeasibleError"
+
+
+# --- the plan
+
+
+def test_a_file_that_is_no_plan(placer: Command):
+    Path("plan.json").write_text("{}")
+    assert "placer plan" in placer("explain", "plan.json").error
+    Path("plan.json").write_text("not json")
+    assert placer("explain", "plan.json").code == 2
+
+
+def test_a_plan_of_another_schema_version(placer: Command):
+    changed(planned(placer), schema_version=SCHEMA_VERSION + 1)
+    ended = placer("explain", "plan.json")
+    assert ended.code == 2
+    assert f"schema version {SCHEMA_VERSION + 1}" in ended.error
+
+
+def test_a_plan_with_a_field_of_a_wrong_type_names_the_field(placer: Command):
+    changed(planned(placer), microbatches="all")
+    ended = placer("explain", "plan.json")
+    assert ended.code == 2
+    assert "microbatches" in ended.error
+
+
+def test_an_illegal_plan_names_every_broken_rule(placer: Command):
+    path = planned(placer)
+    plan = Plan.load(path)
+    replace(plan, stages=(replace(plan.stages[0], first=1, devices=(7,)),)).save(path)
+    ended = placer("explain", "plan.json")
+    assert ended.code == 1
+    assert len(re.findall("breaks a rule", ended.out)) >= 2
+
+
+def test_a_plan_for_another_model_is_refused_with_what_changed(placer: Command, monkeypatch: pytest.MonkeyPatch):
+    import bad_models
+
+    planned(placer)
+    monkeypatch.setattr(bad_models, "tiny", bad_models.wider)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    ended = placer("verify", "plan.json", "--steps", "1")
+    assert ended.code == 2
+    assert "model" in ended.error
+
+
+def test_executing_without_torchrun_says_how(placer: Command):
+    planned(placer, "--pin", "data=2")
+    ended = placer("execute", "plan.json")
+    assert ended.code == 2
+    assert "torchrun --nproc-per-node 2" in ended.error
+
+
+@pytest.mark.parametrize(("ranks", "said"), [("1", "fewer"), ("3", "more")])
+def test_more_or_fewer_ranks_than_the_plan_wants(
+    placer: Command, monkeypatch: pytest.MonkeyPatch, ranks: str, said: str
+):
+    planned(placer, "--pin", "data=2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    ended = placer("execute", "plan.json")
+    assert ended.code == 2
+    assert "wants 2 ranks" in ended.error
+    assert f"torchrun started {ranks}" in ended.error
+    assert said in ended.error
+
+
+def test_an_output_folder_that_is_missing(placer: Command):
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x32", "-o", "nowhere/plan.json")
+    assert ended.code == 2
+    assert "nowhere" in ended.error
