@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from placer.numerics import Numerics
 from placer.plans import Plan, replica_rows
 from placer.program.collectives import closing_collectives, stage_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, position_of, transfers
-from placer.program.sizes import value_bytes
 from placer.schedule import Action, Actions, actions, timetable
 
 
@@ -142,10 +142,11 @@ def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int]) -> Me
 
 def _sizes(plan: Plan, line: list[_Item], rows: tuple[int, ...]) -> dict[tuple[Transfer, int], dict[str, int]]:
     """Bytes of each value by transfer and number of rows."""
+    numerics, value = Numerics.of(plan.graph, plan.settings), plan.graph.value
     found: dict[tuple[Transfer, int], dict[str, int]] = {}
     for item in line:
         if isinstance(item, _Move) and (key := (item.transfer, rows[item.microbatch])) not in found:
-            found[key] = {v: value_bytes(plan.graph, v, key[1], plan.settings) for v in item.transfer.values}
+            found[key] = {v: numerics.bytes_of(value(v), key[1]) for v in item.transfer.values}
     return found
 
 
