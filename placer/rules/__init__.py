@@ -1,0 +1,30 @@
+"""What an operator does, by rule: its matrix products and FLOPs forward and backward, and its kind.
+
+Needs no torch: an operator is seen as a `Call` (its name, the shapes of its tensors, its other arguments). A rule is a
+function `Call -> Work`. A custom operator gets one in a few lines:
+
+    from placer.rules import Call, Work, gradients, register
+
+    def scan(call: Call) -> Work:
+        x_BSH, w_HN = call.tensor(0), call.tensor(1)
+        return gradients(x_BSH, w_HN, batch=1, m=x_BSH.elements // x_BSH.shape[-1], n=w_HN.shape[1], k=w_HN.shape[0])
+
+    register("mylib::scan", scan, kind="matmul")
+"""
+
+from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
+from placer.rules.table import kind_of, register, rule_for, unregister
+
+__all__ = [
+    "Argument",
+    "Call",
+    "MatrixProduct",
+    "Rule",
+    "Value",
+    "Work",
+    "gradients",
+    "kind_of",
+    "register",
+    "rule_for",
+    "unregister",
+]

@@ -1,0 +1,91 @@
+"""The values rules are written over: `Call` (an operator with shapes) in, `Work` (products and FLOPs) out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+
+class Value(NamedTuple):
+    """A tensor argument or result: its shape, bytes per element, whether a gradient flows through it."""
+
+    shape: tuple[int, ...]
+    item_bytes: int = 4
+    requires_grad: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+Argument: TypeAlias = "Value | int | float | bool | str | None | tuple[Argument, ...]"
+
+
+class MatrixProduct(NamedTuple):
+    """`batch` products of an m x k by a k x n matrix."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """2 * batch * m * n * k."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a call computes: matrix products, and FLOPs that are no matrix product (`other_*`)."""
+
+    forward: tuple[MatrixProduct, ...] = ()
+    backward: tuple[MatrixProduct, ...] = ()
+    other_forward_flops: int = 0
+    other_backward_flops: int = 0
+
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of the forward pass."""
+        return sum(product.flops for product in self.forward) + self.other_forward_flops
+
+    @property
+    def backward_flops(self) -> int:
+        """FLOPs of the backward pass: only gradients that somebody needs."""
+        return sum(product.flops for product in self.backward) + self.other_backward_flops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An operator as a rule sees it. `target` is like `aten::linear`, without the overload."""
+
+    target: str
+    arguments: tuple[Argument, ...] = ()
+    keywords: tuple[tuple[str, Argument], ...] = ()
+    outputs: tuple[Value, ...] = ()
+
+    def tensor(self, position: int) -> Value:
+        """The tensor at `position`; raises TypeError where something else stands there."""
+        found = self.arguments[position]
+        if not isinstance(found, Value):
+            raise TypeError(f"argument {position} of {self.target} is {found!r}, not a tensor")
+        return found
+
+    def argument(self, position: int, name: str, default: Argument = None) -> Argument:
+        """The argument at `position` or given by `name`, else `default`."""
+        if position < len(self.arguments):
+            return self.arguments[position]
+        return dict(self.keywords).get(name, default)
+
+
+Rule = Callable[[Call], Work]
+
+
+def gradients(left: Value, right: Value, *, batch: int, m: int, n: int, k: int) -> Work:
+    """The work of `batch` products left (m x k) by right (k x n), with the gradient of each side that requires one."""
+    left_gradient = (MatrixProduct(batch, m, k, n),) if left.requires_grad else ()
+    right_gradient = (MatrixProduct(batch, k, n, m),) if right.requires_grad else ()
+    return Work(forward=(MatrixProduct(batch, m, n, k),), backward=left_gradient + right_gradient)

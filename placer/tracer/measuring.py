@@ -1,0 +1,205 @@
+"""What one call is, in numbers, at two row counts: FLOPs, products and bytes as `Affine`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from placer.graph import Affine, Op, OpKind, Product, Tensor
+from placer.rules import Argument, Call, MatrixProduct, Value, Work, kind_of, rule_for
+from placer.tracer.cleaning import is_mutable, target_name
+from placer.tracer.playing import Played, storage_of
+
+Facts = dict[fx.Node, Played]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """The graph played with `rows` and with `rows` + 1 rows: two points of every line."""
+
+    rows: int
+    first: Facts
+    second: Facts
+
+    def affine(self, at_first: int, at_second: int) -> Affine:
+        """The line through both values."""
+        per_row = at_second - at_first
+        return Affine(at_first - per_row * self.rows, per_row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """Bytes each node is the first to keep, and what attention nodes would keep in a fused kernel."""
+
+    plain: dict[fx.Node, int]
+    fused: dict[fx.Node, int]
+
+
+def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> Op:
+    """The op of a call; name, module and inputs are the caller's to fill in."""
+    first, second = _numbers(node, samples.first), _numbers(node, samples.second)
+    tags = _tags(node)
+    target = target_name(node)
+    kind = _kind(node, kind_of(target, tags), samples.first)
+    return Op(
+        name="",
+        target=f"{target.replace('::', '.')}.{node.target._overloadname}"
+        if isinstance(node.target, torch._ops.OpOverload)
+        else target.replace("::", "."),
+        kind=kind,
+        outputs=tensors(node, samples),
+        forward_flops=samples.affine(first.work.forward_flops, second.work.forward_flops),
+        backward_flops=samples.affine(first.work.backward_flops, second.work.backward_flops),
+        read_bytes=samples.affine(first.read, second.read),
+        written_bytes=samples.affine(first.written, second.written),
+        backward_read_bytes=samples.affine(first.backward_read, second.backward_read),
+        backward_written_bytes=samples.affine(first.backward_written, second.backward_written),
+        saved_bytes=samples.affine(saved[0].plain.get(node, 0), saved[1].plain.get(node, 0)),
+        fused_saved_bytes=samples.affine(saved[0].fused.get(node, 0), saved[1].fused.get(node, 0)),
+        products=_products(first.work.forward, second.work.forward, samples),
+        backward_products=_products(first.work.backward, second.work.backward, samples),
+        covered=kind != "opaque" or rule_for(target) is not None,
+    )
+
+
+def tensors(node: fx.Node, samples: Samples) -> tuple[Tensor, ...]:
+    """The results of a node with affine shapes."""
+    pairs = zip(samples.first[node].results, samples.second[node].results, strict=True)
+    return tuple(
+        Tensor(
+            shape=tuple(samples.affine(a, b) for a, b in zip(first.shape, second.shape, strict=True)),
+            dtype=str(first.dtype).removeprefix("torch."),
+            requires_grad=first.requires_grad,
+        )
+        for first, second in pairs
+    )
+
+
+def saved_bytes(graph: fx.Graph, facts: Facts) -> Saved:
+    """Each storage autograd keeps, counted at the first node that keeps it; parameters, buffers, constants left out."""
+    seen: set[int] = set()
+    plain: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        for kept in facts[node].kept if node in facts else ():
+            if not kept.state and kept.storage not in seen:
+                seen.add(kept.storage)
+                plain[node] = plain.get(node, 0) + kept.bytes
+    attentions = [n for n in graph.nodes if n.op == "call_function" and kind_of(target_name(n)) == "attention"]
+    return Saved(plain=plain, fused=_fused(attentions, facts))
+
+
+def _fused(attentions: list[fx.Node], facts: Facts) -> dict[fx.Node, int]:
+    mine = set(attentions)
+    taken = {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
+    found: dict[fx.Node, int] = {}
+    for node in attentions:
+        out = facts[node].results[0]
+        if not out.requires_grad:
+            continue
+        total = 4 * out.numel() // out.shape[-1]
+        for value in (*(facts[argument].results[0] for argument in node.all_input_nodes[:3]), out):
+            if storage_of(value) not in taken:
+                taken.add(storage_of(value))
+                total += value.untyped_storage().nbytes()
+        found[node] = total
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    work: Work
+    read: int = 0
+    written: int = 0
+    backward_read: int = 0
+    backward_written: int = 0
+
+
+def _numbers(node: fx.Node, facts: Facts) -> _Numbers:
+    fact = facts[node]
+    rule = rule_for(target_name(node))
+    work = Work() if rule is None else rule(_call(node, facts))
+    if _is_alias(node, facts):
+        return _Numbers(work=work)
+    inputs = [argument for argument in node.all_input_nodes if not argument.meta.get("size")]
+    written = sum(_bytes(result) for result in fact.results)
+    read = sum(_bytes(result) for argument in inputs for result in facts[argument].results)
+    if kind_of(target_name(node)) == "gather" and inputs:
+        # A table is read where it is indexed, not whole.
+        table = sum(_bytes(result) for result in facts[inputs[0]].results)
+        read += min(table, written) - table
+    if not any(result.requires_grad for result in fact.results):
+        return _Numbers(work=work, read=read, written=written)
+    kept = {one.storage: one.bytes for one in fact.kept}
+    wanted = [result for argument in inputs for result in facts[argument].results if result.requires_grad]
+    return _Numbers(
+        work=work,
+        read=read,
+        written=written,
+        backward_read=written + sum(kept.values()),
+        backward_written=sum(_bytes(result) for result in wanted),
+    )
+
+
+def _is_alias(node: fx.Node, facts: Facts) -> bool:
+    """Whether the call only gives another view of what it was given."""
+    if is_mutable(node) or not facts[node].results:
+        return False
+    given = {storage_of(result) for argument in node.all_input_nodes for result in facts[argument].results}
+    return all(storage_of(result) in given for result in facts[node].results)
+
+
+def _kind(node: fx.Node, kind: OpKind, facts: Facts) -> OpKind:
+    if kind in ("view", "pointwise"):
+        return "view" if _is_alias(node, facts) else "pointwise"
+    return kind
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _products(
+    first: tuple[MatrixProduct, ...], second: tuple[MatrixProduct, ...], samples: Samples
+) -> tuple[Product, ...]:
+    return tuple(
+        Product(
+            batch=samples.affine(a.batch, b.batch),
+            m=samples.affine(a.m, b.m),
+            n=samples.affine(a.n, b.n),
+            k=samples.affine(a.k, b.k),
+        )
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _call(node: fx.Node, facts: Facts) -> Call:
+    return Call(
+        target=target_name(node),
+        arguments=tuple(_argument(argument, facts) for argument in node.args),
+        keywords=tuple((name, _argument(argument, facts)) for name, argument in node.kwargs.items()),
+        outputs=tuple(_value(result) for result in facts[node].results),
+    )
+
+
+def _argument(argument: object, facts: Facts) -> Argument:
+    if isinstance(argument, fx.Node):
+        value = facts[argument].value
+        return _value(value) if isinstance(value, torch.Tensor) else value if isinstance(value, int) else None
+    if isinstance(argument, (list, tuple)):
+        return tuple(_argument(part, facts) for part in argument)
+    return argument if isinstance(argument, (int, float, bool, str)) else None
+
+
+def _value(tensor: torch.Tensor) -> Value:
+    return Value(tuple(tensor.shape), tensor.element_size(), tensor.requires_grad)
+
+
+def _tags(node: fx.Node) -> frozenset[str]:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return frozenset()
+    tags = {str(tag).rpartition(".")[2] for tag in node.target.tags}
+    if any(result.alias_info is not None and not result.alias_info.is_write for result in node.target._schema.returns):
+        tags.add("view")
+    return frozenset(tags)

@@ -1,0 +1,89 @@
+"""The graph played on meta tensors, node by node: shapes, which values need gradients, what autograd keeps and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree
+
+from placer.tracer.cleaning import Plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A storage autograd keeps: its identity, its bytes, whether it belongs to a parameter, buffer or constant."""
+
+    storage: int
+    bytes: int
+    state: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What one node did: its results (tensors on meta, or a size), the storages of its tensors, what it kept."""
+
+    value: object
+    results: tuple[torch.Tensor, ...]
+    kept: tuple[Kept, ...]
+
+
+def played(plain: Plain, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:
+    """Every node of the graph played on `inputs` (meta tensors by name)."""
+    player = _Player(plain)
+    with torch.autograd.graph.saved_tensors_hooks(player.keep, lambda kept: kept):
+        return player.play(inputs)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's storage; valid while some tensor on it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+class _Player:
+    def __init__(self, plain: Plain):
+        self._graph = plain.graph
+        self._state = {name: _meta(tensor) for name, tensor in plain.state.items()}
+        self._own = {storage_of(tensor) for tensor in self._state.values()}
+        self._alive: list[torch.Tensor] = []
+        self._keeping: list[Kept] = []
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The hook: note what is kept."""
+        storage = storage_of(tensor)
+        # Kept tensors stay alive, so that no later storage gets the identity of an earlier one.
+        self._alive.append(tensor)
+        self._keeping.append(Kept(storage=storage, bytes=tensor.untyped_storage().nbytes(), state=storage in self._own))
+        return tensor
+
+    def play(self, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:
+        """Play all nodes in order."""
+        found: dict[fx.Node, Played] = {}
+        for node in self._graph.nodes:
+            if node.op == "output":
+                continue
+            self._keeping = []
+            value = self._value(node, inputs, found)
+            results = tuple(leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+            found[node] = Played(value=value, results=results, kept=tuple(self._keeping))
+        return found
+
+    def _value(self, node: fx.Node, inputs: dict[str, torch.Tensor], found: dict[fx.Node, Played]) -> object:
+        if node.op == "placeholder":
+            return inputs[str(node.target)]
+        if node.op == "get_attr":
+            return self._state[str(node.target)]
+        arguments = fx.map_arg(node.args, lambda argument: found[argument].value)
+        keywords = fx.map_arg(node.kwargs, lambda argument: found[argument].value)
+        return node.target(*_on_meta(arguments), **_on_meta(keywords))  # type: ignore[operator, misc]
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(torch.empty_like(tensor, device="meta"), requires_grad=tensor.requires_grad)
+    return torch.empty_like(tensor, device="meta")
+
+
+def _on_meta(arguments: object) -> object:
+    return _pytree.tree_map(lambda leaf: torch.device("meta") if isinstance(leaf, torch.device) else leaf, arguments)
