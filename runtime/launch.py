@@ -20,6 +20,8 @@ from placer.errors import ExecutionError
 
 TAIL_LINES = 60
 ENDING_SECONDS = 15.0
+# The file torchrun's lines about an ended rank come from (torch 2.13).
+TORCHRUN_SAYS = "torch/distributed/elastic/multiprocessing/api.py"
 SILENT: Callable[[str], None] = lambda line: None  # noqa: E731 (a default argument)
 
 
@@ -75,7 +77,7 @@ def launch_module(
         reader.join(ENDING_SECONDS)
     launched = Launched(exit_code=exit_code, output=_text(tail))
     if exit_code:
-        raise ExecutionError(f"{failure(launched.output)}. The last lines:\n{launched.output}")
+        raise ExecutionError(f"{failure(launched.output)}. The last lines:\n{_of_ranks(launched.output)}")
     return launched
 
 
@@ -90,6 +92,13 @@ def failure(output: str) -> str:
     if number < 0:
         return f"rank {rank.group(1)} died of {signal.Signals(-number).name}"
     return f"rank {rank.group(1)} failed with exit code {number}"
+
+
+def _of_ranks(output: str) -> str:
+    """What the ranks wrote, without torchrun's traceback of itself."""
+    lines = output.split("\n")
+    end = next((i for i, line in enumerate(lines) if TORCHRUN_SAYS in line), len(lines))
+    return "\n".join(lines[:end])
 
 
 def _command(module: Sequence[str], ranks: int) -> list[str]:

@@ -1,0 +1,109 @@
+"""Checkpoints: complete or absent, exact, and loadable under another layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from placer.errors import ExecutionError, StalePlanError, UsageError
+from placer.runtime.checkpoint import Checkpoints, Progress, State, latest
+from placer.runtime.launch import launch_module
+from placer.runtime.world import World
+
+SECONDS = 90.0
+
+
+class Numbers:
+    """A state of one tensor."""
+
+    def __init__(self, value: float, name: str = "weight") -> None:
+        self.tensor, self.name = torch.full((3,), value), name
+
+    def state_dict(self) -> State:
+        return {"model": {self.name: self.tensor}}
+
+    def load_state_dict(self, state: State) -> None:
+        model = state["model"]
+        assert isinstance(model, dict)
+        value = model[self.name]
+        assert isinstance(value, torch.Tensor)
+        self.tensor = value
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield World(rank=0, size=1, device=torch.device("cpu"))
+    dist.destroy_process_group()
+
+
+def test_a_run_goes_on_from_what_was_saved_with_its_random_state(world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f")
+    torch.manual_seed(3)
+    path = checkpoints.save(Numbers(2.0), Progress(step=5, position=11))
+    drawn = torch.rand(4)
+    loaded = Numbers(0.0)
+    assert checkpoints.resume(loaded) == Progress(step=5, position=11)
+    assert torch.equal(loaded.tensor, torch.full((3,), 2.0)) and torch.equal(torch.rand(4), drawn)
+    assert latest(tmp_path) == path
+
+
+def test_a_folder_without_checkpoints_resumes_nothing(world: World, tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "none", world, fingerprint="f").resume(Numbers(1.0)) is None
+
+
+def test_the_last_complete_one_is_taken_and_old_ones_are_removed(world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f", keep=2)
+    for step in (1, 2, 3):
+        checkpoints.save(Numbers(float(step)), Progress(step=step, position=step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    (tmp_path / "step-00000003" / "complete.json").unlink()
+    (tmp_path / ".step-00000004.partial").mkdir()
+    loaded = Numbers(0.0)
+    assert checkpoints.resume(loaded) == Progress(step=2, position=2)
+    assert loaded.tensor[0] == 2.0
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_save(world: World, tmp_path: Path) -> None:
+    (tmp_path / ".step-00000004.partial").mkdir()
+    Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(1.0), Progress(step=5, position=5))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(world: World, tmp_path: Path) -> None:
+    Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(1.0), Progress(step=1, position=1))
+    with pytest.raises(StalePlanError, match="of another model"):
+        Checkpoints(tmp_path, world, fingerprint="g").resume(Numbers(1.0))
+
+
+def test_a_checkpoint_that_lacks_a_parameter_or_is_damaged_is_refused(world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f")
+    path = checkpoints.save(Numbers(1.0), Progress(step=1, position=1))
+    with pytest.raises(UsageError, match=r"does not load.*bias"):
+        checkpoints.resume(Numbers(1.0, "bias"))
+    next(path.glob("*.distcp")).write_bytes(b"")
+    with pytest.raises(UsageError, match="does not load"):
+        checkpoints.resume(Numbers(1.0))
+
+
+def test_a_folder_that_cannot_be_written_says_so(world: World, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExecutionError, match="could not be written"):
+        Checkpoints(tmp_path / "file", world, fingerprint="f").save(Numbers(1.0), Progress(step=1, position=1))
+
+
+def test_every_layout_loads_what_every_other_saved(tmp_path: Path) -> None:
+    output = launch_module(("tests.checkpoint_ranks", "matrix", str(tmp_path)), 2, SECONDS).output
+    names = ("data", "pipeline", "sharded")
+    assert all(f"{source} -> {target}: equal" in output for source in names for target in names)
+
+
+def test_a_rank_killed_while_writing_leaves_the_older_checkpoint_as_the_last(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="rank 1 died of SIGKILL"):
+        launch_module(("tests.checkpoint_ranks", "killed", str(tmp_path)), 2, SECONDS)
+    found = latest(tmp_path)
+    assert found is not None and found.name == "step-00000001"
