@@ -1,0 +1,172 @@
+"""Executor: a plan loaded on one rank. `step(batch)` trains on a global batch and returns its loss, the same everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import distributed as dist
+
+from placer.ledger import Ledger, Seconds
+from placer.plans import Plan
+from placer.runtime.actions import Interpreter
+from placer.runtime.feed import Batch, Feed, checked, feeds, global_counts
+from placer.runtime.gradients import Gradients
+from placer.runtime.observer import Observer, Relay
+from placer.runtime.optimizers import Updater, clip_scale
+from placer.runtime.rewrite import Count
+from placer.runtime.stages import Stage
+from placer.runtime.state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What `load` puts together for one rank. labels: the labels of each loss op, from some rows of a batch."""
+
+    plan: Plan
+    rank: int
+    replica: int
+    relay: Relay
+    device: torch.device
+    stages: Mapping[int, Stage]
+    gradients: Gradients
+    updater: Updater
+    state: State
+    counts: tuple[Count, ...]
+    weights: tuple[torch.Tensor | None, ...]
+    labels: Callable[[Batch], tuple[torch.Tensor, ...]]
+
+
+class Executor:
+    """One rank of a running plan. `steps` done so far key the dropout masks; set it when resuming."""
+
+    def __init__(self, parts: Parts, interpreter: Interpreter) -> None:
+        self._parts, self._interpreter = parts, interpreter
+        self.steps = 0
+        #: Seconds of each step so far, by the wall clock of this rank.
+        self.timings: list[float] = []
+        #: Norm of the whole model's gradients in the last step, before clipping; None where nothing is clipped.
+        self.gradient_norm: float | None = None
+        self.ledger: Ledger | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan it runs."""
+        return self._parts.plan
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._parts.rank
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self._parts.device
+
+    @property
+    def stages(self) -> Mapping[int, Stage]:
+        """The stages this rank holds."""
+        return self._parts.stages
+
+    @property
+    def updater(self) -> Updater:
+        """The optimizer with what it updates."""
+        return self._parts.updater
+
+    @property
+    def recorder(self) -> Observer:
+        """What watches the steps."""
+        return self._parts.relay.target
+
+    @recorder.setter
+    def recorder(self, observer: Observer) -> None:
+        self._parts.relay.target = observer
+
+    def step(self, batch: Batch) -> float:
+        """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong batch."""
+        began = time.perf_counter()
+        loss = float(self._interpreter.train(self._feeds(batch, training=True)))
+        self.steps += 1
+        self.timings.append(time.perf_counter() - began)
+        self.ledger = self._measured(self.timings[-1])
+        return loss
+
+    def evaluate(self, batch: Batch) -> float:
+        """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""
+        self._parts.state.share_buffers()
+        return float(self._interpreter.evaluate(self._feeds(batch, training=False)))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """This rank's parameters and buffers by the model's own names: its stages', sharded ones as DTensors.
+
+        The ranks' parts together are the whole model; `full_state_dict` collects them. torch.distributed.checkpoint takes it.
+        """
+        return self._parts.state.local()
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole model's state on the CPU of every rank, under every name the model has for it (tied ones too)."""
+        return self._parts.state.full()
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing names."""
+        self._parts.state.load(state)
+        self.updater.refresh_masters()
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Use `rate` from the next step on."""
+        self.updater.set_learning_rate(rate)
+
+    def gradients(self, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
+        """The loss and the whole, unclipped gradients of a step that updates nothing but buffers; for `verify`."""
+        found: dict[str, torch.Tensor] = {}
+
+        def keep() -> None:
+            self._parts.gradients.finish()
+            found.update(self._parts.state.full_gradients())
+            self.updater.clear()
+
+        update = self._interpreter.update
+        self._interpreter.update = keep
+        try:
+            loss = float(self._interpreter.train(self._feeds(batch, training=True)))
+        finally:
+            self._interpreter.update = update
+        return loss, found
+
+    def finish_step(self) -> None:
+        """Clip and update: what the program's OptimizerStep does."""
+        limit = self.plan.settings.clip_norm
+        if limit is None:
+            self._parts.gradients.finish()
+            self.gradient_norm = None
+        else:
+            self.gradient_norm = self._parts.gradients.norm()
+        self.updater.step(clip_scale(self.gradient_norm or 0.0, limit))
+
+    def _feeds(self, batch: Batch, *, training: bool) -> tuple[Feed, ...]:
+        parts = self._parts
+        batch = checked(batch, parts.plan.graph, parts.plan.rows)
+        counts = global_counts(batch, parts.plan, parts.counts, labels=parts.labels, weights=parts.weights)
+        return feeds(
+            batch, parts.plan, parts.replica, counts=counts, step=self.steps, training=training, device=parts.device
+        )
+
+    def _measured(self, seconds: float) -> Ledger:
+        plan = self.plan
+        return Ledger(
+            step_seconds=seconds,
+            seconds=Seconds(other=seconds),
+            memory=(),
+            rows=plan.rows,
+            flops=plan.graph.forward_flops + plan.graph.backward_flops,
+            peak_flops=plan.ledger.peak_flops if plan.ledger is not None else 0.0,
+        )
+
+    def close(self) -> None:
+        """Leave the process group if `load` joined one; call it at the end of main()."""
+        if dist.is_initialized():
+            dist.barrier()
+            dist.destroy_process_group()

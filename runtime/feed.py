@@ -1,0 +1,114 @@
+"""Feed: what the executor gives its stages for one microbatch: this rank's rows of the global batch and their Mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+from placer.errors import UsageError
+from placer.graph import Graph
+from placer.plans import Plan, replica_rows
+from placer.runtime.dropout import row_keys
+from placer.runtime.losses import counted
+from placer.runtime.mode import Mode
+from placer.runtime.rewrite import Count
+
+Batch = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """A microbatch at this rank: `inputs` by `x:name`. A ghost has one row that counts nothing: a rank without rows
+    still takes part in the collectives of its stage."""
+
+    rows: int
+    inputs: dict[str, torch.Tensor]
+    mode: Mode
+    ghost: bool = False
+
+
+def checked(batch: Batch, graph: Graph, rows: int) -> Batch:
+    """The inputs of `graph` from `batch`. Raises UsageError for missing inputs and a wrong number of rows."""
+    missing = [entry.name for entry in graph.inputs if entry.name not in batch]
+    if missing:
+        raise UsageError(f"the batch lacks {', '.join(missing)}; it has {', '.join(batch) or 'nothing'}")
+    for entry in graph.inputs:
+        found = batch[entry.name].shape
+        if entry.tensor.batched and (not found or found[0] != rows):
+            raise UsageError(
+                f"the plan is for batches of {rows} rows, input {entry.name} has shape {tuple(found)}; "
+                "give the global batch on every rank, or plan again with its size"
+            )
+    return {entry.name: batch[entry.name] for entry in graph.inputs}
+
+
+def spans(plan: Plan, replica: int) -> tuple[range, ...]:
+    """For each microbatch the rows of the global batch that `replica` computes."""
+    stage = plan.stages[0]
+    starts = (0, *accumulate(plan.microbatches))
+    found = []
+    for start, rows in zip(starts, plan.microbatches, strict=False):
+        parts = replica_rows(rows, stage.shares, stage.replicas)
+        before = start + sum(parts[:replica])
+        found.append(range(before, before + parts[replica]))
+    return tuple(found)
+
+
+def sliced(batch: Batch, graph: Graph, rows: range) -> Batch:
+    """The rows `rows` of the batched inputs, the others whole."""
+    return {
+        entry.name: batch[entry.name][rows.start : rows.stop] if entry.tensor.batched else batch[entry.name]
+        for entry in graph.inputs
+    }
+
+
+def global_counts(
+    batch: Batch,
+    plan: Plan,
+    counts: tuple[Count, ...],
+    *,
+    labels: Callable[[Batch], tuple[torch.Tensor, ...]],
+    weights: tuple[torch.Tensor | None, ...],
+) -> tuple[float, ...]:
+    """What each loss op of the model divides by, over the whole batch. `labels` computes the labels of some rows.
+
+    Rows are taken slice by slice as the plan does, so that a capture for fixed sizes can be used.
+    """
+    totals = [0.0] * len(counts)
+    if not counts:
+        return ()
+    for replica in range(plan.stages[0].replicas):
+        for rows in spans(plan, replica):
+            if len(rows):
+                for index, target in enumerate(labels(sliced(batch, plan.graph, rows))):
+                    totals[index] += counted(target, counts[index].ignore_index, weights[index])
+    return tuple(totals)
+
+
+def feeds(
+    batch: Batch, plan: Plan, replica: int, *, counts: tuple[float, ...], step: int, training: bool, device: torch.device
+) -> tuple[Feed, ...]:
+    """One feed per microbatch for the ranks of `replica`."""
+    return tuple(_feed(batch, plan, rows, counts, step, training, device) for rows in spans(plan, replica))
+
+
+def _feed(
+    batch: Batch, plan: Plan, rows: range, counts: tuple[float, ...], step: int, training: bool, device: torch.device
+) -> Feed:
+    ghost = not len(rows)
+    if ghost:
+        rows = range(0, 1)
+    mode = Mode(
+        rows=len(rows),
+        global_rows=plan.rows,
+        training=training,
+        counts=counts,
+        keys=row_keys(plan.seed, step, rows.start, len(rows), device) if training else None,
+        updates=not ghost,
+    )
+    parts = sliced(batch, plan.graph, rows)
+    inputs = {f"x:{name}": tensor.to(device) for name, tensor in parts.items()}
+    return Feed(rows=0 if ghost else len(rows), inputs=inputs, mode=mode, ghost=ghost)

@@ -1,0 +1,136 @@
+"""What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the stages that share a
+parameter, and their norm over the whole model taken, each parameter counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from placer.program import Collective
+from placer.runtime.observer import Observer
+from placer.runtime.replicas import reduce_bucket
+
+Parameters = Mapping[int, Mapping[str, nn.Parameter]]  # by stage, by the model's own name
+
+
+class Gradients:
+    """The gradients of this rank's stages.
+
+    buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter.
+    counts_own: whether this rank's whole (not sharded) gradients enter the norm: only one replica's do.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        *,
+        buckets: Mapping[tuple[int, str], tuple[str, ...]],
+        shared: Mapping[str, tuple[int, ...]],
+        counts_own: bool,
+        group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
+        observer: Observer,
+    ) -> None:
+        self._parameters, self._buckets, self._shared = parameters, buckets, shared
+        self._counts_own, self._group_of, self.observer = counts_own, group_of, observer
+        self._summed: set[str] = set()
+        self._squared: torch.Tensor | None = None
+
+    def reduce(self, collective: Collective) -> None:
+        """Do one of placer's collectives on gradients."""
+        if collective.purpose == "gradients":
+            self._reduce_bucket(collective)
+        elif collective.purpose == "tied":
+            self._reduce_tied(collective)
+        else:
+            self._squared = self._local_squared()
+            self.sum_over(collective, self._squared)
+
+    def sum_over(self, collective: Collective, tensor: torch.Tensor) -> None:
+        """All-reduce `tensor` in place."""
+        dist.all_reduce(tensor, group=self._group_of(collective.ranks))
+        self._tell(collective, tensor.numel() * tensor.element_size())
+
+    def norm(self) -> float:
+        """The norm of the whole model's gradients; to be called once per step, which it ends."""
+        self._sum_local_ties()
+        squared = self._local_squared() if self._squared is None else self._squared
+        self._squared, self._summed = None, set()
+        return float(squared.sqrt())
+
+    def finish(self) -> None:
+        """End a step that needs no norm."""
+        self._sum_local_ties()
+        self._squared, self._summed = None, set()
+
+    def _reduce_bucket(self, collective: Collective) -> None:
+        named = self._parameters[collective.stage]
+        members = [named[name] for name in self._buckets[collective.stage, collective.unit] if name in named]
+        if not members:
+            return
+        size = reduce_bucket([_gradient(parameter) for parameter in members], self._group_of(collective.ranks))
+        self._tell(collective, size)
+
+    def _reduce_tied(self, collective: Collective) -> None:
+        total = self._sum_over_stages(collective.unit)
+        if total is not None:
+            self.sum_over(collective, total)
+            self._give(collective.unit, total)
+
+    def _sum_local_ties(self) -> None:
+        """Tied parameters whose holders are all on this rank have no collective."""
+        for name in self._shared:
+            if name not in self._summed:
+                total = self._sum_over_stages(name)
+                if total is not None:
+                    self._give(name, total)
+
+    def _sum_over_stages(self, name: str) -> torch.Tensor | None:
+        held = self._held(name)
+        if not held:
+            return None
+        total = _local(_gradient(held[0])).clone(memory_format=torch.contiguous_format)
+        for parameter in held[1:]:
+            total += _local(_gradient(parameter))
+        return total
+
+    def _give(self, name: str, total: torch.Tensor) -> None:
+        self._summed.add(name)
+        for parameter in self._held(name):
+            _local(_gradient(parameter)).copy_(total)
+
+    def _held(self, name: str) -> list[nn.Parameter]:
+        stages = self._shared[name]
+        return [self._parameters[s][name] for s in stages if s in self._parameters and name in self._parameters[s]]
+
+    def _local_squared(self) -> torch.Tensor:
+        """The squared norm of what this rank counts: shards always, whole gradients on one replica, tied ones once."""
+        self._sum_local_ties()
+        device = torch.device("cpu")
+        total = torch.zeros((), dtype=torch.float64)
+        for stage, named in self._parameters.items():
+            for name, parameter in named.items():
+                if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
+                    continue
+                device = parameter.device
+                if isinstance(parameter.grad, DTensor) or self._counts_own:
+                    total = total.to(device) + _local(parameter.grad).double().square().sum()
+        return total.to(device)
+
+    def _tell(self, collective: Collective, size: int) -> None:
+        self.observer.collective(replace(collective, bytes=size))
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """The gradient; zeros are put where there is none, as every rank must take part."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,65 @@
+"""Process groups of a plan: one per set of ranks that some program reduces over, made in the same order on all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+
+import torch
+from torch import distributed as dist
+
+from placer.cluster import Cluster
+from placer.errors import UsageError
+from placer.plans import Plan
+from placer.program import Collective, Program
+
+#: A hang is only noticed by a timeout; a dead peer at once.
+TIMEOUT = timedelta(seconds=60)
+
+
+def join(plan: Plan) -> int:
+    """This process's rank in the plan; joins the others under torchrun. Raises UsageError where their number differs."""
+    found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    if found != plan.world_size:
+        under = "" if dist.is_initialized() or "WORLD_SIZE" in os.environ else " (this process was not started by torchrun)"
+        raise UsageError(
+            f"the plan wants {plan.world_size} ranks, there are {found}{under}; start it with "
+            f"`torchrun --nproc-per-node {plan.world_size}`, or plan again for {found} devices"
+        )
+    if plan.world_size == 1:
+        return 0
+    if not dist.is_initialized():
+        dist.init_process_group(_backend(plan.cluster), timeout=TIMEOUT)
+    return dist.get_rank()
+
+
+def device_of(plan: Plan, rank: int) -> torch.device:
+    """The torch device of a rank: what its place in the cluster is, numbered within its node."""
+    number = plan.ranks[rank]
+    if plan.cluster.devices[number].backend == "cpu":
+        return torch.device("cpu")
+    first = plan.cluster.node_of.index(plan.cluster.node_of[number])
+    return torch.device("cuda", number - first)
+
+
+class Groups:
+    """The process groups by their ranks."""
+
+    def __init__(self, programs: Iterable[Program], more: Iterable[tuple[int, ...]] = ()) -> None:
+        wanted = {tuple(ranks) for ranks in more if len(ranks) > 1}
+        for program in programs:
+            wanted |= {e.ranks for e in program.instructions if isinstance(e, Collective) and len(e.ranks) > 1}
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        for ranks in sorted(wanted):
+            group = dist.new_group(list(ranks), timeout=TIMEOUT)
+            if isinstance(group, dist.ProcessGroup):
+                self._groups[ranks] = group
+
+    def of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        """The group of `ranks`, which this rank belongs to."""
+        return self._groups[ranks]
+
+
+def _backend(cluster: Cluster) -> str:
+    return "nccl" if all(device.backend == "cuda" for device in cluster.devices) else "gloo"

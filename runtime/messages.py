@@ -1,0 +1,95 @@
+"""Point-to-point messages of a step: sends are posted and kept until the end of the step, receives are posted when the
+program comes to them and waited for by the first computation that reads them.
+
+gloo matches by tag, so that the order of posting does not matter. NCCL ignores tags and matches by order, which the program
+keeps equal on both sides; the values of one message are posted as one batch there. The NCCL path has not been tried here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import distributed as dist
+
+from placer.program import Message
+from placer.runtime.observer import Observer
+
+# Values of one message get neighbouring tags.
+_VALUES_PER_MESSAGE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a value looks like on the way: full shape for the rows at hand, dtype, whether gradients come back."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+@dataclass(slots=True)
+class Receiving:
+    """A posted receive: `wait()` gives the tensors, one per value of `message`."""
+
+    message: Message
+    tensors: tuple[torch.Tensor, ...]
+    works: list[dist.Work]
+    observer: Observer
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        """The values, when they are here."""
+        if self.works:
+            with self.observer.during("communication"):
+                for work in self.works:
+                    work.wait()
+            self.works = []
+            self.observer.message(self.message, _sizes(self.tensors))
+        return self.tensors
+
+
+class Mailbox:
+    """Sends and receives of this rank. `device` is where tensors live."""
+
+    def __init__(self, device: torch.device, observer: Observer) -> None:
+        self._device, self.observer = device, observer
+        self._pending: list[tuple[dist.Work, torch.Tensor]] = []
+
+    def send(self, message: Message, tensors: list[torch.Tensor]) -> None:
+        """Post the values of `message`; empty ones (no rows) are not sent."""
+        whole = [tensor.detach().contiguous() for tensor in tensors]
+        works = self._post(dist.isend, message, whole)
+        self._pending += [(work, tensor) for work in works for tensor in whole]
+        if works:
+            self.observer.message(message, _sizes(tuple(whole)))
+
+    def receive(self, message: Message, shapes: list[Shape]) -> Receiving:
+        """Post the receives of `message`, whose values have `shapes`."""
+        tensors = [torch.empty(s.shape, dtype=s.dtype, device=self._device) for s in shapes]
+        works = self._post(dist.irecv, message, tensors)
+        return Receiving(message, tuple(tensors), works, self.observer)
+
+    def finish(self) -> None:
+        """Wait for everything sent."""
+        with self.observer.during("communication"):
+            for work, _ in self._pending:
+                work.wait()
+        self._pending = []
+
+    def _post(self, op: object, message: Message, tensors: list[torch.Tensor]) -> list[dist.Work]:
+        first = message.tag * _VALUES_PER_MESSAGE
+        operations = [
+            dist.P2POp(op, tensor, message.peer, tag=first + index)
+            for index, tensor in enumerate(tensors)
+            if tensor.numel()
+        ]
+        if not operations:
+            return []
+        if self._device.type == "cuda":
+            return dist.batch_isend_irecv(operations)
+        works = (entry.op(entry.tensor, entry.peer, tag=entry.tag) for entry in operations)
+        return [work for work in works if work is not None]
+
+
+def _sizes(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+    return tuple(tensor.numel() * tensor.element_size() for tensor in tensors)

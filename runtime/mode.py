@@ -1,0 +1,34 @@
+"""Mode: what one forward pass of some rows needs to know besides its values. Given to every block as an argument, so that
+a block run again in backward (recompute) or for another microbatch never reads what belongs to a different pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """One pass over `rows` of the `global_rows` rows of the batch.
+
+    counts: per loss op of the graph, the number (or weight) of elements of the global batch that count. keys: one 64-bit key per
+    row, from seed, step and the row's index in the global batch. updates: whether running statistics are to be
+    updated (not when a block is run again, not in evaluation).
+    """
+
+    rows: int
+    global_rows: int
+    training: bool
+    counts: tuple[float, ...] = ()
+    keys: torch.Tensor | None = None
+    updates: bool = True
+
+    def again(self) -> Mode:
+        """The mode of a second run of the same pass, for recompute."""
+        return replace(self, updates=False)
+
+    @property
+    def updating(self) -> bool:
+        """Whether buffers such as running means are written."""
+        return self.training and self.updates

@@ -1,0 +1,63 @@
+"""What watches a step: the executor tells an `Observer` where time goes and which communication was really done.
+
+The default one does nothing; `placer.runtime.record` and the measuring loop give their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from placer.program import Collective, Message
+from placer.runtime.measure import Category
+
+
+class Observer(Protocol):
+    """Hook points of one rank's step, called in the order things happen."""
+
+    def during(self, category: Category) -> AbstractContextManager[None]:
+        """Surrounds work of `category`; nested calls take their time out of the outer one."""
+        ...
+
+    def message(self, message: Message, sizes: tuple[int, ...]) -> None:
+        """A point-to-point transfer was posted (send) or is complete (receive); `sizes` are bytes of each value."""
+        ...
+
+    def collective(self, collective: Collective) -> None:
+        """A collective was issued; `bytes` are those really moved (of the full buffer)."""
+        ...
+
+
+class Silent:
+    """Watches nothing."""
+
+    @contextmanager
+    def during(self, category: Category) -> Iterator[None]:
+        """Does nothing around the body."""
+        yield
+
+    def message(self, message: Message, sizes: tuple[int, ...]) -> None:
+        """Ignores it."""
+
+    def collective(self, collective: Collective) -> None:
+        """Ignores it."""
+
+
+class Relay:
+    """Passes everything on to `target`, which may be exchanged while parts of the executor hold the relay."""
+
+    def __init__(self) -> None:
+        self.target: Observer = Silent()
+
+    def during(self, category: Category) -> AbstractContextManager[None]:
+        """Passes it on."""
+        return self.target.during(category)
+
+    def message(self, message: Message, sizes: tuple[int, ...]) -> None:
+        """Passes it on."""
+        self.target.message(message, sizes)
+
+    def collective(self, collective: Collective) -> None:
+        """Passes it on."""
+        self.target.collective(collective)

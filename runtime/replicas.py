@@ -1,0 +1,178 @@
+"""The replicas of a stage: how its state is held and its gradients are summed.
+
+    Whole      state on every replica; placer reduces the gradients (several stages), or there is one replica
+    Replicated the same by DistributedDataParallel: one-stage plans
+    Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps parameters
+               gathered between forward and backward
+
+Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide, FSDP2 by a
+divide factor of 1. Only the backward of a stage's last microbatch reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from placer.plans import Sharding
+from placer.program import Collective
+from placer.runtime.mode import Mode
+from placer.runtime.observer import Observer
+from placer.runtime.stages import Stage, Tensors
+
+
+class Replica(Protocol):
+    """A stage as held by this rank."""
+
+    stage: Stage
+    grouped: bool
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs."""
+        ...
+
+    def before_backward(self, last: bool) -> None:
+        """To be called before each backward; `last` says that it completes the stage's gradients."""
+        ...
+
+
+class Whole:
+    """A stage with all of its state on this rank; nothing is reduced by itself."""
+
+    grouped = False
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs."""
+        return cast(Tensors, self.stage(mode, *tensors))
+
+    def before_backward(self, last: bool) -> None:
+        """Nothing to prepare."""
+
+
+class Replicated:
+    """A stage under DistributedDataParallel, which reduces during the last backward."""
+
+    grouped = True
+
+    def __init__(
+        self, stage: Stage, group: dist.ProcessGroup, ranks: tuple[int, ...], bucket_bytes: int, observer: Observer
+    ) -> None:
+        self.stage = stage
+        self._engine = DistributedDataParallel(
+            stage,
+            process_group=group,
+            bucket_cap_mb=bucket_bytes / 2**20,
+            # Buffers are replica 0's by definition and are sent when they are read (evaluation, checkpoints).
+            broadcast_buffers=False,
+            init_sync=False,
+        )
+        self._engine.register_comm_hook(None, _summing(group, ranks, observer))
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs; DDP is armed by `before_backward`, so that forwards may run ahead (gpipe)."""
+        with self._engine.no_sync():
+            return cast(Tensors, self._engine(mode, *tensors))
+
+    def before_backward(self, last: bool) -> None:
+        """Arm the reducer before the backward that completes the gradients."""
+        self._engine.require_backward_grad_sync = last
+        if last:
+            self._engine.reducer.prepare_for_backward([])
+
+
+class Sharded:
+    """A stage under FSDP2."""
+
+    grouped = True
+
+    def __init__(self, stage: Stage, mesh: DeviceMesh, sharding: Sharding) -> None:
+        self.stage = stage
+        gives_up = sharding == "parameters"
+        for block in stage.blocks:
+            if any(True for _ in block.parameters()):
+                self._shard(block, mesh, gives_up)
+        # The root is used by several blocks: it stays gathered from forward to backward.
+        self._root = self._shard(stage, mesh, False)
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs."""
+        return cast(Tensors, self.stage(mode, *tensors))
+
+    def before_backward(self, last: bool) -> None:
+        """Scatter gradients in the last backward only."""
+        self._root.set_requires_gradient_sync(last)
+        self._root.set_is_last_backward(last)
+
+    def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
+        fully_shard(module, mesh=mesh, reshard_after_forward=gives_up)
+        sharded = cast(FSDPModule, module)
+        sharded.set_gradient_divide_factor(1.0)
+        # Without this FSDP2 uses a pre-multiplied sum, which gloo does not have.
+        sharded.set_force_sum_reduction_for_comms(True)
+        return sharded
+
+
+def replica(
+    stage: Stage,
+    *,
+    alone: bool,
+    sharding: Sharding,
+    ranks: tuple[int, ...],
+    group: dist.ProcessGroup | None,
+    bucket_bytes: int,
+    observer: Observer,
+) -> Replica:
+    """`stage` held as its plan says by `ranks` (group None: by one rank); `alone`: the plan has no other stage."""
+    if group is None:
+        return Whole(stage)
+    if sharding != "none":
+        kind = next(stage.parameters()).device.type
+        return Sharded(stage, DeviceMesh.from_group(group, kind, mesh=list(ranks)), sharding)
+    if alone:
+        return Replicated(stage, group, ranks, bucket_bytes, observer)
+    return Whole(stage)
+
+
+def reduce_bucket(gradients: list[torch.Tensor], group: dist.ProcessGroup) -> int:
+    """Sum `gradients` over the group in one all-reduce, in place; the bytes of it."""
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    offset = 0
+    for gradient in gradients:
+        gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
+        offset += gradient.numel()
+    return flat.numel() * flat.element_size()
+
+
+def _summing(
+    group: dist.ProcessGroup, ranks: tuple[int, ...], observer: Observer
+) -> Callable[[object, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        observer.collective(
+            Collective(
+                kind="all_reduce",
+                engine="ddp",
+                purpose="gradients",
+                ranks=ranks,
+                bytes=buffer.numel() * buffer.element_size(),
+                stage=0,
+                unit=f"bucket {bucket.index()}",
+            )
+        )
+        work = dist.all_reduce(buffer, group=group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    return hook
+
+

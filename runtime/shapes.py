@@ -1,0 +1,42 @@
+"""Shapes, dtypes and gradient need of the values of a captured graph for a number of rows, found by running it on fake
+tensors: what a receiver must allocate, also where autocast or a cast of the model makes the dtype differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from placer.graph import Graph
+from placer.runtime.messages import Shape
+
+
+def shapes_of(
+    module: fx.GraphModule, graph: Graph, dtypes: Mapping[str, torch.dtype], *, rows: int, autocast: bool
+) -> dict[fx.Node, Shape]:
+    """The shape of every tensor of `module` at `rows` rows; `dtypes` are those of its inputs."""
+    device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+        inputs = [
+            torch.empty(entry.tensor.shape_at(rows), dtype=dtypes[entry.name], device=device) for entry in graph.inputs
+        ]
+        player = _Player(module)
+        player.run(*inputs)
+    return player.found
+
+
+class _Player(fx.Interpreter):
+    """Notes what every node gives."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.found: dict[fx.Node, Shape] = {}
+
+    def run_node(self, n: fx.Node) -> object:
+        """Run one node and note its value."""
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            self.found[n] = Shape(tuple(map(int, value.shape)), value.dtype, bool(value.requires_grad))
+        return value

@@ -1,0 +1,185 @@
+"""Backward in two parts, for zero-bubble schedules: first the gradients of a stage's inputs, later those of its weights.
+
+The autograd graph of a stage has nodes on a path from an output to an input (the *chain*) and nodes that lead to weights
+only. The first part runs the chain and keeps, at each chain node that has a weight below it, the gradient that arrived.
+The second part starts from those kept gradients, and from outputs outside the chain. The idea is that of
+torch.distributed.pipelining (`_backward.py`), which loses outputs outside the chain and cannot detach outputs that are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.autograd.graph import GradientEdge, Node
+from torch.utils.hooks import RemovableHandle
+
+
+@dataclass(slots=True)
+class _Group:
+    """Weights whose gradients come from the same chain nodes."""
+
+    weights: list[torch.Tensor]
+    nodes: set[Node]
+
+
+@dataclass(slots=True)
+class Deferred:
+    """The second part of a backward: `run` adds the gradients of the weights to their `.grad`."""
+
+    groups: list[_Group] = field(default_factory=list)
+    arrived: dict[Node, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+    roots: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    weights: list[torch.Tensor] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Compute the gradients of the weights; the graph is released afterwards."""
+        for group in self.groups:
+            self._run_group(group)
+        if self.roots:
+            outputs, gradients = zip(*self.roots, strict=True)
+            _accumulate(self.weights, torch.autograd.grad(outputs, self.weights, gradients, allow_unused=True, retain_graph=True))
+        self.groups, self.arrived, self.roots = [], {}, []
+
+    def _run_group(self, group: _Group) -> None:
+        edges: list[GradientEdge] = []
+        gradients: list[torch.Tensor] = []
+        handles: list[RemovableHandle] = []
+        for node in group.nodes:
+            for index, gradient in enumerate(self.arrived.get(node, ())):
+                if gradient is not None:
+                    edges.append(GradientEdge(node, index))
+                    gradients.append(gradient)
+        if not edges:
+            return
+        try:
+            if len(group.nodes) > 1:
+                # A node of the group may lie below another: what reaches it again must not be counted twice.
+                handles = [node.register_prehook(_replace_by(self.arrived.get(node))) for node in group.nodes]
+            found = torch.autograd.grad(edges, group.weights, gradients, allow_unused=True, retain_graph=True)
+        finally:
+            for handle in handles:
+                handle.remove()
+        _accumulate(group.weights, found)
+
+
+def backward_inputs(
+    outputs: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    weights: Iterable[torch.Tensor],
+) -> Deferred:
+    """Set `.grad` of `inputs` (leaves that require grad) and return what is left to do for `weights`.
+
+    Without inputs the weights' gradients are computed at once: there is no chain to run ahead of them.
+    """
+    weights = [weight for weight in weights if weight.requires_grad]
+    if not inputs:
+        torch.autograd.backward(outputs, gradients)
+        return Deferred()
+    above = _edges_up([_node(output) for output in outputs])
+    chain = _closure([_node(leaf) for leaf in inputs], above)
+    deferred = Deferred(weights=weights, groups=_groups(weights, chain, above))
+    pairs = list(zip(outputs, gradients, strict=True))
+    deferred.roots = [pair for pair in pairs if _node(pair[0]) not in chain]
+    inside = [pair for pair in pairs if _node(pair[0]) in chain]
+    handles = [node.register_prehook(_keep(node, deferred.arrived)) for group in deferred.groups for node in group.nodes]
+    try:
+        if inside:
+            roots, given = zip(*inside, strict=True)
+            _accumulate(inputs, torch.autograd.grad(roots, inputs, given, retain_graph=True, allow_unused=True))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return deferred
+
+
+def _accumulate(leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        if gradient is not None:
+            leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+
+
+def _node(tensor: torch.Tensor) -> Node:
+    if tensor.grad_fn is not None:
+        return tensor.grad_fn
+    # The accumulator of a leaf is reached through any op on it.
+    with torch.enable_grad():
+        made = tensor.view_as(tensor).grad_fn
+    assert made is not None and made.next_functions[0][0] is not None
+    return made.next_functions[0][0]
+
+
+def _edges_up(roots: list[Node]) -> dict[Node, list[Node]]:
+    """For every node below `roots` the nodes directly above it."""
+    above: dict[Node, list[Node]] = {root: [] for root in roots}
+    waiting = list(above)
+    while waiting:
+        node = waiting.pop()
+        for below, _ in node.next_functions:
+            if below is not None:
+                if below not in above:
+                    above[below] = []
+                    waiting.append(below)
+                above[below].append(node)
+    return above
+
+
+def _closure(starts: list[Node], above: dict[Node, list[Node]]) -> set[Node]:
+    """`starts` and everything above them."""
+    found: set[Node] = set()
+    waiting = [node for node in starts if node in above]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += above[node]
+    return found
+
+
+def _entries(weight: torch.Tensor, chain: set[Node], above: dict[Node, list[Node]]) -> set[Node]:
+    """The chain nodes directly above the nodes that lead to `weight`."""
+    found: set[Node] = set()
+    seen: set[Node] = set()
+    waiting = [_node(weight)]
+    while waiting:
+        node = waiting.pop()
+        for higher in above.get(node, ()):
+            if higher in chain:
+                found.add(higher)
+            elif higher not in seen:
+                seen.add(higher)
+                waiting.append(higher)
+    return found
+
+
+def _groups(weights: list[torch.Tensor], chain: set[Node], above: dict[Node, list[Node]]) -> list[_Group]:
+    groups: list[_Group] = []
+    for weight in weights:
+        merged = _Group([weight], _entries(weight, chain, above))
+        if not merged.nodes:
+            continue
+        for group in [g for g in groups if g.nodes & merged.nodes]:
+            merged = _Group(group.weights + merged.weights, group.nodes | merged.nodes)
+            groups.remove(group)
+        groups.append(merged)
+    return groups
+
+
+def _keep(
+    node: Node, arrived: dict[Node, tuple[torch.Tensor | None, ...]]
+) -> Callable[[tuple[torch.Tensor, ...]], None]:
+    def hook(gradients: tuple[torch.Tensor, ...]) -> None:
+        arrived[node] = gradients
+
+    return hook
+
+
+def _replace_by(
+    saved: tuple[torch.Tensor | None, ...] | None,
+) -> Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor | None, ...] | None]:
+    def hook(gradients: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...] | None:
+        return saved
+
+    return hook

@@ -1,0 +1,157 @@
+"""A stage: a run of blocks as one nn.Module, from model inputs and received values to the values others read.
+
+    stage(mode, *tensors) -> tensors     in the order of its code's `inputs`, `consumes` and `produces`
+
+It first computes what it needs of the prologue (masks, positions, shifted labels) from the model's inputs, then its blocks in
+order. A parameter lies in the Block that reads it, or in the stage itself where several blocks do, under the model's own
+name (`own_name` strips the path before it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from placer.runtime.cut import BlockCode, Cut, put
+from placer.runtime.mode import Mode
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCode:
+    """The functions of a stage. inputs: model inputs it reads (`x:...`), consumes: values of earlier stages, produces:
+    values it returns. drops: per block the values nobody reads after it."""
+
+    prologue: BlockCode
+    blocks: tuple[BlockCode, ...]
+    inputs: tuple[str, ...]
+    consumes: tuple[str, ...]
+    produces: tuple[str, ...]
+    drops: tuple[tuple[str, ...], ...]
+
+
+def stage_code(cut: Cut, first: int, last: int, produces: Iterable[str]) -> StageCode:
+    """The code of blocks `first` to `last` (exclusive); of `produces` it returns those that exist."""
+    blocks = tuple(cut.block(index) for index in range(first, last))
+    made = {name for code in blocks for name in code.outputs}
+    read = dict.fromkeys(name for code in blocks for name in code.inputs)
+    prologue = cut.prologue(read)
+    every = dict.fromkeys((*prologue.inputs, *read))
+    returned = tuple(name for name in produces if name in made)
+    return StageCode(
+        prologue=prologue,
+        blocks=blocks,
+        inputs=tuple(name for name in every if name.startswith("x:")),
+        consumes=tuple(n for n in every if n not in made and n not in prologue.outputs and n[:2] not in ("x:", "p:")),
+        produces=returned,
+        drops=tuple(_last_reads([set(code.inputs) for code in blocks], set(returned))),
+    )
+
+
+class Block(nn.Module):
+    """The parameters of a block; it may run again in backward (recompute)."""
+
+    def __init__(self, state: Mapping[str, torch.Tensor], recompute: bool) -> None:
+        super().__init__()
+        self.own = nn.Module()
+        for name, tensor in state.items():
+            put(self.own, name, tensor)
+        self.recompute = recompute
+
+    def forward(self, mode: Mode, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
+        """The outputs of `code`; values that are None are this block's own parameters and buffers."""
+        given = tuple(
+            attribute(self.own, name[2:]) if value is None else value
+            for name, value in zip(code.inputs, values, strict=True)
+        )
+        if not self.recompute or not torch.is_grad_enabled():
+            return cast(Tensors, code.module(mode, *given))
+        passes = iter((mode,))
+
+        def run(*again: torch.Tensor) -> Tensors:
+            # checkpoint calls this once more in backward: running statistics must not move twice
+            return cast(Tensors, code.module(next(passes, mode.again()), *again))
+
+        # Nothing a block does reads the global random state: dropout is keyed.
+        return cast(Tensors, checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False))
+
+
+class Stage(nn.Module):
+    """Blocks with their parameters: `code` with the tensors `state` by name."""
+
+    def __init__(self, code: StageCode, state: Mapping[str, torch.Tensor], recompute: bool) -> None:
+        super().__init__()
+        self.code = code
+        reads = [[name[2:] for name in block.inputs if name.startswith("p:")] for block in code.blocks]
+        before = [name[2:] for name in code.prologue.inputs if name.startswith("p:")]
+        shared = _repeated([before, *reads]) | set(before)
+        self.blocks = nn.ModuleList(
+            Block({name: state[name] for name in names if name not in shared}, recompute) for names in reads
+        )
+        self.start = Block({}, False)
+        self.own = nn.Module()
+        self.shared = frozenset(shared)
+        for name in sorted(shared):
+            put(self.own, name, state[name])
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The values `produces`, from the model inputs `inputs` and the received values `consumes`."""
+        code = self.code
+        values = dict(zip((*code.inputs, *code.consumes), tensors, strict=True))
+        values.update({f"p:{name}": attribute(self.own, name) for name in self.shared})
+        _run(self.start, code.prologue, mode, values)
+        for block, body, drops in zip(self.blocks, code.blocks, code.drops, strict=True):
+            _run(cast(Block, block), body, mode, values)
+            for name in drops:
+                values.pop(name, None)
+        return tuple(values[name] for name in code.produces)
+
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """Its parameters by the model's own names."""
+        return {own_name(name): parameter for name, parameter in self.named_parameters()}
+
+    def own_buffers(self) -> dict[str, torch.Tensor]:
+        """Its buffers by the model's own names."""
+        return {own_name(name): buffer for name, buffer in self.named_buffers()}
+
+
+def own_name(name: str) -> str:
+    """The model's name of a parameter of a Stage: without `blocks.3.own.` or `own.`."""
+    return name.removeprefix("own.") if name.startswith("own.") else name.split(".own.", 1)[1]
+
+
+def attribute(owner: nn.Module, name: str) -> torch.Tensor:
+    """The tensor under a dotted name."""
+    found: object = owner
+    for part in name.split("."):
+        found = getattr(found, part)
+    return cast(torch.Tensor, found)
+
+
+def _run(block: Block, code: BlockCode, mode: Mode, values: dict[str, torch.Tensor]) -> None:
+    made = block(mode, code, *(values.get(name) for name in code.inputs))
+    values.update(zip(code.outputs, made, strict=True))
+
+
+def _repeated(reads: list[list[str]]) -> set[str]:
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for names in reads:
+        twice |= seen & set(names)
+        seen |= set(names)
+    return twice
+
+
+def _last_reads(reads: list[set[str]], kept: set[str]) -> list[tuple[str, ...]]:
+    """Per block the values nobody reads after it, so that they do not outlive their use."""
+    last: dict[str, int] = {}
+    for index, names in enumerate(reads):
+        for name in names:
+            last[name] = index
+    return [tuple(n for n, at in last.items() if at == index and n not in kept) for index in range(len(reads))]
