@@ -61,8 +61,9 @@ def catalogue_device(name: str) -> Device:
     """The catalogue's device of that name or alias. Raises UsageError with what is known."""
     known = aliases("devices")
     if name.lower() not in known:
+        like = close(name.lower(), short_names("devices"))
         raise UsageError(
-            f"{name!r} is no device of the catalogue, no cluster file and not local; {close(name.lower(), short_names('devices'))}. "
+            f"{name!r} is no device of the catalogue, no cluster file and not local; {like}. "
             "Write h100x8*4 for 4 nodes of 8, localx4, or the path of a cluster file"
         )
     key = known[name.lower()]
@@ -95,7 +96,7 @@ def _require_network(nodes: tuple[Node, ...], text: str) -> None:
 
 def _fabric(nodes: tuple[Node, ...]) -> Link:
     """A network nowhere narrower than the widest nic: the catalogue assumes full bisection."""
-    widest = max((node.nic for node in nodes if node.nic is not None), key=lambda nic: nic.bandwidth)
+    widest = max((node.nic for node in nodes if node.nic is not None), key=lambda nic: nic.bandwidth * nic.ports)
     source = "assumed: full bisection; the hop's latency is counted in the nic"
     return replace(widest, name="fabric", latency_seconds=0.0, setup_seconds=0.0, source=source)
 
@@ -159,7 +160,7 @@ def _networks() -> tuple[str, ...]:
 
 def _ports(nic: Link, ports: int) -> Link:
     """`ports` such nics side by side."""
-    return replace(nic, bandwidth=nic.bandwidth * ports, ports=nic.ports * ports)
+    return replace(nic, ports=nic.ports * ports)
 
 
 def _assumption(node: Node) -> str:

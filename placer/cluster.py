@@ -14,14 +14,17 @@ from itertools import pairwise
 from math import log
 from typing import Literal
 
+from placer.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """Something bytes cross: seconds per message and bytes/second in one direction.
 
-    `bandwidth` is nominal and of all `ports` together; one message between two devices uses one port (one NIC of a
-    node's eight, one xGMI link of a chip's seven). `share` of it is what a message achieves, `collective_share` what
-    devices achieve that all send at once (None: the same). `setup_seconds` is the fixed cost of one collective on it.
+    `bandwidth` is nominal and of ONE of the `ports`: a message between two devices uses one port (one NIC of a node's
+    eight, one xGMI link of a chip's seven), a collective all it can reach. `share` of it is what a message achieves,
+    `collective_share` what devices achieve that all send at once (None: the same). `setup_seconds` is the fixed cost
+    of one collective on it.
     """
 
     name: str
@@ -33,6 +36,10 @@ class Link:
     collective_share: float | None = None
     setup_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not (self.bandwidth > 0 and self.latency_seconds >= 0 and self.ports >= 1 and self.share > 0):
+            raise UsageError(f"link {self.name}: bandwidth, ports and share must be positive, latency not negative")
+
     @property
     def shared(self) -> float:
         """The achieved share of `bandwidth` in a collective."""
@@ -40,7 +47,7 @@ class Link:
 
     def seconds(self, size: float) -> float:
         """Seconds for one message of `size` bytes."""
-        return self.latency_seconds + size / (self.bandwidth * self.share / self.ports)
+        return self.latency_seconds + size / (self.bandwidth * self.share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +149,10 @@ class Cluster:
     levels: tuple[Level, ...] = ()
     measured: bool = False
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.groups or any(count < 1 or node.size < 1 for node, count in self.groups):
+            raise UsageError(f"cluster {self.name} has a group of zero nodes or zero devices; give at least one")
 
     @property
     def nodes(self) -> Iterator[Node]:

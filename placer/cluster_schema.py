@@ -78,7 +78,7 @@ class Entry(BaseModel):
 
 
 class LinkEntry(Entry):
-    """A link: seconds per message, bytes/second in one direction, achieved shares."""
+    """A link: seconds per message, bytes/second of one port in one direction, ports, achieved shares."""
 
     section = "links"
     name: str = ""

@@ -54,7 +54,8 @@ def _problems(document: Document, entry: ClusterEntry) -> Iterator[tuple[int, st
         for j, devices in enumerate(node.devices):
             if devices.kind not in known and devices.kind.lower() not in known:
                 field: Location = ("nodes", i, "devices", j, "kind")
-                wrong = f"{devices.kind!r} is no device of this file or the catalogue; {close(devices.kind, (*entry.devices, *short_names('devices')))}"
+                like = close(devices.kind, (*entry.devices, *short_names("devices")))
+                wrong = f"{devices.kind!r} is no device of this file or the catalogue; {like}"
                 yield document.line(field), f"{dotted(field)}: {wrong}"
         if node.size > 1 and node.link is None:
             yield here, f"nodes[{i}].link is missing: its {node.size} devices need one; add it, as in link: nvlink3"

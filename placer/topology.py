@@ -2,7 +2,7 @@
 
 In: a Cluster and device numbers. Out: effective links, achieved shares of the nominal bandwidths included:
 
-    message inside a node       latency(link), bandwidth(link) * share / ports
+    message inside a node       latency(link), bandwidth(link) * share
     message between nodes       latency(nic) + sum of latency(level); the slowest of a nic's port and every level
     collective inside a node    what k of its devices reach together: min(ports, k - 1) of the link's ports
     collective between nodes    what k devices of a node that send at once reach: the nic, then every level, / k
@@ -49,7 +49,7 @@ def link_between(cluster: Cluster, first: int, second: int) -> Link:
     a, b = cluster.node_of[first], cluster.node_of[second]
     if a == b:
         link = cluster.node_list[a].link
-        return effective(link, link.bandwidth * link.share / link.ports)
+        return effective(link, link.bandwidth * link.share)
     return _slowest(cluster, {a, b}, 1, collective=False)
 
 
@@ -85,8 +85,7 @@ def _inside(cluster: Cluster, per_node: Counter[int]) -> Link:
     for node, count in per_node.items():
         if count > 1:
             link = cluster.node_list[node].link
-            used = min(link.ports, count - 1) / link.ports
-            links.append(effective(link, link.bandwidth * link.shared * used))
+            links.append(effective(link, link.bandwidth * link.shared * min(link.ports, count - 1)))
     return min(links, key=lambda link: link.bandwidth)
 
 
@@ -109,4 +108,4 @@ def _slowest(cluster: Cluster, nodes: set[int], senders: int, *, collective: boo
 def _per_device(link: Link, senders: int, *, collective: bool) -> float:
     """What one of `senders` devices gets of a node's way out; one device alone fills one port."""
     share = link.shared if collective else link.share
-    return link.bandwidth * share * min(senders, link.ports) / link.ports / senders
+    return link.bandwidth * share * min(senders, link.ports) / senders

@@ -64,7 +64,8 @@ def validated(document: Document, model: type[Model]) -> Model:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        problems = sorted({(document.line(p["loc"]), _problem(p, model)) for p in error.errors()})
+        found = [p for p in error.errors() if p["type"] != "too_short" or p["input"] in ((), [])]
+        problems = sorted({(document.line(p["loc"]), _problem(p, model)) for p in found})
         shown = [f"{document.path}, line {line}: {problem}" for line, problem in problems[:10]]
         raise UsageError("\n".join(shown)) from None
 
@@ -124,7 +125,9 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{field} is missing; add it"
     if details["type"] == "extra_forbidden":
         return f"{field} is no field placer knows; {close(str(location[-1]), _fields_at(model, location[:-1]))}"
-    message = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "too_short":
+        return f"{field} is empty; give at least one"
+    message = details["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     given = details["input"]
     found = f" (found {given!r})" if isinstance(given, int | float | str) and str(given) not in message else ""
     return f"{field}: {message}{found}"
