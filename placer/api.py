@@ -11,29 +11,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from placer import costs
 from placer.cluster import Cluster
-from placer.errors import Infeasible, InfeasibleError
 from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.pins import parse_pins
 from placer.plans import Plan
-from placer.search import Pins, Problem
-from placer.search import strategy as strategy_named
+from placer.references import reference_of
+from placer.search import Pins, Problem, solve_with
 from placer.settings import RunSettings
 
 if TYPE_CHECKING:
-    from placer.timeline import Timeline
-    from placer.tracer import BatchSpec, LossFunction, ModelSpec
+    from placer.simulator import Timeline
+    from placer.tracer.batches import BatchLike
+    from placer.tracer.exporting import LossFunction
 
 
-def capture(
-    model: ModelSpec, *, batch: BatchSpec = None, loss_fn: LossFunction | None = None, devices: int = 1
-) -> Graph:
+def capture(model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1) -> Graph:
     """The immutable Graph of `model`: no weights, no GPU.
 
     model: an nn.Module (meta is fine), `package.module:factory`, or a Hugging Face config (object or path of its JSON).
     batch: tensors or shapes of the global batch by input name, `ROWSxLENGTH`, or None for what the model's own
-    configuration implies with one row per device. Raises CaptureError naming the source line.
+    configuration implies with one row per device. loss_fn(output, batch) where the model returns no loss itself.
+    Raises CaptureError naming the source line.
     """
     from placer import tracer
 
@@ -41,10 +41,10 @@ def capture(
 
 
 def plan(
-    model: ModelSpec,
+    model: object,
     cluster_spec: Cluster | str,
     *,
-    batch: BatchSpec = None,
+    batch: BatchLike = None,
     loss_fn: LossFunction | None = None,
     settings: RunSettings = RunSettings(),  # noqa: B008 - frozen
     strategy: str = "auto",
@@ -55,6 +55,7 @@ def plan(
     """The best plan `strategy` finds for one training step of `model` on the cluster.
 
     cluster_spec: a Cluster, a YAML path, a catalogue name with counts (`h100x8*4`), `local` or `localx4`.
+    loss_fn: as for `capture`; the ranks import it again, so it stands at the top of a module.
     budget: at most so many evaluated plans. pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`.
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
@@ -63,6 +64,7 @@ def plan(
 
     cluster = Cluster.load(cluster_spec)
     resolved = tracer.resolve(model)
+    loss = reference_of(loss_fn, "the loss") if loss_fn else ""
     graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size)
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
@@ -70,7 +72,7 @@ def plan(
         graph=graph,
         cluster=cluster,
         settings=settings,
-        model=resolved.ref,
+        model=replace(resolved.ref, loss=loss),
         rows=graph.rows,
         pins=parse_pins(pins, graph),
         seed=seed,
@@ -80,26 +82,13 @@ def plan(
 
 
 def solve(problem: Problem, strategy: str = "auto") -> Plan:
-    """The plan of one strategy for a problem, with its bound and runners-up; raises InfeasibleError."""
-    solution = strategy_named(strategy).solve(problem)
-    if isinstance(solution, Infeasible):
-        raise InfeasibleError(solution)
-    best = solution.plan
-    assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions)))
-    return replace(
-        best,
-        seed=problem.seed,
-        strategy=best.strategy or strategy,
-        bound=best.bound if solution.bound is None else solution.bound,
-        alternatives=best.alternatives or solution.alternatives,
-        assumptions=assumptions,
-    )
+    """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
+    best = solve_with(problem, strategy).plan
+    return replace(best, assumptions=tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions))))
 
 
 def estimate(plan: Plan) -> Ledger:
     """Predicted seconds and bytes of one step by the closed form: what searches compare."""
-    from placer import costs
-
     return costs.estimate(plan)
 
 

@@ -29,6 +29,7 @@ for module in (plan, explain, simulate, execute, demo, doctor, calibrate, schema
 
 def main() -> None:
     """The console script `placer`."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on configurations is not ours to print
     # A console script does not search the current folder, where the user's model lies.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

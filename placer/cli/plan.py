@@ -9,6 +9,7 @@ import typer
 from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model
 from placer.cli.output import print_result
+from placer.references import named
 from placer.report import plan_document, plan_view
 from placer.settings import Precision, RunSettings
 
@@ -23,6 +24,9 @@ def run(
     model: Model,
     cluster: ClusterSpec = "local",
     batch: Batch = None,
+    loss: Annotated[
+        str | None, typer.Option(help="package.module:function of (output, batch), for a model that returns no loss.")
+    ] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", help="Write plan.json here; - is stdout.")] = None,
     pin: Annotated[
         list[str] | None,
@@ -50,6 +54,7 @@ def run(
         model,
         cluster,
         batch=batch,
+        loss_fn=named(loss, "the loss") if loss else None,
         settings=settings,
         strategy=strategy,
         budget=budget,

@@ -47,5 +47,5 @@ def _microbatches(plan: Plan, batch: Batch) -> Iterator[tuple[Batch, float]]:
 
 def _backward(model: nn.Module, part: Batch, share: float) -> float:
     loss: torch.Tensor = model(**part).loss * share
-    loss.backward()
+    torch.autograd.backward(loss)
     return loss.item()
