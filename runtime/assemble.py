@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 import torch
 from torch import distributed as dist
@@ -14,6 +15,7 @@ from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
 from placer.program import gradient_buckets, lower, position_of, shared_parameters
+from placer.references import named
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
@@ -67,7 +69,7 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
 
 def cut_model(plan: Plan, model: nn.Module) -> Cut:
     """The captured model, ready to be cut."""
-    traced = tracer.trace(model, plan.graph)
+    traced = tracer.trace(model, plan.graph, loss_function(plan))
     shapes = shapes_of(traced.module, plan.graph, input_dtypes(plan), rows=MARKED_ROWS, autocast=False)
     return Cut(
         model=model,
@@ -77,6 +79,13 @@ def cut_model(plan: Plan, model: nn.Module) -> Cut:
         loss=plan.graph.loss.value,
         shapes={node: found.shape for node, found in shapes.items()},
     )
+
+
+def loss_function(plan: Plan) -> Callable[[object, dict[str, torch.Tensor]], torch.Tensor] | None:
+    """The loss the plan was made with; None where the model's output holds it."""
+    if not plan.model.loss:
+        return None
+    return cast(Callable[[object, dict[str, torch.Tensor]], torch.Tensor], named(plan.model.loss, "the loss"))
 
 
 def input_dtypes(plan: Plan) -> dict[str, torch.dtype]:
