@@ -1,0 +1,80 @@
+"""The README's commands and examples are the ones that work."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import placer
+
+
+def blocks(checkout: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (checkout / "README.md").read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture
+def desk(checkout: Path, tmp_path: Path) -> Path:
+    """An empty folder with the examples in it."""
+    (tmp_path / "examples").symlink_to(checkout / "examples")
+    return tmp_path
+
+
+def shell(command: str, folder: Path) -> str:
+    """What bash prints for a command that must succeed, with this interpreter's commands first on the PATH."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_two_commands_set_up_everything_themselves(checkout: Path):
+    demo, tests = (command for command in blocks(checkout, "bash") if "python3 -m venv" in command)
+    assert demo.startswith("python3 -m venv .venv && ") and demo.endswith(".venv/bin/placer demo\n")
+    assert tests.startswith("python3 -m venv .venv && ") and tests.endswith(".venv/bin/python -m pytest\n")
+
+
+def test_the_python_example_runs(checkout: Path, desk: Path):
+    (example,) = blocks(checkout, "python")
+    (desk / "example.py").write_text(example)
+    printed = shell("python example.py", desk)
+    assert "predicted step" in printed
+    assert placer.Plan.load(desk / "plan.json").rows == 8
+
+
+def test_the_shell_example_runs(checkout: Path, desk: Path):
+    (example,) = (command for command in blocks(checkout, "bash") if "placer verify" in command)
+    printed = shell(example, desk)
+    assert "predicted beside measured" in printed
+    assert (desk / "trace.json").is_file()
+    assert len((desk / "log.jsonl").read_text().splitlines()) >= 20
+
+
+def test_the_training_loop_of_ones_own_runs(desk: Path):
+    shell("placer plan examples.gpt:build --cluster localx2 --batch 8x128 --pin pipeline=2 -o plan.json", desk)
+    printed = shell("torchrun --nproc-per-node 2 examples/own_loop.py plan.json", desk)
+    assert len(re.findall(r"step 2 loss \d", printed)) == 2
+
+
+def test_the_cluster_file_is_the_example(checkout: Path):
+    (written,) = blocks(checkout, "yaml")
+    assert written == (checkout / "examples" / "cluster.yaml").read_text()
+    assert placer.Cluster.load(str(checkout / "examples" / "cluster.yaml")).size == 20
+
+
+def test_the_rooms_the_readme_names_are_there(checkout: Path):
+    named = re.findall(r"`((?:placer|strategies|runtime|tests)/[\w/.]*)`", (checkout / "README.md").read_text())
+    assert len(named) > 10
+    missing = [name for name in named if not (checkout / name).exists()]
+    assert not missing
