@@ -11,11 +11,10 @@ import torch
 from torch import distributed as dist
 from torch import fx, nn
 
-from placer import legality, tracer
+from placer import legality, references, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
 from placer.program import gradient_buckets, lower, position_of, shared_parameters
-from placer.references import named
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
@@ -85,7 +84,7 @@ def loss_function(plan: Plan) -> Callable[[object, dict[str, torch.Tensor]], tor
     """The loss the plan was made with; None where the model's output holds it."""
     if not plan.model.loss:
         return None
-    return cast(Callable[[object, dict[str, torch.Tensor]], torch.Tensor], named(plan.model.loss, "the loss"))
+    return cast(Callable[[object, dict[str, torch.Tensor]], torch.Tensor], references.named(plan.model.loss, "the loss"))
 
 
 def input_dtypes(plan: Plan) -> dict[str, torch.dtype]:
