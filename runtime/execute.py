@@ -1,0 +1,186 @@
+"""execute(plan, options): train under torchrun as the plan says. Every rank calls it and gets the same RunReport.
+
+    plan + options -> checks -> process group -> executor + data -> [resume] -> steps -> RunReport
+
+A step is: a batch by its position, the learning rate of the step, `executor.step`, the log. The global batch is
+the same on every rank; so are the losses, and with them every decision (to stop, to evaluate, to save).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+
+from placer.errors import ExecutionError
+from placer.plans import Plan
+from placer.runtime import load
+from placer.runtime.checkpoint import Checkpoints, Progress
+from placer.runtime.data import Data, open_data
+from placer.runtime.executor import Executor
+from placer.runtime.logs import Logs, open_logs
+from placer.runtime.measured import Measurement, plan_flops, plan_peak_flops, tokens_per_row
+from placer.runtime.run_report import Evaluation, ExecuteOptions, RunReport
+from placer.runtime.schedule_lr import LearningRate
+from placer.runtime.training_state import TrainingState
+from placer.runtime.trust import require_runnable
+from placer.runtime.world import World, joined
+
+
+def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
+    """Run `options.steps` steps of `plan`, going on from the last complete checkpoint where there is one.
+
+    Raises UsageError outside torchrun or with the wrong number of ranks, StalePlanError for another model or version,
+    ExecutionError where a rank dies, hangs, or the loss is not a number.
+    """
+    with joined(plan, plan_path=options.plan_path, timeout_seconds=options.timeout_seconds) as world:
+        for warning in require_runnable(plan):
+            if world.first:
+                print(f"placer: {warning}", file=sys.stderr)
+        report = _prepared(plan, options, world).run()
+        if options.report and world.first:
+            report.save(options.report)
+        return report
+
+
+def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
+    """Everything a run needs, its state restored from the last complete checkpoint."""
+    data = open_data(options.data, plan.graph, rows=plan.rows, seed=options.seed, tokenizer=options.tokenizer)
+    quiet = not world.first
+    logs = open_logs(
+        jsonl="" if quiet else options.log,
+        tensorboard="" if quiet else options.tensorboard,
+        steps=options.steps,
+        progress=options.progress and not quiet,
+    )
+    measurement = Measurement(plan, world.device, world.rank)
+    executor = load(plan)
+    executor.recorder = measurement
+    state = TrainingState(executor)
+    checkpoints = _checkpoints(plan, options, world)
+    found = checkpoints.resume(state) if checkpoints else None
+    start = found or Progress(step=0, position=0)
+    executor.steps = start.step
+    return _Run(
+        plan=plan,
+        options=options,
+        executor=executor,
+        state=state,
+        data=data,
+        logs=logs,
+        measurement=measurement,
+        rates=LearningRate(
+            peak=plan.settings.learning_rate,
+            steps=options.steps,
+            decay=options.decay,
+            warmup_steps=options.warmup_steps,
+            final=options.final_rate,
+        ),
+        checkpoints=checkpoints,
+        start=start,
+    )
+
+
+def _checkpoints(plan: Plan, options: ExecuteOptions, world: World) -> Checkpoints | None:
+    if not options.checkpoint:
+        return None
+    return Checkpoints(options.checkpoint, world, fingerprint=plan.model.fingerprint, keep=options.keep)
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """The loop and what it has gathered so far."""
+
+    plan: Plan
+    options: ExecuteOptions
+    executor: Executor
+    state: TrainingState
+    data: Data
+    logs: Logs
+    measurement: Measurement
+    rates: LearningRate
+    checkpoints: Checkpoints | None
+    start: Progress
+    losses: list[float] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    saved: str = ""
+
+    def run(self) -> RunReport:
+        """All steps that are left."""
+        try:
+            if self.start.step:
+                self.logs.write("resumed", self.start.step, {"position": self.start.position})
+            for done in range(self.start.step, self.options.steps):
+                self._step(done)
+                self._after(done + 1)
+            return self._report()
+        finally:
+            self.logs.close()
+
+    def _position(self, step: int) -> int:
+        """Batches trained on before `step`; one per step since the checkpoint."""
+        return self.start.position + step - self.start.step
+
+    def _step(self, step: int) -> None:
+        began = time.perf_counter()
+        rate = self.rates.at(step)
+        self.executor.set_learning_rate(rate)
+        with self.measurement.step(step - self.start.step, self.state):
+            with self.measurement.during("data"):
+                batch = self.data.batch(self._position(step))
+            loss = self.executor.step(batch)
+        seconds = time.perf_counter() - began
+        if not math.isfinite(loss):
+            raise ExecutionError(
+                f"the loss of step {step + 1} is {loss}; the weights are spoilt. Lower the learning rate ({rate:g}), "
+                "or start again from the last checkpoint with other data"
+            )
+        self.losses.append(loss)
+        self.step_seconds.append(seconds)
+        self.logs.write("step", step + 1, {"loss": loss, "learning_rate": rate, **self._speed(seconds)})
+
+    def _speed(self, seconds: float) -> dict[str, float]:
+        """Step seconds, rows and tokens per second, MFU where the devices' rate is known."""
+        shown = {"step_seconds": seconds, "rows_per_second": self.plan.rows / seconds}
+        tokens, peak = tokens_per_row(self.plan), plan_peak_flops(self.plan)
+        if tokens:
+            shown["tokens_per_second"] = self.plan.rows * tokens / seconds
+        if peak:
+            shown["mfu"] = plan_flops(self.plan) / seconds / peak
+        return shown
+
+    def _after(self, done: int) -> None:
+        """Evaluation and checkpoint due after `done` steps."""
+        options = self.options
+        if options.eval_every and done % options.eval_every == 0:
+            self._evaluate(done)
+        last = done == options.steps
+        due = options.checkpoint_every and done % options.checkpoint_every == 0
+        if self.checkpoints and (due or last):
+            began = time.perf_counter()
+            progress = Progress(step=done, position=self._position(done))
+            self.saved = str(self.checkpoints.save(self.state, progress))
+            self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})
+
+    def _evaluate(self, done: int) -> None:
+        batches = range(self.options.eval_batches)
+        loss = sum(self.executor.evaluate(self.data.held_out(index)) for index in batches) / len(batches)
+        self.evaluations.append(Evaluation(step=done, loss=loss))
+        self.logs.write("evaluation", done, {"loss": loss})
+
+    def _report(self) -> RunReport:
+        return RunReport(
+            ranks=self.plan.world_size,
+            data=self.data.name,
+            first_step=self.start.step,
+            losses=tuple(self.losses),
+            step_seconds=tuple(self.step_seconds),
+            rows=self.plan.rows,
+            tokens_per_row=tokens_per_row(self.plan),
+            evaluations=tuple(self.evaluations),
+            predicted=self.plan.ledger,
+            measured=self.measurement.ledger(tuple(self.step_seconds)),
+            checkpoint=self.saved,
+        )

@@ -1,0 +1,90 @@
+"""What a checkpoint holds of an executor: parameters, buffers, float32 masters, optimizer state, by the model's names.
+
+    model/NAME            the parameter or buffer
+    masters/NAME          its float32 master, where it has 16 bits
+    optimizer/NAME/KEY    the optimizer's state of it (`exp_avg`, `step`, ...)
+
+Each rank gives its own part, sharded tensors as DTensors; torch.distributed.checkpoint makes one whole of them.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from placer.runtime.checkpoint import State
+from placer.runtime.executor import Executor
+from placer.runtime.measured import Held
+from placer.runtime.optimizers import Updater
+
+
+class TrainingState:
+    """The state of one rank's executor, as `Checkpoints` saves and loads it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def state_dict(self) -> State:
+        """This rank's part. An optimizer that has not stepped yet is given the state of a step that changed nothing."""
+        updater = self._executor.updater
+        _require_optimizer_state(updater)
+        return {
+            "model": dict(self._executor.state_dict()),
+            # A copy: loading the model sets the masters from the weights, which have fewer bits.
+            "masters": {_own(name): master.detach().clone() for name, master in updater.masters.items()},
+            "optimizer": {
+                _own(name): dict(_optimizer_state(updater, tensor)) for name, tensor in updater.updated.items()
+            },
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` gave, here or under another plan."""
+        updater = self._executor.updater
+        model, masters, optimizer = (cast(State, state[part]) for part in ("model", "masters", "optimizer"))
+        self._executor.load_state_dict(cast("dict[str, torch.Tensor]", model))
+        with torch.no_grad():
+            for name, master in updater.masters.items():
+                master.copy_(cast(torch.Tensor, masters[_own(name)]))
+        for name, tensor in updater.updated.items():
+            for key, value in cast(State, optimizer[_own(name)]).items():
+                assert updater.optimizer is not None
+                updater.optimizer.state[tensor][key] = value
+
+    @property
+    def held(self) -> Held:
+        """The tensors of this rank by category."""
+        stages, updater = self._executor.stages.values(), self._executor.updater
+        states = (_optimizer_state(updater, tensor).values() for tensor in updater.updated.values())
+        return Held(
+            parameters=tuple(p for stage in stages for p in stage.own_parameters().values()),
+            buffers=tuple(b for stage in stages for b in stage.own_buffers().values()),
+            optimizer=(*updater.masters.values(), *(tensor for state in states for tensor in state.values())),
+        )
+
+
+def _own(name: str) -> str:
+    """The model's name; a second copy of a tied parameter on the same rank is `name@stage`, and has the same state."""
+    return name.split("@")[0]
+
+
+def _optimizer_state(updater: Updater, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors of the optimizer's state of one parameter."""
+    state = updater.optimizer.state.get(tensor, {}) if updater.optimizer is not None else {}
+    return {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def _require_optimizer_state(updater: Updater) -> None:
+    """Make the state of an optimizer that has never stepped, by a step with zero gradients and learning rate zero."""
+    optimizer = updater.optimizer
+    if optimizer is None or optimizer.state:
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for parameter in updater.updated.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    updater.clear()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
