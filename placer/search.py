@@ -12,8 +12,10 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from placer.cluster import Cluster
+from placer.costs import estimate
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.graph import Graph
+from placer.legality import check
 from placer.plans import Alternative, ModelRef, Plan
 from placer.settings import RunSettings
 
@@ -108,9 +110,6 @@ def solve_with(problem: Problem, name: str) -> Solution:
 
 def judged(problem: Problem, found: Solution, name: str) -> Solution:
     """`found` with its plan completed by ledger, bound and runners-up; raises StrategyError for a false claim."""
-    from placer.costs import estimate
-    from placer.legality import check
-
     plan, ledger = found.plan, estimate(found.plan)
     complaints = [*_foreign(plan, problem), *broken_pins(plan, problem.pins), *(v.message for v in check(plan))]
     claimed = ledger.step_seconds if plan.ledger is None else plan.ledger.step_seconds

@@ -9,9 +9,9 @@ The space, stated once:
     virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty
-    microbatches of r rows per replica (r * d rows each, the last one the rest), r = 1 .. rows/d; beyond `MANY_ROWS`
-        rows per replica r divides them or is a power of two
-    sharding: one choice for the whole plan; sharded only where d > 1
+    microbatches of R rows, the last one the rest, each with a row for every replica; in a batch of more than
+        `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
+    sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
     recompute: per stage
 """
 
@@ -24,6 +24,7 @@ from typing import get_args
 
 from placer.errors import UsageError
 from placer.plans import Plan, ScheduleName, Sharding, Stage
+from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
 
 MANY_DEVICES = 32
@@ -78,8 +79,8 @@ def outlines(problem: Problem) -> Iterator[Outline]:
     for positions in position_counts(problem):
         for replicas in replica_counts(problem, positions):
             for microbatch in microbatch_rows(problem, replicas):
-                for schedule, virtual in schedules(problem, positions, -(-problem.rows // microbatch)):
-                    for sharding in shardings(problem.pins, replicas):
+                for schedule, virtual in schedules(problem, positions):
+                    for sharding in shardings(problem.pins, replicas, schedule):
                         yield Outline(
                             positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
                             microbatch=microbatch, schedule=schedule, sharding=sharding,
@@ -123,38 +124,36 @@ def replica_counts(problem: Problem, positions: int) -> tuple[int, ...]:
 
 
 def microbatch_rows(problem: Problem, replicas: int) -> tuple[int, ...]:
-    """Allowed rows of a (full) microbatch over `replicas` replicas, ascending."""
+    """Allowed rows of a (full) microbatch over `replicas` replicas, ascending; every replica has a row of each one."""
     rows, pinned = problem.rows, problem.pins.microbatches
     if whole_batch(problem):
         return (rows,)
-    found = {min(rows, replicas * each) for each in _rows_each(-(-rows // replicas))}
-    if pinned is not None:
-        found = {r for r in (*found, -(-rows // pinned)) if r >= replicas and -(-rows // r) == pinned}
-    return tuple(sorted(found))
+    found = range(replicas, rows + 1) if rows <= MANY_ROWS or pinned else _likely_rows(rows, replicas)
+    counted = (r for r in found if pinned in (None, -(-rows // r)))
+    return tuple(r for r in counted if rows % r == 0 or rows % r >= replicas)
 
 
-def _rows_each(most: int) -> tuple[int, ...]:
-    if most <= MANY_ROWS:
-        return tuple(range(1, most + 1))
-    return tuple(sorted({*divisors(most), *powers_of_two(most)}))
+def _likely_rows(rows: int, replicas: int) -> tuple[int, ...]:
+    most = rows // replicas
+    return tuple(sorted({rows, *(replicas * each for each in (*divisors(most), *powers_of_two(most)))}))
 
 
-def schedules(problem: Problem, positions: int, count: int) -> tuple[tuple[ScheduleName, int], ...]:
-    """Allowed (schedule, virtual stages per position) of `positions` positions and `count` microbatches."""
+def schedules(problem: Problem, positions: int) -> tuple[tuple[ScheduleName, int], ...]:
+    """Allowed (schedule, virtual stages per position) of `positions` positions."""
     pinned = problem.pins.schedule
     if positions == 1:
         one = "1f1b" if pinned is None else pinned
         return () if one == "interleaved" else ((schedule_name(one), 1),)
     most = min(MOST_VIRTUAL, len(problem.graph.blocks) // positions)
-    looping = range(2, most + 1) if count % positions == 0 else range(0)
     found: list[tuple[ScheduleName, int]] = [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1)]
-    found += [("interleaved", virtual) for virtual in looping]
+    found += [("interleaved", virtual) for virtual in range(2, most + 1)]
     return tuple(choice for choice in found if pinned in (None, choice[0]))
 
 
-def shardings(pins: Pins, replicas: int) -> tuple[Sharding, ...]:
-    """Allowed ways to keep the state of `replicas` replicas."""
-    free: tuple[Sharding, ...] = ("none", "gradients", "parameters") if replicas > 1 else ("none",)
+def shardings(pins: Pins, replicas: int, schedule: ScheduleName) -> tuple[Sharding, ...]:
+    """Allowed ways to keep the state of `replicas` replicas under `schedule`."""
+    whole = replicas > 1 and schedule not in SPLIT_BACKWARD
+    free: tuple[Sharding, ...] = ("none", "gradients", "parameters") if whole else ("none",)
     return tuple(sharding for sharding in free if pins.shard in (None, sharding))
 
 
@@ -247,6 +246,8 @@ def _schedule_contradictions(problem: Problem) -> Iterator[str]:
             )
     if pins.shard not in (None, "none") and pins.data == 1:
         yield f"pins shard={pins.shard} and data=1 contradict: state is sharded over replicas"
+    if pins.shard not in (None, "none") and pins.schedule in SPLIT_BACKWARD:
+        yield f"pins shard={pins.shard} and schedule={pins.schedule} contradict: sharded state needs whole backwards"
     fixed = {"full": True, "none": False}.get(problem.settings.recompute)
     if None not in (fixed, pins.recompute) and fixed != pins.recompute:
         yield f"pin recompute={str(pins.recompute).lower()} contradicts the setting recompute={problem.settings.recompute}"

@@ -1,0 +1,164 @@
+"""What one would do without a planner: one device, data parallel, sharded data parallel, an even pipeline split.
+
+Each proposes layouts in the order a practitioner would try them (largest microbatch first, recompute only when nothing
+fits without) and takes the first legal one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import accumulate
+
+from placer.costs import Costs
+from placer.errors import Infeasible
+from placer.plans import Plan, Sharding, replica_rows
+from placer.search import Problem, Solution
+from placer.strategies.judging import Judged, judge
+from placer.strategies.space import (
+    Outline,
+    microbatch_rows,
+    pinned_stage,
+    plan_of,
+    position_counts,
+    recomputes,
+    replica_counts,
+    require_pins,
+    schedules,
+    shardings,
+    stage_allowed,
+)
+
+# Microbatches per position at which the bubble is small: Huang et al., GPipe, 2019, section 2.3 ("M >= 4 x K").
+MICROBATCHES_PER_POSITION = 4
+
+
+class Baseline(ABC):
+    """Takes the first legal plan of `candidates`, each a group of plans of which the fastest counts."""
+
+    name: str
+    exact = False
+
+    @abstractmethod
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Plans in the order they would be tried; those of one tuple are equally natural."""
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The first legal candidate. Raises UsageError for contradicting pins."""
+        require_pins(problem)
+        evaluations, last = 0, None
+        for group in self.candidates(problem):
+            verdicts = [judge(plan) for plan in group]
+            evaluations += len(verdicts)
+            legal = [verdict for verdict in verdicts if verdict.legal]
+            if legal:
+                return Solution(plan=min(legal, key=_order).plan, evaluations=evaluations)
+            last = verdicts[-1]
+        return self._infeasible(last)
+
+    def _infeasible(self, last: Judged | None) -> Infeasible:
+        if last is None:
+            return Infeasible(binding=f"pins or cluster leave no plan of the kind {self.name}")
+        return Infeasible(binding=last.complaint, advice="Try the strategy auto")
+
+
+class SingleDevice(Baseline):
+    """Everything on device 0."""
+
+    name = "single"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Microbatches from the whole batch down."""
+        return _replicated(problem, "none", most=1)
+
+
+class DataParallel(Baseline):
+    """A replica on every device."""
+
+    name = "data"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Microbatches from the whole batch down."""
+        return _replicated(problem, "none")
+
+
+class ShardedDataParallel(Baseline):
+    """A replica on every device, parameters, gradients and optimizer state divided among them."""
+
+    name = "sharded"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Microbatches from the whole batch down."""
+        return _replicated(problem, "parameters")
+
+
+class EvenPipeline(Baseline):
+    """As many positions as devices (or blocks), equal stages by count of blocks or by their cost, 1F1B."""
+
+    name = "even"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """At least `MICROBATCHES_PER_POSITION` microbatches a position where the batch has the rows; then any number."""
+        for positions in sorted(position_counts(problem), reverse=True)[:1]:
+            replicas = max(replica_counts(problem, positions), default=0)
+            sizes = sorted(microbatch_rows(problem, replicas), reverse=True) if replicas else []
+            enough = [r for r in sizes if -(-problem.rows // r) >= MICROBATCHES_PER_POSITION * positions]
+            for recompute in recomputes(problem):
+                for rows in [*enough, *(r for r in reversed(sizes) if r not in enough)]:
+                    for schedule, virtual in schedules(problem, positions)[:1]:
+                        for state in shardings(problem.pins, replicas, schedule)[:1]:
+                            outline = Outline(
+                                positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
+                                microbatch=rows, schedule=schedule, sharding=state,
+                            )  # fmt: skip
+                            yield tuple(_even_plans(problem, outline, recompute))
+
+
+def _order(verdict: Judged) -> tuple[float, int, int, int, str]:
+    return verdict.order
+
+
+def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -> Iterator[tuple[Plan, ...]]:
+    """One position with as many replicas as allowed."""
+    counts = (
+        [d for d in replica_counts(problem, 1) if most is None or d <= most] if 1 in position_counts(problem) else []
+    )
+    for replicas in counts[-1:]:
+        for recompute in recomputes(problem):
+            for rows in sorted(microbatch_rows(problem, replicas), reverse=True):
+                for schedule, _ in schedules(problem, 1):
+                    for state in {sharding} & set(shardings(problem.pins, replicas, schedule)):
+                        outline = Outline(
+                            positions=1, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
+                            schedule=schedule, sharding=state,
+                        )  # fmt: skip
+                        yield (plan_of(problem, outline, (), (recompute,)),)
+
+
+def _even_plans(problem: Problem, outline: Outline, recompute: bool) -> Iterator[Plan]:
+    """Cuts even by count and by cost, where the pinned blocks allow them."""
+    pinned = pinned_stage(problem)
+    weights = _block_seconds(problem, outline)
+    for cuts in dict.fromkeys((even_cuts([1.0] * len(weights), outline.stages), even_cuts(weights, outline.stages))):
+        edges = (0, *cuts, len(weights))
+        if all(stage_allowed(pinned, s, edges[s], edges[s + 1]) for s in range(outline.stages)):
+            yield plan_of(problem, outline, cuts, (recompute,) * outline.stages)
+
+
+def even_cuts(weights: list[float], stages: int) -> tuple[int, ...]:
+    """Where to cut for `stages` non-empty runs whose weights end nearest to equal shares of the total."""
+    sums = [0.0, *accumulate(weights)]
+    cuts: list[int] = []
+    for stage in range(1, stages):
+        low, high = (cuts[-1] if cuts else 0) + 1, len(weights) - (stages - stage)
+        wanted = sums[-1] * stage / stages
+        cuts.append(min(range(low, high + 1), key=lambda cut: (abs(sums[cut] - wanted), cut)))
+    return tuple(cuts)
+
+
+def _block_seconds(problem: Problem, outline: Outline) -> list[float]:
+    """Forward and backward seconds of each block by itself, on device 0, for one microbatch."""
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    rows = max(replica_rows(outline.microbatch, (), outline.replicas))
+    each = (costs.stage(b, b + 1, device=0, rows=rows) for b in range(len(problem.graph.blocks)))
+    return [seconds.forward + seconds.backward for seconds in each]

@@ -1,0 +1,110 @@
+"""Every plan of a small problem, judged by legality and estimate alone: the oracle the exact strategies are held to.
+
+In: a Problem of at most `MOST_PLANS` plans. Out: the plan of the smallest estimate; its bound is that estimate. The
+enumeration is its own: it shares no code with `space` or `stages`, so that a mistake there cannot hide here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from placer.costs import estimate
+from placer.errors import Infeasible, UsageError
+from placer.ledger import Ledger
+from placer.legality import check
+from placer.plans import Plan, ScheduleName, Sharding, Stage
+from placer.search import Problem, Solution, broken_pins
+
+# About a minute of estimates on one core.
+MOST_PLANS = 100_000
+DEEPEST_LOOP = 4
+ONE_STAGE_SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
+SHARDINGS: tuple[Sharding, ...] = ("none", "gradients", "parameters")
+
+
+class Exhaustive:
+    """Enumerates, estimates, sorts; the first legal plan is the best one."""
+
+    name = "exhaustive"
+    exact = True
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan of the whole space. Raises UsageError for more than `MOST_PLANS` plans."""
+        plans = list(itertools.islice(every_plan(problem), MOST_PLANS + 1))
+        if len(plans) > MOST_PLANS:
+            raise UsageError(
+                f"exhaustive search was asked for {len(problem.graph.blocks)} blocks on {problem.cluster.size} devices: "
+                f"more than {MOST_PLANS} plans; use the strategy stages, or pin some choices"
+            )
+        judged = sorted(((estimate(plan), index) for index, plan in enumerate(plans)), key=_order)
+        for ledger, index in judged:
+            if not check(plans[index]):
+                return Solution(plan=plans[index], bound=ledger.step_seconds, evaluations=len(plans))
+        return _infeasible(problem, plans)
+
+
+def every_plan(problem: Problem) -> Iterator[Plan]:
+    """Every plan the pins allow, legal or not."""
+    for stages, schedule in _layouts(problem):
+        for microbatches in _microbatches(problem.rows):
+            plan = Plan(
+                model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings,
+                stages=stages, schedule=schedule, microbatches=microbatches, seed=problem.seed,
+            )  # fmt: skip
+            if not broken_pins(plan, problem.pins):
+                yield plan
+
+
+def _layouts(problem: Problem) -> Iterator[tuple[tuple[Stage, ...], ScheduleName]]:
+    blocks, devices = len(problem.graph.blocks), problem.cluster.size
+    for positions in range(1, min(blocks, devices) + 1):
+        for replicas in range(1, min(devices // positions, problem.rows) + 1):
+            for loops in range(1, DEEPEST_LOOP + 1 if positions > 1 else 2):
+                for sharding in SHARDINGS if replicas > 1 else SHARDINGS[:1]:
+                    for edges in itertools.combinations(range(1, blocks), positions * loops - 1):
+                        for recompute in _recomputes(problem, positions * loops):
+                            stages = _stages((0, *edges, blocks), positions, replicas, sharding, recompute)
+                            names = ONE_STAGE_SCHEDULES if loops == 1 else ("interleaved",)
+                            yield from ((stages, name) for name in names)
+
+
+def _stages(
+    edges: tuple[int, ...], positions: int, replicas: int, sharding: Sharding, recompute: tuple[bool, ...]
+) -> tuple[Stage, ...]:
+    first = [(s % positions) * replicas for s in range(len(edges) - 1)]
+    return tuple(
+        Stage(
+            first=edges[s], last=edges[s + 1], devices=tuple(range(first[s], first[s] + replicas)),
+            sharding=sharding, recompute=recompute[s],
+        )
+        for s in range(len(edges) - 1)
+    )  # fmt: skip
+
+
+def _recomputes(problem: Problem, stages: int) -> Iterator[tuple[bool, ...]]:
+    allowed = {"auto": (False, True), "none": (False,), "full": (True,)}[problem.settings.recompute]
+    return itertools.product(allowed, repeat=stages)
+
+
+def _microbatches(rows: int) -> Iterator[tuple[int, ...]]:
+    """Equal microbatches and a smaller last one."""
+    for size in range(1, rows + 1):
+        full, rest = divmod(rows, size)
+        yield (size,) * full + ((rest,) if rest else ())
+
+
+def _order(entry: tuple[Ledger, int]) -> tuple[float, int]:
+    ledger, index = entry
+    return ledger.step_seconds, index
+
+
+def _infeasible(problem: Problem, plans: list[Plan]) -> Infeasible:
+    if not plans:
+        return Infeasible(binding="pins: no plan honours all of them", advice="Drop one of the pins")
+    found = [check(plan) for plan in plans]
+    fewest = min(range(len(plans)), key=lambda i: (len(found[i]), i))
+    return Infeasible(
+        binding="; ".join(violation.message for violation in found[fewest]),
+        advice=f"Each of the {len(plans)} plans breaks a rule; this one breaks the fewest",
+    )

@@ -1,0 +1,48 @@
+"""A plan with its verdict: the estimate of `costs` and the violations of `legality`, never a strategy's own numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from placer.costs import estimate
+from placer.ledger import Ledger
+from placer.legality import Violation, check
+from placer.plans import Plan
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """`plan` carries its ledger; it is legal where `violations` is empty."""
+
+    plan: Plan
+    ledger: Ledger
+    violations: tuple[Violation, ...]
+
+    @property
+    def legal(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.violations
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds of a step."""
+        return self.ledger.step_seconds
+
+    @property
+    def order(self) -> tuple[float, int, int, int, str]:
+        """What plans are compared by: seconds first, then the simpler one, then its own text."""
+        plan = self.plan
+        return self.seconds, plan.world_size, len(plan.stages), len(plan.microbatches), repr(plan.stages)
+
+    @property
+    def complaint(self) -> str:
+        """The broken rules in words."""
+        return "; ".join(dict.fromkeys(violation.message for violation in self.violations))
+
+
+def judge(plan: Plan) -> Judged:
+    """The verdict on `plan`."""
+    ledger = estimate(plan)
+    return Judged(plan=replace(plan, ledger=ledger), ledger=ledger, violations=tuple(check(plan)))

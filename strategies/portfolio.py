@@ -1,0 +1,90 @@
+"""`auto`: every baseline, then the exact search; the best estimate wins, so that no baseline is ever better.
+
+Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
+interrupt what was found so far is returned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from placer.errors import Infeasible
+from placer.plans import Alternative
+from placer.search import Problem, Solution, strategy
+from placer.strategies.judging import Judged, judge
+from placer.strategies.reasons import why_slower
+from placer.strategies.space import require_pins
+
+BASELINES = ("single", "data", "sharded", "even")
+SEARCHES = ("stages",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What one strategy found, judged again."""
+
+    name: str
+    found: Solution | Infeasible
+    verdict: Judged | None
+
+
+class Portfolio:
+    """Runs what exists within the budget."""
+
+    name = "auto"
+    exact = True
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan of all strategies; what binds where none has one. Raises UsageError for contradicting pins."""
+        require_pins(problem)
+        runs: list[_Run] = []
+        try:
+            for name in (*BASELINES, *SEARCHES):
+                left = _budget_left(problem, runs)
+                if left is None or left > 0:
+                    runs.append(_run(name, replace(problem, budget=left)))
+        except KeyboardInterrupt:
+            if not any(run.verdict for run in runs):
+                raise
+        return _summary(runs)
+
+
+def _run(name: str, problem: Problem) -> _Run:
+    found = strategy(name).solve(problem)
+    verdict = None if isinstance(found, Infeasible) else judge(found.plan)
+    return _Run(name=name, found=found, verdict=verdict)
+
+
+def _budget_left(problem: Problem, runs: list[_Run]) -> int | None:
+    if problem.budget is None:
+        return None
+    return problem.budget - sum(_evaluations(run) for run in runs)
+
+
+def _evaluations(run: _Run) -> int:
+    return 1 if isinstance(run.found, Infeasible) else run.found.evaluations
+
+
+def _summary(runs: list[_Run]) -> Solution | Infeasible:
+    """The winner with the losers' reasons."""
+    legal = [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
+    if not legal:
+        return next(run.found for run in reversed(runs) if isinstance(run.found, Infeasible))
+    best, winner = min(legal, key=lambda entry: entry[0].order)
+    bounds = [run.found.bound for run in runs if isinstance(run.found, Solution) and run.found.bound is not None]
+    return Solution(
+        plan=replace(best.plan, strategy=winner.name),
+        bound=min(max(bounds), best.seconds) if bounds else None,
+        alternatives=tuple(_alternative(run, best) for run in runs if run is not winner),
+        evaluations=sum(_evaluations(run) for run in runs),
+    )
+
+
+def _alternative(run: _Run, best: Judged) -> Alternative:
+    if isinstance(run.found, Infeasible):
+        return Alternative(name=run.name, step_seconds=None, reason=run.found.binding)
+    verdict = run.verdict
+    assert verdict is not None
+    if not verdict.legal:
+        return Alternative(name=run.name, step_seconds=None, reason=verdict.complaint)
+    return Alternative(name=run.name, step_seconds=verdict.seconds, reason=why_slower(verdict, best))
