@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placer.cluster import Device
-from placer.graph import ITEM_BYTES, Op
+from placer.graph import ITEM_BYTES, Affine, Op
 from placer.settings import RunSettings
 
 # FlashAttention-2 (arXiv:2307.08691, section 4.1): up to 73% of an A100's peak forward, 63% backward.
@@ -18,6 +18,7 @@ FLASH_FORWARD = 0.73
 FLASH_BACKWARD = 0.63
 # Its backward makes the scores again: five products for the two forward, not four.
 FLASH_REMAKES = 5 / 4
+REMADE = 4
 
 FORWARD_PASSES = 4
 BACKWARD_PASSES = 8
@@ -39,18 +40,19 @@ def attention_traffic(op: Op, settings: RunSettings, rows: int) -> Traffic:
     return Traffic(forward=FORWARD_PASSES * scores, backward=BACKWARD_PASSES * scores)
 
 
-def attention_saved(op: Op, settings: RunSettings, rows: int) -> int:
-    """Bytes of scores kept for backward under eager attention."""
-    if op.kind != "attention" or settings.attention != "eager":
-        return 0
-    return score_elements(op, rows) * score_item(op, settings)
+def saved_bytes(op: Op, settings: RunSettings) -> Affine:
+    """Bytes, at the captured dtypes, that an op keeps for backward under the run's attention kernel."""
+    fused = op.kind == "attention" and settings.attention == "flash" and any(op.fused_saved_bytes)
+    return op.fused_saved_bytes if fused else op.saved_bytes
 
 
 def flash_share(op: Op, settings: RunSettings, device: Device, *, backward: bool) -> float:
     """The most of the peak rate an op's products reach: flash kernels have their own ceiling."""
     if op.kind != "attention" or settings.attention != "flash" or device.backend != "cuda":
         return 1.0
-    return FLASH_BACKWARD / FLASH_REMAKES if backward else FLASH_FORWARD
+    if not backward:
+        return FLASH_FORWARD
+    return FLASH_BACKWARD / (1.0 if len(op.backward_products) > REMADE else FLASH_REMAKES)
 
 
 def score_elements(op: Op, rows: int) -> int:

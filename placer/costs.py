@@ -41,21 +41,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
-from operator import add
 
-from placer.cluster import Cluster, Device
+from placer.cluster import Cluster
 from placer.collectives import CollectiveKind, message_seconds, over_levels
-from placer.compute import block_seconds, memory_rate, pass_seconds
+from placer.compute import memory_rate
+from placer.gathers import Gathers, gathers
 from placer.graph import Affine, Graph, affine_sum
 from placer.ledger import Ledger, MemoryBytes, Seconds
-from placer.memory import alive, position_memory, stage_memory, state_bytes
+from placer.memory import alive, position_memory, stage_memory
 from placer.numerics import Numerics
 from placer.plans import Plan, Sharding, Stage, replica_rows
+from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
 from placer.steptime import StageCost, stalls, step_seconds
 from placer.topology import Bottleneck, bottleneck
+from placer.updates import accumulate_seconds, bucket_seconds, update_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,26 +93,6 @@ class TransferSeconds:
     backward: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Profile:
-    """Prefix sums over blocks of seconds on one kind of device for one number of rows."""
-
-    forward: list[float]
-    backward: list[float]
-    weight: list[float]
-    prologue: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gathers:
-    """Per block what shows if it is the first of a pass; prefix sums of what shows of the next block's."""
-
-    first: list[float]
-    forward: list[float]
-    last: list[float]
-    backward: list[float]
-
-
 # Bytes at which latency no longer counts.
 LARGE = 1e12
 
@@ -125,10 +106,10 @@ class Costs:
         self.settings = settings
         self.numerics = Numerics.of(graph, settings)
         self.spans = Spans(graph, self.numerics, settings)
-        self._profiles: dict[tuple[int, int], _Profile] = {}
+        self.profiles = Profiles(graph, cluster, self.numerics, settings)
         self._levels: dict[tuple[int, ...], Bottleneck] = {}
         self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
-        self._gathers_known: dict[tuple[tuple[int, ...], int, Sharding], _Gathers] = {}
+        self._gathers_known: dict[tuple[tuple[int, ...], int, Sharding], Gathers] = {}
         self._costs: dict[object, StageCost] = {}
 
     def stage(
@@ -141,7 +122,7 @@ class Costs:
         """
         if rows == 0:
             return StageSeconds()
-        profile = self._profile(device, rows)
+        profile = self.profiles.of(device, rows)
         forward = profile.forward[last] - profile.forward[first]
         forward += profile.prologue if self.spans.of(first, last).prologue else 0.0
         seconds = StageSeconds(
@@ -152,8 +133,12 @@ class Costs:
         )
         if sharding == "none" or replicas < 2:
             return seconds
-        group = devices or tuple(range(device, device + replicas))
-        return self._gathered(seconds, first, last, sharding, group, rows)
+        shown = self._gathers(devices or tuple(range(device, device + replicas)), rows, sharding)
+        return replace(
+            seconds,
+            gather_forward=shown.forward_seconds(first, last),
+            gather_backward=shown.backward_seconds(first, last),
+        )
 
     def transfer(
         self, first: int, last: int, source: tuple[int, ...], target: tuple[int, ...], rows: int
@@ -174,53 +159,64 @@ class Costs:
 
     def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float) -> float:
         """Seconds of a collective over `devices` on a buffer of `size` bytes."""
-        if len(devices) < 2:
+        if len(devices) < 2 or not size:
             return 0.0
         levels = self._levels.get(devices)
         if levels is None:
             levels = self._levels[devices] = bottleneck(self.cluster, devices)
         return over_levels(levels, kind, size)
 
-    def accumulate(
-        self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1
-    ) -> float:
-        """Seconds of adding new gradients to existing ones: read both, write one."""
-        held = self.spans.of(first, last).held
-        parts = replicas if sharding != "none" else 1
-        size = 3 * held.trainable * self.numerics.weight_bytes / parts
-        return pass_seconds(self.cluster.devices[device], size, held.tensors)
+    def accumulate(self, first: int, last: int, *, device: int) -> float:
+        """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
+        return accumulate_seconds(self.spans.of(first, last).held, self.numerics, self.cluster.devices[device])
 
     def reduction(
-        self, first: int, last: int, *, devices: tuple[int, ...], backward: float, sharding: Sharding = "none"
-    ) -> float:
-        """Seconds of the gradient reduction of a stage that a last backward of `backward` seconds does not hide.
+        self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
+        sharding: Sharding = "none", alone: bool = False,
+    ) -> float:  # fmt: skip
+        """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
-        In n buckets of t seconds, bucket i ready after i/n of the backward: max(t, n t - (n-1)/n backward).
-        Sharded state reduces in every microbatch's backward (`StageSeconds.gather_backward`), nothing is left here.
+        A plan of one stage (`alone`) reduces beside its last backward: of n buckets of t seconds, bucket i is ready
+        after i/n of it: max(t, n t - (n-1)/n backward). Other stages reduce after their last backward: n t. Sharded
+        state scatters beside the last backward, block by block.
         """
-        if len(devices) < 2 or sharding != "none":
+        if len(devices) < 2 or rows == 0:
             return 0.0
-        size = self.spans.of(first, last).held.trainable * self.numerics.weight_bytes
+        if sharding != "none":
+            return self._gathers(devices, rows, sharding).scatter_seconds(first, last)
+        held = self.spans.of(first, last).held
+        size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
         if not size:
             return 0.0
         buckets = max(1, -(-size // self.settings.bucket_bytes))
-        each = self.collective("all_reduce", devices, size / buckets)
-        if not self.settings.overlap:
+        each = self.bucket(devices, size / buckets)
+        if not (alone and self.settings.overlap):
             return buckets * each
         return max(each, buckets * each - backward * (buckets - 1) / buckets)
 
-    def tied(self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...]) -> float:
-        """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`."""
+    def bucket(self, devices: tuple[int, ...], size: float) -> float:
+        """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
+        slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
+        return self.collective("all_reduce", devices, size) + bucket_seconds(size, slow)
+
+    def tied(
+        self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"
+    ) -> float:
+        """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`.
+
+        Of sharded state each shard is summed among its holders.
+        """
         size = self.spans.of(first, last).tied
-        return self.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size) if size else 0.0
+        if sharding == "none" or len(devices) == 1:
+            return self.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
+        pairs = zip(others or devices, devices, strict=True)
+        return max(self.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
 
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
         """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state."""
         held = self.spans.of(first, last).held
-        chip = self.cluster.devices[device]
         parts = replicas if sharding != "none" else 1
-        size = held.trainable * (self._clip_bytes + self._update_bytes) / parts
-        return pass_seconds(chip, size, held.tensors)
+        return update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
 
     def fixed(self, devices: tuple[int, ...]) -> float:
         """Seconds of the world's own collectives: the loss, and the norm if gradients are clipped."""
@@ -247,7 +243,9 @@ class Costs:
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
         each = replica_rows(rows, stage.shares, stage.replicas)
-        kinds = {(self._kind[device], own): (device, own) for device, own in zip(stage.devices, each, strict=True)}
+        kinds = {
+            (self.profiles.kind[device], own): (device, own) for device, own in zip(stage.devices, each, strict=True)
+        }
         slowest = None
         for device, own in kinds.values():
             seconds = self.stage(
@@ -268,7 +266,7 @@ class Costs:
             stage_memory(
                 self.spans.of(stage.first, stage.last), self.numerics, self.settings,
                 rows=max(replica_rows(rows, stage.shares, stage.replicas)), recompute=stage.recompute,
-                sharding=stage.sharding, replicas=stage.replicas,
+                sharding=stage.sharding, replicas=stage.replicas, accumulates=microbatches > 1,
             )
             for stage in stages
         )  # fmt: skip
@@ -325,23 +323,27 @@ class Costs:
         if following and following != stage.devices:
             own = max(replica_rows(rows, stage.shares, stage.replicas))
             sent = self.transfer(stage.first, stage.last, stage.devices, following, own)
-        behind = _backward(last)
+        alone = stage.last - stage.first == len(self.graph.blocks)
         others = () if leading == stage.devices else leading
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=_backward(full),
             weight=full.weight,
             last_forward=last.forward + last.gather_forward,
-            last_backward=behind,
+            last_backward=_backward(last),
             send_forward=sent.forward,
             send_backward=sent.backward,
-            accumulate=self.accumulate(
-                stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
-            ),
+            accumulate=self.accumulate(stage.first, stage.last, device=slow),
             reduction=self.reduction(
-                stage.first, stage.last, devices=stage.devices, backward=last.backward, sharding=stage.sharding
+                stage.first,
+                stage.last,
+                devices=stage.devices,
+                rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
+                backward=last.backward,
+                sharding=stage.sharding,
+                alone=alone,
             )
-            + self.tied(stage.first, stage.last, devices=stage.devices, others=others),
+            + self.tied(stage.first, stage.last, devices=stage.devices, others=others, sharding=stage.sharding),
             optimizer=self.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
@@ -383,67 +385,24 @@ class Costs:
             gather_backward=many * full.gather_backward + last.gather_backward,
         )
 
-    def _gathered(
-        self, seconds: StageSeconds, first: int, last: int, sharding: Sharding, devices: tuple[int, ...], rows: int
-    ) -> StageSeconds:
-        """`seconds` with what gathering parameters and scattering gradients adds beside the blocks' computation.
-
-        Block by block, the next block's collective runs beside this block's computation; only the first of a pass (the
-        last, backward) and what is longer than the computation beside it shows.
-        """
-        profile = self._gathers(devices, rows, sharding)
-        forward = profile.first[first] + profile.forward[last - 1] - profile.forward[first]
-        backward = profile.last[first] + profile.backward[last - 1] - profile.backward[first]
-        return replace(seconds, gather_forward=forward, gather_backward=backward)
-
-    def _gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> _Gathers:
+    def _gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
         key = (devices, rows, sharding)
         found = self._gathers_known.get(key)
         if found is None:
             found = self._gathers_known[key] = self._make_gathers(devices, rows, sharding)
         return found
 
-    def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> _Gathers:
-        count = len(self.graph.blocks)
-        whole = sharding == "parameters"
-        gather, scatter = [0.0] * count, [0.0] * count
-        for block in range(count):
-            held = self.spans.of(block, block + 1).held
-            if whole and held.parameters:
-                gather[block] = self.collective("all_gather", devices, held.parameters)
-            if held.trainable:
-                size = held.trainable * self.numerics.weight_bytes
-                scatter[block] = self.collective("reduce_scatter", devices, size)
-        both = list(map(add, gather, scatter))
-        profiles = [self._profile(device, rows) for device in {self._kind[d] for d in devices}]
-        ahead = [min(p.forward[i + 1] - p.forward[i] for p in profiles) for i in range(count)]
-        behind = [min(p.backward[i + 1] - p.backward[i] for p in profiles) for i in range(count)]
-        hides = float(self.settings.overlap)
-        return _Gathers(
-            first=gather,
-            forward=_sums([max(0.0, gather[i + 1] - hides * ahead[i]) for i in range(count - 1)]),
-            last=both,
-            backward=_sums([max(0.0, both[i + 1] - hides * behind[i]) for i in range(count - 1)]),
-        )
-
-    def _profile(self, device: int, rows: int) -> _Profile:
-        key = (self._kind[device], rows)
-        found = self._profiles.get(key)
-        if found is None:
-            found = self._profiles[key] = self._make_profile(self.cluster.devices[device], rows)
-        return found
-
-    def _make_profile(self, device: Device, rows: int) -> _Profile:
-        kinds = {block.kind for block in (*self.graph.blocks, self.graph.prologue)}
-        each = {
-            kind: block_seconds(self.graph.classes[kind], self.numerics, device, self.settings, rows) for kind in kinds
-        }
-        blocks = [each[block.kind] for block in self.graph.blocks]
-        return _Profile(
-            forward=_sums([block.forward for block in blocks]),
-            backward=_sums([block.backward for block in blocks]),
-            weight=_sums([block.weight for block in blocks]),
-            prologue=each[self.graph.prologue.kind].forward,
+    def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
+        blocks = range(len(self.graph.blocks))
+        held = [self.spans.of(block, block + 1).held for block in blocks]
+        profiles = [self.profiles.of(device, rows) for device in self.profiles.kinds(devices)]
+        return gathers(
+            [self.collective("all_gather", devices, own.parameters) for own in held],
+            [self.collective("reduce_scatter", devices, own.trainable * self.numerics.weight_bytes) for own in held],
+            [min(p.forward[i + 1] - p.forward[i] for p in profiles) for i in blocks],
+            [min(p.backward[i + 1] - p.backward[i] for p in profiles) for i in blocks],
+            regathers=sharding == "parameters",
+            overlap=self.settings.overlap,
         )
 
     def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, float]:
@@ -472,24 +431,6 @@ class Costs:
     def _flops(self) -> Affine:
         return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
 
-    @cached_property
-    def _clip_bytes(self) -> int:
-        """Bytes per element of reading gradients for the norm, then scaling them."""
-        return 0 if self.settings.clip_norm is None else 3 * self.numerics.weight_bytes
-
-    @cached_property
-    def _update_bytes(self) -> int:
-        """Bytes per element of the update: gradient read; weight, moments and masters read and written."""
-        states = state_bytes(self.numerics, self.settings)
-        weight = self.numerics.weight_bytes
-        return weight + 2 * states + (1 if self.numerics.masters else 2) * weight
-
-    @cached_property
-    def _kind(self) -> tuple[int, ...]:
-        """For each device the first device of its kind."""
-        first: dict[Device, int] = {}
-        return tuple(first.setdefault(device, index) for index, device in enumerate(self.cluster.devices))
-
 
 def estimate(plan: Plan) -> Ledger:
     """The predicted step of a plan: seconds by cause, bytes by category and position."""
@@ -502,7 +443,3 @@ def _backward(seconds: StageSeconds) -> float:
 
 def _busy(cost: StageCost, microbatches: int) -> float:
     return (microbatches - 1) * cost.work + cost.last_forward + cost.last_backward
-
-
-def _sums(own: list[float]) -> list[float]:
-    return list(accumulate(own, initial=0.0))

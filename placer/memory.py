@@ -2,7 +2,8 @@
 
     parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
                    with `gradients` (FSDP2 without resharding keeps both)
-    gradients      the same elements at the same dtype; sharded with either
+    gradients      the same elements at the same dtype; sharded with either, but whole as well while several microbatches
+                   add up (only the last backward scatters)
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with either
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
@@ -27,6 +28,7 @@ from placer.plans import Sharding
 from placer.schedule import Action, actions
 from placer.settings import RunSettings
 from placer.spans import Span
+from placer.updates import state_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,9 @@ class StageMemory:
 
 def stage_memory(
     span: Span, numerics: Numerics, settings: RunSettings, *, rows: int, recompute: bool, sharding: Sharding,
-    replicas: int,
+    replicas: int, accumulates: bool = False,
 ) -> StageMemory:  # fmt: skip
-    """Bytes of one stage for microbatches of `rows` rows on each replica."""
+    """Bytes of one stage for microbatches of `rows` rows on each replica; `accumulates`: over several of them."""
     parts = replicas if sharding != "none" else 1
     held = span.held
     own = _share(held.parameters, parts)
@@ -55,7 +57,7 @@ def stage_memory(
     kept = span.inputs.at(rows) if recompute else span.saved.at(rows)
     return StageMemory(
         parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
-        gradients=_share(gradients, parts),
+        gradients=_share(gradients, parts) + (gradients if accumulates and parts > 1 else 0),
         optimizer=_share(held.trainable * state_bytes(numerics, settings), parts),
         buffers=held.buffers,
         kept=kept + span.sent.at(rows),
@@ -85,8 +87,7 @@ def position_memory(stages: tuple[StageMemory, ...], peaks: tuple[tuple[int, ...
 def state_bytes(numerics: Numerics, settings: RunSettings) -> int:
     """Bytes of optimizer state per element."""
     item = 8 if numerics.weights == "float64" else 4
-    states = 2 if settings.optimizer == "adamw" else int(settings.momentum != 0)
-    return item * (states + numerics.masters)
+    return item * (state_count(settings) + numerics.masters)
 
 
 @lru_cache(maxsize=4096)

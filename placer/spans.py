@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from placer.attention import attention_saved
+from placer.attention import saved_bytes
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
 from placer.numerics import FLOATING, Numerics
 from placer.settings import RunSettings
@@ -19,12 +19,16 @@ from placer.settings import RunSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Parameters of a run of blocks, those it uses twice counted once: bytes and elements, tensors that train."""
+    """Parameters of a run of blocks, those it uses twice counted once: bytes, elements and tensors that train.
+
+    `elsewhere` are those of the trainable elements that blocks outside of the run use too.
+    """
 
     parameters: int = 0
     trainable: int = 0
     tensors: int = 0
     buffers: int = 0
+    elsewhere: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +149,9 @@ class Spans:
         """Bytes a block of this class keeps for backward at the run's precision and attention kernel."""
         fixed = per_row = 0.0
         for op, numbers in zip(kind.ops, self.numerics.ops(kind), strict=True):
-            scores = attention_saved(op, self.settings, 1)
-            fixed += numbers.saved * op.saved_bytes.fixed
-            per_row += numbers.saved * op.saved_bytes.per_row + scores
+            kept = saved_bytes(op, self.settings)
+            fixed += numbers.saved * kept.fixed
+            per_row += numbers.saved * kept.per_row
         return Affine(round(fixed), round(per_row))
 
     @cached_property
@@ -195,12 +199,15 @@ class Spans:
     def _held(self, first: int, last: int) -> Held:
         low, high = self._held_sums[first], self._held_sums[last]
         counts = [b - a for a, b in zip(low, high, strict=True)]
+        elsewhere = 0
         for where, copy in self._shared:
-            extra = sum(first <= index < last for index in where) - 1
-            if extra > 0:
-                counts = [count - extra * one for count, one in zip(counts, copy, strict=True)]
+            users = sum(first <= index < last for index in where)
+            if users > 1:
+                counts = [count - (users - 1) * one for count, one in zip(counts, copy, strict=True)]
+            if 0 < users < len(where):
+                elsewhere += copy[1]
         parameters, trainable, tensors, buffers = counts
-        return Held(parameters=parameters, trainable=trainable, tensors=tensors, buffers=buffers)
+        return Held(parameters=parameters, trainable=trainable, tensors=tensors, buffers=buffers, elsewhere=elsewhere)
 
     def _tied(self, first: int, last: int) -> int:
         """Bytes of gradients of parameters used in the span and by an earlier block outside it."""

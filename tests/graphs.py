@@ -99,7 +99,8 @@ def chain_graphs(draw: st.DrawFn, *, least: int = 1, most: int = 8) -> Graph:
         source = draw(st.integers(0, count - 3))
         skips = ((source, draw(st.integers(source + 2, count - 1))),)
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count) if blocks[i].parameters == blocks[j].parameters]
-    tied = [draw(st.sampled_from(pairs))] if pairs and draw(st.booleans()) else []
+    shares = draw(st.booleans())
+    tied = [draw(st.sampled_from(pairs))] if pairs and shares else []
     return chain_graph(blocks, skips=skips, tied=tied)
 
 
@@ -198,8 +199,9 @@ def _attention(size: _Sizes, source: str) -> Op:
         outputs=(size.activation(size.hidden),), forward_flops=Affine(0, flops), backward_flops=Affine(0, 2 * flops),
         read_bytes=size.bytes(3 * size.hidden), written_bytes=size.bytes(size.hidden),
         backward_read_bytes=size.bytes(5 * size.hidden), backward_written_bytes=size.bytes(3 * size.hidden),
-        saved_bytes=size.bytes(4 * size.hidden), products=(scores, values),
-        backward_products=(scores, values, scores, values),
+        saved_bytes=Affine(0, size.bytes(4 * size.hidden).per_row + size.heads * size.bytes(size.sequence).per_row),
+        fused_saved_bytes=Affine(0, size.bytes(4 * size.hidden).per_row + 4 * size.heads * size.sequence),
+        products=(scores, values), backward_products=(scores, values, scores, values),
     )  # fmt: skip
 
 

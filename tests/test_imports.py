@@ -20,7 +20,7 @@ graph cluster settings ledger
 topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yaml catalogue
 schedule plans
 rules
-tiles attention spans fusion compute collectives memory steptime
+tiles attention spans fusion compute profiles gathers updates collectives memory steptime
 program
 costs
 legality

@@ -1,0 +1,67 @@
+"""What collectives of sharded state (FSDP2) add to a stage's passes, block by block.
+
+A unit is a block. Its parameters are gathered before its forward, under `parameters` again before its backward; in the
+last microbatch's backward its gradients are scattered after it. The next unit's collectives run beside this unit's
+computation (settings.overlap), so that a pass shows the first unit's gather, of every other unit what is longer than
+the computation beside it, and in the last backward the scatter of the unit that ends it.
+
+    pass = first + sum over units max(0, collectives of the next unit - computation of this one) (+ last scatter)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathers:
+    """Per block its gather and scatter; prefix sums of what shows of each block's collectives beside its predecessor.
+
+    `backward` runs from the last block down; `scattering` is `backward` with the scatters of the last microbatch.
+    """
+
+    gather: tuple[float, ...]
+    scatter: tuple[float, ...]
+    regathers: bool
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    scattering: tuple[float, ...]
+
+    def forward_seconds(self, first: int, last: int) -> float:
+        """What a forward of blocks first..last-1 shows."""
+        return self.gather[first] + self.forward[last - 1] - self.forward[first]
+
+    def backward_seconds(self, first: int, last: int) -> float:
+        """What a backward that scatters nothing shows."""
+        start = self.gather[last - 1] if self.regathers else 0.0
+        return start + self.backward[last - 1] - self.backward[first]
+
+    def scatter_seconds(self, first: int, last: int) -> float:
+        """What scattering adds to the last backward."""
+        start = self.gather[last - 1] if self.regathers else 0.0
+        whole = start + self.scattering[last - 1] - self.scattering[first] + self.scatter[first]
+        return max(0.0, whole - self.backward_seconds(first, last))
+
+
+def gathers(
+    gather: Sequence[float], scatter: Sequence[float], forward: Sequence[float], backward: Sequence[float],
+    *, regathers: bool, overlap: bool,
+) -> Gathers:  # fmt: skip
+    """From seconds per block: its gather, its scatter, its forward and backward computation."""
+    again = gather if regathers else [0.0] * len(gather)
+    beside = float(overlap)
+    pairs = range(len(gather) - 1)
+    return Gathers(
+        gather=tuple(gather),
+        scatter=tuple(scatter),
+        regathers=regathers,
+        forward=_sums([max(0.0, gather[i + 1] - beside * forward[i]) for i in pairs]),
+        backward=_sums([max(0.0, again[i] - beside * backward[i + 1]) for i in pairs]),
+        scattering=_sums([max(0.0, again[i] + scatter[i + 1] - beside * backward[i + 1]) for i in pairs]),
+    )
+
+
+def _sums(own: list[float]) -> tuple[float, ...]:
+    return tuple(accumulate(own, initial=0.0))
