@@ -111,6 +111,8 @@ class Costs:
         self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
         self._gathers_known: dict[tuple[tuple[int, ...], int, Sharding], Gathers] = {}
         self._costs: dict[object, StageCost] = {}
+        self._memory: dict[object, MemoryBytes] = {}
+        self._full: dict[tuple[Stage, int], StageSeconds] = {}
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
@@ -242,6 +244,12 @@ class Costs:
 
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
+        found = self._full.get((stage, rows))
+        if found is None:
+            found = self._full[stage, rows] = self._slowest(stage, rows)
+        return found
+
+    def _slowest(self, stage: Stage, rows: int) -> StageSeconds:
         each = replica_rows(rows, stage.shares, stage.replicas)
         kinds = {
             (self.profiles.kind[device], own): (device, own) for device, own in zip(stage.devices, each, strict=True)
@@ -262,16 +270,11 @@ class Costs:
     ) -> MemoryBytes:  # fmt: skip
         """Bytes of the fullest device of a position that holds `stages`; `rows` of the largest microbatch."""
         peaks = alive(schedule, positions, total_stages, microbatches)[position]
-        held = tuple(
-            stage_memory(
-                self.spans.of(stage.first, stage.last), self.numerics, self.settings,
-                rows=max(replica_rows(rows, stage.shares, stage.replicas)), recompute=stage.recompute,
-                sharding=stage.sharding, replicas=stage.replicas, accumulates=microbatches > 1,
-            )
-            for stage in stages
-        )  # fmt: skip
-        chips = (self.cluster.devices[device] for device in stages[0].devices)
-        return position_memory(held, peaks, max(chips, key=lambda chip: chip.overhead_bytes))
+        key = (stages, peaks, rows, microbatches > 1)
+        found = self._memory.get(key)
+        if found is None:
+            found = self._memory[key] = self._position_memory(stages, peaks, rows, accumulates=microbatches > 1)
+        return found
 
     def estimate(self, plan: Plan) -> Ledger:
         """The predicted step of `plan` (whose graph, cluster and settings are these)."""
@@ -349,6 +352,20 @@ class Costs:
             ),
         )
 
+    def _position_memory(
+        self, stages: tuple[Stage, ...], peaks: tuple[tuple[int, ...], ...], rows: int, *, accumulates: bool
+    ) -> MemoryBytes:
+        held = tuple(
+            stage_memory(
+                self.spans.of(stage.first, stage.last), self.numerics, self.settings,
+                rows=max(replica_rows(rows, stage.shares, stage.replicas)), recompute=stage.recompute,
+                sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
+            )
+            for stage in stages
+        )  # fmt: skip
+        chips = (self.cluster.devices[device] for device in stages[0].devices)
+        return position_memory(held, peaks, max(chips, key=lambda chip: chip.overhead_bytes))
+
     def _itemised(self, plan: Plan, costs: tuple[StageCost, ...], step: float) -> Seconds:
         """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
         positions, count = plan.positions, len(plan.microbatches)
@@ -417,7 +434,8 @@ class Costs:
     def _sent_bytes(self, plan: Plan) -> int:
         """Bytes all messages of a step carry."""
         spans = [self.spans.of(stage.first, stage.last) for stage in plan.stages]
-        return sum(span.sent.at(rows) + span.returned.at(rows) for span in spans for rows in plan.microbatches)
+        fixed, per_row = affine_sum(size for span in spans for size in (span.sent, span.returned))
+        return fixed * len(plan.microbatches) + per_row * plan.rows
 
     def _reduced_bytes(self, plan: Plan) -> int:
         """Bytes of gradients that are reduced over replicas in a step."""

@@ -2,8 +2,8 @@
 
     parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
                    with `gradients` (FSDP2 without resharding keeps both)
-    gradients      the same elements at the same dtype; sharded with either, but whole as well while several microbatches
-                   add up (only the last backward scatters)
+    gradients      the same elements at the same dtype; sharded with either, but whole as well while several
+                   microbatches add up (only the last backward scatters)
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with either
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
