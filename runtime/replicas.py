@@ -11,6 +11,7 @@ divide factor of 1. Only the backward of a stage's last microbatch reduces.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -72,9 +73,8 @@ class Replicated:
             stage,
             process_group=group,
             bucket_cap_mb=bucket_bytes / 2**20,
-            # Buffers are replica 0's by definition and are sent when they are read (evaluation, checkpoints).
-            broadcast_buffers=False,
             init_sync=False,
+            **_no_buffer_sync(),
         )
         self._engine.register_comm_hook(None, _summing(group, ranks, observer))
 
@@ -173,6 +173,17 @@ def _summing(
         work = dist.all_reduce(buffer, group=group, async_op=True)
         return work.get_future().then(lambda future: future.value()[0])
 
+    # DDP compares the annotations themselves, which are text in this file.
+    hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     return hook
+
+
+def _no_buffer_sync() -> dict[str, bool]:
+    """Buffers are replica 0's by definition and are sent when they are read (evaluation, checkpoints).
+
+    torch 2.13 renames the argument and warns about the old name.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
