@@ -49,7 +49,8 @@ _NAMES: dict[OpKind, str] = {
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle meshgrid tile hstack vstack "
     "batch_norm_update_stats relu_ silu_ gelu_ hardtanh_ leaky_relu_ add_ mul_ sub_ div_ index_fill lift_fresh "
     "_local_scalar_dense _assert_async _assert_scalar sym_constrain_range_for_size sym_constrain_range square_ einsum_ "
-    "broadcast_tensors atleast_1d atleast_2d atleast_3d rot90 concat concatenate fmod float_power square trapezoid",
+    "broadcast_tensors atleast_1d atleast_2d atleast_3d rot90 concat concatenate fmod float_power square trapezoid "
+    "floor_divide",
     "reduction": "softmax log_softmax _softmax _log_softmax sum mean amax amin max min var std var_mean norm linalg_vector_norm "
     "logsumexp layer_norm native_layer_norm rms_norm group_norm native_group_norm batch_norm native_batch_norm "
     "instance_norm cumsum cumprod diff argmax argmin sort topk any all prod cross_entropy_loss nll_loss nll_loss_nd "

@@ -39,7 +39,7 @@ def references(plain: Plain, parts: Partition) -> References:
 def assembled(name: str, plain: Plain, parts: Partition, samples: Samples, notes: tuple[str, ...]) -> Graph:
     """The Graph."""
     known = references(plain, parts)
-    builder = _Builder(plain, known, samples)
+    builder = _Builder(plain, known, samples, parts.prologue.nodes)
     prologue = builder.block(parts.prologue)
     blocks = tuple(builder.block(piece) for piece in parts.pieces)
     loss = found_loss(plain.graph, samples.first)
@@ -75,12 +75,15 @@ def _inputs(plain: Plain, samples: Samples) -> tuple[Input, ...]:
 class _Builder:
     """Makes blocks; equal classes are kept once."""
 
-    def __init__(self, plain: Plain, known: References, samples: Samples):
+    def __init__(self, plain: Plain, known: References, samples: Samples, prologue: tuple[fx.Node, ...]):
         self.classes: dict[BlockClass, int] = {}
         self._plain = plain
         self._known = known
         self._samples = samples
-        self._saved = (saved_bytes(plain.graph, samples.first), saved_bytes(plain.graph, samples.second))
+        self._saved = (
+            saved_bytes(plain.graph, samples.first, prologue),
+            saved_bytes(plain.graph, samples.second, prologue),
+        )
 
     def block(self, piece: Piece) -> Block:
         """The block of a piece; its class is found or added."""
@@ -161,7 +164,7 @@ class _Local:
 
     def _module(self, node: fx.Node) -> str:
         """The module's path; relative to the block's own, then with a leading dot, where it lies within."""
-        path: str = node.meta["module"].partition("@")[0]
+        path: str = node.meta["module"]
         root = self.piece.root
         if root and (path == root or path.startswith(root + ".")):
             return path[len(root) :] or "."

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
+from placer.errors import CaptureError
 from placer.graph import Graph
 from placer.tracer.assembly import assembled
 from placer.tracer.batches import Batch, BatchLike, normalised
-from placer.tracer.cleaning import Plain, clean
+from placer.tracer.cleaning import Plain, clean, own_state
 from placer.tracer.exporting import LossFunction, Training, export
+from placer.tracer.folding import Repeat, UnfoldableError, folded, grown, repeats
 from placer.tracer.lifting import ROWS, lifted
 from placer.tracer.measuring import Samples
 from placer.tracer.models import resolve
@@ -25,16 +27,24 @@ from placer.tracer.partition import Partition, partition
 from placer.tracer.playing import Played, played
 
 
-def capture(model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1) -> Graph:
+def capture(
+    model: object,
+    *,
+    batch: BatchLike = None,
+    loss_fn: LossFunction | None = None,
+    devices: int = 1,
+    fold: bool = True,
+) -> Graph:
     """The Graph of one training step's forward and loss, made without weights and without a GPU.
 
     model: a module, "package.module:factory", a Hugging Face config or config.json. batch: tensors or shapes by name, or
     text such as "8x128"; None takes what the model implies, one row per device of `devices`, and notes the assumption.
-    loss_fn(output, batch) gives the loss where the model has none. Raises CaptureError with the model's source line.
+    loss_fn(output, batch) gives the loss where the model has none. fold: export repeated layers once; the Graph is the
+    same without. Raises CaptureError with the model's source line.
     """
     built = on_meta(resolve(model).build("meta"))
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
-    return captured(built, example, loss_fn).graph
+    return captured(built, example, loss_fn, fold=fold).graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +57,42 @@ class Captured:
 
 
 def captured(
-    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: str | torch.device = "meta"
+    model: nn.Module,
+    example: Batch,
+    loss_fn: LossFunction | None,
+    device: str | torch.device = "meta",
+    fold: bool = True,
 ) -> Captured:
-    """Capture `model`, which lies on `device`."""
-    plain = _exported(model, example, loss_fn, device)
+    """Capture `model`, which lies on `device`; without `fold` every layer is exported by itself."""
+    plain = _exported(model, example, loss_fn, device, fold)
     samples = _samples(plain, example)
     parts = partition(plain, model, samples.first)
     graph = assembled(type(model).__name__, plain, parts, samples, example.assumptions)
     return Captured(graph=graph, plain=plain, parts=parts)
 
 
-def _exported(model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: str | torch.device) -> Plain:
+def _exported(
+    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: str | torch.device, fold: bool
+) -> Plain:
+    found = repeats(model) if fold else ()
+    if found:
+        with contextlib.suppress(UnfoldableError, CaptureError, LookupError):
+            return grown(_lifted(model, example, loss_fn, device, found), found, own_state(model))
+    return _lifted(model, example, loss_fn, device, ())
+
+
+def _lifted(
+    model: nn.Module,
+    example: Batch,
+    loss_fn: LossFunction | None,
+    device: str | torch.device,
+    found: tuple[Repeat, ...],
+) -> Plain:
     wrapper = Training(model, loss_fn)
-    plains = [clean(export(wrapper, example.tensors(rows, device))) for rows in ROWS]
-    batched = tuple(entry.name for entry in example.entries if entry.batched)
-    return lifted(plains[0], plains[1], batched)
+    names = {id(tensor): name for name, tensor in own_state(model).items()}
+    with folded(model, found):
+        first, second = (clean(export(wrapper, example.tensors(rows, device)), names) for rows in ROWS)
+    return lifted(first, second, tuple(entry.name for entry in example.entries if entry.batched))
 
 
 def _samples(plain: Plain, example: Batch) -> Samples:

@@ -29,14 +29,19 @@ class Plain:
     state: dict[str, torch.Tensor]
 
 
-def clean(raw: Raw) -> Plain:
-    """The plain graph of an exported module."""
-    copier = _Copier(raw)
+def clean(raw: Raw, names: dict[int, str]) -> Plain:
+    """The plain graph of an exported module; `names` gives the model's own name of each tensor, by identity."""
+    copier = _Copier(raw, names)
     results = copier.copy(raw.module, {})
     copier.graph.output(tuple(results))
-    out_of_place(copier.graph)
+    out_of_place(copier.graph, copier.state)
     drop_dead(copier.graph)
     return Plain(graph=copier.graph, state=copier.state)
+
+
+def own_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by the model's own names, shared ones once."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def target_name(node: fx.Node) -> str:
@@ -68,11 +73,11 @@ def drop_dead(graph: fx.Graph) -> None:
 class _Copier:
     """Copies nodes into one new graph, inlining regions."""
 
-    def __init__(self, raw: Raw):
+    def __init__(self, raw: Raw, names: dict[int, str]):
         self.graph = fx.Graph()
         self.state: dict[str, torch.Tensor] = {}
         self._raw = raw
-        self._names = _names_by_identity(raw.wrapper.model)
+        self._names = names
         self._trained: set[fx.Node] = set()
 
     def copy(
@@ -119,7 +124,7 @@ class _Copier:
             fx.map_arg(node.kwargs, lambda argument: known[argument]),
         )
         stack = node.meta.get("nn_module_stack") or (around.meta.get("nn_module_stack") if around is not None else None)
-        made.meta["module"] = _module_path(stack)
+        made.meta["module"], made.meta["calls"] = _module_path(stack)
         made.meta["source"] = _source(node) or (_source(around) if around is not None else "")
         if any(argument in self._trained for argument in made.all_input_nodes):
             self._trained.add(made)
@@ -129,8 +134,7 @@ class _Copier:
         value = _attribute(module, target)
         if not isinstance(value, torch.Tensor):
             raise CaptureError(f"the exported graph reads {target}, a {type(value).__name__}; report this as a bug")
-        own = target.partition(".")[2] if target.startswith("model.") else ""
-        name = self._names.get(id(_attribute(self._raw.wrapper.model, own)) if own else id(value), target)
+        name = self._names.get(id(_attribute(self._raw.wrapper, target))) or self._constant(value)
         self.state.setdefault(name, value)
         for node in self.graph.nodes:
             if node.op == "get_attr" and node.target == name:
@@ -139,6 +143,13 @@ class _Copier:
         if isinstance(value, nn.Parameter):
             self._trained.add(made)
         return made
+
+    def _constant(self, value: torch.Tensor) -> str:
+        """Constants made in forward have no name of their own; equal ones share one."""
+        for name, known in self.state.items():
+            if name.startswith("constant_") and not value.is_meta and not known.is_meta and _equal(value, known):
+                return name
+        return f"constant_{sum(name.startswith('constant_') for name in self.state)}"
 
     def _inline(self, module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, fx.Node]) -> None:
         region = _attribute(module, str(_region(node).target))
@@ -160,15 +171,16 @@ class _Copier:
         if node not in self._trained:
             return node
         made = self.graph.call_function(torch.ops.aten.detach.default, (node,))
-        made.meta["module"], made.meta["source"] = node.meta.get("module", ""), node.meta.get("source", "")
+        made.meta.update(module=node.meta.get("module", ""), source=node.meta.get("source", ""), calls={})
         return made
 
 
-def out_of_place(graph: fx.Graph) -> None:
+def out_of_place(graph: fx.Graph, state: dict[str, torch.Tensor]) -> None:
     """Replace in-place writes into fresh values that depend on no parameter by their out-of-place forms."""
     trained: set[fx.Node] = set()
     for node in list(graph.nodes):
-        if node.op == "get_attr" or any(argument in trained for argument in node.all_input_nodes):
+        is_weight = node.op == "get_attr" and isinstance(state[str(node.target)], nn.Parameter)
+        if is_weight or any(argument in trained for argument in node.all_input_nodes):
             trained.add(node)
         elif node.op == "call_function" and is_mutable(node):
             _rewrite(graph, node)
@@ -186,7 +198,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
         for view in views:
             written = _scatter(graph, view, written)
     for made in _new_nodes(graph, node):
-        made.meta.update(module=node.meta["module"], source=node.meta["source"])
+        made.meta.update(module=node.meta["module"], source=node.meta["source"], calls=node.meta["calls"])
     order = {other: index for index, other in enumerate(graph.nodes)}
     target = written
     base.replace_all_uses_with(target, lambda user: order[user] > order[node])
@@ -263,29 +275,36 @@ def _results(node: fx.Node, known: dict[fx.Node, fx.Node]) -> list[fx.Node]:
     return [known[result] for result in (given if isinstance(given, (tuple, list)) else (given,))]  # type: ignore[index]
 
 
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
+
+
 def _attribute(module: nn.Module, target: str) -> object:
+    """What a dotted name stands for in `module`, None where it has none (constants are the exported module's own)."""
     found: object = module
     for part in target.split("."):
-        found = getattr(found, part)
+        found = getattr(found, part, None)
     return found
 
 
-def _names_by_identity(model: nn.Module) -> dict[int, str]:
-    names = {id(tensor): name for name, tensor in model.named_parameters()}
-    return names | {id(tensor): name for name, tensor in model.named_buffers()}
-
-
-def _module_path(stack: object) -> str:
+def _module_path(stack: object) -> tuple[str, dict[str, str]]:
+    """The innermost module's path, and for each module around that is called again, which call this is."""
     if not isinstance(stack, dict) or not stack:
-        return ""
-    key, (path, _) = list(stack.items())[-1]
-    call = re.search(r"@\d+$", str(key))
-    return str(path).removeprefix("model").removeprefix(".") + (call.group(0) if call else "")
+        return "", {}
+    calls: dict[str, str] = {}
+    path = ""
+    for key, (found, _) in stack.items():
+        path = str(found).removeprefix("model").removeprefix(".")
+        call = re.search(r"@\d+$", str(key))
+        if call:
+            calls[path] = call.group(0)
+    return path, calls
 
 
 def _source(node: fx.Node) -> str:
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
     if not frames:
         return ""
-    file, line = frames[-1]
+    own = [frame for frame in frames if "/torch/nn/" not in frame[0]]
+    file, line = (own or frames)[-1]
     return f"{'/'.join(file.split('/')[-2:])}:{line}"

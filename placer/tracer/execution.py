@@ -15,9 +15,8 @@ from placer.graph import Graph
 from placer.tracer.assembly import references
 from placer.tracer.batches import Batch, BatchLike, Entry, normalised
 from placer.tracer.capturing import Captured, captured, on_meta
-from placer.tracer.cleaning import Plain
+from placer.tracer.cleaning import Plain, own_state
 from placer.tracer.exporting import LossFunction
-
 
 T = TypeVar("T")
 
@@ -96,25 +95,36 @@ def _captured(model: nn.Module, example: Batch, loss_fn: LossFunction | None, de
     Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device.
     """
     found = captured(on_meta(model), example, loss_fn)
-    own = _own_state(model)
+    own = own_state(model)
     if any(tensor.is_meta for name, tensor in found.plain.state.items() if name not in own):
         return captured(model, example, loss_fn, device)
     return found
 
 
-def _own_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    return dict(model.named_parameters()) | dict(model.named_buffers())
-
-
 def _runnable(plain: Plain, model: nn.Module, device: torch.device) -> fx.GraphModule:
-    root, own = nn.Module(), _own_state(model)
+    root, own = nn.Module(), own_state(model)
     for name, tensor in plain.state.items():
         _put(root, name, own.get(name, tensor))
+    _with_kernels_of(plain.graph, device)
     for node in plain.graph.nodes:
         node.args, node.kwargs = _on_device(node.args, device), _on_device(node.kwargs, device)
     module = fx.GraphModule(root, plain.graph)
     module.train(model.training)
     return module
+
+
+def _with_kernels_of(graph: fx.Graph, device: torch.device) -> None:
+    """The CPU counts floats only (torch 2.13: histogram_cpu not implemented for 'Int'); experts are counted as integers."""
+    for node in list(graph.nodes):
+        if device.type == "cpu" and node.target is torch.ops.aten.histc.default:
+            with graph.inserting_before(node):
+                whole = graph.call_function(torch.ops.aten.to.dtype, (node.args[0], torch.float32))
+            with graph.inserting_after(node):
+                back = graph.call_function(torch.ops.aten.type_as.default, (node, node.args[0]))
+            node.replace_all_uses_with(back, lambda user, back=back: user is not back)
+            node.update_arg(0, whole)
+            for made in (whole, back):
+                made.meta.update(node.meta)
 
 
 def _on_device(arguments: T, device: torch.device) -> T:

@@ -81,7 +81,7 @@ class _Lifter:
         assert self._last is not None
         with self._graph.inserting_after(self._last):
             made = self._graph.call_function(target, arguments)  # type: ignore[arg-type]
-        made.meta.update(module="", source="", size=True)
+        made.meta.update(module="", source="", calls={}, size=True)
         self._last = made
         return made
 

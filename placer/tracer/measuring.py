@@ -77,15 +77,23 @@ def tensors(node: fx.Node, samples: Samples) -> tuple[Tensor, ...]:
     )
 
 
-def saved_bytes(graph: fx.Graph, facts: Facts) -> Saved:
-    """Each storage autograd keeps, counted at the first node that keeps it; parameters, buffers, constants left out."""
+def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) -> Saved:
+    """Each storage autograd keeps, counted at the first node that keeps it; parameters, buffers, constants left out.
+
+    Values of the prologue (rotary tables) count where they are made: every stage that reads them makes its own.
+    """
     seen: set[int] = set()
     plain: dict[fx.Node, int] = {}
+    maker: dict[int, fx.Node] = {}
+    for node in prologue:
+        for result in facts[node].results:
+            maker.setdefault(storage_of(result), node)
     for node in graph.nodes:
         for kept in facts[node].kept if node in facts else ():
             if not kept.state and kept.storage not in seen:
                 seen.add(kept.storage)
-                plain[node] = plain.get(node, 0) + kept.bytes
+                owner = maker.get(kept.storage, node)
+                plain[owner] = plain.get(owner, 0) + kept.bytes
     attentions = [n for n in graph.nodes if n.op == "call_function" and kind_of(target_name(n)) == "attention"]
     return Saved(plain=plain, fused=_fused(attentions, facts))
 

@@ -70,7 +70,7 @@ def partition(plain: Plain, model: nn.Module, facts: dict[fx.Node, Played]) -> P
     runs = _runs(order, units)
     runs = _without_small_gaps(runs, order, flow, units)
     runs = _joined_writes(runs, order, facts)
-    pieces = _named(runs, order, plain)
+    pieces = _named(runs, order, plain, units)
     return Partition(
         pieces=pieces,
         prologue=Piece(name="prologue", root="", nodes=tuple(n for n in plain.graph.nodes if n in prologue)),
@@ -228,7 +228,6 @@ def _span(path: str, order: list[fx.Node]) -> tuple[int, int] | None:
 
 
 def _within(module: str, path: str) -> bool:
-    module = module.partition("@")[0]
     return module == path or module.startswith(path + ".")
 
 
@@ -255,15 +254,15 @@ def _runs(order: list[fx.Node], units: list[str]) -> list[_Run]:
     runs: list[_Run] = []
     known: dict[str, str] = {}
     for index, node in enumerate(order):
-        module = node.meta["module"]
-        if module not in known:
-            path, _, call = module.partition("@")
-            unit = next((unit for unit in units if _within(path, unit)), "")
-            known[module] = f"{unit}@{call}" if unit and call else unit
-        if runs and runs[-1].unit == known[module]:
+        path = node.meta["module"]
+        if path not in known:
+            known[path] = next((unit for unit in units if _within(path, unit)), "")
+        # A unit that is called again is another block with the same weights.
+        unit = known[path] + node.meta["calls"].get(known[path], "")
+        if runs and runs[-1].unit == unit:
             runs[-1] = replace(runs[-1], last=index + 1)
         else:
-            runs.append(_Run(unit=known[module], first=index, last=index + 1))
+            runs.append(_Run(unit=unit, first=index, last=index + 1))
     return runs
 
 
@@ -318,23 +317,35 @@ def _joined_writes(runs: list[_Run], order: list[fx.Node], facts: dict[fx.Node, 
     return joined
 
 
-def _named(runs: list[_Run], order: list[fx.Node], plain: Plain) -> tuple[Piece, ...]:
+def _named(runs: list[_Run], order: list[fx.Node], plain: Plain, units: list[str]) -> tuple[Piece, ...]:
     pieces: list[Piece] = []
     taken: dict[str, int] = {}
     for run in runs:
         nodes = tuple(order[run.first : run.last])
         root = run.unit.partition("@")[0]
-        name = root or _gap_name(nodes, plain)
+        name = root or _gap_name(nodes, plain, units)
         taken[name] = taken.get(name, 0) + 1
         pieces.append(Piece(name=name if taken[name] == 1 else f"{name}@{taken[name]}", root=root, nodes=nodes))
     return tuple(pieces)
 
 
-def _gap_name(nodes: tuple[fx.Node, ...], plain: Plain) -> str:
-    """The modules that hold the gap's weights, at most three of them."""
+def _gap_name(nodes: tuple[fx.Node, ...], plain: Plain, units: list[str]) -> str:
+    """The module around the gap's weights, or where units lie in it too, the modules that hold them, at most three."""
     holders: dict[str, None] = {}
     for node in nodes:
         if _weight_names(node, plain):
-            holders.setdefault(node.meta["module"].partition("@")[0] or "model")
+            holders.setdefault(node.meta["module"] or "model")
+    around = _common_path(list(holders))
+    if around and not any(_within(unit, around) for unit in units):
+        return around
     names = list(holders) or [nodes[0].meta["module"] or "model"]
     return "+".join(names[:3]) + ("+..." if len(names) > 3 else "")
+
+
+def _common_path(paths: list[str]) -> str:
+    common: list[str] = []
+    for parts in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common)
