@@ -23,7 +23,7 @@ from placer.program.buckets import (
 )
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, position_of, transfers
-from placer.program.lowering import lower, plan_actions
+from placer.program.lowering import lower, plan_actions, rows_of_replica
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "parameter_dtype",
     "plan_actions",
     "position_of",
+    "rows_of_replica",
     "shard_units",
     "shared_parameters",
     "transfers",

@@ -1,0 +1,99 @@
+"""How long each instruction takes: the very pieces of `costs`, put together per instruction.
+
+F    forward + gathers of sharded parameters
+B    recompute + backward + gathers and scatters + adding to the gradients of earlier microbatches
+I    as B without the weight part; W the weight part
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placer.collectives import message_seconds
+from placer.costs import Costs, StageSeconds
+from placer.plans import Plan, Stage
+from placer.program import Collective, Compute, Message, OptimizerStep, Program
+from placer.timeline import Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """A message: seconds until its first byte arrives, and for which it occupies both ends."""
+
+    latency: float
+    occupied: float
+
+
+class Durations:
+    """Seconds of the instructions of one plan; remembers what it was asked."""
+
+    def __init__(self, plan: Plan, costs: Costs) -> None:
+        self._plan = plan
+        self._costs = costs
+        self._computed: dict[tuple[int, int, str, bool, int], tuple[Part, ...]] = {}
+        self._wires: dict[tuple[int, int, int], Wire] = {}
+
+    def compute(self, program: Program, entry: Compute) -> tuple[Part, ...]:
+        """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
+        action = entry.action
+        adds = action.kind in "BW" and action.microbatch > 0
+        key = (program.device, action.stage, action.kind, adds, entry.rows)
+        found = self._computed.get(key)
+        if found is None:
+            stage = self._plan.stages[action.stage]
+            seconds = self._stage(stage, program.device, entry.rows)
+            more = self._accumulate(stage, program.device) if adds else 0.0
+            parts = _parts(action.kind, seconds, more)
+            found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
+        return found
+
+    def wire(self, entry: Message) -> Wire:
+        """A message, which all replicas of the two stages send at once."""
+        key = (entry.source_stage, entry.target_stage, entry.bytes)
+        found = self._wires.get(key)
+        if found is None:
+            source, target = (self._plan.stages[s].devices for s in key[:2])
+            latency = message_seconds(self._plan.cluster, source, target, 0)
+            whole = message_seconds(self._plan.cluster, source, target, entry.bytes)
+            found = self._wires[key] = Wire(latency=latency, occupied=whole - latency)
+        return found
+
+    def collective(self, entry: Collective) -> float:
+        """Seconds of a collective once all of its ranks are there."""
+        devices = tuple(self._plan.ranks[rank] for rank in entry.ranks)
+        return self._costs.collective(entry.kind, devices, entry.bytes)
+
+    def optimizer(self, program: Program, entry: OptimizerStep) -> float:
+        """Seconds of clipping and updating the parameters of a rank's stages."""
+        return sum(
+            self._costs.optimizer(
+                stage.first, stage.last, device=program.device, sharding=stage.sharding, replicas=stage.replicas
+            )
+            for stage in map(self._plan.stages.__getitem__, entry.stages)
+        )
+
+    def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
+        return self._costs.stage(
+            stage.first, stage.last, device=device, rows=rows, recompute=stage.recompute, sharding=stage.sharding,
+            replicas=stage.replicas, devices=stage.devices,
+        )  # fmt: skip
+
+    def _accumulate(self, stage: Stage, device: int) -> float:
+        return self._costs.accumulate(stage.first, stage.last, device=device)
+
+
+def _parts(kind: str, seconds: StageSeconds, accumulate: float) -> Iterator[Part]:
+    if kind == "F":
+        yield Part(kind="forward", seconds=seconds.forward)
+        yield Part(kind="reduction", seconds=seconds.gather_forward)
+    if kind in "BI":
+        yield Part(kind="recompute", seconds=seconds.recompute)
+    if kind == "B":
+        yield Part(kind="backward", seconds=seconds.backward + accumulate)
+    if kind == "I":
+        yield Part(kind="backward", seconds=seconds.backward - seconds.weight)
+    if kind == "W":
+        yield Part(kind="backward", seconds=seconds.weight + accumulate)
+    if kind in "BI":
+        yield Part(kind="reduction", seconds=seconds.gather_backward)
