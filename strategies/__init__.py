@@ -1,0 +1,1 @@
+"""Pluggable optimizers: each knows the problem, none knows the runtime. The table of names is in `placer.search`."""

@@ -98,7 +98,7 @@ class EvenPipeline(Baseline):
     name = "even"
 
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
-        """At least `MICROBATCHES_PER_POSITION` microbatches a position where the batch has the rows; then any number."""
+        """First with at least `MICROBATCHES_PER_POSITION` microbatches a position, then with any number."""
         for positions in sorted(position_counts(problem), reverse=True)[:1]:
             replicas = max(replica_counts(problem, positions), default=0)
             sizes = sorted(microbatch_rows(problem, replicas), reverse=True) if replicas else []
@@ -120,10 +120,9 @@ def _order(verdict: Judged) -> tuple[float, int, int, int, str]:
 
 def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -> Iterator[tuple[Plan, ...]]:
     """One position with as many replicas as allowed."""
-    counts = (
-        [d for d in replica_counts(problem, 1) if most is None or d <= most] if 1 in position_counts(problem) else []
-    )
-    for replicas in counts[-1:]:
+    if 1 not in position_counts(problem):
+        return
+    for replicas in [d for d in replica_counts(problem, 1) if most is None or d <= most][-1:]:
         for recompute in recomputes(problem):
             for rows in sorted(microbatch_rows(problem, replicas), reverse=True):
                 for schedule, _ in schedules(problem, 1):

@@ -5,8 +5,8 @@ Out: the cuts that minimise
 
     sum over stages of piece.additive  +  sum over k of weights[k] * max over stages of piece.peaks[k]
 
-State: (stages placed, blocks placed). A label of a state is one way to get there: its sum so far and its peaks so far. A
-label that is nowhere below another one of its state is dropped: whatever follows, the other ends no worse. A label whose
+State: (stages placed, blocks placed). A label of a state is one way to get there: its sum and its peaks so far. A label
+that is nowhere below another one of its state is dropped: whatever follows, the other ends no worse. A label whose
 lower bound reaches `ceiling` is dropped. Nothing else is, so the result is exact below `ceiling`.
 """
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from placer.costs import estimate
+from placer.costs import Costs
 from placer.errors import Infeasible, UsageError
-from placer.ledger import Ledger
 from placer.legality import check
 from placer.plans import Plan, ScheduleName, Sharding, Stage
 from placer.search import Problem, Solution, broken_pins
@@ -31,17 +30,22 @@ class Exhaustive:
 
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan of the whole space. Raises UsageError for more than `MOST_PLANS` plans."""
+        blocks, devices = len(problem.graph.blocks), problem.cluster.size
         plans = list(itertools.islice(every_plan(problem), MOST_PLANS + 1))
         if len(plans) > MOST_PLANS:
             raise UsageError(
-                f"exhaustive search was asked for {len(problem.graph.blocks)} blocks on {problem.cluster.size} devices: "
+                f"exhaustive search was asked for {blocks} blocks on {devices} devices: "
                 f"more than {MOST_PLANS} plans; use the strategy stages, or pin some choices"
             )
-        judged = sorted(((estimate(plan), index) for index, plan in enumerate(plans)), key=_order)
-        for ledger, index in judged:
-            if not check(plans[index]):
-                return Solution(plan=plans[index], bound=ledger.step_seconds, evaluations=len(plans))
-        return _infeasible(problem, plans)
+        estimate = Costs(problem.graph, problem.cluster, problem.settings).estimate
+        seconds = [estimate(plan).step_seconds for plan in plans]
+        broken: list[tuple[int, str]] = []
+        for index in sorted(range(len(plans)), key=seconds.__getitem__):
+            violations = check(plans[index])
+            if not violations:
+                return Solution(plan=plans[index], bound=seconds[index], evaluations=len(plans))
+            broken.append((len(violations), "; ".join(violation.message for violation in violations)))
+        return _infeasible(broken)
 
 
 def every_plan(problem: Problem) -> Iterator[Plan]:
@@ -94,17 +98,10 @@ def _microbatches(rows: int) -> Iterator[tuple[int, ...]]:
         yield (size,) * full + ((rest,) if rest else ())
 
 
-def _order(entry: tuple[Ledger, int]) -> tuple[float, int]:
-    ledger, index = entry
-    return ledger.step_seconds, index
-
-
-def _infeasible(problem: Problem, plans: list[Plan]) -> Infeasible:
-    if not plans:
+def _infeasible(broken: list[tuple[int, str]]) -> Infeasible:
+    """The complaint against the plan that breaks fewest rules; sorted() is stable, so the fastest such plan."""
+    if not broken:
         return Infeasible(binding="pins: no plan honours all of them", advice="Drop one of the pins")
-    found = [check(plan) for plan in plans]
-    fewest = min(range(len(plans)), key=lambda i: (len(found[i]), i))
-    return Infeasible(
-        binding="; ".join(violation.message for violation in found[fewest]),
-        advice=f"Each of the {len(plans)} plans breaks a rule; this one breaks the fewest",
-    )
+    fewest = sorted(broken, key=lambda entry: entry[0])[0][1]
+    advice = f"Each of the {len(broken)} plans breaks a rule; this is the one that breaks the fewest"
+    return Infeasible(binding=fewest, advice=advice)

@@ -268,10 +268,8 @@ class Pricing:
         """Tied parameters that sharded stages of one position may not both hold, and those each block uses."""
         graph = self.problem.graph
         tied = sorted(graph.tied.items()) if self.outline.sharding != "none" else []
-        return len(tied), tuple(
-            tuple(group for group, (_, where) in enumerate(tied) if block in where)
-            for block in range(len(graph.blocks))
-        )
+        blocks = range(len(graph.blocks))
+        return len(tied), tuple(tuple(g for g, (_, users) in enumerate(tied) if b in users) for b in blocks)
 
     def _fits(self, stage: int, first: int, last: int, recompute: bool) -> bool:
         """Whether the position of a lone stage holds it."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import get_args
 
 from placer.errors import UsageError
@@ -250,7 +251,8 @@ def _schedule_contradictions(problem: Problem) -> Iterator[str]:
         yield f"pins shard={pins.shard} and schedule={pins.schedule} contradict: sharded state needs whole backwards"
     fixed = {"full": True, "none": False}.get(problem.settings.recompute)
     if None not in (fixed, pins.recompute) and fixed != pins.recompute:
-        yield f"pin recompute={str(pins.recompute).lower()} contradicts the setting recompute={problem.settings.recompute}"
+        wanted = str(pins.recompute).lower()
+        yield f"pin recompute={wanted} contradicts the setting recompute={problem.settings.recompute}"
 
 
 def _stage_contradictions(problem: Problem) -> Iterator[str]:
@@ -259,7 +261,7 @@ def _stage_contradictions(problem: Problem) -> Iterator[str]:
         if name not in names:
             raise UsageError(f"pin {name}@stage: the model has no block {name}; its blocks: {_some(names)}")
     ordered = sorted((names.index(name), stage, name) for name, stage in problem.pins.stage_of)
-    for (i, low, first), (j, high, second) in zip(ordered, ordered[1:], strict=False):
+    for (i, low, first), (j, high, second) in pairwise(ordered):
         if not low <= high <= low + j - i:
             why = "a stage would be empty" if high > low else "stages follow the order of the blocks"
             yield f"pins {first}@stage={low} and {second}@stage={high} contradict: {why}"

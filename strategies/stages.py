@@ -14,9 +14,9 @@ bound of what was left is the bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop
+from itertools import pairwise
 
 from placer.costs import Costs
 from placer.errors import Infeasible
@@ -106,7 +106,7 @@ class _Outlines:
         """A lower bound of every plan of the outline."""
         pricing = self.pricing(outline)
         steady = pricing.floors.peaks[0]
-        largest = max((a - b for a, b in _pairs(steady)), default=0.0)
+        largest = max((a - b for a, b in pairwise(steady)), default=0.0)
         return pricing.floors.additive[0] + max(steady[0] / outline.positions, largest) + pricing.fixed
 
     def best(self, outline: Outline, ceiling: float) -> tuple[Partition | None, bool]:
@@ -120,10 +120,6 @@ class _Outlines:
             stages=outline.stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=pricing.floors, ceiling=inner
         )
         return found, True
-
-
-def _pairs(values: tuple[float, ...]) -> Iterator[tuple[float, float]]:
-    return zip(values, values[1:], strict=False)
 
 
 def _spent(problem: Problem, progress: _Progress) -> bool:
