@@ -9,7 +9,7 @@ from rich.text import Text
 from placer.cli.options import Json
 from placer.cli.output import print_result
 from placer.doctor import Finding, examine
-from placer.report.printing import table
+from placer.report.printing import table, titled
 
 NAME = "doctor"
 HELP = """Say what is installed, what this machine is, and what would work.
@@ -39,11 +39,11 @@ def run(json: Json = False) -> None:
 def _view(findings: tuple[Finding, ...]) -> RenderableType:
     groups: list[RenderableType] = []
     for group in dict.fromkeys(finding.group for finding in findings):
-        view = table(group, "", "found", "", left=3)
+        view = table("", "found", "", left=3)
         for finding in findings:
             if finding.group == group:
                 view.add_row(
                     finding.name, finding.found, Text(finding.advice, style="" if finding.fine else "bold red")
                 )
-        groups += [view, Text("")]
+        groups.append(titled(group, view))
     return Group(*groups)

@@ -41,7 +41,6 @@ def run(
     view = Group(
         Text(f"simulated step {seconds_text(ledger.step_seconds)}", style="bold"),
         seconds_view(ledger),
-        Text(""),
         memory_view(plan, ledger),
     )
     print_result(view, ledger_document(ledger), json)

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rich.table import Table
+from rich.console import RenderableType
 
 from placer.api import solve
 from placer.errors import PlacerError
 from placer.plans import Plan
-from placer.report.printing import table
+from placer.report.printing import table, titled
 from placer.report.units import bytes_text, seconds_text, share_text
 from placer.search import BUILT_IN, Problem
 
@@ -51,12 +51,12 @@ def chosen(entries: tuple[Entry, ...], problem: Problem) -> tuple[Plan, str]:
     )
 
 
-def contest_view(entries: tuple[Entry, ...]) -> Table:
+def contest_view(entries: tuple[Entry, ...]) -> RenderableType:
     """The table of all strategies."""
-    view = table("every strategy on this problem", "strategy", "plan", "step", "bound gap", "bytes", "searched", left=2)
+    view = table("strategy", "plan", "step", "bound gap", "bytes", "searched", left=2)
     for entry in entries:
         view.add_row(entry.strategy, *_cells(entry), seconds_text(entry.seconds))
-    return view
+    return titled("every strategy on this problem", view)
 
 
 def _cells(entry: Entry) -> tuple[str, str, str, str]:

@@ -11,8 +11,11 @@ from rich.text import Text
 
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan, Stage
-from placer.report.printing import plain, table
+from placer.report.printing import plain, table, titled
 from placer.report.units import bytes_text, flops_text, seconds_text, share_text
+
+# A smaller share of a step is what rounding leaves of a zero.
+NOTHING = 1e-9
 
 
 def plan_table(plan: Plan) -> str:
@@ -22,11 +25,15 @@ def plan_table(plan: Plan) -> str:
 
 def plan_view(plan: Plan) -> RenderableType:
     """What `print(plan)` and `placer explain` show."""
-    parts: list[RenderableType] = [Text(headline(plan), style="bold"), Text(figures(plan)), _stages(plan)]
+    parts: list[RenderableType] = [
+        Text(headline(plan), style="bold"),
+        Text(figures(plan)),
+        titled("stages", _stages(plan)),
+    ]
     if plan.ledger:
-        parts += [Text(""), seconds_view(plan.ledger), Text(""), memory_view(plan, plan.ledger)]
+        parts += [seconds_view(plan.ledger), memory_view(plan, plan.ledger)]
     if plan.alternatives:
-        parts += [Text(""), _alternatives(plan)]
+        parts += [titled("runners-up", _alternatives(plan))]
     parts += [Text(f"assumed: {line}") for line in plan.assumptions]
     return Group(*parts)
 
@@ -77,7 +84,7 @@ def ranges_text(numbers: tuple[int, ...]) -> str:
 
 
 def _stages(plan: Plan) -> Table:
-    view = table("stages", "stage", "blocks", "devices", "replicas", "state", "recompute", left=3)
+    view = table("stage", "blocks", "devices", "replicas", "state", "recompute", left=3)
     for index, stage in enumerate(plan.stages):
         view.add_row(
             str(index),
@@ -101,13 +108,13 @@ def _devices(plan: Plan, stage: Stage) -> str:
     return f"{ranges_text(stage.devices)} ({', '.join(kinds)})"
 
 
-def seconds_view(ledger: Ledger, title: str = "seconds of a step, slowest rank") -> Table:
+def seconds_view(ledger: Ledger) -> RenderableType:
     """A ledger's seconds by cause."""
-    view = table(title, "cause", "seconds", "share")
+    view = table("cause", "seconds", "share")
     for name, value in seconds_items(ledger.seconds):
-        if value:
+        if value > NOTHING * ledger.step_seconds:
             view.add_row(name, seconds_text(value), share_text(value / ledger.step_seconds))
-    return view
+    return titled("seconds of a step on its slowest rank", view)
 
 
 def seconds_items(seconds: Seconds) -> list[tuple[str, float]]:
@@ -120,20 +127,20 @@ def memory_items(memory: MemoryBytes) -> list[tuple[str, int]]:
     return [(field.name, getattr(memory, field.name)) for field in fields(memory)]
 
 
-def memory_view(plan: Plan, ledger: Ledger) -> Table:
+def memory_view(plan: Plan, ledger: Ledger) -> RenderableType:
     """Bytes of one device of each pipeline position by category, beside what the device has."""
-    view = table("bytes of a device, by pipeline position", "position", *(n for n, _ in memory_items(MemoryBytes())))
-    view.add_column("total", justify="right")
-    view.add_column("of", justify="right")
-    for position, memory in enumerate(ledger.memory):
+    held = [dict(memory_items(memory)) for memory in ledger.memory]
+    names = [name for name, _ in memory_items(MemoryBytes()) if any(memory[name] for memory in held)]
+    view = table("position", *names, "total", "of")
+    for position, memory in enumerate(held):
         device = plan.cluster.devices[plan.stages[position].devices[0]]
-        cells = [bytes_text(value) if value else "" for _, value in memory_items(memory)]
-        view.add_row(str(position), *cells, bytes_text(memory.total), bytes_text(device.memory_bytes))
-    return view
+        cells = [bytes_text(memory[name]) for name in names]
+        view.add_row(str(position), *cells, bytes_text(sum(memory.values())), bytes_text(device.memory_bytes))
+    return titled("bytes of a device, by pipeline position", view)
 
 
 def _alternatives(plan: Plan) -> Table:
-    view = table("runners-up", "plan", "step", "why it lost")
+    view = table("plan", "step", "why it lost")
     view.columns[2].justify = "left"
     for other in plan.alternatives:
         step = "not legal" if other.step_seconds is None else seconds_text(other.step_seconds)

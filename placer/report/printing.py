@@ -6,8 +6,9 @@ import io
 import sys
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 # Wide enough for the plan table; a terminal keeps its own width.
 PLAIN_WIDTH = 120
@@ -28,11 +29,15 @@ def show(view: RenderableType) -> None:
         print(plain(view), flush=True)
 
 
-def table(title: str, *columns: str, left: int = 1) -> Table:
+def table(*columns: str, left: int = 1) -> Table:
     """An empty table; the first `left` columns are aligned left, the others (numbers) right."""
-    made = Table(
-        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
-    )
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    made.show_edge = False
     for index, column in enumerate(columns):
         made.add_column(column, justify="left" if index < left else "right", overflow="fold")
     return made
+
+
+def titled(title: str, body: RenderableType) -> Group:
+    """A table under its title, an empty line before it."""
+    return Group(Text(""), Text(title, style="bold"), body)
