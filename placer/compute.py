@@ -58,16 +58,16 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     """Seconds of one op run by itself."""
     if op.kind == "view":
         return BlockSeconds()
-    extra = attention_traffic(op, settings, rows)
+    extra = attention_traffic(op, settings, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
-    forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * max(1, len(op.products))
+    forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * extra.forward_kernels
     if not _has_backward(op):
         return BlockSeconds(forward=forward)
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
     behind = _products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
-    backward = max(behind, (moved + extra.backward) / memory_rate(device))
-    backward += device.launch_seconds * max(1, len(op.backward_products))
+    backward = max(behind, max(0.0, moved + extra.backward) / memory_rate(device))
+    backward += device.launch_seconds * extra.backward_kernels
     return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
 
 

@@ -18,6 +18,7 @@ The step time, for p positions, m microbatches (rows largest first, only the las
     step = sum over stages fill_s + max over positions steady_j + max over positions tail_j + fixed
 
     F_s = forward + gather_forward    B_s = backward + recompute + gather_backward    X_s = both messages after stage s
+    recompute: forward of every block of the stage but the model's last one, whose backward follows at once
     A_s = accumulate                   ' marks the last microbatch; steady_j, tail_j sum over the stages of position j
 
     1f1b          fill = F + B + X
@@ -124,14 +125,14 @@ class Costs:
         """
         if rows == 0:
             return StageSeconds()
-        profile = self.profiles.of(device, rows)
+        profile, end = self.profiles.of(device, rows), len(self.graph.blocks) - 1
         forward = profile.forward[last] - profile.forward[first]
         forward += profile.prologue if self.spans.of(first, last).prologue else 0.0
         seconds = StageSeconds(
             forward=forward,
             backward=profile.backward[last] - profile.backward[first],
             weight=profile.weight[last] - profile.weight[first],
-            recompute=forward if recompute else 0.0,
+            recompute=profile.forward[min(last, end)] - profile.forward[min(first, end)] if recompute else 0.0,
         )
         if sharding == "none" or replicas < 2:
             return seconds

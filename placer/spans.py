@@ -35,7 +35,7 @@ class Held:
 class Span:
     """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
 
-    `saved` is what autograd keeps without recompute, `inputs` what enters the blocks (kept with recompute), `largest`
+    `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks), `largest`
     the most one block saves, `workspace` the temporaries of the largest op, `unit` parameters of the largest block.
     """
 
@@ -78,7 +78,7 @@ class Spans:
         return Span(
             held=self._held(first, last),
             saved=_between(self._saved_sums, first, last),
-            inputs=self._inputs(first, last),
+            inputs=self._kept_inputs(first, last),
             largest=_most(self._saved[kind] for kind in kinds),
             workspace=_most(self._workspace[kind] for kind in kinds),
             sent=affine_sum(self.value_bytes(r) for r in leaving),
@@ -132,6 +132,13 @@ class Spans:
         for reference, users in self._users.items():
             own[users[0]] = affine_sum((own[users[0]], self.value_bytes(reference)))
         return _sums(own)
+
+    def _kept_inputs(self, first: int, last: int) -> Affine:
+        """Bytes kept with recompute: inputs of the blocks, but all that the model's last block saves."""
+        end = len(self.graph.blocks) - 1
+        if last <= end:
+            return self._inputs(first, last)
+        return affine_sum((self._inputs(first, end), self._saved[self.graph.blocks[end].kind]))
 
     def _inputs(self, first: int, last: int) -> Affine:
         """Bytes of the values that enter blocks of the span, each once."""

@@ -194,12 +194,14 @@ def _attention(size: _Sizes, source: str) -> Op:
     scores = Product(batch=Affine(0, size.heads), m=length, n=length, k=Affine(inner))
     values = Product(batch=Affine(0, size.heads), m=length, n=Affine(inner), k=length)
     flops = 4 * size.sequence**2 * size.hidden
+    kept = size.heads * size.bytes(size.sequence).per_row
     return Op(
         name="attention", target="aten.scaled_dot_product_attention.default", kind="attention", inputs=(source,),
         outputs=(size.activation(size.hidden),), forward_flops=Affine(0, flops), backward_flops=Affine(0, 2 * flops),
         read_bytes=size.bytes(3 * size.hidden), written_bytes=size.bytes(size.hidden),
-        backward_read_bytes=size.bytes(5 * size.hidden), backward_written_bytes=size.bytes(3 * size.hidden),
-        saved_bytes=Affine(0, size.bytes(4 * size.hidden).per_row + size.heads * size.bytes(size.sequence).per_row),
+        backward_read_bytes=Affine(0, size.bytes(5 * size.hidden).per_row + kept),
+        backward_written_bytes=size.bytes(3 * size.hidden),
+        saved_bytes=Affine(0, size.bytes(4 * size.hidden).per_row + kept),
         fused_saved_bytes=Affine(0, size.bytes(4 * size.hidden).per_row + 4 * size.heads * size.sequence),
         products=(scores, values), backward_products=(scores, values, scores, values),
     )  # fmt: skip
