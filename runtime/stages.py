@@ -34,6 +34,7 @@ class StageCode:
     consumes: tuple[str, ...]
     produces: tuple[str, ...]
     drops: tuple[tuple[str, ...], ...]
+    final: bool = False  # its last block makes the loss
 
 
 def stage_code(cut: Cut, first: int, last: int, produces: Iterable[str]) -> StageCode:
@@ -51,6 +52,7 @@ def stage_code(cut: Cut, first: int, last: int, produces: Iterable[str]) -> Stag
         consumes=tuple(n for n in every if n not in made and n not in prologue.outputs and n[:2] not in ("x:", "p:")),
         produces=returned,
         drops=tuple(_last_reads([set(code.inputs) for code in blocks], set(returned))),
+        final=bool(blocks) and cut.loss in blocks[-1].outputs,
     )
 
 
@@ -91,8 +93,11 @@ class Stage(nn.Module):
         reads = [[name[2:] for name in block.inputs if name.startswith("p:")] for block in code.blocks]
         before = [name[2:] for name in code.prologue.inputs if name.startswith("p:")]
         shared = _repeated([before, *reads]) | set(before)
+        # The backward of the block that makes the loss follows its forward at once: as in `costs`, it never recomputes.
+        last = len(reads) - 1 if code.final else -1
         self.blocks = nn.ModuleList(
-            Block({name: state[name] for name in names if name not in shared}, recompute) for names in reads
+            Block({name: state[name] for name in names if name not in shared}, recompute and index != last)
+            for index, names in enumerate(reads)
         )
         self.start = Block({}, False)
         self.own = nn.Module()
