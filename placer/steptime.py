@@ -9,10 +9,11 @@ already, F', B' of the last microbatch (which may be smaller), m microbatches, p
     1f1b          fill = F + B + X
                   steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls(m, p) X
     gpipe         steady = (m-2) (max(F, X_f) + max(B, X_b)) + F' + B' + (m-1) A
-    interleaved   fill = (F + B + X) / v;  steady = that of 1f1b + (1 - 1/v) (F + B)
+    interleaved   fill = (F + B + X) / v;  steady = that of 1f1b + (1 - 1/v) (F + B + idle)
+                  idle = max(0, p (F + B + X) - m (F + B))
     zero-bubble   fill = F + B + X - hidden;  steady = that of 1f1b + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
-    (m = 1: steady = (1 - 1/v) (F + B))
+    (m = 1: steady = (1 - 1/v) (F + B + idle))
 
 1f1b stalls on messages: with p microbatches in flight a round trip of 2 (p-1) messages passes per p microbatches, so
 that stalls(m, p) = (m-1) - ceil((m-1) / p). Bubble of GPipe and 1F1B: arXiv:1811.06965, 2006.09503; interleaved
@@ -88,7 +89,9 @@ def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, mi
             steady += stalls(positions, m) * messages
         steady += (m - 2) * each + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
     if turns > 1:
-        return Terms(fill / turns, steady + (1 - 1 / turns) * work, stage.tail)
+        # With few microbatches a position has done all of a turn before the first of them comes round again.
+        idle = max(0.0, positions * (work + messages) - m * work)
+        return Terms(fill / turns, steady + (1 - 1 / turns) * (work + idle), stage.tail)
     if schedule == "zero-bubble":
         hidden = _hidden(stage, positions, m)
         return Terms(fill - hidden, steady + hidden, stage.tail)
