@@ -67,7 +67,7 @@ def _bucket_reductions(plan: Plan, position: int, stage: int) -> Iterator[Collec
             bytes=bucket.bytes,
             stage=stage,
             unit=f"bucket {index}",
-            overlaps=plan.settings.overlap,
+            overlaps=alone and plan.settings.overlap,
         )
 
 

@@ -31,20 +31,21 @@ class Durations:
     def __init__(self, plan: Plan, costs: Costs) -> None:
         self._plan = plan
         self._costs = costs
-        self._computed: dict[tuple[int, int, str, bool, int], tuple[Part, ...]] = {}
+        self._computed: dict[tuple[int, int, str, bool, bool, int], tuple[Part, ...]] = {}
         self._wires: dict[tuple[int, int, int], Wire] = {}
 
     def compute(self, program: Program, entry: Compute) -> tuple[Part, ...]:
         """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
         action = entry.action
-        adds = action.kind in "BW" and action.microbatch > 0
-        key = (program.device, action.stage, action.kind, adds, entry.rows)
+        adds, ends = action.microbatch > 0, action.microbatch == len(self._plan.microbatches) - 1
+        key = (program.device, action.stage, action.kind, adds, ends, entry.rows)
         found = self._computed.get(key)
         if found is None:
             stage = self._plan.stages[action.stage]
             seconds = self._stage(stage, program.device, entry.rows)
-            more = self._accumulate(stage, program.device) if adds else 0.0
-            parts = _parts(action.kind, seconds, more)
+            more = self._costs.accumulate(stage.first, stage.last, device=program.device) if adds else 0.0
+            scatter = self._scatter(stage, entry.rows) if ends else 0.0
+            parts = _parts(action.kind, seconds, more, scatter)
             found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
         return found
 
@@ -62,6 +63,8 @@ class Durations:
     def collective(self, entry: Collective) -> float:
         """Seconds of a collective once all of its ranks are there."""
         devices = tuple(self._plan.ranks[rank] for rank in entry.ranks)
+        if entry.purpose == "gradients" and entry.kind == "all_reduce":
+            return self._costs.bucket(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
@@ -79,11 +82,15 @@ class Durations:
             replicas=stage.replicas, devices=stage.devices,
         )  # fmt: skip
 
-    def _accumulate(self, stage: Stage, device: int) -> float:
-        return self._costs.accumulate(stage.first, stage.last, device=device)
+    def _scatter(self, stage: Stage, rows: int) -> float:
+        if stage.sharding == "none":
+            return 0.0
+        return self._costs.reduction(
+            stage.first, stage.last, devices=stage.devices, rows=rows, backward=0.0, sharding=stage.sharding
+        )
 
 
-def _parts(kind: str, seconds: StageSeconds, accumulate: float) -> Iterator[Part]:
+def _parts(kind: str, seconds: StageSeconds, accumulate: float, scatter: float) -> Iterator[Part]:
     if kind == "F":
         yield Part(kind="forward", seconds=seconds.forward)
         yield Part(kind="reduction", seconds=seconds.gather_forward)
@@ -96,4 +103,4 @@ def _parts(kind: str, seconds: StageSeconds, accumulate: float) -> Iterator[Part
     if kind == "W":
         yield Part(kind="backward", seconds=seconds.weight + accumulate)
     if kind in "BI":
-        yield Part(kind="reduction", seconds=seconds.gather_backward)
+        yield Part(kind="reduction", seconds=seconds.gather_backward + scatter)
