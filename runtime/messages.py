@@ -53,13 +53,13 @@ class Mailbox:
 
     def __init__(self, device: torch.device, observer: Observer) -> None:
         self._device, self.observer = device, observer
-        self._pending: list[tuple[dist.Work, torch.Tensor]] = []
+        self._pending: list[tuple[list[dist.Work], list[torch.Tensor]]] = []
 
     def send(self, message: Message, tensors: list[torch.Tensor]) -> None:
         """Post the values of `message`; empty ones (no rows) are not sent."""
         whole = [tensor.detach().contiguous() for tensor in tensors]
         works = self._post(dist.isend, message, whole)
-        self._pending += [(work, tensor) for work in works for tensor in whole]
+        self._pending.append((works, whole))
         if works:
             self.observer.message(message, _sizes(tuple(whole)))
 
@@ -72,8 +72,10 @@ class Mailbox:
     def finish(self) -> None:
         """Wait for everything sent."""
         with self.observer.during("communication"):
-            for work, _ in self._pending:
-                work.wait()
+            for works, _ in self._pending:
+                # Once each: gloo waits for another message if asked again.
+                for work in works:
+                    work.wait()
         self._pending = []
 
     def _post(self, op: object, message: Message, tensors: list[torch.Tensor]) -> list[dist.Work]:
