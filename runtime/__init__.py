@@ -2,5 +2,6 @@
 
 from placer.runtime.assemble import load
 from placer.runtime.executor import Executor
+from placer.runtime.verifying import VerifyReport, verify
 
-__all__ = ["Executor", "load"]
+__all__ = ["Executor", "VerifyReport", "load", "verify"]

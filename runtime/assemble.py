@@ -16,6 +16,7 @@ from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
 from placer.program import gradient_buckets, lower, position_of, shared_parameters
 from placer.runtime.actions import Interpreter, Wiring
+from placer.runtime.captured import PRECISIONS, Captured, captured, input_dtypes
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.feed import Batch
@@ -25,30 +26,30 @@ from placer.runtime.messages import Shape
 from placer.runtime.observer import Relay
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.replicas import replica
-from placer.runtime.rewrite import MARKED_ROWS
 from placer.runtime.shapes import shapes_of
 from placer.runtime.stages import Stage, attribute, stage_code
 from placer.runtime.state import State
 
-PRECISIONS = {
-    "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
-    "bfloat16-autocast": torch.float32,
-}  # fmt: skip
-
-
-def load(plan: Plan, model: nn.Module | None = None, optimizer: OptimizerFactory | None = None) -> Executor:
+def load(
+    plan: Plan,
+    model: nn.Module | None = None,
+    optimizer: OptimizerFactory | None = None,
+    *,
+    capture: Captured | None = None,
+) -> Executor:
     """The executor of this process's rank.
 
     model: the model itself where the plan cannot rebuild it, or to start from its weights (the same on every rank; it is
     converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
     optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and SGD do.
+    capture: an earlier capture of the same model in the same precision, to save its time.
     Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another model.
     """
     legality.require(plan)
     rank = join(plan)
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
-    cut = cut_model(plan, source)
+    cut = (capture or captured(plan, source)).cut(plan, source)
     _require_linear(plan, cut)
     return _Assembly(plan=plan, rank=rank, device=device, model=source, cut=cut).executor(optimizer)
 
@@ -64,37 +65,6 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
         if plan.model.fingerprint and found != plan.model.fingerprint:
             raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
     return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
-
-
-def cut_model(plan: Plan, model: nn.Module) -> Cut:
-    """The captured model, ready to be cut."""
-    traced = tracer.trace(model, plan.graph, loss_function(plan))
-    shapes = shapes_of(traced.module, plan.graph, input_dtypes(plan), rows=MARKED_ROWS, autocast=False)
-    return Cut(
-        model=model,
-        module=traced.module,
-        block_of=traced.block_of,
-        reference_of=traced.reference_of,
-        loss=plan.graph.loss.value,
-        shapes={node: found.shape for node, found in shapes.items()},
-    )
-
-
-def loss_function(plan: Plan) -> Callable[[object, dict[str, torch.Tensor]], torch.Tensor] | None:
-    """The loss the plan was made with; None where the model's output holds it."""
-    if not plan.model.loss:
-        return None
-    return cast(Callable[[object, dict[str, torch.Tensor]], torch.Tensor], references.named(plan.model.loss, "the loss"))
-
-
-def input_dtypes(plan: Plan) -> dict[str, torch.dtype]:
-    """The dtype each input has in a run: floating inputs follow the precision."""
-    return {entry.name: run_dtype(plan, getattr(torch, entry.tensor.dtype)) for entry in plan.graph.inputs}
-
-
-def run_dtype(plan: Plan, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, or the precision's where it is a floating one."""
-    return PRECISIONS[plan.settings.precision] if dtype.is_floating_point else dtype
 
 
 def _require_linear(plan: Plan, cut: Cut) -> None:
@@ -252,9 +222,11 @@ class _Assembly:
         if unknown:
             raise UsageError("the labels of the loss are computed from parameters; give them as a model input")
 
+        own = {n: attribute(self.model, n[2:]).cpu() for n in code.inputs if n.startswith("p:")}
+
         def labels(batch: Batch) -> tuple[torch.Tensor, ...]:
-            values = {f"x:{name}": tensor for name, tensor in batch.items()}
-            given = [values[n] if n in values else attribute(self.model, n[2:]) for n in code.inputs]
+            values = {**{f"x:{name}": tensor for name, tensor in batch.items()}, **own}
+            given = [values[name] for name in code.inputs]
             values.update(zip(code.outputs, code.module(None, *given), strict=True))
             return tuple(values[name] for name in names)
 

@@ -50,6 +50,9 @@ class Executor:
         #: Norm of the whole model's gradients in the last step, before clipping; None where nothing is clipped.
         self.gradient_norm: float | None = None
         self.ledger: Ledger | None = None
+        #: Whether each step keeps the whole model's gradients, before clipping, in `last_gradients` (slow; all ranks alike).
+        self.keeps_gradients = False
+        self.last_gradients: dict[str, torch.Tensor] = {}
 
     @property
     def plan(self) -> Plan:
@@ -119,23 +122,6 @@ class Executor:
         """Use `rate` from the next step on."""
         self.updater.set_learning_rate(rate)
 
-    def gradients(self, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
-        """The loss and the whole, unclipped gradients of a step that updates nothing but buffers; for `verify`."""
-        found: dict[str, torch.Tensor] = {}
-
-        def keep() -> None:
-            self._parts.gradients.finish()
-            found.update(self._parts.state.full_gradients())
-            self.updater.clear()
-
-        update = self._interpreter.update
-        self._interpreter.update = keep
-        try:
-            loss = float(self._interpreter.train(self._feeds(batch, training=True)))
-        finally:
-            self._interpreter.update = update
-        return loss, found
-
     def finish_step(self) -> None:
         """Clip and update: what the program's OptimizerStep does."""
         limit = self.plan.settings.clip_norm
@@ -144,6 +130,8 @@ class Executor:
             self.gradient_norm = None
         else:
             self.gradient_norm = self._parts.gradients.norm()
+        if self.keeps_gradients:
+            self.last_gradients = self._parts.state.full_gradients()
         self.updater.step(clip_scale(self.gradient_norm or 0.0, limit))
 
     def _feeds(self, batch: Batch, *, training: bool) -> tuple[Feed, ...]:

@@ -56,7 +56,7 @@ class State:
             for name, parameter in stage.own_parameters().items():
                 if parameter.grad is not None:
                     found.setdefault(name, _whole(parameter.grad.detach()))
-        return _gathered(found)
+        return self._with_aliases(_gathered(found))
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take every tensor this rank holds from `state`."""
@@ -93,7 +93,7 @@ class State:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
 
 def _gathered(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

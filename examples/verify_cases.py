@@ -1,0 +1,129 @@
+"""Cases of `verify`: a tiny model, a layout, a schedule, a precision; made into plans and run by ranks that stay."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from torch import nn
+
+from examples.models import example_batch
+from placer import tracer
+from placer.cluster import Cluster, Curve, Device, Link, Node
+from placer.graph import Graph
+from placer.plans import Plan, ScheduleName, Sharding, Stage
+from placer.runtime import VerifyReport, verify
+from placer.runtime.assemble import prepared_model
+from placer.runtime.captured import Captured, captured
+from placer.runtime.groups import device_of
+from placer.settings import Precision, RunSettings
+
+ROWS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`positions` x `replicas` ranks; `turns` stages per position. cut: blocks of the first stage (0: stages of equal
+    numbers of blocks)."""
+
+    model: str
+    positions: int = 1
+    replicas: int = 1
+    schedule: ScheduleName = "1f1b"
+    sharding: Sharding = "none"
+    precision: Precision = "float64"
+    microbatches: tuple[int, ...] = (3, 3, 2)
+    shares: tuple[int, ...] = ()
+    recompute: bool = False
+    optimizer: str = "adamw"
+    cut: int = 0
+    turns: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the case."""
+        return self.positions * self.replicas
+
+    def __str__(self) -> str:
+        layout = f"PP{self.positions}" if self.positions > 1 else ""
+        if self.replicas > 1:
+            layout += {"none": "DP", "gradients": "ZeRO2-", "parameters": "FSDP"}[self.sharding] + str(self.replicas)
+        words = [self.model.rpartition(":")[2], layout or "one", self.schedule if self.positions > 1 else "-", self.precision]
+        words += ["recompute"] * self.recompute + [f"shares {self.shares}"] * bool(self.shares)
+        words += [f"microbatches {self.microbatches}"] * (self.microbatches != (3, 3, 2))
+        words += [f"cut {self.cut}"] * bool(self.cut) + [self.optimizer] * (self.optimizer != "adamw")
+        return " ".join(words)
+
+
+def plan_of(case: Case) -> Plan:
+    """The plan of a case on as many CPU processes as it has ranks."""
+    graph = captured_graph(case.model)
+    return Plan(
+        model=tracer.resolve(case.model).ref,
+        graph=graph,
+        cluster=processes(case.ranks),
+        settings=RunSettings(
+            precision=case.precision, optimizer="sgd" if case.optimizer == "sgd" else "adamw", momentum=0.9
+        ),
+        stages=_stages(case, len(graph.blocks)),
+        schedule=case.schedule,
+        microbatches=case.microbatches,
+    )
+
+
+def run_case(plan: Plan, steps: int = 3) -> VerifyReport:
+    """What every rank calls; captures are kept from case to case."""
+    return verify(plan, steps, capture=_captured(plan))
+
+
+@cache
+def captured_graph(model: str) -> Graph:
+    """The planning capture of a model with ROWS rows."""
+    return tracer.capture(model, batch=example_batch(_factory(model)(), ROWS))
+
+
+def processes(count: int) -> Cluster:
+    """One node of `count` processes on a CPU; its rates are made up and decide nothing here."""
+    cpu = Device(
+        name="process", backend="cpu", memory_bytes=2**33, memory_bandwidth=1e10, rates=(("float32", 1e10),),
+        launch_seconds=1e-6, curve=Curve(points=((1.0, 1.0),)),
+    )  # fmt: skip
+    link = Link(name="loopback", latency_seconds=1e-5, bandwidth=1e9)
+    return Cluster(name="processes", groups=((Node(name="here", devices=((cpu, count),), link=link), 1),))
+
+
+_KEPT: dict[tuple[str, str], Captured] = {}
+
+
+def _captured(plan: Plan) -> Captured:
+    key = (plan.model.reference, plan.settings.precision)
+    if key not in _KEPT:
+        _KEPT[key] = captured(plan, prepared_model(plan, None, device_of(plan, 0)))
+    return _KEPT[key]
+
+
+def _factory(model: str) -> Callable[[], nn.Module]:
+    module, name = model.split(":")
+    made: Callable[[], nn.Module] = getattr(importlib.import_module(module), name)
+    return made
+
+
+def _stages(case: Case, blocks: int) -> tuple[Stage, ...]:
+    count = case.positions * case.turns
+    ends = [round(index * blocks / count) for index in range(count + 1)]
+    if case.cut:
+        ends[1] = case.cut
+    return tuple(
+        Stage(
+            first=first,
+            last=last,
+            devices=tuple(range(at * case.replicas, (at + 1) * case.replicas)),
+            shares=case.shares,
+            sharding=case.sharding,
+            recompute=case.recompute,
+        )
+        for index, (first, last) in enumerate(zip(ends, ends[1:], strict=False))
+        for at in [index % case.positions]
+    )

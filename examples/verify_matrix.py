@@ -1,0 +1,94 @@
+"""Every model x layout x schedule against the reference run: the whole list of parity checks, as a table.
+
+python -m examples.verify_matrix                  all of them (long)
+python -m examples.verify_matrix --only gpt2      cases whose name holds a word
+python -m examples.verify_matrix --ranks 2        cases of at most so many ranks
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from examples.verify_cases import Case, plan_of, run_case
+from placer.errors import PlacerError
+from placer.plans import ScheduleName
+from placer.runtime.pool import RankPool
+
+MODELS = ("gpt2", "llama", "t5", "bert", "vit", "resnet", "unet")
+SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+def cases() -> Iterator[Case]:
+    """The list."""
+    for name in MODELS:
+        base = Case(model=f"examples.models:tiny_{name}")
+        yield base
+        yield replace(base, replicas=2)
+        yield replace(base, replicas=2, sharding="gradients")
+        yield replace(base, replicas=2, sharding="parameters")
+        for schedule in SCHEDULES:
+            turns = 2 if schedule == "interleaved" else 1
+            yield replace(base, positions=2, schedule=schedule, turns=turns)
+            yield replace(base, positions=2, replicas=2, schedule=schedule, turns=turns)
+        yield replace(base, positions=3)
+        yield replace(base, positions=2, recompute=True)
+        yield replace(base, replicas=4, sharding="parameters")
+        yield replace(base, positions=2, replicas=2, sharding="parameters")
+        yield replace(base, positions=4)
+        yield replace(base, positions=4, replicas=2)
+        for precision in ("float32", "bfloat16-autocast"):
+            yield replace(base, positions=2, precision=precision)
+            yield replace(base, replicas=2, precision=precision)
+    yield from _special()
+
+
+def _special() -> Iterator[Case]:
+    dropping = Case(model="examples.verify_models:dropping_gpt2")
+    yield replace(dropping, replicas=2)
+    yield replace(dropping, positions=2)
+    yield replace(dropping, positions=2, replicas=2, recompute=True)
+    gpt2 = Case(model="examples.models:tiny_gpt2")
+    yield replace(gpt2, positions=2, cut=1)
+    yield replace(gpt2, replicas=2, shares=(3, 1))
+    yield replace(gpt2, replicas=2, microbatches=(4, 3, 1))
+    yield replace(gpt2, replicas=2, optimizer="sgd")
+    yield replace(gpt2, positions=2, precision="bfloat16")
+    yield replace(gpt2, positions=2, schedule="zero-bubble", recompute=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the cases and print a line for each; 0 where all pass."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    parser.add_argument("--ranks", type=int, default=8, help="cases of at most so many ranks")
+    parser.add_argument("--steps", type=int, default=3, help="training steps of each case")
+    options = parser.parse_args(argv)
+    chosen = [case for case in cases() if options.only in str(case) and case.ranks <= options.ranks]
+    failed = 0
+    with RankPool(max((case.ranks for case in chosen), default=1)) as pool:
+        for case in chosen:
+            passed, line = _line(pool, case, options.steps)
+            failed += not passed
+            print(line, flush=True)
+    print(f"{len(chosen) - failed} of {len(chosen)} cases equal the reference run")
+    return 1 if failed else 0
+
+
+def _line(pool: RankPool, case: Case, steps: int) -> tuple[bool, str]:
+    began = time.perf_counter()
+    try:
+        report = pool.run(case.ranks, run_case, plan_of(case), steps, timeout=300)[0]
+    except PlacerError as error:
+        return False, f"FAIL  {case}: {str(error).strip().splitlines()[-1]}"
+    seconds = time.perf_counter() - began
+    worst = report.worst
+    found = f"worst {worst.relative:.1e} ({worst.quantity}, step {worst.step}) of {report.tolerance:.0e}"
+    return report.passed, f"{'ok  ' if report.passed else 'FAIL'}  {case}: {found}, {seconds:.1f} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Captured: a model's graph made ready to be cut, without its weights, so that one capture can serve several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from placer import tracer
+from placer.plans import Plan
+from placer.runtime.cut import Cut
+from placer.runtime.messages import Shape
+from placer.runtime.rewrite import MARKED_ROWS
+from placer.runtime.shapes import shapes_of
+
+PRECISIONS = {
+    "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
+    "bfloat16-autocast": torch.float32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of all its
+    tensors at MARKED_ROWS rows."""
+
+    module: fx.GraphModule
+    block_of: Mapping[str, int]
+    reference_of: Mapping[str, str]
+    marked: Mapping[fx.Node, Shape]
+
+    def cut(self, plan: Plan, model: nn.Module) -> Cut:
+        """The graph with the weights of `model`, ready to be cut into the plan's stages."""
+        return Cut(
+            model=model,
+            module=self.module,
+            block_of=self.block_of,
+            reference_of=self.reference_of,
+            loss=plan.graph.loss.value,
+            shapes={node: found.shape for node, found in self.marked.items()},
+        )
+
+    def casts_to(self, dtype: torch.dtype) -> tuple[str, ...]:
+        """The modules (or source lines) of the model in which a tensor has `dtype`."""
+        places = ((n.meta.get("module") or n.meta.get("source") or n.name, shape) for n, shape in self.marked.items())
+        found = {str(place): None for place, shape in places if shape.dtype == dtype}
+        return tuple(found)
+
+
+def captured(plan: Plan, model: nn.Module) -> Captured:
+    """Capture a real model, which is in the plan's precision. Raises CaptureError, StalePlanError for another graph."""
+    traced = tracer.trace(model, plan.graph)
+    module = _without_memory(traced.module)
+    return Captured(
+        module=module,
+        block_of=traced.block_of,
+        reference_of=traced.reference_of,
+        marked=shapes_of(module, plan.graph, input_dtypes(plan), rows=MARKED_ROWS, autocast=False),
+    )
+
+
+def input_dtypes(plan: Plan) -> dict[str, torch.dtype]:
+    """The dtype each input has in a run: floating inputs follow the precision."""
+    return {entry.name: run_dtype(plan, getattr(torch, entry.tensor.dtype)) for entry in plan.graph.inputs}
+
+
+def run_dtype(plan: Plan, dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, or the precision's where it is a floating one."""
+    return PRECISIONS[plan.settings.precision] if dtype.is_floating_point else dtype
+
+
+def _without_memory(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph with parameters that are one number seen as a whole tensor."""
+    for owner in module.modules():
+        for name, parameter in list(owner.named_parameters(recurse=False)):
+            seen = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+            setattr(owner, name, nn.Parameter(seen, requires_grad=parameter.requires_grad))
+    return module

@@ -1,0 +1,137 @@
+"""RankPool: processes that stay and run one function after another as the ranks of a gloo world.
+
+Importing torch and transformers takes seconds per process; a pool pays once. For checks of many plans on one machine.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from torch import distributed as dist
+
+from placer.errors import ExecutionError
+
+T = TypeVar("T")
+
+#: Imported once, by the process that all ranks are forked from.
+PRELOADED = ["torch", "transformers", "placer.runtime"]
+# What is left to the other ranks to notice that one has failed.
+_GRACE_SECONDS = 10.0
+
+
+class RankPool:
+    """Up to `size` ranks. `run(n, function, *args)` calls `function(*args)` on n of them and gives their results."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._ranks: list[tuple[BaseProcess, Connection]] = []
+
+    def run(self, ranks: int, function: Callable[..., T], *args: object, timeout: float = 120.0) -> list[T]:
+        """The results by rank. Raises ExecutionError with the traceback of the first rank that failed, or naming those that
+        did not come back in `timeout` seconds; the processes are then started anew for the next call."""
+        if ranks > self.size:
+            raise ExecutionError(f"{ranks} ranks were asked for, the pool has {self.size}")
+        self._start()
+        with tempfile.TemporaryDirectory() as folder:
+            store = str(Path(folder) / "store")
+            for rank in range(ranks):
+                self._ranks[rank][1].send((function, args, ranks, store))
+            answers, failures = self._answers(ranks, timeout)
+        if failures or len(answers) < ranks:
+            self.close()
+            late = [rank for rank in range(ranks) if rank not in answers and rank not in failures]
+            told = "\n".join(f"rank {rank}:\n{text}" for rank, text in failures.items())
+            raise ExecutionError(told or f"ranks {late} did not come back within {timeout:.0f} s")
+        return [answers[rank] for rank in range(ranks)]
+
+    def close(self) -> None:
+        """End the processes."""
+        for process, connection in self._ranks:
+            connection.close()
+            process.terminate()
+        for process, _ in self._ranks:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+        self._ranks = []
+
+    def __enter__(self) -> RankPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        if self._ranks:
+            return
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        for rank in range(self.size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._ranks.append((process, ours))
+
+    def _answers(self, ranks: int, timeout: float) -> tuple[dict[int, T], dict[int, str]]:
+        answers: dict[int, T] = {}
+        failures: dict[int, str] = {}
+        rank_of = {self._ranks[rank][1]: rank for rank in range(ranks)}
+        deadline = time.monotonic() + timeout
+        while rank_of and time.monotonic() < deadline:
+            for connection in wait(list(rank_of), timeout=max(0.0, deadline - time.monotonic())):
+                assert isinstance(connection, Connection)
+                rank = rank_of.pop(connection)
+                try:
+                    ended, value = connection.recv()
+                except EOFError:
+                    ended, value = False, "the process ended"
+                if ended:
+                    answers[rank] = value
+                else:
+                    failures[rank] = value
+                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+        return answers, failures
+
+
+def _serve(rank: int, connection: Connection) -> None:
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, args, ranks, store = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send((True, _in_world(function, args, rank, ranks, store)))
+        except BaseException:
+            connection.send((False, traceback.format_exc()))
+
+
+def _in_world(function: Callable[..., T], args: tuple[object, ...], rank: int, ranks: int, store: str) -> T:
+    if ranks == 1:
+        return function(*args)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+    )
+    try:
+        result = function(*args)
+        dist.barrier()
+        return result
+    finally:
+        # Also after an error: peers that wait for this rank then fail at once.
+        dist.destroy_process_group()
