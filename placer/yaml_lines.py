@@ -42,19 +42,21 @@ class Document:
 
 def parse(text: str, path: str) -> Document:
     """The document of `text`, called `path` in errors. Raises UsageError for what is not YAML and for doubled keys."""
-    loader = yaml.SafeLoader(text)
+    lines: dict[Location, int] = {}
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        lines: dict[Location, int] = {}
         data = _Reader(loader=loader, path=path, lines=lines).value(root, ()) if root is not None else None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        line = mark.line + 1 if mark is not None else 1
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UsageError(f"{path}, line {line}: this is not YAML placer can read: {problem}") from None
-    finally:
-        loader.dispose()
+        raise UsageError(f"{path}, {_unreadable(error)}") from None
     return Document(path=path, data=data, lines=lines)
+
+
+def _unreadable(error: yaml.YAMLError) -> str:
+    """Where and why a text is not YAML."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1 if mark is not None else 1}: this is not YAML placer can read: {problem}"
 
 
 def validated(document: Document, model: type[Model]) -> Model:

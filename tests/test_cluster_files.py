@@ -122,6 +122,7 @@ BAD = {
     "not YAML": (replaced("{kind: chip, count: 4}", "{kind: chip, count: 4"), 14, "", "not YAML"),
     "tabs": (replaced("    link: nvlink3", "\tlink: nvlink3"), 14, "", "not YAML"),
     "an object of Python": (replaced("name: small", "name: !!python/object/apply:os.system [true]"), 1, "", "not YAML"),
+    "control characters": ("name: \x00\n", 1, "", "not YAML"),
     "a list": ("- 1\n- 2\n", 1, "", "expected fields"),
     "nothing": ("", 1, "", "expected fields"),
 }  # fmt: skip

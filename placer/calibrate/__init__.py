@@ -10,9 +10,10 @@ Measuring happens in fresh processes (placer.calibrate.worker), one per device, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from placer.calibrate.cache import cached, store
-from placer.calibrate.machine import Machine, describe_machine, fingerprint, visible_gpus
+from placer.calibrate.machine import Machine, busy_cores, describe_machine, fingerprint, visible_gpus
 from placer.calibrate.processes import measure
 from placer.calibrate.result import local_description
 from placer.cluster import Cluster
@@ -44,9 +45,10 @@ def calibrate(
     on_gpus = 0 < count <= gpus
     key = fingerprint(count)
     known = None if refresh else cached(key, count)
-    if known is not None:
-        return known
     name = "local" if devices is None else f"localx{count}"
-    cluster = local_description(measure(count, on_gpus=on_gpus, progress=progress), name=name)
+    if known is not None:
+        return replace(known, name=name)
+    load = busy_cores()
+    cluster = local_description(measure(count, on_gpus=on_gpus, progress=progress), name=name, load=load)
     store(key, cluster)
     return cluster

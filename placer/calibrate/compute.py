@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch.nn import functional
 
 from placer.calibrate.together import Together
 
@@ -23,16 +26,34 @@ def products(together: Together) -> dict[str, tuple[tuple[float, float], ...]]:
     return found
 
 
-def memory_bandwidths(together: Together) -> tuple[float, float]:
-    """Bytes/second of an elementwise sum into a given tensor, and into a new one as ops of a model do."""
+def memory_bandwidth(together: Together) -> float:
+    """Bytes/second of an elementwise sum into a given tensor: the best a memory-bound op reaches."""
     together.progress("memory bandwidth")
-    count = (1 << 28 if together.device.type == "cuda" else 1 << 25) // 4
-    a = torch.ones(count, device=together.device)
-    b, out = torch.ones_like(a), torch.empty_like(a)
-    moved = 3.0 * a.nbytes
-    given = together.seconds(lambda: torch.add(a, b, out=out))
-    new = together.seconds(lambda: torch.add(a, b))
-    return moved / given, moved / new
+    a, b, out = (_tensor(together) for _ in range(3))
+    return 3.0 * a.nbytes / together.seconds(lambda: torch.add(a, b, out=out))
+
+
+def mixed_bandwidth(together: Together) -> float:
+    """Bytes/second over the memory-bound ops of a model, each with a new result: sum, GELU, softmax, layer norm.
+
+    On processors their arithmetic and the allocation of results cost several times what the bytes do.
+    """
+    together.progress("memory-bound ops")
+    a, b = _tensor(together), _tensor(together)
+    ops: tuple[tuple[float, Callable[[], torch.Tensor]], ...] = (
+        (3.0, lambda: torch.add(a, b)),
+        (2.0, lambda: functional.gelu(a)),
+        (2.0, lambda: torch.softmax(a, -1)),
+        (2.0, lambda: functional.layer_norm(a, (a.shape[-1],))),
+    )
+    seconds = sum(together.seconds(op) for _, op in ops)
+    return sum(tensors for tensors, _ in ops) * a.nbytes / seconds
+
+
+def _tensor(together: Together) -> torch.Tensor:
+    """An activation of a usual size: 4 MiB on a processor, 64 MiB on a GPU (larger than its caches)."""
+    rows = 16 * 1024 if together.device.type == "cuda" else 1024
+    return torch.randn(rows, 1024, device=together.device)
 
 
 def launch_seconds(together: Together) -> float:

@@ -105,6 +105,11 @@ def available_memory() -> int:
     return max(1, min(free, limit - used)) if limit else int(free)
 
 
+def busy_cores() -> float:
+    """Cores that others kept busy during the last minute."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
 def threads(devices: int) -> int:
     """Threads of each of `devices` processes: OMP_NUM_THREADS, else what torchrun gives (1, or all cores alone)."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
@@ -140,7 +145,7 @@ def fingerprint(devices: int) -> str:
 
 
 # Raised when what is measured, or how, changes.
-CALIBRATION_VERSION = 1
+CALIBRATION_VERSION = 2
 
 
 def installed(distribution: str) -> str:

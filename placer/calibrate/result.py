@@ -14,7 +14,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 class DeviceMeasurement(BaseModel):
-    """One device: products as (FLOPs, FLOP/s) by dtype, memory bytes/second at best and with allocation, seconds per
+    """One device: products as (FLOPs, FLOP/s) by dtype, memory bytes/second at best and over a model's ops, seconds per
     op, bytes taken before any tensor."""
 
     model_config = ConfigDict(frozen=True)
@@ -23,7 +23,7 @@ class DeviceMeasurement(BaseModel):
     memory_bytes: int
     products: dict[str, Points]
     memory_bandwidth: float
-    allocating_bandwidth: float
+    mixed_bandwidth: float
     launch_seconds: float
     overhead_bytes: int
 
@@ -38,8 +38,8 @@ class Measurement(BaseModel):
     wall_seconds: float = 0.0
 
 
-def local_description(measured: Measurement, *, name: str) -> Cluster:
-    """The cluster of one node that was measured."""
+def local_description(measured: Measurement, *, name: str, load: float = 0.0) -> Cluster:
+    """The cluster of one node that was measured while `load` cores were busy with something else."""
     count = len(measured.devices)
     kinds = _kinds(measured.devices)
     node = Node(
@@ -49,11 +49,19 @@ def local_description(measured: Measurement, *, name: str) -> Cluster:
         cores=usable_cores(),
         memory_bytes=total_memory(),
     )
-    note = (
+    notes = (
         f"measured on {cpu_name()}, {usable_cores()} cores, torch {installed('torch')}: {count} processes at once, "
-        f"{threads(count)} threads each"
+        f"{threads(count)} threads each, in {measured.wall_seconds:.0f} s",
+        *_doubts(load),
     )
-    return Cluster(name=name, groups=((node, 1),), measured=True, notes=(note,))
+    return Cluster(name=name, groups=((node, 1),), measured=True, notes=notes)
+
+
+def _doubts(load: float) -> tuple[str, ...]:
+    """A warning where other work took more than a quarter of the machine."""
+    if load <= usable_cores() / 4:
+        return ()
+    return (f"measured while {load:.1f} of {usable_cores()} cores were busy: run placer calibrate again when idle",)
 
 
 def rounded(value: float) -> float:
@@ -92,7 +100,7 @@ def _device(run: list[DeviceMeasurement], count: int) -> Device:
         rates=tuple((dtype, rounded(rate)) for dtype, rate in best.items()),
         launch_seconds=rounded(median(device.launch_seconds for device in run)),
         curve=shares["float32"],
-        memory_share=min(1.0, rounded(median(device.allocating_bandwidth for device in run) / bandwidth)),
+        memory_share=min(1.0, rounded(median(device.mixed_bandwidth for device in run) / bandwidth)),
         overhead_bytes=int(median(device.overhead_bytes for device in run)),
         source=source,
         curves=tuple(shares.items()),

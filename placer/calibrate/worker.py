@@ -17,11 +17,14 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from placer.calibrate.compute import launch_seconds, memory_bandwidths, products
+from placer.calibrate.compute import launch_seconds, memory_bandwidth, mixed_bandwidth, products
 from placer.calibrate.machine import cpu_name
 from placer.calibrate.messages import all_reduces, messages
 from placer.calibrate.result import DeviceMeasurement, Measurement
 from placer.calibrate.together import Together
+
+# What importing a model class of transformers adds to a process that has torch (145 MiB with 5.23, November 2026).
+MODEL_LIBRARIES = 150 * 2**20
 
 
 def main(arguments: list[str]) -> None:
@@ -62,8 +65,8 @@ def _measurement(together: Together) -> Measurement:
         backend=together.device.type,
         memory_bytes=_memory(together.device),
         products=products(together),
-        memory_bandwidth=(bandwidths := memory_bandwidths(together))[0],
-        allocating_bandwidth=bandwidths[1],
+        memory_bandwidth=memory_bandwidth(together),
+        mixed_bandwidth=mixed_bandwidth(together),
         launch_seconds=launch_seconds(together),
         overhead_bytes=overhead,
     )
@@ -98,7 +101,7 @@ def _overhead(device: torch.device) -> int:
         torch.zeros(1, device=device)
         free, total = torch.cuda.mem_get_info(device)
         return int(total - free)
-    return int(psutil.Process().memory_info().rss)
+    return int(psutil.Process().memory_info().rss) + MODEL_LIBRARIES
 
 
 if __name__ == "__main__":
