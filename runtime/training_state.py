@@ -55,7 +55,7 @@ class TrainingState:
     def held(self) -> Held:
         """The tensors of this rank by category."""
         stages, updater = self._executor.stages.values(), self._executor.updater
-        states = (_optimizer_state(updater, tensor).values() for tensor in updater.updated.values())
+        states = (_optimizer_state(updater, tensor) for tensor in updater.updated.values())
         return Held(
             parameters=tuple(p for stage in stages for p in stage.own_parameters().values()),
             buffers=tuple(b for stage in stages for b in stage.own_buffers().values()),
