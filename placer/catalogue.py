@@ -10,6 +10,7 @@ t4x4*2@100gbe              on a network of one's choice, one port per node; `@4x
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -23,8 +24,8 @@ from placer.errors import UsageError
 from placer.hardware_data import aliases, entries, short_names
 from placer.yaml_lines import close
 
-_LOCAL = re.compile(r"local(?:x(\d+))?")
-_COUNTS = r"(?:x(?P<devices>\d+))?(?:\*(?P<nodes>\d+))?(?:@(?:(?P<ports>\d+)x)?(?P<network>[\w-]+))?"
+_LOCAL = re.compile(r"local(?:x(\d{1,9}))?")
+_COUNTS = r"(?:x(?P<devices>\d{1,9}))?(?:\*(?P<nodes>\d{1,9}))?(?:@(?:(?P<ports>\d{1,9})x)?(?P<network>[\w-]+))?"
 _FILES = (".yaml", ".yml", ".json")
 
 
@@ -42,8 +43,11 @@ class NodeType(Entry):
     source: str
 
 
-def load_cluster(spec: str) -> Cluster:
-    """The cluster `spec` describes. Raises UsageError for what is no file, no catalogue name, or has zero devices."""
+def load_cluster(spec: str, progress: Callable[[str], None] | None = None) -> Cluster:
+    """The cluster `spec` describes; `progress` is told what is measured where this machine must be.
+
+    Raises UsageError for what is no file, no catalogue name, or has zero devices.
+    """
     text = spec.strip()
     if text.lower().endswith(_FILES) or "/" in text or "\\" in text or Path(text).is_file():
         return read_cluster(text)
@@ -54,7 +58,7 @@ def load_cluster(spec: str) -> Cluster:
         raise UsageError(f"{text!r} asks for zero devices; ask for at least one, as in localx2")
     from placer.calibrate import local_cluster  # measuring needs torch; reading a file or the catalogue does not
 
-    return local_cluster(int(local[1]) if local[1] else None)
+    return local_cluster(int(local[1]) if local[1] else None, progress)
 
 
 def catalogue_device(name: str) -> Device:

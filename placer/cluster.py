@@ -16,6 +16,9 @@ from typing import Literal
 
 from placer.errors import UsageError
 
+# Devices are listed one by one; more than this is a slip of the pen, and would fill the memory.
+MOST_DEVICES = 2**20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -153,6 +156,9 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.groups or any(count < 1 or node.size < 1 for node, count in self.groups):
             raise UsageError(f"cluster {self.name} has a group of zero nodes or zero devices; give at least one")
+        total = sum(count * node.size for node, count in self.groups)
+        if total > MOST_DEVICES:
+            raise UsageError(f"cluster {self.name} has {total} devices; at most {MOST_DEVICES} can be described")
 
     @property
     def nodes(self) -> Iterator[Node]:

@@ -22,7 +22,7 @@ from placer.cluster import Curve
 
 # Edge of a square result tile and its share of the speed of the largest: a tile of edge e moves 2 K e elements for
 # 2 K e^2 FLOPs, so below the edge that the shared memory can feed the share falls in proportion (same guide, figure
-# "tile size and efficiency": 256x128 1.0, 128x128 0.95 to 1.0, 64x64 about 0.5).
+# "tile size and efficiency": 256x128 1.0, 128x128 0.95 to 1.0, 64x64 about 0.5; from memory).
 TILES = ((181.0, 1.0), (128.0, 0.95), (64.0, 0.5))
 # Fill and drain of the multiply pipeline of one tile, in elements of K.
 DEPTH = 128.0

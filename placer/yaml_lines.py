@@ -24,6 +24,14 @@ Model = TypeVar("Model", bound=BaseModel)
 # A file of a few kilobytes can name billions of values through aliases of aliases.
 _MOST_VALUES = 200_000
 
+# What pydantic calls things, in the words of YAML.
+_EXPECTED = {
+    "tuple_type": "a list, as in [a, b]",
+    "dict_type": "named fields, as in {a: 1}",
+    "model_type": "named fields, as in {a: 1}",
+    "string_type": "a text",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
@@ -129,6 +137,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{field} is no field placer knows; {close(str(location[-1]), _fields_at(model, location[:-1]))}"
     if details["type"] == "too_short":
         return f"{field} is empty; give at least one"
+    if details["type"] in _EXPECTED:
+        return f"{field}: expected {_EXPECTED[details['type']]} (found {details['input']!r:.60})"
     message = details["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     given = details["input"]
     found = f" (found {given!r})" if isinstance(given, int | float | str) and str(given) not in message else ""

@@ -58,6 +58,8 @@ def test_unequal_nodes_are_joined_with_a_plus() -> None:
         ("h100x8*0", "zero devices"),
         ("localx0", "zero devices"),
         ("h100x16", r"at most 8 h100.*h100x8\*2"),
+        ("h100x8*999999999", "at most"),
+        ("h100x8*9999999999999999999", "cluster"),
         ("h10x8", "did you mean h100"),
         ("", "path of a cluster file"),
         ("h100 x 8", "path of a cluster file"),

@@ -122,6 +122,8 @@ BAD = {
     "not YAML": (replaced("{kind: chip, count: 4}", "{kind: chip, count: 4"), 14, "", "not YAML"),
     "tabs": (replaced("    link: nvlink3", "\tlink: nvlink3"), 14, "", "not YAML"),
     "an object of Python": (replaced("name: small", "name: !!python/object/apply:os.system [true]"), 1, "", "not YAML"),
+    "fields for a list": (PLAIN[: PLAIN.index("nodes:")] + "nodes: {a: 1}\n", 9, "nodes", "expected a list"),
+    "a name for fields": (replaced("{kind: chip, count: 4}", "chip"), 13, "nodes[0].devices[0]", "named fields"),
     "control characters": ("name: \x00\n", 1, "", "not YAML"),
     "a list": ("- 1\n- 2\n", 1, "", "expected fields"),
     "nothing": ("", 1, "", "expected fields"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -55,8 +56,6 @@ def _ping_pong(rank: int, partner: int, buffer: torch.Tensor) -> Callable[[], No
 
 def _repeated(together: Together, action: Callable[[], object], window: float = 0.15) -> float:
     """Seconds per call; all ranks call equally often, since each call needs its partners."""
-    import time
-
     for _ in range(2):
         action()
     together.synchronize()
