@@ -111,11 +111,14 @@ def busy_cores() -> float:
 
 
 def threads(devices: int) -> int:
-    """Threads of each of `devices` processes: OMP_NUM_THREADS, else what torchrun gives (1, or all cores alone)."""
+    """Threads of each of `devices` processes: OMP_NUM_THREADS, else an even share of the cores, as placer starts ranks.
+
+    torchrun by itself gives 1 to each of several ranks: set OMP_NUM_THREADS there to what the calibration says.
+    """
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
-    return 1 if devices > 1 else usable_cores()
+    return max(1, usable_cores() // devices)
 
 
 @cache

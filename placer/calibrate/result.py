@@ -51,7 +51,7 @@ def local_description(measured: Measurement, *, name: str, load: float = 0.0) ->
     )
     notes = (
         f"measured on {cpu_name()}, {usable_cores()} cores, torch {installed('torch')}: {count} processes at once, "
-        f"{threads(count)} threads each, in {measured.wall_seconds:.0f} s",
+        f"OMP_NUM_THREADS={threads(count)} each, in {measured.wall_seconds:.0f} s",
         *_doubts(load),
     )
     return Cluster(name=name, groups=((node, 1),), measured=True, notes=notes)
