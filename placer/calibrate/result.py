@@ -58,8 +58,8 @@ def local_description(measured: Measurement, *, name: str, load: float = 0.0) ->
 
 
 def _doubts(load: float) -> tuple[str, ...]:
-    """A warning where other work took more than a quarter of the machine."""
-    if load <= usable_cores() / 4:
+    """A warning where other work took more than half of the machine."""
+    if load <= usable_cores() / 2:
         return ()
     return (f"measured while {load:.1f} of {usable_cores()} cores were busy: run placer calibrate again when idle",)
 
