@@ -8,9 +8,9 @@ time. For a square product of `flops` = 2 n^3 the share of the peak is
     depth = n / (n + 128)                                       a tile fills and drains its pipeline once along K
 
 and the best of the tile edges below is taken, smaller tiles reaching less because they reread more. Source of the
-mechanism: NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave quantization. `ceiling` is
-the measured best of the chip. What a wave's remainder costs is smoothed over neighbouring sizes, since a curve by FLOPs
-stands for products of every shape.
+mechanism: NVIDIA, "Matrix Multiplication Background User's Guide", DU-09799-001 (2023), 2.3 Typical tile dimensions in
+cuBLAS and performance, 3.1 Tile quantization, 3.2 Wave quantization. `ceiling` is the measured best of the chip. What a
+wave's remainder costs is smoothed over neighbouring sizes, since a curve by FLOPs stands for products of every shape.
 """
 
 from __future__ import annotations
