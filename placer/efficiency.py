@@ -21,10 +21,10 @@ from math import ceil, exp
 from placer.cluster import Curve
 
 # Edge of a square result tile and its share of the speed of the largest: a tile of edge e moves 2 K e elements for
-# 2 K e^2 FLOPs, so below the edge that the shared memory can feed the share falls in proportion (same guide, figure
-# "tile size and efficiency": 256x128 1.0, 128x128 0.95 to 1.0, 64x64 about 0.5; from memory).
+# 2 K e^2 FLOPs, so below the edge that the shared memory can feed the share falls in proportion (section 2.3 of that
+# guide; 256x128 1.0, 128x128 0.95, 64x64 0.5 from memory of its figure).
 TILES = ((181.0, 1.0), (128.0, 0.95), (64.0, 0.5))
-# Fill and drain of the multiply pipeline of one tile, in elements of K.
+# Fill and drain of the multiply pipeline of one tile, in elements of K: assumed to be a tile's edge, not measured.
 DEPTH = 128.0
 _EDGES = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288)
 
