@@ -93,6 +93,8 @@ class _Assembly:
         groups = Groups(programs, more=sorted({self._replica_ranks(p) for p in range(plan.positions)}))
         group = groups.of(ranks) if len(ranks) > 1 else None
         stages = self._stages(program.stages)
+        for stage in stages.values():
+            stage.watch(observer)
         held = {
             s: replica(
                 stage,

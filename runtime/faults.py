@@ -30,7 +30,16 @@ from placer.errors import ExecutionError
 SEARCH_SECONDS = 5.0
 # torchrun looks at its ranks ten times a second and reports the first it finds ended; those that only follow wait.
 LINGER_SECONDS = 1.0
-COMMUNICATION_WORDS = ("gloo", "NCCL", "nccl", "Connection closed", "Connection reset", "Timed out", "Broken pipe")
+COMMUNICATION_WORDS = (
+    "gloo",
+    "NCCL",
+    "nccl",
+    "Connection closed",
+    "Connection reset",
+    "Timed out",
+    "Broken pipe",
+    "pair closure",
+)
 
 
 class Terminated(BaseException):

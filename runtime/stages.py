@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from placer.runtime.cut import BlockCode, Cut, put
 from placer.runtime.mode import Mode
+from placer.runtime.observer import Observer, Silent
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -65,6 +66,7 @@ class Block(nn.Module):
         for name, tensor in state.items():
             put(self.own, name, tensor)
         self.recompute = recompute
+        self.observer: Observer = Silent()
 
     def forward(self, mode: Mode, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
         """The outputs of `code`; values that are None are this block's own parameters and buffers."""
@@ -77,8 +79,12 @@ class Block(nn.Module):
         passes = iter((mode,))
 
         def run(*again: torch.Tensor) -> Tensors:
+            first = next(passes, None)
+            if first is not None:
+                return cast(Tensors, code.module(first, *again))
             # checkpoint calls this once more in backward: running statistics must not move twice
-            return cast(Tensors, code.module(next(passes, mode.again()), *again))
+            with self.observer.during("recompute"):
+                return cast(Tensors, code.module(mode.again(), *again))
 
         # Nothing a block does reads the global random state: dropout is keyed.
         return cast(Tensors, checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False))
@@ -116,6 +122,11 @@ class Stage(nn.Module):
             for name in drops:
                 values.pop(name, None)
         return tuple(values[name] for name in code.produces)
+
+    def watch(self, observer: Observer) -> None:
+        """Tell `observer` when blocks run again."""
+        for block in self.blocks:
+            cast(Block, block).observer = observer
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Its parameters by the model's own names."""

@@ -1,4 +1,4 @@
-"""What two ranks of the checkpoint tests run: `python -m tests.checkpoint_ranks DEED FOLDER`, under torchrun."""
+"""What two ranks of the checkpoint tests run: `python -m checkpoint_ranks DEED FOLDER`, under torchrun."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from execute_plans import two_rank_plan
 from placer.runtime.checkpoint import Checkpoints, Progress, State
 from placer.runtime.world import World, joined
-from tests.execute_plans import two_rank_plan
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 LAYERS = 4

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from execute_models import LENGTH
+from graphs import BlockSpec, chain_graph
+from placer import tracer
 from placer.cluster import Cluster, Curve, Device, Link, Node
-from placer.plans import ModelRef, Plan, Stage
+from placer.graph import Graph
+from placer.plans import ModelRef, Plan, ScheduleName, Sharding, Stage
 from placer.settings import RunSettings
-from tests.graphs import BlockSpec, chain_graph
 
 
 def cpu_cluster(devices: int) -> Cluster:
@@ -29,3 +34,39 @@ def two_rank_plan() -> Plan:
         schedule="1f1b",
         microbatches=(8,),
     )
+
+
+def tiny_plan(
+    devices: int, stages: int, *, schedule: ScheduleName = "1f1b", looped: int = 1, sharding: Sharding = "none",
+    microbatches: tuple[int, ...] = (4, 4, 4, 4), model: str = "tied", recompute: bool = False,
+    settings: RunSettings = RunSettings(),  # noqa: B008 - frozen
+) -> Plan:  # fmt: skip
+    """`execute_models` on `devices` processes: even stages, `looped` of them on each position, replicas on the rest."""
+    reference, graph = _captured(model, sum(microbatches))
+    replicas = devices // stages
+    count, blocks = stages * looped, len(graph.blocks)
+    return Plan(
+        model=reference,
+        graph=graph,
+        cluster=cpu_cluster(devices),
+        settings=settings,
+        stages=tuple(
+            Stage(
+                first=blocks * s // count,
+                last=blocks * (s + 1) // count,
+                devices=tuple(range(s % stages * replicas, (s % stages + 1) * replicas)),
+                sharding=sharding,
+                recompute=recompute,
+            )
+            for s in range(count)
+        ),
+        schedule=schedule,
+        microbatches=microbatches,
+    )
+
+
+@cache
+def _captured(model: str, rows: int) -> tuple[ModelRef, Graph]:
+    resolved = tracer.resolve(f"execute_models:{model}")
+    shape = (rows, LENGTH)
+    return resolved.ref, tracer.capture(resolved, batch={"input_ids": shape, "labels": shape})

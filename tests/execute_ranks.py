@@ -1,4 +1,4 @@
-"""What the ranks of the launch tests run: `python -m tests.execute_ranks DEED`, under torchrun, two of them."""
+"""What the ranks of the launch tests run: `python -m execute_ranks DEED`, under torchrun, two of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 import torch
 import torch.distributed as dist
 
+from execute_plans import two_rank_plan
 from placer.errors import PlacerError
 from placer.runtime.world import World, joined
-from tests.execute_plans import two_rank_plan
 
 GROUP_TIMEOUT_SECONDS = 3.0
 

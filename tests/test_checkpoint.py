@@ -97,13 +97,13 @@ def test_a_folder_that_cannot_be_written_says_so(world: World, tmp_path: Path) -
 
 
 def test_every_layout_loads_what_every_other_saved(tmp_path: Path) -> None:
-    output = launch_module(("tests.checkpoint_ranks", "matrix", str(tmp_path)), 2, SECONDS).output
+    output = launch_module(("checkpoint_ranks", "matrix", str(tmp_path)), 2, SECONDS).output
     names = ("data", "pipeline", "sharded")
     assert all(f"{source} -> {target}: equal" in output for source in names for target in names)
 
 
 def test_a_rank_killed_while_writing_leaves_the_older_checkpoint_as_the_last(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="rank 1 died of SIGKILL"):
-        launch_module(("tests.checkpoint_ranks", "killed", str(tmp_path)), 2, SECONDS)
+        launch_module(("checkpoint_ranks", "killed", str(tmp_path)), 2, SECONDS)
     found = latest(tmp_path)
     assert found is not None and found.name == "step-00000001"

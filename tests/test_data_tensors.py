@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from graphs import BlockSpec, chain_graph, gpt_graph
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.runtime.data import open_data
-from tests.graphs import BlockSpec, chain_graph, gpt_graph
 
 WIDTH = 16  # of the input `x` of a chain graph
 ROWS = torch.arange(40 * WIDTH, dtype=torch.float32).reshape(40, WIDTH)

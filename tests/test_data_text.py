@@ -10,11 +10,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from graphs import BlockSpec, chain_graph, gpt_graph
 from placer.errors import UsageError
 from placer.graph import Affine, Graph, Input, Tensor
 from placer.runtime.data import open_data
 from placer.runtime.data.text import stdlib_documents
-from tests.graphs import BlockSpec, chain_graph, gpt_graph
 
 LENGTH = 8
 

@@ -11,16 +11,16 @@ import time
 import psutil
 import pytest
 
+from execute_plans import two_rank_plan
 from placer.errors import ExecutionError, UsageError
 from placer.runtime.launch import failure, launch_module
 from placer.runtime.world import require_world
-from tests.execute_plans import two_rank_plan
 
 SECONDS = 90.0
 
 
 def test_ranks_that_end_in_order_give_exit_code_0_and_their_lines() -> None:
-    launched = launch_module(("tests.execute_ranks", "fine"), 2, SECONDS)
+    launched = launch_module(("execute_ranks", "fine"), 2, SECONDS)
     assert launched.exit_code == 0
     assert "rank 0 is done" in launched.output and "rank 1 is done" in launched.output
 
@@ -28,30 +28,30 @@ def test_ranks_that_end_in_order_give_exit_code_0_and_their_lines() -> None:
 def test_a_killed_rank_is_named_by_the_launcher_and_by_the_surviving_rank() -> None:
     began = time.monotonic()
     with pytest.raises(ExecutionError, match=r"rank 1 died of SIGKILL") as caught:
-        launch_module(("tests.execute_ranks", "killed"), 2, SECONDS)
+        launch_module(("execute_ranks", "killed"), 2, SECONDS)
     assert time.monotonic() - began < 60
     assert "placer: " in str(caught.value) and "rank 1 died without a word" in str(caught.value)
 
 
 def test_an_error_of_one_rank_is_told_by_the_other() -> None:
     with pytest.raises(ExecutionError, match=r"rank 1 failed with exit code 1") as caught:
-        launch_module(("tests.execute_ranks", "fails"), 2, SECONDS)
+        launch_module(("execute_ranks", "fails"), 2, SECONDS)
     assert "rank 1 failed: ValueError: a shelf fell over" in str(caught.value)
 
 
 def test_a_hanging_rank_is_named_after_the_group_timeout() -> None:
     with pytest.raises(ExecutionError) as caught:
-        launch_module(("tests.execute_ranks", "hangs"), 2, SECONDS)
+        launch_module(("execute_ranks", "hangs"), 2, SECONDS)
     assert "rank 1 did not answer" in str(caught.value)
 
 
 def test_more_ranks_than_the_plan_wants_are_refused_with_the_command_to_use() -> None:
     with pytest.raises(ExecutionError, match=r"wants 2 ranks, torchrun started 3, more.*--nproc-per-node 2"):
-        launch_module(("tests.execute_ranks", "fine"), 3, SECONDS)
+        launch_module(("execute_ranks", "fine"), 3, SECONDS)
 
 
 def test_no_rank_outlives_a_launcher_that_is_killed() -> None:
-    call = "launch_module(('tests.execute_ranks', 'sleeps'), 2, 600, echo=print)"
+    call = "launch_module(('execute_ranks', 'sleeps'), 2, 600, echo=print)"
     code = f"from placer.runtime.launch import launch_module; {call}"
     paths = os.pathsep.join(sys.path)
     launcher = subprocess.Popen(

@@ -1,0 +1,65 @@
+"""A small language model of the tests of execution, written by hand: tied embedding, a skip over all its blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY = 256
+WIDTH = 16
+LENGTH = 8
+
+
+@dataclass
+class Output:
+    """As Hugging Face models return it."""
+
+    loss: torch.Tensor
+
+
+class Mixer(nn.Module):
+    """Each position is mixed with the mean of those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x_bsw: torch.Tensor) -> torch.Tensor:
+        counts_s1 = torch.arange(1, x_bsw.shape[1] + 1, device=x_bsw.device, dtype=x_bsw.dtype).unsqueeze(-1)
+        mean_bsw = self.norm(x_bsw).cumsum(1) / counts_s1
+        return x_bsw + self.down(functional.gelu(self.up(mean_bsw)))
+
+
+class TinyModel(nn.Module):
+    """Embedding, four mixers, a head that is the embedding again and reads the embedding's output too."""
+
+    def __init__(self, tied: bool = True) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Mixer() for _ in range(4))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Output:
+        first = x = self.embedding(input_ids)
+        for block in self.blocks:
+            x = block(x)
+        scores = self.head(self.norm(x + first))
+        return Output(functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
+
+
+def tied() -> nn.Module:
+    """The model with its head tied to its embedding."""
+    return TinyModel()
+
+
+def untied() -> nn.Module:
+    """The model with a head of its own."""
+    return TinyModel(tied=False)
