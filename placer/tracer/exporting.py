@@ -106,19 +106,24 @@ def source_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _training(wrapper: Training) -> Iterator[None]:
-    config = getattr(wrapper.model, "config", None)
     modes = {module: module.training for module in wrapper.modules()}
-    cache = getattr(config, "use_cache", None)
+    # Parts of a model (T5's decoder) have configurations of their own.
+    configs = {id(config): config for config in (getattr(m, "config", None) for m in modes) if _caches(config)}
     try:
         wrapper.train()
-        if cache:
-            config.use_cache = False  # type: ignore[union-attr]
+        for config in configs.values():
+            config.use_cache = False  # type: ignore[attr-defined]
         yield
     finally:
         for module, mode in modes.items():
             module.training = mode
-        if cache:
-            config.use_cache = cache  # type: ignore[union-attr]
+        for config in configs.values():
+            config.use_cache = True  # type: ignore[attr-defined]
+
+
+def _caches(config: object) -> bool:
+    """Whether a Hugging Face configuration asks for the keys and values of generation, which training has no use for."""
+    return bool(getattr(config, "use_cache", False))
 
 
 @contextlib.contextmanager
