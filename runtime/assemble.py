@@ -21,7 +21,7 @@ from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.feed import Batch
 from placer.runtime.gradients import Gradients
-from placer.runtime.groups import Groups, device_of, join
+from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
 from placer.runtime.messages import Shape
 from placer.runtime.observer import Relay
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
@@ -36,6 +36,7 @@ def load(
     optimizer: OptimizerFactory | None = None,
     *,
     capture: Captured | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Executor:
     """The executor of this process's rank.
 
@@ -43,15 +44,18 @@ def load(
     converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
     optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and SGD do.
     capture: an earlier capture of the same model in the same precision, to save its time.
+    timeout_seconds: no communication waits longer.
     Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another model.
     """
     legality.require(plan)
-    rank = join(plan)
+    rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
     _require_linear(plan, cut)
-    return _Assembly(plan=plan, rank=rank, device=device, model=source, cut=cut).executor(optimizer)
+    return _Assembly(
+        plan=plan, rank=rank, device=device, model=source, cut=cut, timeout_seconds=timeout_seconds
+    ).executor(optimizer)
 
 
 def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
@@ -84,13 +88,15 @@ class _Assembly:
     device: torch.device
     model: nn.Module
     cut: Cut
+    timeout_seconds: float
 
     def executor(self, optimizer: OptimizerFactory | None) -> Executor:
         plan, observer = self.plan, Relay()
         programs = lower(plan)
         program = programs[self.rank]
         ranks = self._replica_ranks()
-        groups = Groups(programs, more=sorted({self._replica_ranks(p) for p in range(plan.positions)}))
+        more = sorted({self._replica_ranks(p) for p in range(plan.positions)})
+        groups = Groups(programs, more, self.timeout_seconds)
         group = groups.of(ranks) if len(ranks) > 1 else None
         stages = self._stages(program.stages)
         for stage in stages.values():

@@ -55,7 +55,7 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
         progress=options.progress and not quiet,
     )
     measurement = Measurement(plan, world.device, world.rank)
-    executor = load(plan)
+    executor = load(plan, timeout_seconds=options.timeout_seconds)
     executor.recorder = measurement
     state = TrainingState(executor)
     checkpoints = _checkpoints(plan, options, world)

@@ -15,10 +15,10 @@ from placer.plans import Plan
 from placer.program import Collective, Program
 
 #: A hang is only noticed by a timeout; a dead peer at once.
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT_SECONDS = 60.0
 
 
-def join(plan: Plan) -> int:
+def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
     """This process's rank in the plan; joins the others under torchrun. Raises UsageError where their number differs."""
     found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     if found != plan.world_size:
@@ -30,7 +30,7 @@ def join(plan: Plan) -> int:
     if plan.world_size == 1:
         return 0
     if not dist.is_initialized():
-        dist.init_process_group(_backend(plan.cluster), timeout=TIMEOUT)
+        dist.init_process_group(_backend(plan.cluster), timeout=timedelta(seconds=timeout_seconds))
     return dist.get_rank()
 
 
@@ -46,13 +46,18 @@ def device_of(plan: Plan, rank: int) -> torch.device:
 class Groups:
     """The process groups by their ranks."""
 
-    def __init__(self, programs: Iterable[Program], more: Iterable[tuple[int, ...]] = ()) -> None:
+    def __init__(
+        self,
+        programs: Iterable[Program],
+        more: Iterable[tuple[int, ...]] = (),
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         wanted = {tuple(ranks) for ranks in more if len(ranks) > 1}
         for program in programs:
             wanted |= {e.ranks for e in program.instructions if isinstance(e, Collective) and len(e.ranks) > 1}
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for ranks in sorted(wanted):
-            group = dist.new_group(list(ranks), timeout=TIMEOUT)
+            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_seconds))
             if isinstance(group, dist.ProcessGroup):
                 self._groups[ranks] = group
 

@@ -18,6 +18,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from placer.errors import UsageError
 from placer.plans import Plan
+from placer.runtime import groups
 from placer.runtime.faults import Watch, die_with_parent, guarded
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
@@ -71,17 +72,14 @@ def _advice(plan: Plan, plan_path: str) -> str:
 
 
 def device_of(plan: Plan, rank: int) -> torch.device:
-    """The device that `rank` computes on: the CPU, or the GPU of its place on this machine (LOCAL_RANK)."""
-    described = plan.cluster.devices[plan.ranks[rank]]
-    if described.backend == "cpu":
-        return torch.device("cpu")
-    local = int(os.environ.get("LOCAL_RANK", rank))
-    if not torch.cuda.is_available() or torch.cuda.device_count() <= local:
+    """The device that `rank` computes on. Raises UsageError where this machine does not have it."""
+    device = groups.device_of(plan, rank)
+    if device.type == "cuda" and (not torch.cuda.is_available() or torch.cuda.device_count() <= device.index):
         raise UsageError(
-            f"the plan puts rank {rank} on a {described.name}, as number {local} on this machine, which has "
+            f"the plan puts rank {rank} on {device} of a {plan.cluster.devices[plan.ranks[rank]].name}, this machine has "
             f"{torch.cuda.device_count()} GPUs; run on the planned machines, or plan again with --cluster local"
         )
-    return torch.device("cuda", local)
+    return device
 
 
 def backend_of(plan: Plan) -> str:
