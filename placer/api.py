@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from placer import costs
+from placer import costs, simulator
 from placer.cluster import Cluster
 from placer.graph import Graph
 from placer.ledger import Ledger
@@ -20,9 +20,9 @@ from placer.plans import Plan
 from placer.references import reference_of
 from placer.search import Pins, Problem, solve_with
 from placer.settings import RunSettings
+from placer.simulator import Timeline
 
 if TYPE_CHECKING:
-    from placer.simulator import Timeline
     from placer.tracer.batches import BatchLike
     from placer.tracer.exporting import LossFunction
 
@@ -94,6 +94,4 @@ def estimate(plan: Plan) -> Ledger:
 
 def simulate(plan: Plan) -> Timeline:
     """The step played event by event: its slices, and its ledger."""
-    from placer import simulator
-
     return simulator.simulate(plan)

@@ -8,25 +8,48 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from made_plans import two_stage_plan
+from placer.cli import main
 from placer.plans import Plan
 
 COMMANDS = ("plan", "explain", "simulate", "execute", "verify", "demo", "doctor", "calibrate", "schema")
 
 
-def placer(*arguments: str, cwd: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run `python -m placer` and hold it to its exit code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "placer", *arguments], capture_output=True, text=True, timeout=120, cwd=cwd
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+Command = Callable[..., "Ended"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a command printed."""
+
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def placer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run a command in this process and hold it to its exit code."""
+    monkeypatch.setenv("TERM", "dumb")
+
+    def run(*arguments: str, code: int = 0) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["placer", *arguments])
+        ended = 0
+        try:
+            main()
+        except SystemExit as end:
+            ended = int(end.code or 0)
+        printed = capsys.readouterr()
+        assert ended == code, printed.out + printed.err
+        return Ended(stdout=printed.out, stderr=printed.err)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -37,69 +60,69 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example_and_json(command: str):
+def test_every_command_has_help_with_an_example_and_json(placer: Command, command: str):
     text = placer(command, "--help").stdout
     assert f"placer {command}" in text.partition("Example:")[2]
     assert "--json" in text
 
 
-def test_help_lists_every_command():
+def test_help_lists_every_command(placer: Command):
     text = placer("--help").stdout
     for command in COMMANDS:
         assert f"  {command} " in text
 
 
-def test_explain_prints_the_table(plan_file: Path):
+def test_explain_prints_the_table(placer: Command, plan_file: Path):
     assert placer("explain", str(plan_file)).stdout.strip() == str(Plan.load(plan_file)).strip()
 
 
-def test_explain_prints_one_json_document(plan_file: Path):
+def test_explain_prints_one_json_document(placer: Command, plan_file: Path):
     assert json.loads(placer("explain", str(plan_file), "--json").stdout)["schedule"] == "1f1b"
 
 
-def test_explain_prints_the_program_of_a_rank(plan_file: Path):
+def test_explain_prints_the_program_of_a_rank(placer: Command, plan_file: Path):
     lines = placer("explain", str(plan_file), "--program", "--rank", "1").stdout.splitlines()
     assert any(line.startswith("1F0") for line in lines)
     assert any(line.startswith("receive activation") for line in lines)
 
 
-def test_explain_refuses_a_rank_that_is_not_there(plan_file: Path):
+def test_explain_refuses_a_rank_that_is_not_there(placer: Command, plan_file: Path):
     assert "ranks 0 to 1" in placer("explain", str(plan_file), "--program", "--rank", "2", code=2).stderr
 
 
-def test_simulate_writes_a_trace_to_standard_output(plan_file: Path):
+def test_simulate_writes_a_trace_to_standard_output(placer: Command, plan_file: Path):
     trace = json.loads(placer("simulate", str(plan_file), "--trace", "-").stdout)
     assert trace["traceEvents"]
 
 
-def test_simulate_prints_one_json_document_beside_the_trace_file(plan_file: Path, tmp_path: Path):
+def test_simulate_prints_one_json_document_beside_the_trace_file(placer: Command, plan_file: Path, tmp_path: Path):
     done = placer("simulate", str(plan_file), "--trace", str(tmp_path / "trace.json"), "--json")
     assert json.loads(done.stdout)["step_time_seconds"] > 0
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
-def test_a_plan_satisfies_the_published_schema(plan_file: Path):
+def test_a_plan_satisfies_the_published_schema(placer: Command, plan_file: Path):
     schema = json.loads(placer("schema").stdout)
     jsonschema.validate(json.loads(plan_file.read_text()), schema)
 
 
-def test_a_mistake_is_one_message_and_exit_code_2():
+def test_a_mistake_is_one_message_and_exit_code_2(placer: Command):
     done = placer("explain", "nowhere.json", code=2)
     assert done.stdout == ""
     assert done.stderr == "placer: the plan nowhere.json does not exist; check the path\n"
 
 
-def test_a_mistake_under_json_is_a_document_too():
+def test_a_mistake_under_json_is_a_document_too(placer: Command):
     document = json.loads(placer("explain", "nowhere.json", "--json", code=2).stdout)
     assert document["error"] == "UsageError"
     assert "does not exist" in document["message"]
 
 
-def test_an_unknown_flag_is_misuse():
+def test_an_unknown_flag_is_misuse(placer: Command):
     placer("explain", "--nonsense", code=2)
 
 
-def test_doctor_says_what_this_machine_is():
+def test_doctor_says_what_this_machine_is(placer: Command):
     document = json.loads(placer("doctor", "--json").stdout)
     found = {finding["name"]: finding["found"] for finding in document["findings"]}
     assert document["fine"] is True

@@ -12,6 +12,7 @@ from rich.text import Text
 from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
 from placer.errors import UsageError
+from placer.legality import check
 from placer.plans import Plan
 from placer.program import Collective, Compute, Instruction, Message, Program, lower
 from placer.report import plan_document, plan_view
@@ -33,8 +34,6 @@ def run(
     json: Json = False,
 ) -> None:
     """Load, print."""
-    from placer.legality import check
-
     plan = Plan.load(plan_file)
     if not program:
         broken = [str(violation) for violation in check(plan)]

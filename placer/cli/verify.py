@@ -1,0 +1,93 @@
+"""`placer verify`: hold a plan's steps to one device's."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import TypeAdapter
+from rich.text import Text
+
+from placer import legality
+from placer.cli.options import Json, PlanFile, Steps
+from placer.cli.output import first_rank, print_result
+from placer.files import write_text
+from placer.plans import Plan
+from placer.report.documents import Document
+
+if TYPE_CHECKING:
+    from placer.runtime import VerifyReport
+
+NAME = "verify"
+HELP = """Run some steps as planned and on one device; compare loss, gradients and updated parameters.
+
+Starts its own ranks on this machine when not under torchrun; exit 1 where something differs.
+
+Example: placer verify plan.json --steps 3
+"""
+
+
+def run(
+    plan_file: PlanFile,
+    steps: Steps = 3,
+    timeout: Annotated[float, typer.Option(help="Seconds after which ranks started here are given up.")] = 600.0,
+    report: Annotated[
+        str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Compare, print."""
+    from placer.runtime.trust import require_runnable
+    from placer.runtime.world import under_torchrun
+
+    plan = Plan.load(plan_file)
+    legality.require(plan)
+    for warning in require_runnable(plan) if first_rank() else ():
+        print(f"placer: {warning}", file=sys.stderr)
+    found = _compared(plan, str(plan_file), steps) if under_torchrun() else _launched(plan, plan_file, steps, timeout)
+    if not first_rank():
+        return
+    if report:
+        write_text(report, _adapter().dump_json(found).decode())
+        return
+    print_result(Text(str(found)), report_document(found), json)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _compared(plan: Plan, path: str, steps: int) -> VerifyReport:
+    """The comparison, by this rank among all."""
+    from placer.runtime import verify
+    from placer.runtime.world import joined
+
+    with joined(plan, plan_path=path):
+        return verify(plan, steps)
+
+
+def _launched(plan: Plan, path: Path, steps: int, timeout: float) -> VerifyReport:
+    """The comparison, by ranks started for it."""
+    from placer.runtime.launch import launch
+    from placer.runtime.world import device_of
+
+    device_of(plan, plan.world_size - 1)  # a clear error here rather than one from every rank
+    print(f"placer: starting {plan.world_size} rank{'s' * (plan.world_size > 1)}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="placer-verify-") as folder:
+        result = Path(folder, "report.json")
+        launch(str(path), ("--steps", str(steps), "--report", str(result)), plan.world_size, timeout, command="verify")
+        return _adapter().validate_json(result.read_text())
+
+
+def _adapter() -> TypeAdapter[VerifyReport]:
+    from placer.runtime import VerifyReport
+
+    return TypeAdapter(VerifyReport)
+
+
+def report_document(found: VerifyReport) -> Document:
+    """The comparison for machines."""
+    document: Document = {"passed": found.passed, **json_module.loads(_adapter().dump_json(found))}
+    return document
