@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from placer import costs, simulator
 from placer.cluster import Cluster
+from placer.fingerprint import versions
 from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.pins import parse_pins
@@ -84,7 +85,8 @@ def plan(
 def solve(problem: Problem, strategy: str = "auto") -> Plan:
     """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
     best = solve_with(problem, strategy).plan
-    return replace(best, assumptions=tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions))))
+    assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions)))
+    return replace(best, assumptions=assumptions, versions=versions())
 
 
 def estimate(plan: Plan) -> Ledger:

@@ -1,25 +1,24 @@
-"""What must hold before a plan runs here: the same model as when it was made, on a platform it was made for."""
+"""What must hold before a plan runs here: the same model and versions as when it was made; where it was made."""
 
 from __future__ import annotations
 
 from placer import tracer
-from placer.errors import StalePlanError
+from placer.fingerprint import made_elsewhere, require_fresh
 from placer.plans import Plan
 
 
-def require_model(plan: Plan) -> None:
-    """Raise StalePlanError where the plan's reference leads to another model than it was made for."""
-    if plan.model.kind == "module" or not plan.model.fingerprint:
-        return
-    found = tracer.fingerprint(tracer.resolve(plan.model).build("meta"))
-    if found != plan.model.fingerprint:
-        raise StalePlanError(
-            f"the plan was made for a model with fingerprint {plan.model.fingerprint}, {plan.model.kind} "
-            f"{plan.model.reference[:80]!r} now gives {found}: its code or configuration has changed; plan again"
-        )
-
-
 def require_runnable(plan: Plan) -> tuple[str, ...]:
-    """Warnings to print before `plan` runs here. Raises StalePlanError where it must not."""
-    require_model(plan)
-    return ()
+    """Warnings to print before `plan` runs here. Raises StalePlanError where model or versions have changed."""
+    require_fresh(plan, model=_model_now(plan))
+    if not made_elsewhere(plan):
+        return ()
+    imported = plan.model.reference if plan.model.kind == "factory" else "transformers"
+    loss = f" and the loss {plan.model.loss}" if plan.model.loss else ""
+    return (f"this plan was made on another machine; running it imports and runs code that it names: {imported}{loss}",)
+
+
+def _model_now(plan: Plan) -> str | None:
+    """The fingerprint of what the plan's reference leads to now; None where only the caller has the model."""
+    if plan.model.kind == "module":
+        return None
+    return tracer.fingerprint(tracer.resolve(plan.model).build("meta"))

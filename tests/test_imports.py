@@ -19,6 +19,7 @@ files units
 graph cluster settings ledger
 topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yaml catalogue
 schedule plans
+fingerprint
 rules
 tiles attention spans fusion compute profiles gathers updates collectives memory steptime
 program

@@ -1,0 +1,77 @@
+"""What a plan was made with, and what has changed since: versions of libraries, the machine, the cluster, the model.
+
+A plan made with another minor version of torch, transformers or placer is refused: the captured graph may differ. One
+made on another machine may run; it names code to import, so the user is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from pydantic import TypeAdapter
+
+from placer.cluster import Cluster
+from placer.errors import StalePlanError
+from placer.plans import Plan
+
+LIBRARIES = ("placer-planner", "torch", "transformers")
+MACHINE = "machine"
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """The libraries that shape a plan, and this machine, as they stand in plan.json."""
+    return ((MACHINE, machine()), *((name, _installed(name)) for name in LIBRARIES))
+
+
+def machine() -> str:
+    """Tells this machine from others without naming it."""
+    return _digest(platform.node())
+
+
+def cluster_fingerprint(cluster: Cluster) -> str:
+    """Identifies everything a cluster says."""
+    return _digest(TypeAdapter(Cluster).dump_json(cluster).decode())
+
+
+def changes(plan: Plan, *, model: str | None = None, cluster: Cluster | None = None) -> tuple[str, ...]:
+    """What has changed since `plan` was made, in words; `model` is a fingerprint. None is not compared."""
+    found = []
+    if model is not None and plan.model.fingerprint and model != plan.model.fingerprint:
+        found.append(f"the model (fingerprint {plan.model.fingerprint} in the plan, {model} now)")
+    if cluster is not None and cluster_fingerprint(cluster) != cluster_fingerprint(plan.cluster):
+        found.append(f"the cluster ({plan.cluster.name} in the plan, {cluster.name} now, or its constants)")
+    for name, recorded in plan.versions:
+        now = _installed(name)
+        if name in LIBRARIES and _minor(recorded) != _minor(now):
+            found.append(f"{name} ({recorded} in the plan, {now} now)")
+    return tuple(found)
+
+
+def require_fresh(plan: Plan, *, model: str | None = None, cluster: Cluster | None = None) -> None:
+    """Raise StalePlanError saying what has changed, if anything has."""
+    found = changes(plan, model=model, cluster=cluster)
+    if found:
+        raise StalePlanError(f"the plan is stale, this has changed: {'; '.join(found)}. Plan again with `placer plan`")
+
+
+def made_elsewhere(plan: Plan) -> bool:
+    """Whether the plan says that it was made on another machine."""
+    return dict(plan.versions).get(MACHINE, machine()) != machine()
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _minor(text: str) -> tuple[str, ...]:
+    """The part of a version whose change matters: major and minor."""
+    return tuple(text.split("+")[0].split(".")[:2])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
