@@ -13,14 +13,16 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from placer.errors import ExecutionError
+from placer.errors import ExecutionError, UsageError
 from placer.plans import Plan
 from placer.runtime import load
+from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
-from placer.runtime.data import Data, open_data
+from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.executor import Executor
 from placer.runtime.logs import Logs, open_logs
 from placer.runtime.measured import Measurement, plan_flops, plan_peak_flops, tokens_per_row
+from placer.runtime.one_device import one_device_losses
 from placer.runtime.run_report import Evaluation, ExecuteOptions, RunReport
 from placer.runtime.schedule_lr import LearningRate
 from placer.runtime.training_state import TrainingState
@@ -47,6 +49,13 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
 def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
     """Everything a run needs, its state restored from the last complete checkpoint."""
     data = open_data(options.data, plan.graph, rows=plan.rows, seed=options.seed, tokenizer=options.tokenizer)
+    rates = LearningRate(
+        peak=plan.settings.learning_rate,
+        steps=options.steps,
+        decay=options.decay,
+        warmup_steps=options.warmup_steps,
+        final=options.final_rate,
+    )
     quiet = not world.first
     logs = open_logs(
         jsonl="" if quiet else options.log,
@@ -61,22 +70,22 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
     checkpoints = _checkpoints(plan, options, world)
     found = checkpoints.resume(state) if checkpoints else None
     start = found or Progress(step=0, position=0)
+    if options.one_device and start.step:
+        raise UsageError(
+            f"the run goes on from step {start.step}, where one device cannot begin; "
+            "give another folder with --checkpoint"
+        )
     executor.steps = start.step
     return _Run(
         plan=plan,
         options=options,
+        world=world,
         executor=executor,
         state=state,
         data=data,
         logs=logs,
         measurement=measurement,
-        rates=LearningRate(
-            peak=plan.settings.learning_rate,
-            steps=options.steps,
-            decay=options.decay,
-            warmup_steps=options.warmup_steps,
-            final=options.final_rate,
-        ),
+        rates=rates,
         checkpoints=checkpoints,
         start=start,
     )
@@ -94,6 +103,7 @@ class _Run:
 
     plan: Plan
     options: ExecuteOptions
+    world: World
     executor: Executor
     state: TrainingState
     data: Data
@@ -123,13 +133,20 @@ class _Run:
         """Batches trained on before `step`; one per step since the checkpoint."""
         return self.start.position + step - self.start.step
 
+    def _batch(self, position: int) -> Batch:
+        return self._converted(self.data.batch(position))
+
+    def _converted(self, batch: Batch) -> Batch:
+        """Floating inputs in the precision of the run."""
+        return {name: tensor.to(run_dtype(self.plan, tensor.dtype)) for name, tensor in batch.items()}
+
     def _step(self, step: int) -> None:
         began = time.perf_counter()
         rate = self.rates.at(step)
         self.executor.set_learning_rate(rate)
         with self.measurement.step(step - self.start.step, self.state):
             with self.measurement.during("data"):
-                batch = self.data.batch(self._position(step))
+                batch = self._batch(self._position(step))
             loss = self.executor.step(batch)
         seconds = time.perf_counter() - began
         if not math.isfinite(loss):
@@ -166,9 +183,13 @@ class _Run:
 
     def _evaluate(self, done: int) -> None:
         batches = range(self.options.eval_batches)
-        loss = sum(self.executor.evaluate(self.data.held_out(index)) for index in batches) / len(batches)
+        loss = sum(self.executor.evaluate(self._converted(self.data.held_out(k))) for k in batches) / len(batches)
         self.evaluations.append(Evaluation(step=done, loss=loss))
         self.logs.write("evaluation", done, {"loss": loss})
+
+    def _one_device(self) -> tuple[float, ...]:
+        steps = ((self.rates.at(step), self._batch(step)) for step in range(len(self.losses)))
+        return one_device_losses(self.plan, self.world, steps)
 
     def _report(self) -> RunReport:
         return RunReport(
@@ -182,5 +203,6 @@ class _Run:
             evaluations=tuple(self.evaluations),
             predicted=self.plan.ledger,
             measured=self.measurement.ledger(tuple(self.step_seconds)),
+            one_device_losses=self._one_device() if self.options.one_device else (),
             checkpoint=self.saved,
         )

@@ -71,6 +71,10 @@ class Reference:
         state = {name: tensor.detach().cpu().clone() for name, tensor in self._model.state_dict().items()}
         return Outcome(loss=loss, norm=norm, gradients=gradients, state=state)
 
+    def set_learning_rate(self, rate: float) -> None:
+        """Use `rate` from the next step on."""
+        self._updater.set_learning_rate(rate)
+
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch in evaluation mode."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,8 @@ from placer.runtime import groups
 from placer.runtime.faults import Watch, die_with_parent, guarded
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
+# Every rank joins the same number of times; each time the store's keys are new.
+_JOINED = count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,8 @@ def device_of(plan: Plan, rank: int) -> torch.device:
     device = groups.device_of(plan, rank)
     if device.type == "cuda" and (not torch.cuda.is_available() or torch.cuda.device_count() <= device.index):
         raise UsageError(
-            f"the plan puts rank {rank} on {device} of a {plan.cluster.devices[plan.ranks[rank]].name}, this machine has "
-            f"{torch.cuda.device_count()} GPUs; run on the planned machines, or plan again with --cluster local"
+            f"the plan puts rank {rank} on {device}, a {plan.cluster.devices[plan.ranks[rank]].name}; this machine "
+            f"has {torch.cuda.device_count()} GPUs; run on the planned machines, or plan again with --cluster local"
         )
     return device
 
@@ -129,7 +132,8 @@ def _store(world: World, timeout: timedelta) -> Store:
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world.size, is_master=world.first and not shared,
         timeout=timeout, wait_for_workers=False, multi_tenant=True,
     )  # fmt: skip
-    return PrefixStore(f"placer/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"placer/{attempt}/{next(_JOINED)}", store)
 
 
 def _end_in_order(watch: Watch) -> None:

@@ -1,0 +1,63 @@
+"""Runs of the loop under torchrun on two ranks: `python -m execute_runs FOLDER` leaves what they gave in FOLDER.
+
+One start of the ranks serves all of them: importing costs more than running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from execute_plans import tiny_plan
+from placer.errors import PlacerError
+from placer.plans import Plan
+from placer.runtime.execute import execute
+from placer.runtime.run_report import ExecuteOptions, RunReport
+from placer.settings import RunSettings
+
+STEPS = 6
+SAVED_AT = 3
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    pipeline, data, sharded = tiny_plan(2, 2), tiny_plan(2, 1), tiny_plan(2, 1, sharding="parameters")
+    whole = run(
+        folder, "whole", pipeline, one_device=True, eval_every=2, log=str(folder / "log.jsonl"), decay="cosine",
+        warmup_steps=2,
+    )  # fmt: skip
+    assert whole is not None
+    run(folder, "undisturbed", pipeline, checkpoint=str(folder / "a"))
+    run(folder, "first half", pipeline, checkpoint=str(folder / "b"), steps=SAVED_AT)
+    for name, plan in {"pipeline": pipeline, "data": data, "sharded": sharded}.items():
+        if is_first():
+            shutil.copytree(folder / "b", folder / name)
+        run(folder, f"second half, {name}", plan, checkpoint=str(folder / name))
+    spoilt = replace(pipeline, settings=RunSettings(learning_rate=1e30, clip_norm=None))
+    run(folder, "spoilt", spoilt, checkpoint=str(folder / "c"), checkpoint_every=1)
+
+
+def is_first() -> bool:
+    return os.environ["RANK"] == "0"
+
+
+def run(folder: Path, name: str, plan: Plan, **options: object) -> RunReport | None:
+    """Execute and leave the report, or this rank's error, in the folder."""
+    given = ExecuteOptions(**{"steps": STEPS, "data": "stdlib", "progress": False, **options})  # type: ignore[arg-type]
+    try:
+        report = execute(plan, given)
+    except PlacerError as error:
+        text = json.dumps([type(error).__name__, str(error)])
+        (folder / f"{name}.rank{os.environ['RANK']}.error").write_text(text)
+        return None
+    if is_first():
+        report.save(folder / f"{name}.json")
+    return report
+
+
+if __name__ == "__main__":
+    main()
