@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import accumulate
 
 from placer.costs import Costs
 from placer.errors import Infeasible
 from placer.plans import Plan, Sharding, replica_rows
 from placer.search import Problem, Solution
+from placer.strategies.even import even_cuts
 from placer.strategies.judging import Judged, judge
 from placer.strategies.space import (
     Outline,
@@ -142,17 +142,6 @@ def _even_plans(problem: Problem, outline: Outline, recompute: bool) -> Iterator
         edges = (0, *cuts, len(weights))
         if all(stage_allowed(pinned, s, edges[s], edges[s + 1]) for s in range(outline.stages)):
             yield plan_of(problem, outline, cuts, (recompute,) * outline.stages)
-
-
-def even_cuts(weights: list[float], stages: int) -> tuple[int, ...]:
-    """Where to cut for `stages` non-empty runs whose weights end nearest to equal shares of the total."""
-    sums = [0.0, *accumulate(weights)]
-    cuts: list[int] = []
-    for stage in range(1, stages):
-        low, high = (cuts[-1] if cuts else 0) + 1, len(weights) - (stages - stage)
-        wanted = sums[-1] * stage / stages
-        cuts.append(min(range(low, high + 1), key=lambda cut: (abs(sums[cut] - wanted), cut)))
-    return tuple(cuts)
 
 
 def _block_seconds(problem: Problem, outline: Outline) -> list[float]:

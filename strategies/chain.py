@@ -39,11 +39,13 @@ class Label(NamedTuple):
 class Floors:
     """Lower bounds of what the blocks from j on add: `additive[j]` to the sum, `peaks[k][j]` to all peaks k together.
 
-    `peaks` must hold for every single run too: a run [i, j) has peak k of at least peaks[k][i] - peaks[k][j].
+    `peaks` must hold for every single run too: a run [i, j) has peak k of at least peaks[k][i] - peaks[k][j]. The first s
+    stages must reach block `reached[s]`.
     """
 
     additive: tuple[float, ...]
     peaks: tuple[tuple[float, ...], ...]
+    reached: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,8 @@ class Partition:
     recompute: tuple[bool, ...]
 
 
-Pieces = Callable[[int, int, int], Sequence[Piece]]
+# None where neither this run nor a longer one fits.
+Pieces = Callable[[int, int, int], Sequence[Piece] | None]
 
 
 def best_chain(
@@ -79,10 +82,12 @@ def _next(
     following: dict[int, list[Label]] = {}
     for first in sorted(frontier):
         labels = frontier[first]
-        for last in range(first + 1 if left else blocks, blocks - left + 1):
-            if _hopeless(labels, first, last, left, weights, floors, ceiling):
+        nearest = max(first + 1, floors.reached[stage + 1]) if left else blocks
+        for last in range(nearest, blocks - left + 1):
+            found = None if _hopeless(labels, first, last, weights, floors, ceiling) else pieces(stage, first, last)
+            if found is None:
                 break
-            for piece in pieces(stage, first, last):
+            for piece in found:
                 for label in labels:
                     made = _extended(label, piece, first)
                     if _bound(made.additive, made.peaks, last, left, weights, floors) < ceiling:
@@ -91,7 +96,7 @@ def _next(
 
 
 def _hopeless(
-    labels: list[Label], first: int, last: int, left: int, weights: tuple[float, ...], floors: Floors, ceiling: float
+    labels: list[Label], first: int, last: int, weights: tuple[float, ...], floors: Floors, ceiling: float
 ) -> bool:
     """Whether no label can be extended by the run [first, last), nor by a longer one, and stay below `ceiling`."""
     run = tuple(suffix[first] - suffix[last] for suffix in floors.peaks)

@@ -6,13 +6,14 @@ In: `LoopPiece`s for every stage s (at position s % positions) and run of blocks
 
 among those whose positions fit their memory. A node is a way to have placed the first blocks on the first stages. It is
 dropped where its lower bound reaches the ceiling, where a position is over-full already, and where an earlier node of
-the same stage and block is nowhere above it. After `patience` nodes the search stops and says so.
+the same stage and block is nowhere above it. After `patience` placements the search stops and says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from placer.strategies.chain import Partition
@@ -59,14 +60,15 @@ class Node(NamedTuple):
     recompute: tuple[bool, ...]
 
 
-Pieces = Callable[[int, int, int], Sequence[LoopPiece]]
+# None where neither this run nor a longer one fits.
+Pieces = Callable[[int, int, int], Sequence[LoopPiece] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
     """The problem: `peaks[p]` alive microbatches per local stage at each peak, `capacity[p]` bytes less overhead.
 
-    `fill_floor[j]`, `steady_floor[j]` are lower bounds of what blocks from j on add in all. `grouped[b]` are the groups
+    `fill_floor[j]`, `steady_floor[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all. `grouped[b]` are the groups
     of parameters block b uses that must not lie in two stages of one position.
     """
 
@@ -75,6 +77,7 @@ class Loop:
     pieces: Pieces
     peaks: tuple[tuple[tuple[int, ...], ...], ...]
     capacity: tuple[int, ...]
+    needs: tuple[int, ...]
     fill_floor: tuple[float, ...]
     steady_floor: tuple[float, ...]
     groups: int = 0
@@ -97,26 +100,24 @@ class LoopResult:
 
     partition: Partition | None
     complete: bool
-    nodes: int
+    placed: int
 
 
 def best_loop(loop: Loop, *, ceiling: float, patience: int) -> LoopResult:
-    """The best partition with a value below `ceiling`, looking at no more than `patience` nodes."""
+    """The best partition with a value below `ceiling`, placing little more than `patience` stages."""
     search = _Search(loop=loop, ceiling=ceiling, patience=patience)
-    empty = tuple(Load(0.0, 0.0, 0, (), (0,) * len(peaks)) for peaks in loop.peaks)
-    stack = [Node(0.0, empty, (frozenset(),) * loop.groups, 0, (), ())]
+    stack = [_root(loop)]
     while stack and search.nodes < patience:
         node = stack.pop()
         if len(node.cuts) == loop.positions * loop.turns:
             _accept(search, node)
         elif _bound(loop, node) < search.ceiling:
-            search.nodes += 1
             stack.extend(reversed(_children(search, node)))
     complete = not stack
     if search.best is None:
-        return LoopResult(partition=None, complete=complete, nodes=search.nodes)
+        return LoopResult(partition=None, complete=complete, placed=search.nodes)
     found = Partition(value=search.ceiling, cuts=search.best.cuts[1:], recompute=search.best.recompute)
-    return LoopResult(partition=found, complete=complete, nodes=search.nodes)
+    return LoopResult(partition=found, complete=complete, placed=search.nodes)
 
 
 def _accept(search: _Search, node: Node) -> None:
@@ -133,11 +134,41 @@ def _children(search: _Search, node: Node) -> list[Node]:
     found: list[tuple[float, Node]] = []
     wanted = loop.steady_floor[0] * left / (left + stage + 1)
     for last in range(node.reached + 1 if left else blocks, blocks - left + 1):
-        for piece in loop.pieces(stage, node.reached, last):
+        pieces = None if _hopeless(search, node, stage, last) else loop.pieces(stage, node.reached, last)
+        if pieces is None:
+            break
+        search.nodes += len(pieces)
+        for piece in pieces:
             made = _placed(loop, node, stage, last, piece)
             if made is not None and _bound(loop, made) < search.ceiling and _fresh(search, made):
                 found.append((abs(loop.steady_floor[last] - wanted), made))
     return [made for _, made in sorted(found, key=lambda entry: entry[0])]
+
+
+def follow(loop: Loop, cuts: tuple[int, ...], recompute: bool) -> Partition | None:
+    """The partition of given inner cuts with `recompute` in every stage; None where it does not fit."""
+    edges = (0, *cuts, len(loop.fill_floor) - 1)
+    node: Node | None = _root(loop)
+    for stage, (first, last) in enumerate(pairwise(edges)):
+        allowed = [piece for piece in loop.pieces(stage, first, last) or () if piece.recompute == recompute]
+        if node is None or not allowed:
+            return None
+        node = _placed(loop, node, stage, last, allowed[0])
+    if node is None:
+        return None
+    return Partition(value=_bound(loop, node), cuts=cuts, recompute=node.recompute)
+
+
+def _root(loop: Loop) -> Node:
+    empty = tuple(Load(0.0, 0.0, 0, (), (0,) * len(peaks)) for peaks in loop.peaks)
+    return Node(0.0, empty, (frozenset(),) * loop.groups, 0, (), ())
+
+
+def _hopeless(search: _Search, node: Node, stage: int, last: int) -> bool:
+    """Whether neither blocks up to `last` nor more of them can follow `node` below the ceiling."""
+    loop = search.loop
+    steady = node.loads[stage % loop.positions].steady + loop.steady_floor[node.reached] - loop.steady_floor[last]
+    return node.fill + loop.fill_floor[node.reached] + steady >= search.ceiling
 
 
 def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> Node | None:
@@ -148,6 +179,8 @@ def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> 
     if load.bytes > loop.capacity[position] or homes is None:
         return None
     loads = (*node.loads[:position], load, *node.loads[position + 1 :])
+    if loop.needs[last] > sum(loop.capacity) - sum(each.bytes for each in loads):
+        return None
     return Node(
         node.fill + piece.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, piece.recompute)
     )

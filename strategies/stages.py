@@ -2,45 +2,61 @@
 
 In: a Problem. Out: the plan of the smallest estimate in the space of `space.py`, with a proven lower bound.
 
-Every outline (all choices but cuts and recompute) has a lower bound
-
-    bound = fill of all blocks + max(steady of all blocks / p, steady of the largest block) + fixed
-
-from floors that hold for every cut. Outlines are solved exactly, the smallest bound first: by `chain` where a position
-has one stage, by `loop` where it has several. The search ends when the smallest bound left reaches the best plan, which
-is then optimal: bound and estimate are equal. When the budget or the patience of `loop` ends it earlier, the smallest
-bound of what was left is the bound.
+Every outline (all choices but cuts and recompute) has a lower bound that holds for every cut (`floors`), and is left out
+where its positions cannot hold the model's state. Outlines are solved exactly, the smallest bound first: by `chain`
+where a position has one stage, by `loop` where it has several, below the best value known, which even cuts give first.
+The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
+When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop
-from itertools import pairwise
 
 from placer.costs import Costs
 from placer.errors import Infeasible
 from placer.search import Problem, Solution
 from placer.strategies.chain import Partition, best_chain
 from placer.strategies.diagnosis import what_binds
-from placer.strategies.judging import Judged, judge
+from placer.strategies.even import even_partition
+from placer.strategies.floors import Bounds
+from placer.strategies.judging import judge
 from placer.strategies.loop import best_loop
-from placer.strategies.pricing import Places, Pricing, Runs
-from placer.strategies.space import Outline, outlines, plan_of, position_counts, replica_counts
+from placer.strategies.pricing import Pricing
+from placer.strategies.runs import Places, Runs
+from placer.strategies.space import Outline, outlines, plan_of
 
-# Nodes `loop` may look at for one outline: about a second.
+# Stages that `loop` may place for one outline and in all: about a second, and ten.
 PATIENCE = 20_000
+PATIENCE_IN_ALL = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The best partition so far: `value` in seconds of a step."""
+
+    value: float
+    outline: Outline
+    partition: Partition
 
 
 @dataclass(slots=True)
-class _Progress:
-    best: Judged | None = None
+class _Search:
+    """What the search knows: outlines by bound, the best partition, bounds of outlines left open."""
+
+    problem: Problem
+    bounds: Bounds
+    queue: list[tuple[float, Outline]] = field(default_factory=list)
+    best: _Found | None = None
+    open: list[float] = field(default_factory=list)
     evaluations: int = 0
-    left: list[float] = field(default_factory=list)
+    placed: int = 0
+    places: dict[tuple[int, int], Places] = field(default_factory=dict)
 
     @property
     def ceiling(self) -> float:
-        return float("inf") if self.best is None else self.best.seconds
+        return float("inf") if self.best is None else self.best.value
 
 
 class Stages:
@@ -51,76 +67,76 @@ class Stages:
 
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan. After an interrupt, the best so far with the bound proven so far."""
-        progress = _Progress()
-        queue: list[tuple[float, Outline]] = []
-        search = _Outlines(problem)
+        costs = Costs(problem.graph, problem.cluster, problem.settings)
+        search = _Search(problem=problem, bounds=Bounds(problem, Runs(problem, costs)))
         try:
-            queue = [(search.bound(outline), outline) for outline in outlines(problem)]
-            heapify(queue)
-            while queue and queue[0][0] < progress.ceiling and not _spent(problem, progress):
-                self._try(search, heappop(queue)[1], progress)
+            _run(search)
         except KeyboardInterrupt:
-            if progress.best is None:
+            if search.best is None:
                 raise
-        if progress.best is None:
-            return what_binds(problem, search.costs)
-        left = min([progress.ceiling, *progress.left, *(bound for bound, _ in queue)])
-        return Solution(plan=progress.best.plan, bound=left, evaluations=progress.evaluations)
+        if search.best is None:
+            return what_binds(problem, costs)
+        return _solution(search, search.best)
 
-    def _try(self, search: _Outlines, outline: Outline, progress: _Progress) -> None:
-        """Solve one outline below the best so far; keep its bound where it stays open."""
-        progress.evaluations += 1
-        found, complete = search.best(outline, progress.ceiling)
-        if not complete:
-            progress.left.append(search.bound(outline))
-        if found is None:
+
+def _run(search: _Search) -> None:
+    """Solve outlines until none that is left can be better."""
+    found = ((search.bounds.step(outline), outline) for outline in outlines(search.problem))
+    search.queue = list(found)
+    heapify(search.queue)
+    while search.queue and search.queue[0][0] < search.ceiling:
+        if search.problem.budget is not None and search.evaluations >= search.problem.budget:
             return
-        verdict = judge(plan_of(search.problem, outline, found.cuts, found.recompute))
-        if not verdict.legal:
-            progress.left.append(search.bound(outline))
-        elif progress.best is None or verdict.order < progress.best.order:
-            progress.best = verdict
+        bound, outline = search.queue[0]
+        if _holds(search, outline):
+            _solve(search, bound, outline)
+        heappop(search.queue)
 
 
-class _Outlines:
-    """Outlines of one problem with what they share."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.costs = Costs(problem.graph, problem.cluster, problem.settings)
-        self.runs = Runs(problem, self.costs)
-        self.places = {
-            (p, d): Places(problem, p, d) for p in position_counts(problem) for d in replica_counts(problem, p)
-        }
-        self._priced: dict[Outline, Pricing] = {}
-
-    def pricing(self, outline: Outline) -> Pricing:
-        """The outline's prices, kept."""
-        found = self._priced.get(outline)
-        if found is None:
-            places = self.places[outline.positions, outline.replicas]
-            found = self._priced[outline] = Pricing(self.problem, self.costs, self.runs, places, outline)
-        return found
-
-    def bound(self, outline: Outline) -> float:
-        """A lower bound of every plan of the outline."""
-        pricing = self.pricing(outline)
-        steady = pricing.floors.peaks[0]
-        largest = max((a - b for a, b in pairwise(steady)), default=0.0)
-        return pricing.floors.additive[0] + max(steady[0] / outline.positions, largest) + pricing.fixed
-
-    def best(self, outline: Outline, ceiling: float) -> tuple[Partition | None, bool]:
-        """The outline's best partition below `ceiling`, if any, and whether that is proven."""
-        pricing = self.pricing(outline)
-        inner = ceiling - pricing.fixed
-        if outline.virtual > 1:
-            result = best_loop(pricing.loop(), ceiling=inner, patience=PATIENCE)
-            return result.partition, result.complete
-        found = best_chain(
-            stages=outline.stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=pricing.floors, ceiling=inner
-        )
-        return found, True
+def _holds(search: _Search, outline: Outline) -> bool:
+    """Whether all positions together can hold the model."""
+    return search.bounds.bytes(outline)[0] <= sum(max(0, room) for room in _places(search, outline).capacity)
 
 
-def _spent(problem: Problem, progress: _Progress) -> bool:
-    return problem.budget is not None and progress.evaluations >= problem.budget
+def _solve(search: _Search, bound: float, outline: Outline) -> None:
+    """Improve on the best so far within one outline; keep its bound where it stays open."""
+    search.evaluations += 1
+    pricing = Pricing(search.bounds, _places(search, outline), outline)
+    if pricing.floors.reached[0] > 0:
+        return
+    _offer(search, pricing, even_partition(pricing))
+    if outline.virtual == 1:
+        floors, inner = pricing.floors, search.ceiling - pricing.fixed
+        stages = outline.stages
+        found = best_chain(stages=stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=floors, ceiling=inner)
+        _offer(search, pricing, found)
+        return
+    patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
+    result = best_loop(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
+    search.placed += result.placed
+    _offer(search, pricing, result.partition)
+    if not result.complete:
+        search.open.append(bound)
+
+
+def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> None:
+    """Keep `partition` if it is better than the best so far."""
+    if partition is not None and partition.value + pricing.fixed < search.ceiling:
+        value = partition.value + pricing.fixed
+        search.best = _Found(value=value, outline=pricing.outline, partition=partition)
+
+
+def _solution(search: _Search, best: _Found) -> Solution:
+    """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
+    plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute)
+    verdict = judge(plan)
+    left = (*search.open, *(bound for bound, _ in search.queue[:1]))
+    bound = min(verdict.seconds, *left) if left else verdict.seconds
+    return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations)
+
+
+def _places(search: _Search, outline: Outline) -> Places:
+    key = (outline.positions, outline.replicas)
+    if key not in search.places:
+        search.places[key] = Places(search.problem, *key)
+    return search.places[key]

@@ -100,4 +100,4 @@ def _cluster(rng: random.Random) -> Cluster:
 def _pins(rng: random.Random) -> Pins:
     if rng.random() < 0.8:
         return Pins()
-    return rng.choice((Pins(data=1), Pins(pipeline=1), Pins(schedule="gpipe"), Pins(recompute=True), Pins(shard="none")))
+    return rng.choice((Pins(data=1), Pins(pipeline=1), Pins(schedule="gpipe"), Pins(shard="none")))

@@ -1,0 +1,109 @@
+"""What runs of blocks and positions have in common, so that like ones are priced once.
+
+Two runs are alike where they have the same classes of blocks in the same order and hold and move the same bytes; two
+positions where costs cannot tell their devices and links apart.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import groupby
+
+from placer.cluster import Device
+from placer.collectives import message_seconds
+from placer.compute import BlockSeconds, block_seconds
+from placer.costs import Costs
+from placer.search import Problem
+from placer.topology import bottleneck
+
+# Large enough that latency does not count beside it.
+PROBE_BYTES = 10**12
+
+
+class Runs:
+    """The shapes of all runs of blocks of a problem, numbered; equal numbers cost the same."""
+
+    def __init__(self, problem: Problem, costs: Costs) -> None:
+        self.problem = problem
+        self.costs = costs
+        self._numbers: dict[object, int] = {}
+        self._known: dict[tuple[int, int], int] = {}
+        self._seconds: dict[tuple[int, int, int], BlockSeconds] = {}
+
+    def number(self, first: int, last: int) -> int:
+        """The shape of blocks first..last-1."""
+        found = self._known.get((first, last))
+        if found is None:
+            kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
+            shape = (kinds, self.costs.spans.of(first, last))
+            found = self._known[first, last] = self._numbers.setdefault(shape, len(self._numbers))
+        return found
+
+    def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
+        """Seconds of one block by itself, without the prologue."""
+        kind, chip = self._kinds[block], self.problem.cluster.devices[device]
+        key = (kind, device, rows)
+        found = self._seconds.get(key)
+        if found is None:
+            found = self._seconds[key] = block_seconds(
+                self.problem.graph.classes[kind], self.costs.numerics, chip, self.problem.settings, rows
+            )
+        return found
+
+    def kinds_used(self, count: int) -> tuple[int, ...]:
+        """One device of each kind among the first `count` devices."""
+        return tuple(device for device in self._first_of_kind if device < count)
+
+    @cached_property
+    def _first_of_kind(self) -> tuple[int, ...]:
+        first: dict[Device, int] = {}
+        for index, chip in enumerate(self.problem.cluster.devices):
+            first.setdefault(chip, index)
+        return tuple(first.values())
+
+    @cached_property
+    def _kinds(self) -> tuple[int, ...]:
+        return tuple(block.kind for block in self.problem.graph.blocks)
+
+
+class Places:
+    """What tells positions of `positions` x `replicas` devices apart, as far as costs can see."""
+
+    def __init__(self, problem: Problem, positions: int, replicas: int) -> None:
+        self.problem = problem
+        self.devices = tuple(tuple(range(p * replicas, (p + 1) * replicas)) for p in range(positions))
+
+    @cached_property
+    def own(self) -> tuple[object, ...]:
+        """Per position its devices' kinds in order of replica, and the levels its collectives climb."""
+        cluster = self.problem.cluster
+        return tuple(
+            (_kinds_of(cluster.devices[d[0] : d[-1] + 1]), bottleneck(cluster, d), self._tied(d)) for d in self.devices
+        )
+
+    @cached_property
+    def capacity(self) -> tuple[int, ...]:
+        """Bytes of each position's smallest device less the largest overhead."""
+        chips = self.problem.cluster.devices
+        return tuple(
+            min(chips[d].memory_bytes for d in devices) - max(chips[d].overhead_bytes for d in devices)
+            for devices in self.devices
+        )
+
+    @cached_property
+    def onward(self) -> tuple[object, ...]:
+        """Per position the seconds of messages to the next one (the last one's go round to the first)."""
+        cluster, count = self.problem.cluster, len(self.devices)
+        pairs = ((d, self.devices[(p + 1) % count]) for p, d in enumerate(self.devices))
+        return tuple(tuple(message_seconds(cluster, *pair, size) for size in (0, PROBE_BYTES)) for pair in pairs)
+
+    def _tied(self, devices: tuple[int, ...]) -> object:
+        leading = self.devices[0]
+        if not self.problem.graph.tied or devices == leading:
+            return devices == leading
+        return bottleneck(self.problem.cluster, (*leading, *devices))
+
+
+def _kinds_of(devices: tuple[object, ...]) -> object:
+    """The kinds in order, one for all where they are alike."""
+    return devices[0] if all(device is devices[0] for device in devices) else devices
