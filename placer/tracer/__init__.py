@@ -2,6 +2,7 @@
 
 from placer.tracer.batches import Batch, BatchLike, random_batch
 from placer.tracer.capturing import capture
+from placer.tracer.coverage import Coverage, Uncovered, coverage
 from placer.tracer.execution import Traced, trace
 from placer.tracer.exporting import LossFunction
 from placer.tracer.models import ResolvedModel, fingerprint, resolve
@@ -9,10 +10,13 @@ from placer.tracer.models import ResolvedModel, fingerprint, resolve
 __all__ = [
     "Batch",
     "BatchLike",
+    "Coverage",
     "LossFunction",
     "ResolvedModel",
     "Traced",
+    "Uncovered",
     "capture",
+    "coverage",
     "fingerprint",
     "random_batch",
     "resolve",
