@@ -8,7 +8,7 @@ and estimated. Nothing here or in the cost model is fitted to these rows.
 
 What the rows do not state, and where it is from:
     framework       Megatron-DeepSpeed (the rows): float16 with float32 masters, fused Adam, clipping at norm 1
-    vocabulary      50257 (the rows) padded to a multiple of 128: Megatron's make-vocab-size-divisible-by default
+    vocabulary      50257 (the rows), not padded
     schedule        1F1B; full recompute of every layer; no overlap of communication (the rows)
     attention       before flash: batched products with one fused scale-mask-softmax kernel (megatron/fused_kernels)
     fusion          bias + GELU and bias + dropout + add run as one kernel (megatron/model/fused_bias_gelu.py,
@@ -42,7 +42,7 @@ SETTINGS = RunSettings(
 )  # fmt: skip
 CLUSTER = "a100x8"
 PEAK = 312e12  # FLOP/s of an A100's tensor cores at 16 bits (NVIDIA A100 datasheet)
-VOCABULARY = 50304
+VOCABULARY = 50257
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "truth" / "training_runs.csv"
 
 

@@ -7,7 +7,7 @@
 its multiprocessors are known, its ceiling times what tiles, waves, depth and alignment leave of it (`tiles.py`).
 Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chain of memory-bound ops is one kernel that
 reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
-Backward: one kernel per product, or one per op.
+Backward: one kernel per product, or one per op. On a GPU a pass of a block is never faster than the host issues it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from placer.attention import attention_traffic, flash_share
+from placer.attention import FORWARD_KERNELS, attention_traffic, flash_share
 from placer.cluster import Device
 from placer.fusion import Chain, chains
 from placer.graph import BlockClass, Op, Product
 from placer.numerics import PRODUCT_KINDS, Numerics, OpNumerics
 from placer.settings import RunSettings
 from placer.tiles import shape_share
+
+# Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
+# with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
+# 6 ms for 256 (transformers' documentation, "Benchmarks", PyTorch 1.4, TITAN RTX), hence by the host: 6 ms / 362.
+HOST_SECONDS = 16.6e-6
 
 # FLOPs at which every curve has reached its ceiling.
 LARGE = 1e15
@@ -48,10 +53,32 @@ def block_seconds(
 ) -> BlockSeconds:
     """Seconds of a block of class `kind` for a microbatch of `rows` rows."""
     numbers = numerics.ops(kind)
-    if not settings.fusion:
+    if settings.fusion:
+        busy = _total(_chain_seconds(kind, chain, numbers, device, settings, rows) for chain in chains(kind))
+    else:
         pairs = zip(kind.ops, numbers, strict=True)
-        return _total(op_seconds(op, number, device, settings, rows) for op, number in pairs)
-    return _total(_chain_seconds(kind, chain, numbers, device, settings, rows) for chain in chains(kind))
+        busy = _total(op_seconds(op, number, device, settings, rows) for op, number in pairs)
+    return _issued(busy, host_seconds(kind, device, settings))
+
+
+def host_seconds(kind: BlockClass, device: Device, settings: RunSettings) -> float:
+    """Seconds the host takes to issue a block's forward, op by op; its backward has as many nodes."""
+    if device.backend != "cuda":
+        return 0.0
+    fused = sum(len(chain.ops) - 1 for chain in chains(kind)) if settings.fusion else 0
+    eager = settings.attention == "eager"
+    extra = sum(FORWARD_KERNELS - 1 for op in kind.ops if eager and op.kind == "attention")
+    return HOST_SECONDS * (len(kind.ops) - fused + extra)
+
+
+def _issued(busy: BlockSeconds, host: float) -> BlockSeconds:
+    """A pass takes as long as the device is busy or the host takes to issue it, whichever is longer."""
+    backward = max(busy.backward, host) if busy.backward else 0.0
+    return BlockSeconds(
+        forward=max(busy.forward, host),
+        backward=backward,
+        weight=busy.weight * backward / busy.backward if busy.backward else 0.0,
+    )
 
 
 def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> BlockSeconds:
@@ -91,7 +118,8 @@ def efficiency(product: Product, dtype: str, device: Device, rows: int) -> float
     if not device.multiprocessors:
         return device.efficiency(dtype, product_flops(product, rows))
     sizes = (product.batch.at(rows), product.m.at(rows), product.n.at(rows), product.k.at(rows))
-    return device.efficiency(dtype, LARGE) * shape_share(device, dtype, *sizes)
+    summed = product.k.per_row > 0 and product.m.per_row == product.n.per_row == 0
+    return device.efficiency(dtype, LARGE) * shape_share(device, dtype, *sizes, rows=summed)
 
 
 def _products_seconds(
