@@ -95,7 +95,9 @@ def _events(plan: Plan, positions: tuple[int, ...]) -> Iterator[tuple[_Key, _Ite
                 move = _Move(transfer, gradient, action.microbatch, tag)
                 yield (end, 0, (position, index)), move, tuple(positions[s] for s in move.ends)
             for index, collective in enumerate(behind.get(action, ())):
-                yield (end, 1, (position, index)), collective, (position,)
+                # An engine's are issued inside the computation, before anything it makes is sent.
+                key = (end, 1, (position, index)) if collective.engine == "placer" else (start, 2, (position, index))
+                yield key, collective, (position,)
 
 
 def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[tuple[int, Transfer]]:
