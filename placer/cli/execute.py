@@ -10,7 +10,7 @@ from rich.text import Text
 
 from placer.cli.options import Json, PlanFile, Steps
 from placer.cli.output import first_rank, print_result
-from placer.plans import Plan
+from placer.cli.plan_file import ForCluster, load_plan
 from placer.report import comparison_view, ledger_document
 from placer.report.documents import Document
 from placer.report.units import seconds_text
@@ -28,6 +28,7 @@ Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --step
 def run(
     plan_file: PlanFile,
     steps: Steps = 10,
+    cluster: ForCluster = None,
     data: Annotated[str, typer.Option(help="A folder of text or of tensors, stdlib, or synthetic.")] = "synthetic",
     tokenizer: Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")] = "",
     seed: Annotated[int, typer.Option(help="The order of the data.")] = 0,
@@ -70,7 +71,7 @@ def run(
         report=report,
         timeout_seconds=timeout,
     )
-    done = execute(Plan.load(plan_file), options)
+    done = execute(load_plan(plan_file, cluster), options)
     if first_rank():
         print_result(run_view(done), run_document(done), json)
 

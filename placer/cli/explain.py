@@ -11,6 +11,7 @@ from rich.text import Text
 
 from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
+from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
 from placer.legality import check
 from placer.plans import Plan
@@ -29,12 +30,13 @@ Example: placer explain plan.json --program --rank 0
 
 def run(
     plan_file: PlanFile,
+    cluster: ForCluster = None,
     program: Annotated[bool, typer.Option("--program", help="Show what one rank does in a step, in order.")] = False,
     rank: Annotated[int, typer.Option(min=0, help="The rank whose program is shown.")] = 0,
     json: Json = False,
 ) -> None:
     """Load, print."""
-    plan = Plan.load(plan_file)
+    plan = load_plan(plan_file, cluster)
     if not program:
         broken = [str(violation) for violation in check(plan)]
         listed: list[JsonValue] = list(broken)

@@ -9,6 +9,7 @@ import typer
 from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model
 from placer.cli.output import print_result
+from placer.errors import UsageError
 from placer.references import named
 from placer.report import plan_document, plan_view
 from placer.settings import Precision, RunSettings
@@ -53,7 +54,7 @@ def run(
     made = make_plan(
         model,
         cluster,
-        batch=batch,
+        batch=named_shapes(batch) if batch and "=" in batch else batch,
         loss_fn=named(loss, "the loss") if loss else None,
         settings=settings,
         strategy=strategy,
@@ -65,3 +66,15 @@ def run(
         made.save(output)
     if output != "-":
         print_result(plan_view(made), plan_document(made), json)
+
+
+def named_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """`input_ids=8x128,labels=8x128` as shapes by name. Raises UsageError for what is no shape."""
+    shapes = {}
+    for part in text.split(","):
+        name, _, shape = part.partition("=")
+        sizes = shape.split("x")
+        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes):
+            raise UsageError(f"--batch {part!r} is no named shape; write NAME=ROWSxSIZE, as in input_ids=8x128")
+        shapes[name] = tuple(int(size) for size in sizes)
+    return shapes

@@ -12,8 +12,8 @@ from rich.text import Text
 from placer.api import simulate
 from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
+from placer.cli.plan_file import ForCluster, load_plan
 from placer.files import write_text
-from placer.plans import Plan
 from placer.report import ledger_document
 from placer.report.plan_view import memory_view, seconds_view
 from placer.report.units import seconds_text
@@ -27,11 +27,12 @@ Example: placer simulate plan.json --trace trace.json
 
 def run(
     plan_file: PlanFile,
+    cluster: ForCluster = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here; - is stdout.")] = None,
     json: Json = False,
 ) -> None:
     """Simulate, print, export."""
-    plan = Plan.load(plan_file)
+    plan = load_plan(plan_file, cluster)
     timeline = simulate(plan)
     if trace is not None:
         write_text(trace, timeline.to_chrome_json())

@@ -15,6 +15,7 @@ from rich.text import Text
 from placer import legality
 from placer.cli.options import Json, PlanFile, Steps
 from placer.cli.output import first_rank, print_result
+from placer.cli.plan_file import ForCluster, load_plan
 from placer.files import write_text
 from placer.plans import Plan
 from placer.report.documents import Document
@@ -34,6 +35,7 @@ Example: placer verify plan.json --steps 3
 def run(
     plan_file: PlanFile,
     steps: Steps = 3,
+    cluster: ForCluster = None,
     timeout: Annotated[float, typer.Option(help="Seconds after which ranks started here are given up.")] = 600.0,
     report: Annotated[
         str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
@@ -44,7 +46,7 @@ def run(
     from placer.runtime.trust import require_runnable
     from placer.runtime.world import under_torchrun
 
-    plan = Plan.load(plan_file)
+    plan = load_plan(plan_file, cluster)
     legality.require(plan)
     for warning in require_runnable(plan) if first_rank() else ():
         print(f"placer: {warning}", file=sys.stderr)
