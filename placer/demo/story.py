@@ -65,6 +65,7 @@ class Narrator:
     """Numbered headlines and what came out, with the seconds since the start."""
 
     def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
         self._console = Console(file=stream, highlight=False, width=None if stream.isatty() else 120)
         self._start = time.perf_counter()
         self._steps = 0
@@ -75,10 +76,12 @@ class Narrator:
         passed = time.perf_counter() - self._start
         self._console.print(f"\n{self._steps}. {text}", style="bold", end="")
         self._console.print(f"  ({passed:.0f} s so far)", style="dim")
+        self._stream.flush()
 
     def show(self, view: RenderableType) -> None:
-        """Something that came out."""
+        """Something that came out; flushed, as a pipe would hold it back until the end."""
         self._console.print(view)
+        self._stream.flush()
 
 
 def tell(*, steps: int, keep: Path | None, stream: IO[str]) -> Outcome:
