@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from torch import nn
 
@@ -26,7 +27,7 @@ ROWS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """`positions` x `replicas` ranks; `turns` stages per position. cut: blocks of the first stage (0: stages of equal
-    numbers of blocks)."""
+    numbers of blocks). shapes: of the batch by input (none: those of `examples.models`)."""
 
     model: str
     positions: int = 1
@@ -40,6 +41,7 @@ class Case:
     optimizer: str = "adamw"
     cut: int = 0
     turns: int = 1
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -50,7 +52,12 @@ class Case:
         layout = f"PP{self.positions}" if self.positions > 1 else ""
         if self.replicas > 1:
             layout += {"none": "DP", "gradients": "ZeRO2-", "parameters": "FSDP"}[self.sharding] + str(self.replicas)
-        words = [self.model.rpartition(":")[2], layout or "one", self.schedule if self.positions > 1 else "-", self.precision]
+        words = [
+            self.model.rpartition(":")[2],
+            layout or "one",
+            self.schedule if self.positions > 1 else "-",
+            self.precision,
+        ]
         words += ["recompute"] * self.recompute + [f"shares {self.shares}"] * bool(self.shares)
         words += [f"microbatches {self.microbatches}"] * (self.microbatches != (3, 3, 2))
         words += [f"cut {self.cut}"] * bool(self.cut) + [self.optimizer] * (self.optimizer != "adamw")
@@ -59,7 +66,7 @@ class Case:
 
 def plan_of(case: Case) -> Plan:
     """The plan of a case on as many CPU processes as it has ranks."""
-    graph = captured_graph(case.model)
+    graph = captured_graph(case.model, case.shapes)
     return Plan(
         model=tracer.resolve(case.model).ref,
         graph=graph,
@@ -79,9 +86,9 @@ def run_case(plan: Plan, steps: int = 3) -> VerifyReport:
 
 
 @cache
-def captured_graph(model: str) -> Graph:
+def captured_graph(model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Graph:
     """The planning capture of a model with ROWS rows."""
-    return tracer.capture(model, batch=example_batch(_factory(model)(), ROWS))
+    return tracer.capture(model, batch=dict(shapes) or example_batch(_factory(model)(), ROWS))
 
 
 def processes(count: int) -> Cluster:
@@ -124,6 +131,6 @@ def _stages(case: Case, blocks: int) -> tuple[Stage, ...]:
             sharding=case.sharding,
             recompute=case.recompute,
         )
-        for index, (first, last) in enumerate(zip(ends, ends[1:], strict=False))
+        for index, (first, last) in enumerate(pairwise(ends))
         for at in [index % case.positions]
     )

@@ -69,7 +69,8 @@ class _Step:
 
 
 class Interpreter:
-    """Runs the steps of one rank. `reduce` does a collective of placer's own, `sum_over` one over a given tensor; `update`
+    """Runs the steps of one rank. `reduce` does a collective of placer's own, `sum_over` one over a given tensor;
+    `update`
     ends the step."""
 
     def __init__(

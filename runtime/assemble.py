@@ -1,17 +1,17 @@
-"""load(plan): the model captured, cut into this rank's stages, held as the plan says, with its optimizer: an Executor."""
+"""load(plan): the model captured, cut into this rank's stages, held as the plan says, with its optimizer: an
+Executor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import cast
 
 import torch
 from torch import distributed as dist
 from torch import fx, nn
 
-from placer import legality, references, tracer
+from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
 from placer.program import gradient_buckets, lower, position_of, shared_parameters
@@ -30,6 +30,7 @@ from placer.runtime.shapes import shapes_of
 from placer.runtime.stages import Stage, attribute, stage_code
 from placer.runtime.state import State
 
+
 def load(
     plan: Plan,
     model: nn.Module | None = None,
@@ -40,12 +41,15 @@ def load(
 ) -> Executor:
     """The executor of this process's rank.
 
-    model: the model itself where the plan cannot rebuild it, or to start from its weights (the same on every rank; it is
+    model: the model itself where the plan cannot rebuild it, or to start from its weights (the same on every rank;
+    it is
     converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
-    optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and SGD do.
+    optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and
+    SGD do.
     capture: an earlier capture of the same model in the same precision, to save its time.
     timeout_seconds: no communication waits longer.
-    Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another model.
+    Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another
+    model.
     """
     legality.require(plan)
     rank = join(plan, timeout_seconds)
@@ -62,7 +66,9 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
     """The model with real weights, in the plan's precision, in training mode. Raises UsageError, StalePlanError."""
     if model is None:
         if plan.model.kind == "module":
-            raise UsageError("the plan was made from a module of another process; give it: placer.runtime.load(plan, model)")
+            raise UsageError(
+                "the plan was made from a module of another process; give it: placer.runtime.load(plan, model)"
+            )
         model = tracer.resolve(plan.model).build(device, seed=plan.seed)
     else:
         found = tracer.fingerprint(model)
@@ -74,9 +80,13 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
 def _require_linear(plan: Plan, cut: Cut) -> None:
     pieces = len(plan.microbatches) * plan.stages[0].replicas
     if cut.loss_node is None:
-        raise UsageError(f"{plan.graph.name} gives no loss ({plan.graph.loss.why}); plan with a batch that has labels, or a loss_fn")
+        raise UsageError(
+            f"{plan.graph.name} gives no loss ({plan.graph.loss.why}); plan with a batch that has labels, or a loss_fn"
+        )
     if pieces > 1 and cut.rewrites.nonlinear:
-        raise IllegalPlanError(f"the batch is divided into {pieces} pieces, but {cut.rewrites.nonlinear}; use one piece")
+        raise IllegalPlanError(
+            f"the batch is divided into {pieces} pieces, but {cut.rewrites.nonlinear}; use one piece"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import fx, nn
 
-from placer import tracer
+from placer import references, tracer
 from placer.plans import Plan
 from placer.runtime.cut import Cut
 from placer.runtime.messages import Shape
@@ -23,7 +24,8 @@ PRECISIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of all its
+    """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of
+    all its
     tensors at MARKED_ROWS rows."""
 
     module: fx.GraphModule
@@ -51,13 +53,22 @@ class Captured:
 
 def captured(plan: Plan, model: nn.Module) -> Captured:
     """Capture a real model, which is in the plan's precision. Raises CaptureError, StalePlanError for another graph."""
-    traced = tracer.trace(model, plan.graph)
+    traced = tracer.trace(model, plan.graph, loss_function(plan))
     module = _without_memory(traced.module)
     return Captured(
         module=module,
         block_of=traced.block_of,
         reference_of=traced.reference_of,
         marked=shapes_of(module, plan.graph, input_dtypes(plan), rows=MARKED_ROWS, autocast=False),
+    )
+
+
+def loss_function(plan: Plan) -> Callable[[object, dict[str, torch.Tensor]], torch.Tensor] | None:
+    """The loss the plan was made with; None where the model's output holds it."""
+    if not plan.model.loss:
+        return None
+    return cast(
+        Callable[[object, dict[str, torch.Tensor]], torch.Tensor], references.named(plan.model.loss, "the loss")
     )
 
 

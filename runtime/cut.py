@@ -1,8 +1,11 @@
 """The captured graph cut into one module per block; a stage is a run of them.
 
-A block's module is a function: it takes the values it reads by global reference (`x:input_ids`, `b-1.0`, `b3.0`), parameters
-and buffers by the model's own names (`p:lm_head.weight`), and returns the values that others read. Sizes (integers, symbolic or not) are never values between
-blocks: each block computes those it needs from the tensors at hand. Ops that neither the loss nor a buffer needs are left out.
+A block's module is a function: it takes the values it reads by global reference (`x:input_ids`, `b-1.0`, `b3.0`),
+parameters
+and buffers by the model's own names (`p:lm_head.weight`), and returns the values that others read. Sizes (integers,
+symbolic or not) are never values between
+blocks: each block computes those it needs from the tensors at hand. Ops that neither the loss nor a buffer needs are
+left out.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCode:
-    """The module of one block: `module(mode, *inputs)` returns the values `outputs`, both named by global references."""
+    """The module of one block: `module(mode, *inputs)` returns the values `outputs`, both named by global
+    references."""
 
     index: int
     inputs: tuple[str, ...]
@@ -235,7 +239,7 @@ class _Writer:
         later = [u for u in base.users if self._cut.home.get(u, self._index) != self._index and _after(u, node)]
         if later:
             raise UsageError(
-                f"{node.name} ({node.meta.get('stack_trace', '')}) writes a value in place that another block reads later; "
+                f"{node.name} ({node.meta.get('source', '')}) writes a value in place that another block reads later; "
                 "use the out-of-place form"
             )
         self._written[base] = self._graph.call_function(aten.clone.default, (self._value(base),))

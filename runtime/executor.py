@@ -1,4 +1,5 @@
-"""Executor: a plan loaded on one rank. `step(batch)` trains on a global batch and returns its loss, the same everywhere."""
+"""Executor: a plan loaded on one rank. `step(batch)` trains on a global batch and returns its loss, the same
+everywhere."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Executor:
         #: Norm of the whole model's gradients in the last step, before clipping; None where nothing is clipped.
         self.gradient_norm: float | None = None
         self.ledger: Ledger | None = None
-        #: Whether each step keeps the whole model's gradients, before clipping, in `last_gradients` (slow; all ranks alike).
+        #: Whether each step keeps the whole model's gradients, before clipping, in `last_gradients` (slow; all ranks
+        #: alike).
         self.keeps_gradients = False
         self.last_gradients: dict[str, torch.Tensor] = {}
 
@@ -89,7 +91,8 @@ class Executor:
         self._parts.relay.target = observer
 
     def step(self, batch: Batch) -> float:
-        """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong batch."""
+        """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
+        batch."""
         began = time.perf_counter()
         loss = float(self._interpreter.train(self._feeds(batch, training=True)))
         self.steps += 1
@@ -105,7 +108,8 @@ class Executor:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """This rank's parameters and buffers by the model's own names: its stages', sharded ones as DTensors.
 
-        The ranks' parts together are the whole model; `full_state_dict` collects them. torch.distributed.checkpoint takes it.
+        The ranks' parts together are the whole model; `full_state_dict` collects them. torch.distributed.checkpoint
+        takes it.
         """
         return self._parts.state.local()
 
@@ -114,7 +118,8 @@ class Executor:
         return self._parts.state.full()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing names."""
+        """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing
+        names."""
         self._parts.state.load(state)
         self.updater.refresh_masters()
 

@@ -89,7 +89,14 @@ def global_counts(
 
 
 def feeds(
-    batch: Batch, plan: Plan, replica: int, *, counts: tuple[float, ...], step: int, training: bool, device: torch.device
+    batch: Batch,
+    plan: Plan,
+    replica: int,
+    *,
+    counts: tuple[float, ...],
+    step: int,
+    training: bool,
+    device: torch.device,
 ) -> tuple[Feed, ...]:
     """One feed per microbatch for the ranks of `replica`."""
     return tuple(_feed(batch, plan, rows, counts, step, training, device) for rows in spans(plan, replica))
@@ -100,7 +107,7 @@ def _feed(
 ) -> Feed:
     ghost = not len(rows)
     if ghost:
-        rows = range(0, 1)
+        rows = range(1)
     mode = Mode(
         rows=len(rows),
         global_rows=plan.rows,

@@ -1,4 +1,5 @@
-"""What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the stages that share a
+"""What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the stages that
+share a
 parameter, and their norm over the whole model taken, each parameter counted once."""
 
 from __future__ import annotations

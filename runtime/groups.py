@@ -1,4 +1,5 @@
-"""Process groups of a plan: one per set of ranks that some program reduces over, made in the same order on all ranks."""
+"""Process groups of a plan: one per set of ranks that some program reduces over, made in the same order on all
+ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +20,13 @@ TIMEOUT_SECONDS = 60.0
 
 
 def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
-    """This process's rank in the plan; joins the others under torchrun. Raises UsageError where their number differs."""
+    """This process's rank in the plan; joins the others under torchrun. Raises UsageError where their number
+    differs."""
     found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     if found != plan.world_size:
-        under = "" if dist.is_initialized() or "WORLD_SIZE" in os.environ else " (this process was not started by torchrun)"
+        under = (
+            "" if dist.is_initialized() or "WORLD_SIZE" in os.environ else " (this process was not started by torchrun)"
+        )
         raise UsageError(
             f"the plan wants {plan.world_size} ranks, there are {found}{under}; start it with "
             f"`torchrun --nproc-per-node {plan.world_size}`, or plan again for {found} devices"

@@ -1,8 +1,10 @@
 """Point-to-point messages of a step: sends are posted and kept until the end of the step, receives are posted when the
 program comes to them and waited for by the first computation that reads them.
 
-gloo matches by tag, so that the order of posting does not matter. NCCL ignores tags and matches by order, which the program
-keeps equal on both sides; the values of one message are posted as one batch there. The NCCL path has not been tried here.
+gloo matches by tag, so that the order of posting does not matter. NCCL ignores tags and matches by order, which the
+program
+keeps equal on both sides; the values of one message are posted as one batch there. The NCCL path has not been tried
+here.
 """
 
 from __future__ import annotations

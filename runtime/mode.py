@@ -1,4 +1,5 @@
-"""Mode: what one forward pass of some rows needs to know besides its values. Given to every block as an argument, so that
+"""Mode: what one forward pass of some rows needs to know besides its values. Given to every block as an argument, so
+that
 a block run again in backward (recompute) or for another microbatch never reads what belongs to a different pass."""
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 class Mode:
     """One pass over `rows` of the `global_rows` rows of the batch.
 
-    counts: per loss op of the graph, the number (or weight) of elements of the global batch that count. keys: one 64-bit key per
+    counts: per loss op of the graph, the number (or weight) of elements of the global batch that count. keys: one
+    64-bit key per
     row, from seed, step and the row's index in the global batch. updates: whether running statistics are to be
     updated (not when a block is run again, not in evaluation).
     """

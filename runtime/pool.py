@@ -39,7 +39,8 @@ class RankPool:
         self._ranks: list[tuple[BaseProcess, Connection]] = []
 
     def run(self, ranks: int, function: Callable[..., T], *args: object, timeout: float = 120.0) -> list[T]:
-        """The results by rank. Raises ExecutionError with the traceback of the first rank that failed, or naming those that
+        """The results by rank. Raises ExecutionError with the traceback of the first rank that failed, or naming
+        those that
         did not come back in `timeout` seconds; the processes are then started anew for the next call."""
         if ranks > self.size:
             raise ExecutionError(f"{ranks} ranks were asked for, the pool has {self.size}")

@@ -1,8 +1,12 @@
-"""The reference run: one device doing the same step over the same microbatches in order, which parity is measured against.
+"""The reference run: one device doing the same step over the same microbatches in order, which parity is measured
+against.
 
-It shares no code with the pipeline: the model's own eager forward, torch's own clipping and optimizer. What parity means is
-put in where the model calls torch: a mean cross entropy becomes sum / count of the global batch, dropout masks are those of the
-rows (`dropout.kept`), batch norm keeps the running statistics of replica 0 only. Replicas' rows run one after the other.
+It shares no code with the pipeline: the model's own eager forward, torch's own clipping and optimizer. What parity
+means is
+put in where the model calls torch: a mean cross entropy becomes sum / count of the global batch, dropout masks are
+those of the
+rows (`dropout.kept`), batch norm keeps the running statistics of replica 0 only. Replicas' rows run one after the
+other.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from placer.errors import UsageError
 from placer.plans import Plan
+from placer.runtime.captured import loss_function
 from placer.runtime.dropout import attention, dropout, row_keys
 from placer.runtime.feed import Batch, checked, sliced, spans
 from placer.runtime.losses import counted
@@ -40,7 +45,8 @@ class Outcome:
 
 
 class Reference:
-    """Steps of `model` (real weights, in the plan's precision) on one device. batched: per dropout op, whether dim 0 has
+    """Steps of `model` (real weights, in the plan's precision) on one device. batched: per dropout op, whether dim 0
+    has
     rows."""
 
     def __init__(
@@ -50,6 +56,7 @@ class Reference:
         self._device = next(model.parameters()).device
         named = dict(model.named_parameters())
         self._updater = Updater(named, optimizer or optimizer_factory(plan.settings))
+        self._loss_fn = loss_function(plan)
         self._steps = 0
 
     def step(self, batch: Batch) -> Outcome:
@@ -122,7 +129,7 @@ class Reference:
         enabled = self._plan.settings.precision == "bfloat16-autocast"
         with torch.autocast(self._device.type, torch.bfloat16, enabled=enabled):
             output = self._model(**part)
-        loss = getattr(output, "loss", output)
+            loss = getattr(output, "loss", output) if self._loss_fn is None else self._loss_fn(output, part)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise UsageError(f"{type(self._model).__name__} gives no loss for this batch; give it labels")
         return loss
@@ -154,7 +161,11 @@ class _Counting(TorchFunctionMode):
         super().__init__()
 
     def __torch_function__(
-        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ) -> object:
         """Note the count of a labelled mean; everything runs as it is."""
         named = _labelled_arguments(func, args, kwargs or {})
@@ -174,7 +185,11 @@ class _Sharing(TorchFunctionMode):
         self._dropouts = 0
 
     def __torch_function__(
-        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ) -> object:
         """Run `func`, or what stands for it."""
         kwargs = kwargs or {}
@@ -189,7 +204,9 @@ class _Sharing(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             return self._attended(*args, **kwargs)  # type: ignore[arg-type]
         if func in _UNKEYED and self._mode.training:
-            raise UsageError(f"the model draws random numbers by {func.__name__}, which no layout can repeat; turn it off to verify")
+            raise UsageError(
+                f"the model draws random numbers by {func.__name__}, which no layout can repeat; turn it off to verify"
+            )
         return func(*args, **kwargs)
 
     def _dropped(

@@ -2,10 +2,12 @@
 
     Whole      state on every replica; placer reduces the gradients (several stages), or there is one replica
     Replicated the same by DistributedDataParallel: one-stage plans
-    Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps parameters
+    Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
+    parameters
                gathered between forward and backward
 
-Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide, FSDP2 by a
+Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
+FSDP2 by a
 divide factor of 1. Only the backward of a stage's last microbatch reduces.
 """
 
@@ -185,5 +187,3 @@ def _no_buffer_sync() -> dict[str, bool]:
     """
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
-
-

@@ -4,7 +4,8 @@
     mean losses                       -> local sum over global count (`losses`)
     batch norm, writes to buffers     -> read the Mode: training or evaluation, first run or recompute
 
-`rewrites(graph, loss)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to which the
+`rewrites(graph, loss)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to
+which the
 Mode is added as keyword `mode` when a block is built.
 """
 
@@ -146,9 +147,7 @@ def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
 def _is_random(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
-    if node.target in (aten.dropout.default, aten.dropout_.default, aten.scaled_dot_product_attention.default):
-        return False
-    return True
+    return node.target not in (aten.dropout.default, aten.dropout_.default, aten.scaled_dot_product_attention.default)
 
 
 def mutates(node: fx.Node) -> bool:
@@ -168,10 +167,10 @@ def _writes_buffer(node: fx.Node) -> bool:
 
 # Ops through which a loss stays linear in each of its tensor inputs (products only by constants).
 _LINEAR = frozenset({
-    aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.neg.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device,
-    aten._to_copy.default, aten.clone.default, aten.view.default, aten.reshape.default, aten.squeeze.default,
-    aten.squeeze.dim, aten.alias.default, aten.detach.default, aten.contiguous.default, aten.sum.default,
-    aten.sum.dim_IntList, aten.stack.default, aten.unsqueeze.default, operator.add, operator.getitem,
+    aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.neg.default, aten.to.dtype, aten.to.dtype_layout,
+    aten.to.device, aten._to_copy.default, aten.clone.default, aten.view.default, aten.reshape.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.alias.default, aten.detach.default, aten.contiguous.default,
+    aten.sum.default, aten.sum.dim_IntList, aten.stack.default, aten.unsqueeze.default, operator.add, operator.getitem,
 })  # fmt: skip
 _SCALED = frozenset(
     {aten.mul.Tensor, aten.div.Tensor, aten.mul_.Tensor, aten.div_.Tensor, operator.mul, operator.truediv}
@@ -200,7 +199,7 @@ def _means(loss: fx.Node, shapes: Shapes) -> tuple[list[fx.Node], str]:
             if node.target in _MEANS or arguments(node)["reduction"] == _MEAN:
                 found[node] = None
         elif node.target in _SCALED and not isinstance(node.args[1], fx.Node):
-            waiting += [a for a in node.all_input_nodes]
+            waiting += node.all_input_nodes
         elif node.target in _LINEAR:
             if node.target not in (aten.sum.default, aten.sum.dim_IntList):
                 waiting += node.all_input_nodes

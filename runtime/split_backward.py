@@ -1,9 +1,12 @@
-"""Backward in two parts, for zero-bubble schedules: first the gradients of a stage's inputs, later those of its weights.
+"""Backward in two parts, for zero-bubble schedules: first the gradients of a stage's inputs, later those of its
+weights.
 
-The autograd graph of a stage has nodes on a path from an output to an input (the *chain*) and nodes that lead to weights
+The autograd graph of a stage has nodes on a path from an output to an input (the *chain*) and nodes that lead to
+weights
 only. The first part runs the chain and keeps, at each chain node that has a weight below it, the gradient that arrived.
 The second part starts from those kept gradients, and from outputs outside the chain. The idea is that of
-torch.distributed.pipelining (`_backward.py`), which loses outputs outside the chain and cannot detach outputs that are views.
+torch.distributed.pipelining (`_backward.py`), which loses outputs outside the chain and cannot detach outputs that
+are views.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ class Deferred:
             self._run_group(group)
         if self.roots:
             outputs, gradients = zip(*self.roots, strict=True)
-            _accumulate(self.weights, torch.autograd.grad(outputs, self.weights, gradients, allow_unused=True, retain_graph=True))
+            _accumulate(
+                self.weights,
+                torch.autograd.grad(outputs, self.weights, gradients, allow_unused=True, retain_graph=True),
+            )
         self.groups, self.arrived, self.roots = [], {}, []
 
     def _run_group(self, group: _Group) -> None:
@@ -84,7 +90,9 @@ def backward_inputs(
     pairs = list(zip(outputs, gradients, strict=True))
     deferred.roots = [pair for pair in pairs if _node(pair[0]) not in chain]
     inside = [pair for pair in pairs if _node(pair[0]) in chain]
-    handles = [node.register_prehook(_keep(node, deferred.arrived)) for group in deferred.groups for node in group.nodes]
+    handles = [
+        node.register_prehook(_keep(node, deferred.arrived)) for group in deferred.groups for node in group.nodes
+    ]
     try:
         if inside:
             roots, given = zip(*inside, strict=True)

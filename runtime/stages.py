@@ -2,8 +2,10 @@
 
     stage(mode, *tensors) -> tensors     in the order of its code's `inputs`, `consumes` and `produces`
 
-It first computes what it needs of the prologue (masks, positions, shifted labels) from the model's inputs, then its blocks in
-order. A parameter lies in the Block that reads it, or in the stage itself where several blocks do, under the model's own
+It first computes what it needs of the prologue (masks, positions, shifted labels) from the model's inputs, then its
+blocks in
+order. A parameter lies in the Block that reads it, or in the stage itself where several blocks do, under the model's
+own
 name (`own_name` strips the path before it).
 """
 

@@ -1,6 +1,7 @@
 """The state of the model as the ranks of a plan hold it, by the model's own names.
 
-A rank holds the parameters and buffers of its stages; rank 0 also what no stage reads (an unused head). Buffers are those of
+A rank holds the parameters and buffers of its stages; rank 0 also what no stage reads (an unused head). Buffers are
+those of
 replica 0: batch norm's running statistics follow the rows that replica 0 sees, as under DDP.
 """
 

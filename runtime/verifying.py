@@ -1,9 +1,11 @@
-"""verify(plan): the plan's steps beside the reference run's, compared by loss, gradients, updated parameters and buffers.
+"""verify(plan): the plan's steps beside the reference run's, compared by loss, gradients, updated parameters and
+buffers.
 
     error of a tensor = max |a - b| / (max |b| + share of the largest b of all tensors)
 
 An element's updated value is compared only where its gradients agreed to a few digits: where a gradient is nothing but
-rounding (a key's bias), AdamW turns that rounding into a full step. Such gradients themselves are compared like all others.
+rounding (a key's bias), AdamW turns that rounding into a full step. Such gradients themselves are compared like all
+others.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from placer.runtime.reference import Outcome, Reference
 
 # float64 and float32: the project's own promise. 1e-6 where the model casts to float32: sums in another order differ by
 # up to 4e-8 after such a cast. bfloat16 has 8 significant bits: 4 units of the last place; float16 has 11.
-TOLERANCES = {"float64": 1e-9, "float32": 1e-5, "bfloat16-autocast": 4 * 2**-7, "bfloat16": 4 * 2**-7, "float16": 4 * 2**-10}
+TOLERANCES = {
+    "float64": 1e-9,
+    "float32": 1e-5,
+    "bfloat16-autocast": 4 * 2**-7,
+    "bfloat16": 4 * 2**-7,
+    "float16": 4 * 2**-10,
+}
 CAST_TOLERANCE = 1e-6
 
 # The part of the model's largest value that counts as scale for every tensor.
@@ -65,7 +73,9 @@ class VerifyReport:
     @property
     def worst(self) -> Comparison:
         """The largest relative error."""
-        return max(self.comparisons, key=lambda entry: entry.relative if entry.relative == entry.relative else float("inf"))
+        return max(
+            self.comparisons, key=lambda entry: entry.relative if entry.relative == entry.relative else float("inf")
+        )
 
     def __str__(self) -> str:
         lines = [f"{'step':>4}  {'quantity':12}  {'absolute':>10}  {'relative':>10}  where"]
@@ -87,7 +97,8 @@ def verify(
 ) -> VerifyReport:
     """Run `steps` steps of the plan and of the reference; every rank calls it and gets the same report.
 
-    Without `batches` they are random, with labels left out unevenly and a last microbatch without a single one that counts.
+    Without `batches` they are random, with labels left out unevenly and a last microbatch without a single one that
+    counts.
     """
     rank = join(plan)
     given = copy.deepcopy(model)
@@ -115,7 +126,8 @@ def verify(
 
 
 def uneven_batch(plan: Plan, seed: int) -> Batch:
-    """A random batch of the plan's rows; where labels can be left out, row r leaves out a part that depends on r, and the
+    """A random batch of the plan's rows; where labels can be left out, row r leaves out a part that depends on r,
+    and the
     last of several microbatches all of them."""
     batch = tracer.random_batch(plan.graph, plan.rows, seed)
     batch = {name: t.to(run_dtype(plan, t.dtype)) for name, t in batch.items()}
@@ -227,7 +239,9 @@ def _tolerance(plan: Plan, capture: Captured) -> tuple[float, tuple[str, ...]]:
     casts = capture.casts_to(torch.float32)
     if not casts:
         return tolerance, ("the model computes in float64 throughout",)
-    return CAST_TOLERANCE, (f"the model casts to float32 inside ({', '.join(casts[:4])}): tolerance {CAST_TOLERANCE:.0e}",)
+    return CAST_TOLERANCE, (
+        f"the model casts to float32 inside ({', '.join(casts[:4])}): tolerance {CAST_TOLERANCE:.0e}",
+    )
 
 
 def _buffer_notes(plan: Plan, model: nn.Module) -> tuple[str, ...]:
@@ -235,7 +249,8 @@ def _buffer_notes(plan: Plan, model: nn.Module) -> tuple[str, ...]:
         return ()
     pieces = f"{len(plan.microbatches)} microbatches x {plan.stages[0].replicas} replicas"
     return (
-        f"batch norm normalises each of {pieces} by its own rows, in both runs; running statistics are those of replica 0",
+        f"batch norm normalises each of {pieces} by its own rows, in both runs; "
+        "running statistics are those of replica 0",
     )
 
 
@@ -249,4 +264,3 @@ def _shared(plan: Plan, report: VerifyReport | None) -> VerifyReport:
         report = box[0]
     assert report is not None
     return report
-

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 from placer.runtime.pool import RankPool
+
+# Ranks import the cases of `examples` and the models of this folder by name.
+for folder in (Path(__file__).parent, Path(__file__).parent.parent):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 T = TypeVar("T")
 
@@ -22,6 +29,6 @@ def pool() -> RankPool:
     return made
 
 
-def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 120.0) -> list[T]:
+def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 240.0) -> list[T]:
     """`function(*args)` on so many ranks of one world; the results by rank. Functions are found by import."""
     return pool().run(ranks, function, *args, timeout=timeout)
