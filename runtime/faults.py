@@ -10,12 +10,9 @@ the error there. A rank whose communication fails looks, for at most SEARCH_SECO
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,16 +147,6 @@ def guarded(watch: Watch) -> Iterator[None]:
         ) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this rank when torchrun ends, so that no rank is left behind (Linux; elsewhere nothing)."""
-    if sys.platform != "linux":
-        return
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
-    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() == 1:  # the parent ended before the call
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _linger() -> None:

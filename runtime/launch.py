@@ -1,7 +1,7 @@
 """Start the ranks of a plan on this machine with torch's own launcher, wait for them, and say what became of them.
 
 Everything listens on the loopback interface only. No process is left behind: the launcher is ended on a timeout or an
-interruption, and its ranks end with it (`faults.die_with_parent`).
+interruption, and its ranks end with it (`torchrun.die_with_parent`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from placer.errors import ExecutionError
 
@@ -102,8 +103,9 @@ def _of_ranks(output: str) -> str:
 
 
 def _command(module: Sequence[str], ranks: int) -> list[str]:
+    torchrun = str(Path(__file__).with_name("torchrun.py"))
     return [
-        sys.executable, "-m", "placer.runtime.torchrun", "--nnodes", "1", "--nproc-per-node", str(ranks),
+        sys.executable, "-P", torchrun, "--nnodes", "1", "--nproc-per-node", str(ranks),
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", *module,
     ]  # fmt: skip
 

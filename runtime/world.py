@@ -20,7 +20,8 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from placer.errors import UsageError
 from placer.plans import Plan
 from placer.runtime import groups
-from placer.runtime.faults import Watch, die_with_parent, guarded
+from placer.runtime.faults import Watch, guarded
+from placer.runtime.torchrun import die_with_parent
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 # Every rank joins the same number of times; each time the store's keys are new.
