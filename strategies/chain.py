@@ -39,8 +39,8 @@ class Label(NamedTuple):
 class Floors:
     """Lower bounds of what the blocks from j on add: `additive[j]` to the sum, `peaks[k][j]` to all peaks k together.
 
-    `peaks` must hold for every single run too: a run [i, j) has peak k of at least peaks[k][i] - peaks[k][j]. The first s
-    stages must reach block `reached[s]`.
+    `peaks` must hold for every single run too: a run [i, j) has peak k of at least peaks[k][i] - peaks[k][j]. The first
+    s stages must reach block `reached[s]`.
     """
 
     additive: tuple[float, ...]

@@ -4,12 +4,13 @@
 for all blocks from j on and for the whole model:
 
     fill      1f1b, gpipe: F + B;  interleaved: (F + B) / v;  zero-bubble: max(F, B - W)
-    steady    (m-2) (F + B) + F' + B' (m = 1: 0), + (1 - 1/v) (F + B), + for zero-bubble what each block alone hides
+    steady    (m-2) (F + B) + F' + B' (m = 1: 0); interleaved: + (1 - 1/v) (F + B) (1 + max(0, p - m));
+              zero-bubble: + what each block alone hides
 
-on the fastest kind of device used, without messages, gathers, recompute (unless it is fixed) and prologue. A whole step:
+on the fastest kind of device used, without messages, gathers, recompute (unless it is fixed) and prologue. A step:
 
-    step >= fill(all) + max(steady(all) / p, steady of the slowest block, ceil(c / p) * steady of a block that occurs
-            c times)
+    step >= fill(all) + max(steady(all) / p, steady of the slowest block,
+                            ceil(c / p) * steady of a block that occurs c times)
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def floor(outline: Outline, full: Amount, last: Amount) -> Floor:
     fill = work
     if outline.virtual > 1:
         fill = work / outline.virtual
-        steady += (1 - 1 / outline.virtual) * work
+        steady += (1 - 1 / outline.virtual) * work * (1 + max(0, outline.positions - m))
     elif outline.schedule == "zero-bubble" and outline.positions > 1:
         fill = max(full.forward, full.backward - full.weight)
         steady += full.weight + min(1.0, (m - 1) / (outline.positions - 1)) * full.hide
@@ -79,7 +80,7 @@ class Bounds:
         self.problem = problem
         self.runs = runs
         self._amounts: dict[tuple[tuple[int, ...], int, int], Amounts] = {}
-        self._bytes: dict[tuple[str, int, int, int], tuple[int, ...]] = {}
+        self._bytes: dict[tuple[str, int, int, int, bool], tuple[int, ...]] = {}
 
     def step(self, outline: Outline) -> float:
         """No plan of the outline is estimated faster."""
@@ -103,7 +104,7 @@ class Bounds:
         """Bytes that all positions together hold at least for the blocks from j on: state and kept activations."""
         alive = {"gpipe": outline.count, "interleaved": 0}.get(outline.schedule, 1)
         rows = max(replica_rows(outline.microbatch, (), outline.replicas))
-        key = (outline.sharding, outline.replicas, rows, alive)
+        key = (outline.sharding, outline.replicas, rows, alive, outline.count > 1)
         found = self._bytes.get(key)
         if found is None:
             blocks = len(self.problem.graph.blocks)
@@ -116,7 +117,7 @@ class Bounds:
         rows = max(replica_rows(outline.microbatch, (), outline.replicas))
         held = stage_memory(
             span, self.runs.costs.numerics, self.problem.settings, rows=rows, recompute=False,
-            sharding=outline.sharding, replicas=outline.replicas,
+            sharding=outline.sharding, replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
         kept = {False: span.saved, True: span.inputs}
         least = min(kept[again].at(rows) for again in recomputes(self.problem))
@@ -148,8 +149,9 @@ class Bounds:
         found = [self.runs.seconds(block, device, most) for device in devices]
         few = [self.runs.seconds(block, device, fewest) for device in devices]
         forward = min(seconds.forward for seconds in found)
-        again = forward if recomputes(self.problem) == (True,) else 0.0
-        backward = min(seconds.backward for seconds in found) + again
+        # The model's last block is never recomputed: its backward follows at once.
+        again = recomputes(self.problem) == (True,) and block < len(self.problem.graph.blocks) - 1
+        backward = min(seconds.backward for seconds in found) + again * forward
         weight = min(seconds.weight for seconds in (*found, *few))
         return Amount(forward, backward, weight, max(0.0, min(weight, forward, backward - weight)))
 

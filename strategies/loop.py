@@ -14,9 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import le
 from typing import NamedTuple
 
 from placer.strategies.chain import Partition
+
+# Nodes of one stage and block a new one is compared with; more find little and cost much.
+REMEMBERED = 32
 
 
 class LoopPiece(NamedTuple):
@@ -68,8 +72,8 @@ Pieces = Callable[[int, int, int], Sequence[LoopPiece] | None]
 class Loop:
     """The problem: `peaks[p]` alive microbatches per local stage at each peak, `capacity[p]` bytes less overhead.
 
-    `fill_floor[j]`, `steady_floor[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all. `grouped[b]` are the groups
-    of parameters block b uses that must not lie in two stages of one position.
+    `fill_floor[j]`, `steady_floor[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all.
+    `grouped[b]` are the groups of parameters block b uses that must not lie in two stages of one position.
     """
 
     positions: int
@@ -220,7 +224,7 @@ def _fresh(search: _Search, node: Node) -> bool:
         return True
     mine: tuple[float, ...] = (node.fill, *(n for load in node.loads for n in _numbers(load)))
     others = search.seen.setdefault((len(node.cuts), node.reached, node.homes), [])
-    if any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others):
+    if any(all(map(le, other, mine)) for other in others[-REMEMBERED:]):
         return False
     others.append(mine)
     return True

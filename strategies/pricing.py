@@ -87,7 +87,7 @@ class Pricing:
         made = self.outline
         return stage_memory(
             self.costs.spans.of(first, last), self.costs.numerics, self.costs.settings, rows=self._rows_each[0],
-            recompute=recompute, sharding=made.sharding, replicas=made.replicas,
+            recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
         )  # fmt: skip
 
     def loop(self) -> Loop:
@@ -96,8 +96,8 @@ class Pricing:
         groups, grouped = self._groups
         return Loop(
             positions=self.outline.positions, turns=self.outline.virtual, pieces=self.loop_pieces, peaks=self.peaks,
-            capacity=self.places.capacity, needs=self.bounds.bytes(self.outline), fill_floor=floors.additive, steady_floor=floors.peaks[0], groups=groups,
-            grouped=grouped,
+            capacity=self.places.capacity, needs=self.bounds.bytes(self.outline), fill_floor=floors.additive,
+            steady_floor=floors.peaks[0], groups=groups, grouped=grouped,
         )  # fmt: skip
 
     @cached_property

@@ -35,7 +35,7 @@ class Runs:
         found = self._known.get((first, last))
         if found is None:
             kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
-            shape = (kinds, self.costs.spans.of(first, last))
+            shape = (kinds, self.costs.spans.of(first, last), last == len(self._kinds))
             found = self._known[first, last] = self._numbers.setdefault(shape, len(self._numbers))
         return found
 

@@ -2,8 +2,8 @@
 
 In: a Problem. Out: the plan of the smallest estimate in the space of `space.py`, with a proven lower bound.
 
-Every outline (all choices but cuts and recompute) has a lower bound that holds for every cut (`floors`), and is left out
-where its positions cannot hold the model's state. Outlines are solved exactly, the smallest bound first: by `chain`
+Every outline (all choices but cuts and recompute) has a lower bound that holds for every cut (`floors`), and is left
+out where its positions cannot hold the model's state. Outlines are solved exactly, the smallest bound first: by `chain`
 where a position has one stage, by `loop` where it has several, below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
@@ -27,9 +27,9 @@ from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
 from placer.strategies.space import Outline, outlines, plan_of
 
-# Stages that `loop` may place for one outline and in all: about a second, and ten.
-PATIENCE = 20_000
-PATIENCE_IN_ALL = 200_000
+# Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
+PATIENCE = 4_000
+PATIENCE_IN_ALL = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Stages:
             if search.best is None:
                 raise
         if search.best is None:
-            return what_binds(problem, costs)
+            return what_binds(problem, search.bounds)
         return _solution(search, search.best)
 
 

@@ -1,4 +1,4 @@
-"""Random small placement problems, the same for the same seed: unequal blocks, devices and links, tight memory, pins."""
+"""Random small placement problems, the same for the same seed: unequal blocks and devices, tight memory, pins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 from graphs import BlockSpec, chain_graph
-
 from placer.cluster import Cluster, Curve, Device, Level, Link, Node
 from placer.graph import Graph
 from placer.plans import ModelRef
