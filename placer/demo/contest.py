@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rich.console import RenderableType
 
 from placer.api import solve
-from placer.errors import PlacerError
+from placer.errors import PlacerError, StrategyError
 from placer.plans import Plan
 from placer.report.printing import table, titled
 from placer.report.units import bytes_text, seconds_text, share_text
@@ -39,7 +39,10 @@ def contest(problem: Problem) -> Iterator[Entry]:
 
 def chosen(entries: tuple[Entry, ...], problem: Problem) -> tuple[Plan, str]:
     """The plan to run, and why: auto's, or the fastest that uses every device where auto's leaves some idle."""
-    auto = next(entry.plan for entry in entries if entry.strategy == "auto" and entry.plan)
+    own = next(entry for entry in entries if entry.strategy == "auto")
+    if own.plan is None:
+        raise StrategyError(f"auto found no plan for the demo: {own.reason}")
+    auto = own.plan
     if auto.world_size == problem.cluster.size:
         return auto, "auto's plan"
     plans = [entry.plan for entry in entries if entry.plan and entry.plan.world_size == problem.cluster.size]
