@@ -453,7 +453,20 @@ class Costs:
 
 def estimate(plan: Plan) -> Ledger:
     """The predicted step of a plan: seconds by cause, bytes by category and position."""
-    return Costs(plan.graph, plan.cluster, plan.settings).estimate(plan)
+    return _costs_for(plan).estimate(plan)
+
+
+# The Costs of the plan estimated last: judging a plan estimates it several times, and so do searches, plan after plan.
+_LATEST: list[Costs] = []
+
+
+def _costs_for(plan: Plan) -> Costs:
+    given = (plan.graph, plan.cluster, plan.settings)
+    for known in _LATEST:
+        if all(a is b for a, b in zip(given, (known.graph, known.cluster, known.settings), strict=True)):
+            return known
+    _LATEST[:] = [Costs(*given)]
+    return _LATEST[0]
 
 
 def _backward(seconds: StageSeconds) -> float:
