@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
-from problems import random_problem
 
 from placer import steptime
 from placer.cluster import Cluster, Node
 from placer.errors import InfeasibleError
 from placer.search import Problem, solve_with
 from placer.strategies import pricing
+from problems import random_problem
 
 PROBLEMS = 200
 TOLERANCE = 1e-9
