@@ -24,9 +24,11 @@ def run(
     json: Json = False,
 ) -> None:
     """Run, narrating on standard output (standard error under --json); exit 1 where the losses differ."""
+    stream = sys.stderr if json else sys.stdout
+    print("placer demo: loading torch and transformers", file=stream, flush=True)
     from placer.demo.story import outcome_document, outcome_view, tell  # the demo needs torch
 
-    outcome = tell(steps=steps, keep=keep, stream=sys.stderr if json else sys.stdout)
+    outcome = tell(steps=steps, keep=keep, stream=stream)
     print_result(outcome_view(outcome), outcome_document(outcome), json)
     if not outcome.matches:
         raise typer.Exit(1)
