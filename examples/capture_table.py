@@ -4,8 +4,8 @@
     python -m examples.capture_table gpt2 resnet50  # some
     python -m examples.capture_table --tiny         # the small twins
 
-FLOPs are compared with torch.utils.flop_counter over an eager forward and backward on the meta device, saved bytes with a
-saved-tensors hook over the same run: distinct storages that belong to no parameter and no buffer. Both use plain
+FLOPs are compared with torch.utils.flop_counter over an eager forward and backward on the meta device, saved bytes with
+a saved-tensors hook over the same run: distinct storages that belong to no parameter and no buffer. Both use plain
 ("eager") attention. Notes:
   groups: the counter multiplies the weight gradient of a grouped convolution by the number of groups; the column
     compares with the counter after that formula is put right, the note gives the factor of the raw count.
@@ -151,7 +151,18 @@ def counts(model: nn.Module, graph: Graph) -> tuple[int, int]:
 
 
 def convolution_backward(  # type: ignore[no-untyped-def]
-    grad_out_shape, x_shape, w_shape, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask, out_shape
+    grad_out_shape,
+    x_shape,
+    w_shape,
+    _bias,
+    _stride,
+    _padding,
+    _dilation,
+    transposed,
+    _output_padding,
+    _groups,
+    mask,
+    out_shape,
 ) -> int:
     """The counter's formula with the weight gradient at the cost of the forward pass, whatever the groups."""
     positions = prod((x_shape if transposed else grad_out_shape)[2:]) * x_shape[0]

@@ -1,7 +1,7 @@
 """Rules of attention: scores (b h, q, d) x (b h, d, s), then (b h, q, s) x (b h, s, v). Masks are not exploited.
 
-`scaled_dot_product_attention` counts four products backward, the gradients themselves. The fused kernels count five: they
-compute the scores again (Dao et al. 2022, "FlashAttention", section 3.1), as torch.utils.flop_counter does.
+`scaled_dot_product_attention` counts four products backward, the gradients themselves. The fused kernels count five:
+they compute the scores again (Dao et al. 2022, "FlashAttention", section 3.1), as torch.utils.flop_counter does.
 """
 
 from __future__ import annotations

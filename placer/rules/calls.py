@@ -21,7 +21,7 @@ class Value(NamedTuple):
         return prod(self.shape)
 
 
-Argument: TypeAlias = "Value | int | float | bool | str | None | tuple[Argument, ...]"
+Argument: TypeAlias = "Value | int | float | bool | str | tuple[Argument, ...] | None"
 
 
 class MatrixProduct(NamedTuple):

@@ -1,4 +1,4 @@
-"""The table of rules: operator name -> kind and rule. `register` adds to it; nothing registers itself by being imported."""
+"""The table of rules: operator name -> kind and rule. `register` adds to it; importing this registers nothing."""
 
 from __future__ import annotations
 
@@ -39,19 +39,23 @@ _NAMES: dict[OpKind, str] = {
     "attention": "scaled_dot_product_attention _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_flash_attention_for_cpu",
-    "view": "view reshape transpose permute t unsqueeze squeeze expand slice select split split_with_sizes chunk unbind "
+    "view": "view reshape transpose permute t unsqueeze squeeze expand slice select split split_with_sizes chunk "
+    "unbind "
     "narrow detach alias view_as unflatten flatten movedim swapaxes diagonal as_strided expand_as numpy_T mT getitem "
     "_unsafe_view unfold view_as_real view_as_complex real imag lift_fresh_copy sym_size unsafe_split unsafe_chunk",
-    "pointwise": "to _to_copy type_as contiguous clone copy_ fill_ zero_ zeros ones full empty arange zeros_like ones_like "
+    "pointwise": "to _to_copy type_as contiguous clone copy_ fill_ zero_ zeros ones full empty arange zeros_like "
+    "ones_like "
     "full_like empty_like new_zeros new_ones new_full new_empty scalar_tensor eye tril triu linspace cat stack pad "
     "constant_pad_nd roll flip repeat repeat_interleave dropout_ where masked_fill masked_fill_ __and__ __or__ __xor__ "
     "__rshift__ __lshift__ slice_scatter select_scatter softplus celu glu prelu lerp one_hot clamp_ bernoulli_ item "
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle meshgrid tile hstack vstack "
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle meshgrid tile hstack "
+    "vstack "
     "batch_norm_update_stats relu_ silu_ gelu_ hardtanh_ leaky_relu_ add_ mul_ sub_ div_ index_fill lift_fresh "
     "_local_scalar_dense _assert_async _assert_scalar sym_constrain_range_for_size sym_constrain_range square_ einsum_ "
     "broadcast_tensors atleast_1d atleast_2d atleast_3d rot90 concat concatenate fmod float_power square trapezoid "
     "floor_divide",
-    "reduction": "softmax log_softmax _softmax _log_softmax sum mean amax amin max min var std var_mean norm linalg_vector_norm "
+    "reduction": "softmax log_softmax _softmax _log_softmax sum mean amax amin max min var std var_mean norm "
+    "linalg_vector_norm "
     "logsumexp layer_norm native_layer_norm rms_norm group_norm native_group_norm batch_norm native_batch_norm "
     "instance_norm cumsum cumprod diff argmax argmin sort topk any all prod cross_entropy_loss nll_loss nll_loss_nd "
     "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div "
@@ -88,7 +92,7 @@ def rule_for(target: str) -> Rule | None:
 
 
 def kind_of(target: str, tags: frozenset[str] = frozenset()) -> OpKind:
-    """The kind of `namespace::name`; `opaque` where nobody knows it. `tags` are torch's own (`pointwise`, `view`, ...)."""
+    """The kind of `namespace::name`; `opaque` where nobody knows it. `tags` are torch's own (`pointwise`, `view`)."""
     if target in KINDS:
         return KINDS[target]
     if not _is_known_namespace(target):

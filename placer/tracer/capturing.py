@@ -1,4 +1,4 @@
-"""capture(model) -> Graph: export on meta tensors, at two numbers of rows, repeated layers once; then measure and divide.
+"""capture(model) -> Graph: export on meta tensors, at two row counts, repeated layers once; then measure and divide.
 
 model --export at 3 and 5 rows--> two plain graphs --lift--> one graph for any rows
       --play on meta at rows and rows + 1--> facts --partition, assemble--> Graph
@@ -37,8 +37,8 @@ def capture(
 ) -> Graph:
     """The Graph of one training step's forward and loss, made without weights and without a GPU.
 
-    model: a module, "package.module:factory", a Hugging Face config or config.json. batch: tensors or shapes by name, or
-    text such as "8x128"; None takes what the model implies, one row per device of `devices`, and notes the assumption.
+    model: a module, "package.module:factory", a Hugging Face config or config.json. batch: tensors or shapes by name,
+    or text such as "8x128"; None takes what the model implies, one row per device of `devices`, and notes the assumption.
     loss_fn(output, batch) gives the loss where the model has none. fold: export repeated layers once; the Graph is the
     same without. Raises CaptureError with the model's source line.
     """

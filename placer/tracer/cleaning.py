@@ -52,7 +52,7 @@ def target_name(node: fx.Node) -> str:
 
 
 def is_mutable(node: fx.Node) -> bool:
-    """Whether the node writes into one of its arguments (batch norm's statistics are told apart by `buffers_written`)."""
+    """Whether the schema says that the node writes into an argument (it is silent about batch norm's statistics)."""
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
 
 

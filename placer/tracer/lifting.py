@@ -1,4 +1,4 @@
-"""One graph for every number of rows: two exports of different rows, their differing sizes written as functions of rows.
+"""One graph for every number of rows: two exports, the sizes that differ between them written as functions of rows.
 
 Exports are static (dim 0 is 3, then 5). Where an integer differs between them it is affine in rows, `fixed + per_row *
 rows`, and becomes a node that computes it from the first batched input. Sizes that are not affine (a batch cut in two

@@ -1,4 +1,4 @@
-"""What a model may be given as: a module, "package.module:factory", a Hugging Face config object or config.json file."""
+"""What a model may be given as: a module, "package.module:factory", a Hugging Face config or config.json."""
 
 from __future__ import annotations
 

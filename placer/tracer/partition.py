@@ -1,9 +1,9 @@
 """Which block each node belongs to: the one function that capture and trace share, so that their names agree.
 
 Repeated layers are found in the module tree: a *stack* is a ModuleList or Sequential whose weighted children are of one
-class; each child is a *unit*. A stack inside a unit is followed where cutting inside it moves no more values than cutting around the
-unit (the stages of a ResNet hold residual blocks), and left alone where it does (the convolutions inside a residual
-block). A model without stacks is divided into the children of its heaviest modules.
+class; each child is a *unit*. A stack inside a unit is followed where cutting inside it moves no more values than
+cutting around the unit (the stages of a ResNet hold residual blocks), and left alone where it does (the convolutions
+inside a residual block). A model without stacks is divided into the children of its heaviest modules.
 
 Nodes in execution order fall into runs of one unit, with gaps between them. A gap with weights (stem, embeddings,
 downsampling, final norm and head) is a block of its own, unless it is small and between two units of one stack; a gap

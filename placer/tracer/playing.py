@@ -1,4 +1,4 @@
-"""The graph played on meta tensors, node by node: shapes, which values need gradients, what autograd keeps and for whom."""
+"""The graph played on meta tensors, node by node: shapes, which values need gradients, what autograd keeps."""
 
 from __future__ import annotations
 

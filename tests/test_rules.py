@@ -1,0 +1,106 @@
+"""The operator rules against closed forms, and how a person adds one."""
+
+from __future__ import annotations
+
+import pytest
+
+from placer.errors import UsageError
+from placer.rules import Argument, Call, Value, Work, gradients, kind_of, register, rule_for, unregister
+
+
+def work(target: str, *arguments: Argument, outputs: tuple[Value, ...] = ()) -> Work:
+    rule = rule_for(target)
+    assert rule is not None
+    return rule(Call(target=target, arguments=arguments, outputs=outputs))
+
+
+def grad(*shape: int) -> Value:
+    return Value(shape, requires_grad=True)
+
+
+def fixed(*shape: int) -> Value:
+    return Value(shape)
+
+
+def test_a_linear_layer_costs_twice_its_weights_per_token_and_twice_that_backward() -> None:
+    found = work("aten::linear", grad(3, 5, 8), grad(16, 8))
+    assert found.forward_flops == 2 * 15 * 8 * 16
+    assert found.backward_flops == 2 * found.forward_flops
+
+
+def test_only_gradients_that_somebody_needs_are_counted() -> None:
+    assert work("aten::linear", fixed(4, 8), grad(16, 8)).backward_flops == 2 * 4 * 8 * 16
+    assert work("aten::linear", fixed(4, 8), fixed(16, 8)).backward_flops == 0
+
+
+def test_a_matrix_product_broadcasts_its_leading_dims() -> None:
+    assert work("aten::matmul", grad(2, 1, 5, 8), grad(3, 8, 7)).forward_flops == 2 * (2 * 3) * 5 * 7 * 8
+    assert work("aten::matmul", grad(2, 3, 5, 8), grad(8, 7)).forward_flops == 2 * (2 * 3 * 5) * 7 * 8
+
+
+def test_einsum_is_a_product_over_its_distinct_letters() -> None:
+    found = work("aten::einsum", "bhqd,bhkd->bhqk", (grad(2, 3, 5, 8), grad(2, 3, 7, 8)))
+    assert found.forward_flops == 2 * (2 * 3) * 5 * 7 * 8
+
+
+def test_a_grouped_convolution_costs_its_forward_for_each_gradient() -> None:
+    # Depthwise 7 x 7: 32 channels, one input channel each.
+    found = work(
+        "aten::conv2d",
+        grad(2, 32, 14, 14),
+        grad(32, 1, 7, 7),
+        None,
+        (1, 1),
+        (3, 3),
+        (1, 1),
+        32,
+        outputs=(Value((2, 32, 14, 14)),),
+    )
+    assert found.forward_flops == 2 * (2 * 14 * 14) * 32 * 49
+    assert found.backward_flops == 2 * found.forward_flops
+
+
+def test_a_transposed_convolution_visits_every_input_position() -> None:
+    found = work("aten::conv_transpose2d", grad(2, 8, 5, 5), grad(8, 4, 2, 2), outputs=(Value((2, 4, 10, 10)),))
+    assert found.forward_flops == 2 * (2 * 5 * 5) * 8 * 4 * 4
+
+
+@pytest.mark.parametrize("kernel", ["_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"])
+def test_fused_attention_computes_the_scores_once_more_in_backward(kernel: str) -> None:
+    q, k, v = grad(2, 4, 16, 8), grad(2, 4, 32, 8), grad(2, 4, 32, 8)
+    product = 2 * (2 * 4) * 16 * 32 * 8
+    assert work(f"aten::{kernel}", q, k, v).forward_flops == 2 * product
+    assert work(f"aten::{kernel}", q, k, v).backward_flops == 5 * product
+    assert work("aten::scaled_dot_product_attention", q, k, v).backward_flops == 4 * product
+
+
+@pytest.mark.parametrize("tokens", [64, 63])
+def test_grouped_expert_products_cost_tokens_times_the_weights_of_one_expert(tokens: int) -> None:
+    # `tokens` is already tokens x top-k; 63 does not divide by the 8 experts.
+    found = work("transformers::grouped_mm_fallback", grad(tokens, 16), grad(8, 16, 24), fixed(8))
+    assert found.forward_flops == 2 * tokens * 16 * 24
+    assert found.backward_flops == 2 * found.forward_flops
+
+
+def test_a_custom_operator_gets_a_rule_in_a_few_lines() -> None:
+    def scan(call: Call) -> Work:
+        x_BSH, w_HN = call.tensor(0), call.tensor(1)  # noqa: N806
+        return gradients(x_BSH, w_HN, batch=1, m=x_BSH.elements // x_BSH.shape[-1], n=w_HN.shape[1], k=w_HN.shape[0])
+
+    register("mylib::scan", scan, kind="matmul")
+    try:
+        assert work("mylib::scan", grad(2, 3, 4), grad(4, 5)).forward_flops == 2 * 6 * 4 * 5
+        assert kind_of("mylib::scan") == "matmul"
+        with pytest.raises(UsageError, match="already has a rule"):
+            register("mylib::scan", scan)
+    finally:
+        unregister("mylib::scan")
+    assert rule_for("mylib::scan") is None
+
+
+def test_an_unknown_operator_is_opaque_and_a_foreign_linear_is_not_torchs() -> None:
+    assert kind_of("mylib::linear") == "opaque"
+    assert rule_for("mylib::linear") is None
+    assert kind_of("aten::linear") == "matmul"
+    assert kind_of("aten::some_new_operator") == "opaque"
+    assert kind_of("aten::some_new_operator", frozenset({"pointwise"})) == "pointwise"
