@@ -1,0 +1,276 @@
+"""The estimate: monotone, indifferent to names, itemised to the last second, never below what physics forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placer.cluster import Cluster
+from placer.collectives import collective_seconds
+from placer.costs import Costs, estimate
+from placer.graph import Affine, Graph
+from placer.plans import ModelRef, Plan, Sharding, Stage
+from placer.schedule import actions, in_flight
+from placer.settings import RunSettings
+from tests.graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
+from tests.made_clusters import FAST, INSIDE, OUT, cluster
+
+# Estimates are deterministic; the machine that runs the tests may be busy.
+FEW = settings(max_examples=25, deadline=None)
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+MODEL = ModelRef(kind="factory", reference="tests:none", fingerprint="none")
+
+
+def plan_of(
+    graph: Graph,
+    machines: Cluster,
+    *,
+    positions: int = 1,
+    replicas: int = 1,
+    microbatches: tuple[int, ...] = (8,),
+    schedule: str = "1f1b",
+    sharding: Sharding = "none",
+    recompute: bool = False,
+    run: RunSettings | None = None,
+) -> Plan:
+    """Even stages; two per position under `interleaved`."""
+    stages = positions * (2 if schedule == "interleaved" else 1)
+    edges = [round(s * len(graph.blocks) / stages) for s in range(stages + 1)]
+    return Plan(
+        model=MODEL, graph=graph, cluster=machines, settings=run or RunSettings(), schedule=schedule,  # type: ignore[arg-type]
+        microbatches=microbatches,
+        stages=tuple(
+            Stage(
+                first=edges[s], last=edges[s + 1], sharding=sharding, recompute=recompute,
+                devices=tuple(range(s % positions * replicas, (s % positions + 1) * replicas)),
+            )
+            for s in range(stages)
+        ),
+    )  # fmt: skip
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """A random chain on a random layout of 16 devices in 2 nodes."""
+    graph = draw(chain_graphs(least=8, most=10))
+    schedule = draw(st.sampled_from(SCHEDULES))
+    replicas = draw(st.sampled_from((1, 2, 3)))
+    full = replicas * draw(st.integers(1, 4))
+    last = draw(st.integers(replicas, full))
+    sharded = replicas > 1 and schedule != "zero-bubble" and draw(st.booleans())
+    return plan_of(
+        graph,
+        cluster(nodes=2),
+        positions=draw(st.integers(1, 4)),
+        replicas=replicas,
+        microbatches=(*(full,) * draw(st.integers(0, 5)), last),
+        schedule=schedule,
+        sharding="parameters" if sharded else "none",
+        recompute=draw(st.booleans()),
+        run=RunSettings(overlap=draw(st.booleans()), fusion=draw(st.booleans())),
+    )
+
+
+@FEW
+@given(plans())
+def test_the_items_of_a_ledger_add_up_to_the_step_exactly(plan: Plan) -> None:
+    ledger = estimate(plan)
+    assert ledger.seconds.total == ledger.step_seconds
+    parts = ledger.seconds
+    assert min(parts.forward, parts.backward, parts.communication, parts.reduction, parts.bubble, parts.optimizer) >= 0
+    assert len(ledger.memory) == plan.positions
+
+
+@FEW
+@given(plans())
+def test_a_step_is_never_shorter_than_its_busiest_position_nor_than_one_microbatch_through_all(plan: Plan) -> None:
+    step = estimate(plan).step_seconds * (1 + 1e-9)
+    costs = Costs(plan.graph, plan.cluster, plan.settings).costs_of(plan)
+    many = len(plan.microbatches) - 1
+    busy = [many * c.work + c.last_forward + c.last_backward for c in costs]
+    for position in range(plan.positions):
+        assert step >= sum(busy[position :: plan.positions])
+    if plan.schedule in ("gpipe", "1f1b"):
+        assert step >= sum(c.last_forward + c.last_backward for c in costs)
+    assert step >= max(c.tail for c in costs)
+
+
+def slower_memory(machines: Cluster) -> Cluster:
+    return changed(machines, memory_bandwidth=FAST.memory_bandwidth / 2)
+
+
+def slower_arithmetic(machines: Cluster) -> Cluster:
+    return changed(machines, rates=tuple((name, rate / 2) for name, rate in FAST.rates))
+
+
+def slower_launch(machines: Cluster) -> Cluster:
+    return changed(machines, launch_seconds=FAST.launch_seconds * 2)
+
+
+def slower_links(machines: Cluster) -> Cluster:
+    return cluster(nodes=2, inside=replace(INSIDE, bandwidth=INSIDE.bandwidth / 2), out=OUT)
+
+
+def later_links(machines: Cluster) -> Cluster:
+    return cluster(nodes=2, inside=replace(INSIDE, latency_seconds=1e-4), out=replace(OUT, latency_seconds=1e-3))
+
+
+def changed(machines: Cluster, **fields: object) -> Cluster:
+    return cluster(nodes=2, device=replace(FAST, **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "worse", [slower_memory, slower_arithmetic, slower_launch, slower_links, later_links], ids=lambda f: f.__name__
+)
+@FEW
+@given(plan=plans())
+def test_a_worse_machine_never_speeds_a_step_up(worse: Callable[[Cluster], Cluster], plan: Plan) -> None:
+    before = estimate(plan).step_seconds
+    assert estimate(replace(plan, cluster=worse(plan.cluster))).step_seconds >= before * (1 - 1e-9)
+
+
+@FEW
+@given(plans(), st.sampled_from(("forward_flops", "read_bytes", "written_bytes", "backward_read_bytes")))
+def test_more_flops_or_bytes_never_speed_a_step_up(plan: Plan, field: str) -> None:
+    def larger(size: Affine) -> Affine:
+        return Affine(2 * size.fixed, 2 * size.per_row + 1000)
+
+    classes = tuple(
+        replace(kind, ops=tuple(replace(op, **{field: larger(getattr(op, field))}) for op in kind.ops))
+        for kind in plan.graph.classes
+    )
+    heavier = replace(plan, graph=replace(plan.graph, classes=classes))
+    assert estimate(heavier).step_seconds >= estimate(plan).step_seconds * (1 - 1e-9)
+
+
+@FEW
+@given(plans())
+def test_names_do_not_matter(plan: Plan) -> None:
+    renamed = replace(
+        plan,
+        cluster=replace(cluster(nodes=2, device=replace(FAST, name="other")), name="other"),
+        graph=replace(plan.graph, name="other"),
+    )
+    assert estimate(renamed) == estimate(plan)
+
+
+@FEW
+@given(plans())
+def test_devices_of_the_same_kind_and_node_may_be_exchanged(plan: Plan) -> None:
+    def turned(device: int) -> int:
+        return device // 8 * 8 + (device + 3) % 8
+
+    stages = tuple(replace(s, devices=tuple(map(turned, s.devices))) for s in plan.stages)
+    one_node = all(len({d // 8 for s in stages for d in s.devices}) == 1 for _ in stages)
+    if one_node:
+        moved = estimate(replace(plan, stages=stages)).step_seconds
+        assert moved == pytest.approx(estimate(plan).step_seconds, rel=1e-12)
+
+
+@FEW
+@given(chain_graphs(least=2), st.sampled_from(("gradients", "parameters")), st.integers(1, 3))
+def test_more_devices_never_take_more_memory_each_for_sharded_state(graph: Graph, kind: Sharding, count: int) -> None:
+    def state(replicas: int) -> int:
+        sharding: Sharding = kind if replicas > 1 else "none"
+        plan = plan_of(graph, cluster(nodes=2), replicas=replicas, microbatches=(48,) * count, sharding=sharding)
+        held = estimate(plan).memory[0]
+        return held.optimizer + (held.parameters if kind == "parameters" else 0)
+
+    used = [state(replicas) for replicas in (1, 2, 4, 8)]
+    assert used == sorted(used, reverse=True)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@pytest.mark.parametrize(("positions", "microbatches"), [(1, 4), (3, 2), (4, 9)])
+def test_kept_activations_follow_the_schedule(schedule: str, positions: int, microbatches: int) -> None:
+    graph = chain_graph([BlockSpec()] * 12)
+    rows = (4,) * microbatches
+    plan = plan_of(graph, cluster(), positions=positions, microbatches=rows, schedule=schedule)
+    alive = in_flight(actions(schedule, positions, positions, microbatches))
+    for position, memory in enumerate(estimate(plan).memory):
+        blocks = 12 // positions
+        sent = 4 * 4 * BlockSpec().output if position < positions - 1 else 0
+        assert memory.activations == alive[position] * (blocks * 4 * BlockSpec().saved + sent)
+
+
+def test_state_is_counted_by_precision() -> None:
+    graph = chain_graph([BlockSpec(parameters=1000)] * 4)
+    per_element = {"float32": (4, 4, 8), "float64": (8, 8, 16), "bfloat16": (2, 2, 12), "bfloat16-autocast": (4, 4, 8)}
+    for precision, sizes in per_element.items():
+        run = RunSettings(precision=precision)  # type: ignore[arg-type]
+        memory = estimate(plan_of(graph, cluster(), run=run)).memory[0]
+        assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(4000 * size for size in sizes)
+
+
+def test_tied_parameters_are_counted_once_on_a_stage_and_summed_between_stages() -> None:
+    graph = chain_graph([BlockSpec(parameters=1000)] * 4, tied=[(0, 3)])
+    assert estimate(plan_of(graph, cluster())).memory[0].parameters == 3 * 4000
+    split = plan_of(graph, cluster(), positions=2)
+    assert [memory.parameters for memory in estimate(split).memory] == [2 * 4000, 2 * 4000]
+    costs = Costs(graph, split.cluster, split.settings)
+    assert costs.tied(2, 4, devices=(1,), others=(0,)) == collective_seconds(split.cluster, "all_reduce", (0, 1), 4000)
+    assert costs.tied(1, 3, devices=(1,), others=(0,)) == 0
+
+
+def test_recompute_trades_time_for_memory() -> None:
+    graph = gpt_graph(layers=8, hidden=256, sequence=128)
+    run = RunSettings(attention="eager")
+    kept = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, run=run))
+    again = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, recompute=True, run=run))
+    assert again.memory[0].activations < kept.memory[0].activations / 2
+    assert again.seconds.recompute == pytest.approx(again.seconds.forward, rel=0.3)
+    assert again.step_seconds > kept.step_seconds
+
+
+def test_flash_attention_keeps_and_moves_less() -> None:
+    graph = gpt_graph(layers=4, hidden=1024, heads=16, sequence=2048)
+    eager, flash = (
+        estimate(plan_of(graph, cluster(), run=RunSettings(precision="bfloat16", attention=kernel)))
+        for kernel in ("eager", "flash")
+    )
+    assert flash.memory[0].activations < eager.memory[0].activations
+    assert flash.step_seconds < eager.step_seconds
+
+
+def test_overlap_hides_reduction_behind_the_backward() -> None:
+    graph = gpt_graph(layers=8, hidden=512, sequence=512)
+    hidden, shown = (
+        estimate(plan_of(graph, cluster(), replicas=4, run=RunSettings(overlap=overlap))) for overlap in (True, False)
+    )
+    assert hidden.seconds.reduction < shown.seconds.reduction / 2
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_bubble_of_equal_stages_is_the_published_one(schedule: str) -> None:
+    """(p-1)/m of the work; divided by v for interleaved; ZB-H1 (F + I - W) (p-1), with F, I, W nearly equal here."""
+    free = replace(INSIDE, latency_seconds=0.0, bandwidth=1e30)
+    op = {"flops": 10**10, "parameters": 8, "traffic": 8, "output": 1}
+    graph = chain_graph([BlockSpec(**op)] * 16)
+    positions, count = 4, 16
+    plan = plan_of(
+        graph, cluster(inside=free), positions=positions, microbatches=(4,) * count, schedule=schedule,
+        run=RunSettings(clip_norm=None),
+    )  # fmt: skip
+    seconds = estimate(plan).seconds
+    work = (seconds.forward + seconds.backward) / count
+    share = {"interleaved": 1 / 2, "zero-bubble": 1 / 3}.get(schedule, 1.0)
+    assert seconds.bubble == pytest.approx((positions - 1) * work * share, rel=0.06)
+
+
+def test_an_estimate_of_64_stages_takes_about_a_millisecond() -> None:
+    graph = gpt_graph(layers=98)
+    plan = plan_of(graph, cluster(nodes=8), positions=64, microbatches=(4,) * 128)
+    costs = Costs(plan.graph, plan.cluster, plan.settings)
+    costs.estimate(plan)
+
+    def once() -> float:
+        start = perf_counter()
+        costs.estimate(plan)
+        return perf_counter() - start
+
+    assert min(once() for _ in range(20)) < 0.003
