@@ -38,7 +38,7 @@ def capture(
     """The Graph of one training step's forward and loss, made without weights and without a GPU.
 
     model: a module, "package.module:factory", a Hugging Face config or config.json. batch: tensors or shapes by name,
-    or text such as "8x128"; None takes what the model implies, one row per device of `devices`, and notes the assumption.
+    or text such as "8x128"; None takes what the model implies, one row for each of `devices`, and notes that.
     loss_fn(output, batch) gives the loss where the model has none. fold: export repeated layers once; the Graph is the
     same without. Raises CaptureError with the model's source line.
     """

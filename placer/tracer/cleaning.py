@@ -1,8 +1,8 @@
 """From what torch.export gives to a plain graph: calls of operators, named parameters, inputs, one tuple of results.
 
 Left out: metadata assertions and guards. No-grad regions (rotary tables) are inlined: what enters one from a parameter
-passes through a detach, which has the same value and the same gradient. In-place writes into fresh values that depend on
-no parameter (shifted labels) become out-of-place, so that every result shows in the edges what it depends on.
+passes through a detach, which has the same value and the same gradient. In-place writes into fresh values that depend
+on no parameter (shifted labels) become out-of-place, so that every result shows in the edges what it depends on.
 Each node carries `meta["module"]` (its module's path) and `meta["source"]` (file:line).
 """
 
@@ -158,7 +158,7 @@ class _Copier:
         kind = str(node.target)
         if "autocast" in kind and node.args[2]:
             raise CaptureError(
-                f"forward enables torch.autocast at {_source(node)}; leave it out and set the precision of the run instead"
+                f"forward enables torch.autocast at {_source(node)}; leave it out and set the run's precision instead"
             )
         inputs = [argument for argument in node.args if isinstance(argument, fx.Node) and argument is not _region(node)]
         quiet = "set_grad_enabled" in kind and not node.args[0]

@@ -114,7 +114,7 @@ def _runnable(plain: Plain, model: nn.Module, device: torch.device) -> fx.GraphM
 
 
 def _with_kernels_of(graph: fx.Graph, device: torch.device) -> None:
-    """The CPU counts floats only (torch 2.13: histogram_cpu not implemented for 'Int'); experts are counted as integers."""
+    """The CPU counts floats only (torch 2.13: histogram_cpu not implemented for 'Int'), while experts are integers."""
     for node in list(graph.nodes):
         if device.type == "cpu" and node.target is torch.ops.aten.histc.default:
             with graph.inserting_before(node):

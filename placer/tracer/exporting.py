@@ -122,7 +122,7 @@ def _training(wrapper: Training) -> Iterator[None]:
 
 
 def _caches(config: object) -> bool:
-    """Whether a Hugging Face configuration asks for the keys and values of generation, which training has no use for."""
+    """Whether a Hugging Face configuration asks for the cache of generation, which training has no use for."""
     return bool(getattr(config, "use_cache", False))
 
 

@@ -45,9 +45,10 @@ _WITH_CLASSES = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
 _CODES = {0: "none", 1: "mean", 2: "sum"}
 # Operators that hand on the integers they are given (or put -100 among them).
 _INTEGERS_PASS = (
-    "view", "reshape", "slice", "select", "to", "_to_copy", "clone", "contiguous", "pad", "constant_pad_nd", "expand", "flatten",
-    "unsqueeze", "squeeze", "transpose", "permute", "masked_fill", "where", "slice_scatter", "select_scatter", "type_as",
-    "expand_as", "cat", "roll", "alias", "detach", "new_zeros", "unflatten",
+    "view", "reshape", "slice", "select", "to", "_to_copy", "clone", "contiguous", "pad", "constant_pad_nd",
+    "expand", "flatten", "unsqueeze", "squeeze", "transpose", "permute", "masked_fill", "where",
+    "slice_scatter", "select_scatter", "type_as", "expand_as", "cat", "roll", "alias", "detach", "new_zeros",
+    "unflatten",
 )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def resolve(model: object) -> ResolvedModel:
     if hasattr(model, "to_dict") and hasattr(model, "model_type"):
         return _from_config(model)
     raise UsageError(
-        f"{model!r} is no model; give a torch.nn.Module, 'package.module:factory', a Hugging Face config or its config.json"
+        f"{model!r} is no model; give a torch.nn.Module, 'package.module:factory', a Hugging Face config or config.json"
     )
 
 
@@ -87,7 +87,7 @@ def _resolved(kind: str, reference: str, make: Callable[[], nn.Module]) -> Resol
 def _from_reference(ref: ModelRef) -> ResolvedModel:
     if ref.kind == "module":
         raise UsageError(
-            f"the plan was made for a module built by its caller ({ref.reference}), which cannot be rebuilt from the plan; "
+            f"the plan was made for a module built by its caller ({ref.reference}), which the plan cannot rebuild; "
             "pass the module, or plan again with 'package.module:factory'"
         )
     make = _factory(ref.reference) if ref.kind == "factory" else _maker(_config(json.loads(ref.reference), "the plan"))
@@ -111,7 +111,7 @@ def _config_of_file(path: Path) -> object:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise UsageError(
-            f"the model {path} does not exist; give a Hugging Face config.json, or 'package.module:factory' with a colon"
+            f"the model {path} does not exist; give a config.json, or 'package.module:factory' with a colon"
         )
     try:
         content = json.loads(file.read_text())

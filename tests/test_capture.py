@@ -1,0 +1,201 @@
+"""What a capture holds: blocks, sizes, losses, saved bytes and FLOPs, for small models of the example families."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from examples import models
+from placer.errors import CaptureError, UsageError
+from placer.graph import Graph
+from placer.tracer import capture, coverage, random_batch, resolve, trace
+
+ROWS = 4
+
+
+class Perceptron(nn.Module):
+    """Layers one after the other, without a configuration and without a loss."""
+
+    def __init__(self, depth: int = 6, width: int = 8):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.last = nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        scores: torch.Tensor = self.last(x)
+        return scores
+
+
+class Branching(nn.Module):
+    """A branch that depends on the value of a tensor cannot be exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return -x
+        y: torch.Tensor = self.linear(x)
+        return y
+
+
+def squared(output: object, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    assert isinstance(output, torch.Tensor)
+    return nn.functional.mse_loss(output, batch["y"])
+
+
+def loss_of(output: object) -> torch.Tensor:
+    found = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+@pytest.fixture(scope="module")
+def llama() -> Graph:
+    return capture("examples.models:tiny_llama", batch=f"{ROWS}x12")
+
+
+def test_identical_layers_share_one_class_and_each_is_a_block(llama: Graph) -> None:
+    layers = [block for block in llama.blocks if block.name.startswith("model.layers.")]
+    assert len(layers) == 4
+    assert len({block.kind for block in layers}) == 1
+    assert [block.name for block in llama.blocks if block not in layers] == ["model.embed_tokens", "model.norm+lm_head"]
+
+
+def test_every_value_flows_forward_and_one_crosses_between_layers(llama: Graph) -> None:
+    for index, block in enumerate(llama.blocks):
+        for reference in block.inputs:
+            if reference.startswith("b"):
+                assert int(reference[1:].split(".")[0]) < index
+    assert [len(llama.crossing(cut)) for cut in range(1, len(llama.blocks))] == [1] * (len(llama.blocks) - 1)
+
+
+def test_the_graph_has_all_parameters_by_the_models_own_names(llama: Graph) -> None:
+    model = resolve("examples.models:tiny_llama").build("meta")
+    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    assert {name: p.shape for name, p in llama.parameters.items() if not p.buffer} == expected
+
+
+def test_the_loss_of_a_language_model_is_a_mean_over_labels_that_count(llama: Graph) -> None:
+    assert (llama.loss.reduction, llama.loss.labels, llama.loss.ignore_index) == ("mean", "labels", -100)
+    assert llama.loss.value == llama.outputs[0]
+
+
+def test_a_graph_survives_its_json(llama: Graph) -> None:
+    assert Graph.from_json(llama.to_json()) == llama
+
+
+def test_random_batches_stay_within_the_vocabulary(llama: Graph) -> None:
+    batch = random_batch(llama, 3, seed=1)
+    assert batch["input_ids"].shape == (3, 12)
+    assert int(batch["input_ids"].max()) < 96
+    assert torch.equal(batch["input_ids"], random_batch(llama, 3, seed=1)["input_ids"])
+
+
+def test_nothing_is_uncovered(llama: Graph) -> None:
+    assert coverage(llama).share == 0
+
+
+def test_tied_embeddings_are_one_parameter_of_two_blocks() -> None:
+    graph = capture("examples.models:tiny_gpt2", batch=f"{ROWS}x12")
+    assert graph.tied == {"transformer.wte.weight": (0, len(graph.blocks) - 1)}
+
+
+@pytest.mark.parametrize("factory", [models.tiny_unet, models.tiny_convnext, models.tiny_resnet])
+def test_flops_and_saved_bytes_equal_torchs_own_counts(factory: Callable[[], nn.Module]) -> None:
+    with torch.device("meta"):
+        model = factory()
+    graph = capture(model, batch=models.example_batch(model, ROWS))
+    batch = {name: tensor.to("meta") for name, tensor in random_batch(graph, ROWS, seed=0).items()}
+    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage()._cdata not in own:
+            kept.setdefault(tensor.untyped_storage()._cdata, tensor)
+        return tensor
+
+    counter = FlopCounterMode(display=False)
+    with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = loss_of(model.train()(**batch))
+        forward = counter.get_total_flops()
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert graph.forward_flops == forward
+    if factory is not models.tiny_convnext:  # the counter takes weight gradients of grouped convolutions x groups
+        assert graph.backward_flops == counter.get_total_flops() - forward
+    assert graph.saved_bytes == sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def test_a_folded_capture_equals_an_unfolded_one() -> None:
+    for model in (Perceptron(), models.tiny_vit()):
+        batch = {"x": (ROWS, 8)} if isinstance(model, Perceptron) else models.example_batch(model, ROWS)
+        assert capture(model, batch=batch) == capture(model, batch=batch, fold=False)
+
+
+def test_sizes_grow_with_the_rows_as_another_capture_finds_them() -> None:
+    few, many = capture(Perceptron(), batch={"x": (2, 8)}), capture(Perceptron(), batch={"x": (7, 8)})
+    assert few.classes == many.classes
+    assert many.forward_flops == 2 * 7 * (6 * 8 * 8 + 8 * 3)
+
+
+def test_a_loss_given_by_the_caller_is_part_of_the_graph() -> None:
+    graph = capture(Perceptron(), batch={"x": (2, 8), "y": (2, 3)}, loss_fn=squared)
+    assert (graph.loss.reduction, graph.loss.labels) == ("mean", "y")
+    assert capture(Perceptron(), batch={"x": (2, 8)}).loss.reduction == "none"
+
+
+def test_weights_of_a_real_module_are_neither_copied_nor_changed() -> None:
+    model = Perceptron().eval()
+    before = copy.deepcopy(model.state_dict())
+    capture(model, batch={"x": (2, 8)})
+    assert not model.training
+    assert len(model.layers) == 6
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_model_that_cannot_be_exported_names_its_source_line() -> None:
+    with pytest.raises(CaptureError, match=r"test_capture\.py:\d+ \(if x\.sum\(\) > 0:\)"):
+        capture(Branching(), batch={"x": (2, 4)})
+
+
+@pytest.mark.parametrize("batch", ["8xtwo", "0x4", {"x": "many"}, {}])
+def test_a_batch_that_is_none_says_how_to_give_one(batch: str | dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="batch"):
+        capture(Perceptron(), batch=batch)
+
+
+def test_no_batch_where_nothing_implies_one_says_so() -> None:
+    with pytest.raises(UsageError, match="nothing implies the batch of Perceptron"):
+        capture(Perceptron())
+
+
+@pytest.mark.parametrize("factory", [models.tiny_llama, models.tiny_resnet, models.tiny_unet])
+def test_a_traced_model_gives_eager_loss_gradients_and_buffers_at_any_rows(factory: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = factory().train()
+    example = models.example_batch(model, ROWS)
+    graph = capture(model, batch=example)
+    traced = trace(model, graph)
+    assert traced.graph == graph
+    assert set(traced.reference_of.values()) >= {f"b{i}.0" for i in range(len(graph.blocks))}
+    for rows in (2, 3):
+        batch = random_batch(graph, rows, seed=rows)
+        reference = copy.deepcopy(model)
+        model.zero_grad()
+        expected = loss_of(reference(**batch))
+        expected.backward()  # type: ignore[no-untyped-call]
+        found = traced.module(*(batch[name] for name in traced.input_names))[0]
+        found.backward()
+        assert torch.equal(found, expected)
+        for (name, ours), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
+            assert (ours.grad is None and theirs.grad is None) or torch.equal(ours.grad, theirs.grad), name  # type: ignore[arg-type]
+        for ours, theirs in zip(model.buffers(), reference.buffers(), strict=True):
+            assert torch.equal(ours, theirs)
