@@ -59,10 +59,14 @@ class Watch:
         """Tell the others that this rank failed by itself."""
         self._leave("error", self._rank, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
+    def notice(self) -> None:
+        """Tell the others that this rank ends because of another, or was asked to end."""
+        self._leave("noticed", self._rank, "noticed")
+
     def cause(self) -> str:
-        """Which rank made communication fail, in words; waits at most SEARCH_SECONDS."""
+        """Which rank made communication fail, in words, "" where none did; waits at most SEARCH_SECONDS."""
         try:
-            self._leave("noticed", self._rank, "communication failed")
+            self.notice()
             return self._search()
         except (dist.DistError, RuntimeError):
             return "rank 0 died, or its machine is gone (it kept the store of the run)"
@@ -77,9 +81,7 @@ class Watch:
             time.sleep(0.05)
         noticed = {rank for rank, _ in self._left("noticed")}
         silent = [str(rank) for rank in range(self._world_size) if rank not in noticed]
-        if silent:
-            return f"rank {', '.join(silent)} did not answer: it hangs, or its machine is gone"
-        return "no rank died: the network between them failed"
+        return f"rank {', '.join(silent)} did not answer: it hangs, or its machine is gone" if silent else ""
 
     def _find_dead(self) -> None:
         for rank in range(self._world_size):
@@ -129,17 +131,23 @@ def guarded(watch: Watch) -> Iterator[None]:
 
     An error of this rank itself is left for the others and goes on as it is.
     """
-    before = signal.signal(signal.SIGTERM, _terminate)
+
+    def terminate(_signal: int, _frame: FrameType | None) -> None:
+        # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
+        watch.notice()
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     except Terminated:
-        cause = watch.cause()
+        cause = watch.cause() or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
         raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
     except Exception as error:
         if not is_communication(error):
             watch.leave_error(error)
             raise
-        cause = watch.cause()
+        cause = watch.cause() or "no rank died: the network between them failed"
         _linger()
         raise ExecutionError(
             f"{cause}; this rank ended because of it ({_first_line(error)}). "
@@ -154,10 +162,6 @@ def _linger() -> None:
         time.sleep(LINGER_SECONDS)
     except Terminated:
         return
-
-
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def _first_line(error: BaseException) -> str:

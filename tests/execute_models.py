@@ -32,7 +32,8 @@ class Mixer(nn.Module):
     def forward(self, x_bsw: torch.Tensor) -> torch.Tensor:
         counts_s1 = torch.arange(1, x_bsw.shape[1] + 1, device=x_bsw.device, dtype=x_bsw.dtype).unsqueeze(-1)
         mean_bsw = self.norm(x_bsw).cumsum(1) / counts_s1
-        return x_bsw + self.down(functional.gelu(self.up(mean_bsw)))
+        mixed_bsw: torch.Tensor = self.down(functional.gelu(self.up(mean_bsw)))
+        return x_bsw + mixed_bsw
 
 
 class TinyModel(nn.Module):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
@@ -15,6 +16,8 @@ from execute_plans import tiny_plan
 from placer import runtime
 from placer.plans import Plan
 from placer.program import Collective, Message, lower
+from placer.runtime.assemble import prepared_model
+from placer.runtime.captured import Captured, captured
 from placer.runtime.record import Recorder, compare
 from placer.runtime.world import joined
 from placer.settings import RunSettings
@@ -29,6 +32,7 @@ class Outcome:
     differences: tuple[str, ...] = ()
 
 
+CAPTURES: dict[str, Captured] = {}
 OUTCOMES = TypeAdapter(dict[str, list[Outcome]])
 STEPS_BEFORE = 2  # DDP fills its buckets anew in the second step
 SMALL_BUCKETS = RunSettings(bucket_bytes=4096)
@@ -80,7 +84,11 @@ def main() -> None:
 def one(plan: Plan, rank: int) -> Outcome:
     """How many communications the program of this rank has, and what a recorded step did otherwise."""
     program = lower(plan)[rank]
-    executor = runtime.load(plan)
+    # One capture serves every case of a model.
+    key = plan.model.reference
+    if key not in CAPTURES:
+        CAPTURES[key] = captured(plan, prepared_model(plan, None, torch.device("cpu")))
+    executor = runtime.load(plan, capture=CAPTURES[key])
     for step in range(STEPS_BEFORE):
         executor.step(random_batch(plan.graph, plan.rows, step))
     with Recorder() as recorder:
