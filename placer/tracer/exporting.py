@@ -7,6 +7,7 @@ gives its output tensors.
 from __future__ import annotations
 
 import contextlib
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,7 +23,8 @@ from placer.errors import CaptureError
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
 _OURS = str(Path(__file__).parent)
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}/"
+_PYTHON = sysconfig.get_paths()["stdlib"]
 
 
 class Training(nn.Module):
@@ -98,10 +100,16 @@ def source_line(error: BaseException) -> str:
     seen: BaseException | None = error
     while seen is not None:
         for frame in traceback.extract_tb(seen.__traceback__):
-            if not frame.filename.startswith((_TORCH, _OURS, "<")):
+            if _is_users(frame.filename):
                 found = f"{frame.filename}:{frame.lineno} ({frame.line})"
         seen = seen.__cause__
     return found
+
+
+def _is_users(filename: str) -> bool:
+    if filename.startswith(_PYTHON) and "site-packages" not in filename:
+        return False
+    return not filename.startswith((_TORCH, _OURS, "<"))
 
 
 @contextlib.contextmanager

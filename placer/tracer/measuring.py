@@ -136,7 +136,7 @@ def _numbers(node: fx.Node, facts: Facts) -> _Numbers:
     if kind_of(target_name(node)) == "gather" and inputs:
         # A table is read where it is indexed, not whole.
         table = sum(_bytes(result) for result in facts[inputs[0]].results)
-        read += min(table, written) - table
+        read += written - table
     if not any(result.requires_grad for result in fact.results):
         return _Numbers(work=work, read=read, written=written)
     kept = {one.storage: one.bytes for one in fact.kept}
