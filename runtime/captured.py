@@ -13,7 +13,7 @@ from placer import references, tracer
 from placer.plans import Plan
 from placer.runtime.cut import Cut
 from placer.runtime.messages import Shape
-from placer.runtime.rewrite import MARKED_ROWS
+from placer.runtime.rewrite import MARKED_ROWS, rewrites
 from placer.runtime.shapes import shapes_of
 
 PRECISIONS = {
@@ -43,6 +43,12 @@ class Captured:
             loss=plan.graph.loss.value,
             shapes={node: found.shape for node, found in self.marked.items()},
         )
+
+    @property
+    def unkeyed(self) -> tuple[str, ...]:
+        """Random ops other than dropout: what they draw depends on the layout."""
+        shapes = {node: found.shape for node, found in self.marked.items()}
+        return rewrites(self.module.graph, None, shapes).unkeyed
 
     def casts_to(self, dtype: torch.dtype) -> tuple[str, ...]:
         """The modules (or source lines) of the model in which a tensor has `dtype`."""

@@ -20,6 +20,7 @@ from torch import distributed as dist
 from torch import nn
 
 from placer import tracer
+from placer.errors import UsageError
 from placer.plans import Plan
 from placer.runtime.assemble import load, prepared_model
 from placer.runtime.captured import Captured, captured, run_dtype
@@ -104,6 +105,11 @@ def verify(
     given = copy.deepcopy(model)
     if capture is None:
         capture = captured(plan, prepared_model(plan, copy.deepcopy(model), device_of(plan, rank)))
+    if capture.unkeyed:
+        raise UsageError(
+            f"the model draws random numbers by {', '.join(capture.unkeyed[:3])}, which no layout can repeat; "
+            "turn that off to verify (dropout and attention dropout are repeatable)"
+        )
     batches = batches or [uneven_batch(plan, step) for step in range(steps)]
     executor = load(plan, model=model, optimizer=optimizer, capture=capture)
     executor.keeps_gradients = True
