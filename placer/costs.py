@@ -26,7 +26,7 @@ The step time, for p positions, m microbatches (rows largest first, only the las
     gpipe         fill = F + B + X
                   steady = (m-2) (max(F, X_forward) + max(B, X_backward)) + F' + B' + (m-1) A       (m = 1: 0)
     interleaved   fill = (F + B + X) / v
-                  steady = that of 1f1b + (1 - 1/v) (F + B)
+                  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + max(0, p (F + B + X) - m (F + B)))
     zero-bubble   fill = F + B + X - hidden,  hidden = W + min(W, F, B - W) min(1, (m-1)/(p-1))  (p = 1: 0)
                   steady = that of 1f1b + hidden
     tail          = reduction' + tied + optimizer
@@ -377,7 +377,7 @@ class Costs:
         own = costs[slowest::positions]
         communication = sum(cost.messages for cost in costs) / turns
         if plan.schedule != "gpipe" and count > 1:
-            communication += stalls(positions, count) * sum(cost.messages for cost in own)
+            communication += stalls(positions, count) * sum(cost.messages for cost in own) / turns
         spent = Seconds(
             forward=sum(part.forward for part in passes),
             backward=sum(part.backward for part in passes) + (count - 1) * sum(cost.accumulate for cost in own),

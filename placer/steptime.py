@@ -9,7 +9,7 @@ already, F', B' of the last microbatch (which may be smaller), m microbatches, p
     1f1b          fill = F + B + X
                   steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls(m, p) X
     gpipe         steady = (m-2) (max(F, X_f) + max(B, X_b)) + F' + B' + (m-1) A
-    interleaved   fill = (F + B + X) / v;  steady = that of 1f1b + (1 - 1/v) (F + B + idle)
+    interleaved   fill = (F + B + X) / v;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
                   idle = max(0, p (F + B + X) - m (F + B))
     zero-bubble   fill = F + B + X - hidden;  steady = that of 1f1b + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
@@ -86,7 +86,7 @@ def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, mi
         if schedule == "gpipe":
             each = max(stage.forward, stage.send_forward) + max(stage.backward, stage.send_backward)
         else:
-            steady += stalls(positions, m) * messages
+            steady += stalls(positions, m) * messages / turns
         steady += (m - 2) * each + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
     if turns > 1:
         # With few microbatches a position has done all of a turn before the first of them comes round again.
