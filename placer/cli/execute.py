@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAME = "execute"
 HELP = """Run a plan under torchrun, one process per rank.
 
-Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --steps 20 --data texts/ --log log.jsonl
+Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --steps 20 --data texts/ --log-file log.jsonl
 """
 
 
@@ -42,7 +42,8 @@ def run(
     checkpoint: Annotated[str, typer.Option(help="Save here, and go on from here if it holds a checkpoint.")] = "",
     checkpoint_every: Annotated[int, typer.Option(min=0, help="Save each so many steps; 0 is at the end.")] = 0,
     keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 2,
-    log: Annotated[str, typer.Option(help="Append a JSON line per step here.")] = "",
+    # torchrun takes a bare --log for an abbreviation of its own options, even after the program's name.
+    log: Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")] = "",
     tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
     report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
     timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank counts as dead.")] = 60.0,

@@ -128,7 +128,7 @@ def _plan(say: Narrator, problem: Problem) -> Plan:
 def _execute(say: Narrator, plan: Plan, folder: Path, steps: int) -> RunReport:
     say.step(f"Train {steps} steps on {plan.world_size} processes under torchrun; the text is Python's own library")
     path, report, log = (str(folder / name) for name in ("plan.json", "report.json", "log.jsonl"))
-    arguments = ("--steps", str(steps), "--data", DATA, "--report", report, "--log", log)
+    arguments = ("--steps", str(steps), "--data", DATA, "--report", report, "--log-file", log)
     launch(path, arguments, plan.world_size, RUN_SECONDS, echo=lambda line: say.show(Text(f"   {line}")))
     return RunReport.load(report)
 
