@@ -4,8 +4,8 @@
     step 2         memory and communication are watched, which slows it: its time is not used
     step 3 ...     seconds by category, of at most TIMED_STEPS
 
-`seconds` are those of the rank that computed longest, `memory` of the fullest rank of each position, `sent_bytes` and
-`reduced_bytes` of all ranks together.
+`seconds` are those of the rank that computed longest, `memory` of the fullest rank of each position, `sent_bytes` of all
+messages, `reduced_bytes` of the gradients of every position, counted once for its replicas.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from placer.runtime.waits import CollectiveKey, Events, MessageKey, Wait, apart
 WATCHED_STEP = 2
 # A GPU's clock stops the device at each boundary; so many steps are enough for a median and cost little.
 TIMED_STEPS = 20
+SCALAR_BYTES = 8  # norm and loss are reduced as one float64 each
 # The dtype whose rate counts for MFU, by precision.
 PRODUCT_DTYPE = {"bfloat16-autocast": "bfloat16"}
 
@@ -190,8 +191,6 @@ class _Noted:
 def _joined(plan: Plan, ranks: list[_OfRank], step_seconds: float) -> Ledger:
     seconds = max((_rank_seconds(rank, ranks) for rank in ranks), key=_computed)
     replicas = plan.stages[0].replicas
-    messages = [c for rank in ranks for c in rank.communications if c.kind == "send"]
-    reductions = [c for rank in ranks for c in rank.communications if c.kind not in ("send", "receive")]
     return Ledger(
         step_seconds=step_seconds,
         seconds=replace(seconds, other=seconds.other + step_seconds - seconds.total),
@@ -202,9 +201,16 @@ def _joined(plan: Plan, ranks: list[_OfRank], step_seconds: float) -> Ledger:
         rows=plan.rows,
         flops=plan_flops(plan),
         peak_flops=plan_peak_flops(plan),
-        sent_bytes=sum(c.bytes for c in messages),
-        reduced_bytes=sum(c.bytes for c in reductions),
+        sent_bytes=sum(c.bytes for rank in ranks for c in rank.communications if c.kind == "send"),
+        reduced_bytes=sum(_reduced_bytes(ranks[start], start, replicas) for start in range(0, len(ranks), replicas)),
     )
+
+
+def _reduced_bytes(rank: _OfRank, first: int, replicas: int) -> int:
+    """Bytes of gradients that the replicas of one position reduced, as one of them did it; norm and loss left out."""
+    members = tuple(range(first, first + replicas))
+    done = (c for c in rank.communications if c.kind in ("all_reduce", "reduce_scatter") and c.ranks == members)
+    return sum(c.bytes for c in done if c.bytes > SCALAR_BYTES)
 
 
 def _rank_seconds(rank: _OfRank, ranks: list[_OfRank]) -> Seconds:
