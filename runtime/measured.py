@@ -4,7 +4,7 @@
     step 2         memory and communication are watched, which slows it: its time is not used
     step 3 ...     seconds by category, of at most TIMED_STEPS
 
-`seconds` are those of the rank that computed longest, `memory` of the fullest rank of each position, `sent_bytes` of all
+`seconds` are of the rank that computed longest, `memory` of the fullest rank of each position, `sent_bytes` of all
 messages, `reduced_bytes` of the gradients of every position, counted once for its replicas.
 """
 
