@@ -120,7 +120,8 @@ def _order(verdict: Judged) -> tuple[float, int, int, int, str]:
 
 def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -> Iterator[tuple[Plan, ...]]:
     """One position with as many replicas as allowed."""
-    if 1 not in position_counts(problem):
+    whole_model_allowed = stage_allowed(pinned_stage(problem), 0, 0, len(problem.graph.blocks))
+    if 1 not in position_counts(problem) or not whole_model_allowed:
         return
     for replicas in [d for d in replica_counts(problem, 1) if most is None or d <= most][-1:]:
         for recompute in recomputes(problem):

@@ -15,8 +15,8 @@ from placer.legality import check
 from placer.plans import Plan, ScheduleName, Sharding, Stage
 from placer.search import Problem, Solution, broken_pins
 
-# About a minute of estimates on one core.
-MOST_PLANS = 100_000
+# Some ten seconds of estimates and checks on one core.
+MOST_PLANS = 20_000
 DEEPEST_LOOP = 4
 ONE_STAGE_SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
 SHARDINGS: tuple[Sharding, ...] = ("none", "gradients", "parameters")
