@@ -76,13 +76,16 @@ def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:
     """Trainable parameters of the blocks in the order their gradients become ready in backward.
 
     Backward runs ops in reverse; a gradient is complete at the parameter's first use in forward. The parameters of one
-    op become ready in the order of its inputs, but for `linear`, whose bias comes before its transposed weight.
+    op become ready in the order of its inputs, but for `linear`, whose bias comes before its transposed weight. Those
+    that no op reads come last.
     """
     uses: dict[str, tuple[int, int]] = {}
     for position, names in enumerate(_uses(graph, first, last)):
         for place, name in enumerate(names):
             uses.setdefault(name, (-position, place))
-    return tuple(sorted(uses, key=uses.__getitem__))
+    unread = (name for index in range(first, last) for name in graph.blocks[index].parameters if name not in uses)
+    trained = (name for name in unread if graph.parameters[name].trainable and not graph.parameters[name].buffer)
+    return (*sorted(uses, key=uses.__getitem__), *dict.fromkeys(trained))
 
 
 def held_bytes(graph: Graph, name: str, settings: RunSettings) -> int:

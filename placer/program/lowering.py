@@ -43,7 +43,7 @@ def lower(plan: Plan, replicas: Iterable[int] | None = None) -> tuple[Program, .
     """The program of every rank, in rank order; only of the ranks of some replicas, if these are given."""
     chosen = range(plan.stages[0].replicas) if replicas is None else sorted(set(replicas))
     positions = position_of(plan)
-    lines = _lines(plan)
+    lines, devices = _lines(plan), plan.ranks
     ready: dict[tuple[int, ...], tuple[Instruction, ...]] = {}
     programs = []
     for position, line in enumerate(lines):
@@ -54,7 +54,10 @@ def lower(plan: Plan, replicas: Iterable[int] | None = None) -> tuple[Program, .
             key = rows if len(lines) == 1 else (position, replica)
             if key not in ready:
                 ready[key] = (*_filled(plan, line, position, replica, rows), OptimizerStep(stages=stages))
-            programs.append(_program(plan, position, replica, stages, ready[key]))
+            rank = position * plan.stages[0].replicas + replica
+            programs.append(
+                Program(rank=rank, device=devices[rank], replica=replica, stages=stages, instructions=ready[key])
+            )
     return tuple(programs)
 
 
@@ -150,10 +153,3 @@ def _sizes(plan: Plan, line: list[_Item], rows: tuple[int, ...]) -> dict[tuple[T
         if isinstance(item, _Move) and (key := (item.transfer, rows[item.microbatch])) not in found:
             found[key] = {v: numerics.bytes_of(value(v), key[1]) for v in item.transfer.values}
     return found
-
-
-def _program(
-    plan: Plan, position: int, replica: int, stages: tuple[int, ...], instructions: tuple[Instruction, ...]
-) -> Program:
-    rank = position * plan.stages[0].replicas + replica
-    return Program(rank=rank, device=plan.ranks[rank], replica=replica, stages=stages, instructions=instructions)

@@ -31,6 +31,7 @@ class Durations:
     def __init__(self, plan: Plan, costs: Costs) -> None:
         self._plan = plan
         self._costs = costs
+        self._devices = plan.ranks
         self._computed: dict[tuple[int, int, str, bool, bool, int], tuple[Part, ...]] = {}
         self._wires: dict[tuple[int, int, int], Wire] = {}
 
@@ -62,7 +63,7 @@ class Durations:
 
     def collective(self, entry: Collective) -> float:
         """Seconds of a collective once all of its ranks are there."""
-        devices = tuple(self._plan.ranks[rank] for rank in entry.ranks)
+        devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
             return self._costs.bucket(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)

@@ -1,0 +1,121 @@
+"""One judge: a legal plan breaks no rule, and every rule is broken by a plan made for it, with a message that helps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from graphs import BlockSpec, chain_graph
+from made_clusters import SLOW, cluster
+from pipeline_plans import chain, changed_stage, pipeline_plan
+from placer.errors import IllegalPlanError, InfeasibleError
+from placer.legality import RULES, check, require
+from placer.plans import Plan
+from placer.settings import RunSettings
+
+
+def plan(**how: object) -> Plan:
+    return pipeline_plan(chain(), **{"positions": 2, "replicas": 2, "microbatches": 4, **how})  # type: ignore[arg-type]
+
+
+def small_memory() -> Plan:
+    graph = chain_graph([BlockSpec(parameters=30_000_000)] * 4)
+    tiny = replace(SLOW, memory_bytes=2**29)
+    return pipeline_plan(graph, positions=2, machines=cluster(per_node=2, device=tiny))
+
+
+def with_loss(reduction: str, **how: object) -> Plan:
+    made = plan(**how)
+    loss = replace(made.graph.loss, reduction=reduction, why="a balancing term")  # type: ignore[arg-type]
+    return replace(made, graph=replace(made.graph, loss=loss))
+
+
+BROKEN: list[tuple[str, Plan, str]] = [
+    ("blocks", changed_stage(plan(), 1, first=5), "stage 1 begins at block 5, the stages before it end at block 4"),
+    ("blocks", changed_stage(plan(), 1, last=7), "the stages end at block 7, the model has 8 blocks"),
+    ("blocks", changed_stage(plan(), 0, last=0), "stage 0 has no block"),
+    ("devices", changed_stage(plan(), 1, devices=(2, 9)), "wants device 9, the cluster made has 4"),
+    ("devices", changed_stage(plan(), 1, devices=(1, 2)), "stage 1 shares device 1"),
+    ("devices", changed_stage(plan(), 1, devices=(2, 2)), "names a device twice"),
+    ("devices", changed_stage(plan(), 1, devices=()), "stage 1 has no device"),
+    ("replicas", changed_stage(plan(), 1, devices=(2,)), "the stages have 2, 1 replicas"),
+    ("replicas", changed_stage(plan(), 1, shares=(1, 0)), "one positive share per replica"),
+    ("replicas", changed_stage(plan(), 1, shares=(3, 1)), "divide rows among replicas differently"),
+    ("rows", replace(plan(), microbatches=()), "there is no microbatch"),
+    ("rows", replace(plan(), microbatches=(4, 0)), "microbatch 1 has 0 rows"),
+    ("rows", replace(plan(), microbatches=(4, 1)), "microbatch 1 has 1 rows for 2 replicas"),
+    ("schedule", plan(turns=2), "one stage per position"),
+    ("sharding", plan(schedule="zero-bubble", sharding="parameters"), "which zero-bubble splits"),
+    ("sharding", plan(replicas=1, sharding="gradients"), "over one device"),
+    ("recompute", plan(settings=RunSettings(recompute="none"), recompute=True), "stages 0, 1 do otherwise"),
+    ("loss", with_loss("none"), "returns no loss"),
+    ("loss", with_loss("other"), "4 microbatches and 2 replicas"),
+    ("memory", small_memory(), "GiB too much, mostly"),
+]
+
+
+@pytest.mark.parametrize(("rule", "made", "message"), BROKEN, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_broken_rule_is_named_with_what_was_found(rule: str, made: Plan, message: str):
+    found = [violation for violation in check(made) if violation.rule == rule]
+    assert any(message in violation.message for violation in found), check(made)
+
+
+def test_every_rule_but_agreement_is_broken_by_some_plan_above():
+    # No plan can make its own programs disagree: tests/test_program.py plants mistakes in programs.
+    assert {rule for rule, _, _ in BROKEN} == set(RULES) - {"communication"}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+def test_sound_plans_break_no_rule(schedule: str):
+    made = plan(schedule=schedule)
+    assert check(made) == ()
+    require(made)
+
+
+def test_interleaving_takes_any_number_of_microbatches():
+    for microbatches in (1, 3, 5):
+        assert check(plan(turns=2, schedule="interleaved", microbatches=microbatches)) == ()
+
+
+def test_interleaved_stages_go_round_the_positions():
+    made = plan(turns=2, schedule="interleaved")
+    stages = list(made.stages)
+    stages[2], stages[3] = (
+        replace(stages[2], devices=stages[3].devices),
+        replace(stages[3], devices=stages[2].devices),
+    )
+    assert [v.message for v in check(replace(made, stages=tuple(stages)))] == [
+        "stage 2 is at position 1, interleaved wants it at 0",
+        "stage 3 is at position 0, interleaved wants it at 1",
+    ]
+
+
+def test_a_loss_that_does_not_split_may_run_whole():
+    assert check(with_loss("other", replicas=1, microbatches=1)) == ()
+
+
+def test_a_parameter_tied_between_a_sharded_and_a_whole_stage_is_refused():
+    made = pipeline_plan(chain(tied=[(0, 7)]), positions=2, replicas=2, sharding="parameters")
+    assert check(made) == ()
+    assert "shard all or none" in check(changed_stage(made, 1, sharding="none"))[0].message
+
+
+def test_several_broken_rules_are_all_listed():
+    made = replace(changed_stage(plan(), 1, first=5), microbatches=(1, 4))
+    with pytest.raises(IllegalPlanError) as error:
+        require(made)
+    assert "blocks: stage 1" in str(error.value) and "rows: microbatch 0" in str(error.value)
+
+
+def test_too_little_memory_is_infeasible_and_says_by_how_much():
+    with pytest.raises(InfeasibleError, match=r"memory on device \d: [\d.]+ GiB of 0.50 GiB, [\d.]+ GiB too much"):
+        require(small_memory())
+
+
+def test_unequal_shares_are_legal_where_every_replica_gets_a_row():
+    made = plan(microbatches=(8, 8))
+    uneven = replace(made, stages=tuple(replace(stage, shares=(3, 1)) for stage in made.stages))
+    assert check(uneven) == ()
+    starved = replace(uneven, stages=tuple(replace(stage, shares=(9, 1)) for stage in made.stages))
+    assert "every replica needs one" in check(replace(starved, microbatches=(2, 2)))[0].message
