@@ -1,6 +1,6 @@
 """This machine, measured: a Cluster whose devices are its GPUs, or processes that share its cores.
 
-    local_cluster(n)   from the cache, measured when there is none for this machine
+    local_cluster(n)   from the cache, measured when there is none for this machine, or one taken while it was busy
     calibrate(n)       measured now, the cache renewed
     describe_machine() what this machine is and what is installed, for `doctor`
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 from placer.calibrate.cache import cached, store
 from placer.calibrate.machine import Machine, busy_cores, describe_machine, fingerprint, visible_gpus
 from placer.calibrate.processes import measure
-from placer.calibrate.result import local_description
+from placer.calibrate.result import doubted, idle, local_description
 from placer.cluster import Cluster
 from placer.errors import UsageError
 
@@ -46,9 +46,9 @@ def calibrate(
     key = fingerprint(count)
     known = None if refresh else cached(key, count)
     name = "local" if devices is None else f"localx{count}"
-    if known is not None:
-        return replace(known, name=name)
     load = busy_cores()
+    if known is not None and not (doubted(known) and idle(load)):
+        return replace(known, name=name)
     cluster = local_description(measure(count, on_gpus=on_gpus, progress=progress), name=name, load=load)
     store(key, cluster)
     return cluster

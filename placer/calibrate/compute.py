@@ -7,20 +7,22 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from placer.calibrate.together import Together
+from placer.calibrate.together import HURRY, Together
 
 CPU_EDGES = (32, 64, 128, 256, 512, 1024, 2048)
 CUDA_EDGES = (128, 256, 512, 1024, 2048, 4096, 8192)
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
 # A product that would take longer than this is not measured: the curve is flat there anyway.
 LONGEST_PRODUCT = 0.3
 
 
 def products(together: Together) -> dict[str, tuple[tuple[float, float], ...]]:
-    """(FLOPs, FLOP/s) of square products by dtype name."""
+    """(FLOPs, FLOP/s) of square products by dtype name; on a machine too busy to time all, of the first ones."""
     found = {}
     for dtype in DTYPES:
         name = str(dtype).removeprefix("torch.")
+        if found and together.later_than(HURRY):
+            break
         together.progress(f"matrix products in {name}")
         found[name] = _by_size(together, dtype)
     return found
@@ -77,7 +79,7 @@ def _by_size(together: Together, dtype: torch.dtype) -> tuple[tuple[float, float
     tiny = torch.ones(1, 1, device=together.device, dtype=dtype)
     dispatch = together.seconds(lambda: torch.mm(tiny, tiny))
     for edge in CUDA_EDGES if together.device.type == "cuda" else CPU_EDGES:
-        if expected > LONGEST_PRODUCT:
+        if expected > LONGEST_PRODUCT or (len(points) > 2 and together.later_than(HURRY)):
             break
         # Random numbers: a chip draws less power and clocks higher on zeros.
         a = torch.randn(edge, edge, device=together.device).to(dtype)

@@ -59,9 +59,22 @@ def local_description(measured: Measurement, *, name: str, load: float = 0.0) ->
 
 def _doubts(load: float) -> tuple[str, ...]:
     """A warning where other work took more than half of the machine."""
-    if load <= usable_cores() / 2:
+    if idle(load):
         return ()
-    return (f"measured while {load:.1f} of {usable_cores()} cores were busy: run placer calibrate again when idle",)
+    return (f"{_DOUBT} {load:.1f} of {usable_cores()} cores were busy: run placer calibrate again when idle",)
+
+
+_DOUBT = "measured while"
+
+
+def doubted(cluster: Cluster) -> bool:
+    """Whether a calibration was taken on a busy machine."""
+    return any(note.startswith(_DOUBT) for note in cluster.notes)
+
+
+def idle(load: float) -> bool:
+    """Whether `load` busy cores leave this machine free enough to measure."""
+    return load <= usable_cores() / 2
 
 
 def rounded(value: float) -> float:

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 Value = TypeVar("Value")
-# Seconds after which every timing is taken once instead of three times.
+# Seconds after which every timing is taken once instead of three times, and after which only what is needed is timed.
 PATIENCE = 10.0
+HURRY = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,15 @@ class Together:
         """
         action()
         self.synchronize()
-        late = self.slowest(time.monotonic() - self.begun) > PATIENCE
         found = []
-        for _ in range(1 if late else 3):
+        for _ in range(1 if self.later_than(PATIENCE) else 3):
             dist.barrier()
             found.append(self._window(action, window))
         return median(found)
+
+    def later_than(self, seconds: float) -> bool:
+        """Whether any rank has been at it for longer; all ranks get the same answer."""
+        return self.slowest(time.monotonic() - self.begun) > seconds
 
     def _window(self, action: Callable[[], object], window: float) -> float:
         calls, batch, begun = 0, 1, time.perf_counter()
