@@ -109,9 +109,9 @@ def on_meta(model: nn.Module) -> nn.Module:
     tensors = [*model.parameters(), *model.buffers()]
     if all(tensor.device.type == "meta" for tensor in tensors):
         return model
-    memo = {id(tensor): _empty(tensor) for module in model.modules() for tensor in _tensors(module)}
+    memo: dict[int, object] = {id(tensor): _empty(tensor) for module in model.modules() for tensor in _tensors(module)}
     with contextlib.suppress(TypeError, RuntimeError, NotImplementedError):
-        return copy.deepcopy(model, memo)  # type: ignore[arg-type]
+        return copy.deepcopy(model, memo)
     return model
 
 

@@ -79,6 +79,7 @@ class _Copier:
         self._raw = raw
         self._names = names
         self._trained: set[fx.Node] = set()
+        self._read: dict[str, fx.Node] = {}
 
     def copy(
         self, module: fx.GraphModule, known: dict[fx.Node, fx.Node], around: fx.Node | None = None
@@ -136,10 +137,9 @@ class _Copier:
             raise CaptureError(f"the exported graph reads {target}, a {type(value).__name__}; report this as a bug")
         name = self._names.get(id(_attribute(self._raw.wrapper, target))) or self._constant(value)
         self.state.setdefault(name, value)
-        for node in self.graph.nodes:
-            if node.op == "get_attr" and node.target == name:
-                return node
-        made = self.graph.create_node("get_attr", name)
+        if name in self._read:
+            return self._read[name]
+        made = self._read[name] = self.graph.create_node("get_attr", name)
         if isinstance(value, nn.Parameter):
             self._trained.add(made)
         return made

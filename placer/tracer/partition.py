@@ -141,7 +141,7 @@ def _is_fixed(
 
 
 def _written_storages(graph: fx.Graph, facts: dict[fx.Node, Played]) -> set[int]:
-    found = set()
+    found: set[int] = set()
     for node in graph.nodes:
         for written in _written(node):
             found.update(storage_of(result) for result in facts[written].results)

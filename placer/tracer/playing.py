@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import fx, nn
+from torch.fx.node import Argument
 from torch.utils import _pytree
 
 from placer.tracer.cleaning import Plain
@@ -74,9 +76,14 @@ class _Player:
             return inputs[str(node.target)]
         if node.op == "get_attr":
             return self._state[str(node.target)]
-        arguments = fx.map_arg(node.args, lambda argument: found[argument].value)
-        keywords = fx.map_arg(node.kwargs, lambda argument: found[argument].value)
-        return node.target(*_on_meta(arguments), **_on_meta(keywords))  # type: ignore[operator, misc]
+
+        def value_of(argument: fx.Node) -> Argument:
+            return cast("Argument", found[argument].value)
+
+        arguments = cast("tuple[object, ...]", _on_meta(fx.map_arg(node.args, value_of)))
+        keywords = cast("dict[str, object]", _on_meta(fx.map_arg(node.kwargs, value_of)))
+        made: object = node.target(*arguments, **keywords)  # type: ignore[operator]
+        return made
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
