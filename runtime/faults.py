@@ -63,11 +63,14 @@ class Watch:
         """Tell the others that this rank ends because of another, or was asked to end."""
         self._leave("noticed", self._rank, "noticed")
 
-    def cause(self) -> str:
-        """Which rank made communication fail, in words, "" where none did; waits at most SEARCH_SECONDS."""
+    def cause(self, *, blame_silent: bool = True) -> str:
+        """Which rank made communication fail, in words, "" where none did; waits at most SEARCH_SECONDS.
+
+        `blame_silent`: ranks that left nothing are the cause. Where all were told to end they may just be slower.
+        """
         try:
             self.notice()
-            return self._search()
+            return self._search() or (self._silent() if blame_silent else "")
         except (dist.DistError, RuntimeError):
             return "rank 0 died, or its machine is gone (it kept the store of the run)"
 
@@ -79,6 +82,9 @@ class Watch:
             if found:
                 return "; ".join(f"rank {rank} {text}" for rank, text in found)
             time.sleep(0.05)
+        return ""
+
+    def _silent(self) -> str:
         noticed = {rank for rank, _ in self._left("noticed")}
         silent = [str(rank) for rank in range(self._world_size) if rank not in noticed]
         return f"rank {', '.join(silent)} did not answer: it hangs, or its machine is gone" if silent else ""
@@ -141,7 +147,7 @@ def guarded(watch: Watch) -> Iterator[None]:
     try:
         yield
     except Terminated:
-        cause = watch.cause() or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
+        cause = watch.cause(blame_silent=False) or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
         raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
     except Exception as error:
         if not is_communication(error):
