@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 def _line(pool: RankPool, case: Case, steps: int) -> tuple[bool, str]:
     began = time.perf_counter()
     try:
-        report = pool.run(case.ranks, run_case, plan_of(case), steps, timeout=300)[0]
+        report = pool.run(case.ranks, run_case, plan_of(case), steps, timeout=900)[0]
     except PlacerError as error:
         return False, f"FAIL  {case}: {str(error).strip().splitlines()[-1]}"
     seconds = time.perf_counter() - began

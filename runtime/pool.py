@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 #: Imported once, by the process that all ranks are forked from.
 PRELOADED = ["torch", "transformers", "placer.runtime"]
+# Ranks capture and import at their own pace on a machine with few cores; nothing else may hold one back this long.
+_PEER_SECONDS = 300.0
 # What is left to the other ranks to notice that one has failed.
 _GRACE_SECONDS = 10.0
 
@@ -127,7 +129,7 @@ def _in_world(function: Callable[..., T], args: tuple[object, ...], rank: int, r
     if ranks == 1:
         return function(*args)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=_PEER_SECONDS)
     )
     try:
         result = function(*args)

@@ -29,6 +29,6 @@ def pool() -> RankPool:
     return made
 
 
-def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 240.0) -> list[T]:
+def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 480.0) -> list[T]:
     """`function(*args)` on so many ranks of one world; the results by rank. Functions are found by import."""
     return pool().run(ranks, function, *args, timeout=timeout)
