@@ -22,7 +22,6 @@ from math import ceil
 from typing import NamedTuple
 
 from placer.memory import stage_memory
-from placer.plans import replica_rows
 from placer.search import Problem
 from placer.strategies.runs import Runs
 from placer.strategies.space import Outline, recomputes
@@ -103,7 +102,7 @@ class Bounds:
     def bytes(self, outline: Outline) -> tuple[int, ...]:
         """Bytes that all positions together hold at least for the blocks from j on: state and kept activations."""
         alive = {"gpipe": outline.count, "interleaved": 0}.get(outline.schedule, 1)
-        rows = max(replica_rows(outline.microbatch, (), outline.replicas))
+        rows = -(-outline.microbatch // outline.replicas)
         key = (outline.sharding, outline.replicas, rows, alive, outline.count > 1)
         found = self._bytes.get(key)
         if found is None:
@@ -114,7 +113,7 @@ class Bounds:
     def run_bytes(self, outline: Outline, first: int, last: int, alive: int) -> int:
         """Bytes a position holds at least for a run of which `alive` microbatches are kept; more for a longer run."""
         span = self.runs.costs.spans.of(first, last)
-        rows = max(replica_rows(outline.microbatch, (), outline.replicas))
+        rows = -(-outline.microbatch // outline.replicas)
         held = stage_memory(
             span, self.runs.costs.numerics, self.problem.settings, rows=rows, recompute=False,
             sharding=outline.sharding, replicas=outline.replicas, accumulates=outline.count > 1,
@@ -127,11 +126,11 @@ class Bounds:
         return self._amounts_at(outline, outline.microbatch)
 
     def _last(self, outline: Outline) -> Amounts:
-        return self._amounts_at(outline, outline.microbatches[-1])
+        return self._amounts_at(outline, outline.last_rows)
 
     def _amounts_at(self, outline: Outline, rows: int) -> Amounts:
-        each = replica_rows(rows, (), outline.replicas)
-        key = (self.runs.kinds_used(outline.positions * outline.replicas), max(each), min(each))
+        most, fewest = -(-rows // outline.replicas), rows // outline.replicas
+        key = (self.runs.kinds_used(outline.positions * outline.replicas), most, fewest)
         found = self._amounts.get(key)
         if found is None:
             found = self._amounts[key] = self._make(*key)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from placer.memory import StageMemory, alive, stage_memory
-from placer.plans import Stage, replica_rows
+from placer.plans import Stage
 from placer.steptime import StageCost, Terms, terms
 from placer.strategies.chain import Floors, Piece
 from placer.strategies.floors import Bounds
@@ -79,14 +79,15 @@ class Pricing:
         following = devices[(stage + 1) % made.positions] if stage + 1 < made.stages else ()
         return self.costs.stage_cost(
             first, last, devices=devices[stage % made.positions], following=following, leading=devices[0],
-            rows=made.microbatch, last_rows=made.microbatches[-1], sharding=made.sharding, recompute=recompute,
+            rows=made.microbatch, last_rows=made.last_rows, sharding=made.sharding, recompute=recompute,
         )  # fmt: skip
 
     def held(self, first: int, last: int, recompute: bool) -> StageMemory:
         """Bytes of a run as one stage."""
         made = self.outline
+        rows = -(-made.microbatch // made.replicas)
         return stage_memory(
-            self.costs.spans.of(first, last), self.costs.numerics, self.costs.settings, rows=self._rows_each[0],
+            self.costs.spans.of(first, last), self.costs.numerics, self.costs.settings, rows=rows,
             recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
         )  # fmt: skip
 
@@ -122,10 +123,6 @@ class Pricing:
         for capacity in reversed(self.places.capacity):
             room.append(room[-1] + max(0, capacity))
         return tuple(next(j for j, need in enumerate(needs) if need <= left) for left in reversed(room))
-
-    @cached_property
-    def _rows_each(self) -> tuple[int, ...]:
-        return tuple(sorted(set(replica_rows(self.outline.microbatch, (), self.outline.replicas)), reverse=True))
 
     @cached_property
     def _place(self) -> tuple[int, ...]:

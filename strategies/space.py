@@ -57,6 +57,11 @@ class Outline:
         return (self.microbatch,) * full + ((rest,) if rest else ())
 
     @property
+    def last_rows(self) -> int:
+        """Rows of the last microbatch."""
+        return self.rows % self.microbatch or self.microbatch
+
+    @property
     def count(self) -> int:
         """Number of microbatches."""
         return -(-self.rows // self.microbatch)
