@@ -38,8 +38,8 @@ def test_plans_are_valid_under_the_published_schema(plan: Plan):
 def test_the_schema_refuses_what_is_no_plan():
     document = json.loads(two_stage_plan().to_json())
     document["schedule"] = "chimera"
-    with pytest.raises(jsonschema.ValidationError, match="chimera"):
-        jsonschema.validate(document, plan_schema())
+    errors = list(jsonschema.Draft202012Validator(plan_schema()).iter_errors(document))
+    assert [error.message.split(" is ")[0] for error in errors] == ["'chimera'"]
 
 
 def test_a_plan_read_back_is_estimated_alike():
