@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
+from made_clusters import FAST, INSIDE, OUT, cluster
 from placer.cluster import Cluster
 from placer.collectives import collective_seconds
 from placer.costs import Costs, estimate
@@ -17,8 +19,6 @@ from placer.graph import Affine, Graph
 from placer.plans import ModelRef, Plan, Sharding, Stage
 from placer.schedule import actions, in_flight
 from placer.settings import RunSettings
-from tests.graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
-from tests.made_clusters import FAST, INSIDE, OUT, cluster
 
 # Estimates are deterministic; the machine that runs the tests may be busy.
 FEW = settings(max_examples=25, deadline=None)

@@ -104,7 +104,8 @@ def _blocks(plan: Plan, stage: Stage) -> str:
 
 
 def _devices(plan: Plan, stage: Stage) -> str:
-    kinds = Counter(plan.cluster.devices[device].name for device in stage.devices)
+    chips = plan.cluster.devices
+    kinds = Counter(chips[device].name if device < len(chips) else "no such device" for device in stage.devices)
     return f"{ranges_text(stage.devices)} ({', '.join(kinds)})"
 
 
