@@ -27,7 +27,16 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 OpKind = Literal[
-    "matmul", "convolution", "attention", "pointwise", "reduction", "view", "gather", "random", "communication", "opaque"
+    "matmul",
+    "convolution",
+    "attention",
+    "pointwise",
+    "reduction",
+    "view",
+    "gather",
+    "random",
+    "communication",
+    "opaque",
 ]
 
 
@@ -301,9 +310,9 @@ class Graph:
             if reference.startswith("b") and 0 <= int(reference[1:].split(".")[0]) < cut <= last
         )
 
-    def networkx(self) -> networkx.DiGraph:
+    def networkx(self) -> networkx.DiGraph[int]:
         """Blocks as nodes 0..n-1 (attribute `block`), an edge where one reads another's output (attribute `values`)."""
-        view = networkx.DiGraph(name=self.name)
+        view: networkx.DiGraph[int] = networkx.DiGraph(name=self.name)
         for index, block in enumerate(self.blocks):
             view.add_node(index, block=block.name)
             for reference in block.inputs:

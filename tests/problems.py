@@ -14,6 +14,9 @@ from placer.settings import RunSettings
 
 MODEL = ModelRef(kind="module", reference="made by a test", fingerprint="0")
 
+# Powers of ten between which a device's share of the whole model's state lies.
+TIGHTNESS = (-0.6, 0.6)
+
 
 def device(*, memory: int = 2**34, rate: float = 1e12, bandwidth: float = 1e11, name: str = "chip") -> Device:
     """A chip of about a hundredth of a real one."""
@@ -50,7 +53,7 @@ def random_problem(seed: int) -> Problem:
     """One of a family of small problems: at most 5 blocks, 4 devices, 4 rows."""
     rng = random.Random(seed)
     graph = _graph(rng)
-    machines = _cluster(rng)
+    machines = _cluster(rng, _state(graph))
     settings = RunSettings(
         recompute=rng.choice(("auto", "none", "full")) if len(graph.blocks) > 3 else "auto",
         optimizer=rng.choice(("adamw", "sgd")),
@@ -83,8 +86,14 @@ def _block(rng: random.Random) -> BlockSpec:
     )
 
 
-def _cluster(rng: random.Random) -> Cluster:
-    memory = int(10 ** rng.uniform(6.0, 8.5))
+def _state(graph: Graph) -> int:
+    """Bytes of weights, gradients and two moments, and of what one row keeps."""
+    return 4 * graph.parameter_bytes + graph.saved_bytes // graph.rows
+
+
+def _cluster(rng: random.Random, needed: int) -> Cluster:
+    """Machines whose memory lies around what one device of a few would need."""
+    memory = int(needed * 10 ** rng.uniform(*TIGHTNESS))
     chips = [
         device(memory=int(memory * rng.uniform(0.5, 2)), rate=10 ** rng.uniform(11, 13), name=f"chip{i}")
         for i in range(2)

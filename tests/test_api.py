@@ -19,35 +19,35 @@ def python(code: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_public_names_are_there():
+def test_the_public_names_are_there() -> None:
     for name in placer.__all__:
         assert getattr(placer, name) is not None
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         placer.nonsense  # noqa: B018
 
 
-def test_importing_placer_imports_neither_torch_nor_a_solver():
+def test_importing_placer_imports_neither_torch_nor_a_solver() -> None:
     heavy = python("import sys, placer; print([n for n in ('torch', 'transformers', 'ortools') if n in sys.modules])")
     assert heavy == "[]"
 
 
 @pytest.mark.parametrize("first", ["placer.api", "placer.cli.plan", "placer.runtime"])
-def test_plan_is_a_function_whatever_is_imported_first(first: str):
+def test_plan_is_a_function_whatever_is_imported_first(first: str) -> None:
     before = f"import {first}; import placer; print(type(placer.plan).__name__, type(placer.capture).__name__)"
     after = f"import placer; import {first}; print(type(placer.plan).__name__, type(placer.simulate).__name__)"
     assert python(before) == "function function"
     assert python(after) == "function function"
 
 
-def test_the_runtime_stays_a_module_and_plan_a_function_after_it_is_reached():
+def test_the_runtime_stays_a_module_and_plan_a_function_after_it_is_reached() -> None:
     code = "import placer; print(callable(placer.runtime.load), type(placer.plan).__name__)"
     assert python(code) == "True function"
 
 
-def test_a_plan_is_read_checked_estimated_simulated_and_reported_without_torch(tmp_path: Path):
+def test_a_plan_is_read_checked_estimated_simulated_and_reported_without_torch(tmp_path: Path) -> None:
     two_stage_plan().save(tmp_path / "plan.json")
     code = """
 import sys
@@ -67,6 +67,6 @@ print("light")
     assert python(code, str(tmp_path / "plan.json")) == "light"
 
 
-def test_a_plan_is_executed_without_importing_a_solver():
+def test_a_plan_is_executed_without_importing_a_solver() -> None:
     code = "import sys, placer.runtime.execute, placer.runtime; print('ortools' in sys.modules)"
     assert python(code) == "False"

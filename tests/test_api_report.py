@@ -13,7 +13,7 @@ from placer.report.plan_view import ranges_text, rows_text
 from placer.report.units import bytes_text, seconds_text
 
 
-def test_the_table_shows_layout_seconds_bytes_mfu_gap_assumptions_and_runners_up():
+def test_the_table_shows_layout_seconds_bytes_mfu_gap_assumptions_and_runners_up() -> None:
     text = str(two_stage_plan())
     for said in (
         "two cores (2 of 2 devices)",
@@ -30,17 +30,17 @@ def test_the_table_shows_layout_seconds_bytes_mfu_gap_assumptions_and_runners_up
         assert said in text, said
 
 
-def test_the_table_is_plain_text():
+def test_the_table_is_plain_text() -> None:
     assert "\x1b" not in str(two_stage_plan())
 
 
-def test_a_plan_without_prediction_or_bound_still_prints():
+def test_a_plan_without_prediction_or_bound_still_prints() -> None:
     plan = replace(two_stage_plan(), ledger=None, bound=None)
     assert "schedule 1f1b" in str(plan)
     assert "no lower bound" in str(replace(two_stage_plan(), bound=None))
 
 
-def test_the_document_carries_units_and_is_json():
+def test_the_document_carries_units_and_is_json() -> None:
     document = json.loads(json.dumps(plan_document(two_stage_plan())))
     assert document["step_time_seconds"] == pytest.approx(0.010 + 0.020 + 0.002 + 0.008 + 0.001)
     assert document["peak_memory_bytes"] == 7 * 2**20
@@ -49,7 +49,7 @@ def test_the_document_carries_units_and_is_json():
     assert [stage["devices"] for stage in document["stages"]] == [[0], [1]]
 
 
-def test_the_seconds_of_a_document_add_up_to_the_step():
+def test_the_seconds_of_a_document_add_up_to_the_step() -> None:
     ledger = two_stage_plan().ledger
     assert ledger is not None
     document = ledger_document(ledger)
@@ -58,7 +58,7 @@ def test_the_seconds_of_a_document_add_up_to_the_step():
     assert sum(value for value in time.values() if isinstance(value, float)) == pytest.approx(ledger.step_seconds)
 
 
-def test_predicted_stands_beside_measured_with_their_ratio():
+def test_predicted_stands_beside_measured_with_their_ratio() -> None:
     predicted = two_stage_plan().ledger
     assert predicted is not None
     text = plain(comparison_view(predicted, replace(predicted, step_seconds=2 * predicted.step_seconds)))
@@ -69,16 +69,16 @@ def test_predicted_stands_beside_measured_with_their_ratio():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (1.5, "1.5 s"), (0.0123, "12.3 ms"), (4.56e-6, "4.56 us"), (3e-9, "3 ns")]
 )
-def test_seconds_are_readable(seconds: float, text: str):
+def test_seconds_are_readable(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
 
 
 @pytest.mark.parametrize(("size", "text"), [(512, "512 B"), (1536, "1.5 KiB"), (80 * 2**30, "80 GiB")])
-def test_bytes_are_readable(size: int, text: str):
+def test_bytes_are_readable(size: int, text: str) -> None:
     assert bytes_text(size) == text
 
 
-def test_device_ranges_and_row_counts_are_short():
+def test_device_ranges_and_row_counts_are_short() -> None:
     assert ranges_text((0, 1, 2, 3, 8)) == "0-3, 8"
     assert ranges_text((0, 2, 3)) == "0, 2-3"
     assert rows_text((8, 8, 8, 2)) == "microbatches of 3 x 8 + 1 x 2 rows"

@@ -60,69 +60,71 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example_and_json(placer: Command, command: str):
+def test_every_command_has_help_with_an_example_and_json(placer: Command, command: str) -> None:
     text = placer(command, "--help").stdout
     assert f"placer {command}" in text.partition("Example:")[2]
     assert "--json" in text
 
 
-def test_help_lists_every_command(placer: Command):
+def test_help_lists_every_command(placer: Command) -> None:
     text = placer("--help").stdout
     for command in COMMANDS:
         assert f"  {command} " in text
 
 
-def test_explain_prints_the_table(placer: Command, plan_file: Path):
+def test_explain_prints_the_table(placer: Command, plan_file: Path) -> None:
     assert placer("explain", str(plan_file)).stdout.strip() == str(Plan.load(plan_file)).strip()
 
 
-def test_explain_prints_one_json_document(placer: Command, plan_file: Path):
+def test_explain_prints_one_json_document(placer: Command, plan_file: Path) -> None:
     assert json.loads(placer("explain", str(plan_file), "--json").stdout)["schedule"] == "1f1b"
 
 
-def test_explain_prints_the_program_of_a_rank(placer: Command, plan_file: Path):
+def test_explain_prints_the_program_of_a_rank(placer: Command, plan_file: Path) -> None:
     lines = placer("explain", str(plan_file), "--program", "--rank", "1").stdout.splitlines()
     assert any(line.startswith("1F0") for line in lines)
     assert any(line.startswith("receive activation") for line in lines)
 
 
-def test_explain_refuses_a_rank_that_is_not_there(placer: Command, plan_file: Path):
+def test_explain_refuses_a_rank_that_is_not_there(placer: Command, plan_file: Path) -> None:
     assert "ranks 0 to 1" in placer("explain", str(plan_file), "--program", "--rank", "2", code=2).stderr
 
 
-def test_simulate_writes_a_trace_to_standard_output(placer: Command, plan_file: Path):
+def test_simulate_writes_a_trace_to_standard_output(placer: Command, plan_file: Path) -> None:
     trace = json.loads(placer("simulate", str(plan_file), "--trace", "-").stdout)
     assert trace["traceEvents"]
 
 
-def test_simulate_prints_one_json_document_beside_the_trace_file(placer: Command, plan_file: Path, tmp_path: Path):
+def test_simulate_prints_one_json_document_beside_the_trace_file(
+    placer: Command, plan_file: Path, tmp_path: Path
+) -> None:
     done = placer("simulate", str(plan_file), "--trace", str(tmp_path / "trace.json"), "--json")
     assert json.loads(done.stdout)["step_time_seconds"] > 0
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
-def test_a_plan_satisfies_the_published_schema(placer: Command, plan_file: Path):
+def test_a_plan_satisfies_the_published_schema(placer: Command, plan_file: Path) -> None:
     schema = json.loads(placer("schema").stdout)
     jsonschema.validate(json.loads(plan_file.read_text()), schema)
 
 
-def test_a_mistake_is_one_message_and_exit_code_2(placer: Command):
+def test_a_mistake_is_one_message_and_exit_code_2(placer: Command) -> None:
     done = placer("explain", "nowhere.json", code=2)
     assert done.stdout == ""
     assert done.stderr == "placer: the plan nowhere.json does not exist; check the path\n"
 
 
-def test_a_mistake_under_json_is_a_document_too(placer: Command):
+def test_a_mistake_under_json_is_a_document_too(placer: Command) -> None:
     document = json.loads(placer("explain", "nowhere.json", "--json", code=2).stdout)
     assert document["error"] == "UsageError"
     assert "does not exist" in document["message"]
 
 
-def test_an_unknown_flag_is_misuse(placer: Command):
+def test_an_unknown_flag_is_misuse(placer: Command) -> None:
     placer("explain", "--nonsense", code=2)
 
 
-def test_doctor_says_what_this_machine_is(placer: Command):
+def test_doctor_says_what_this_machine_is(placer: Command) -> None:
     document = json.loads(placer("doctor", "--json").stdout)
     found = {finding["name"]: finding["found"] for finding in document["findings"]}
     assert document["fine"] is True
@@ -130,14 +132,14 @@ def test_doctor_says_what_this_machine_is(placer: Command):
     assert found["execute on processors (gloo)"] == "yes"
 
 
-def test_the_reader_may_stop_reading(plan_file: Path):
+def test_the_reader_may_stop_reading(plan_file: Path) -> None:
     shell = f"{sys.executable} -m placer explain {plan_file} | head -n 1"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_ends_without_a_traceback():
+def test_ctrl_c_ends_without_a_traceback() -> None:
     code = "import time, placer.cli.doctor as d; d.examine = lambda: time.sleep(60); import sys; "
     code += "sys.argv = ['placer', 'doctor']; print('ready', flush=True); import placer.cli; placer.cli.main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -25,13 +25,15 @@ def outcome(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Outcome:
     return Outcome(plan=plan, report=report, one_device_losses=theirs, simulated=plan.ledger)
 
 
-def test_equal_losses_match_and_others_do_not():
+def test_equal_losses_match_and_others_do_not() -> None:
     assert outcome((5.0, 4.0), (5.0, 4.0 * (1 + TOLERANCE / 2))).matches
     assert not outcome((5.0, 4.0), (5.0, 4.0 * (1 + TOLERANCE * 2))).matches
     assert not outcome((5.0, float("nan"), 4.0), (5.0, 4.0, 4.0)).matches
 
 
-def test_the_demo_fails_where_the_losses_differ(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_demo_fails_where_the_losses_differ(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(story, "tell", lambda **_: outcome((5.0,), (4.0,)))
     with pytest.raises(typer.Exit) as ended:
         demo.run(steps=1, keep=None, json=False)
@@ -39,12 +41,12 @@ def test_the_demo_fails_where_the_losses_differ(monkeypatch: pytest.MonkeyPatch,
     assert "DIFFER FROM one device's" in capsys.readouterr().out
 
 
-def test_fewer_losses_than_one_device_is_no_match():
+def test_fewer_losses_than_one_device_is_no_match() -> None:
     with pytest.raises(ValueError, match="zip"):
         _ = outcome((5.0,), (5.0, 4.0)).matches
 
 
-def test_the_demo_plans_runs_and_equals_one_device(tmp_path: Path):
+def test_the_demo_plans_runs_and_equals_one_device(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "placer", "demo", "--steps", "4", "--keep", str(tmp_path / "kept"), "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -60,7 +62,7 @@ def test_the_demo_plans_runs_and_equals_one_device(tmp_path: Path):
     assert len((tmp_path / "kept" / "log.jsonl").read_text().splitlines()) >= 4
 
 
-def test_the_reference_is_not_fooled_by_a_changed_loss():
+def test_the_reference_is_not_fooled_by_a_changed_loss() -> None:
     """One changed loss among many is found."""
     losses = tuple(5.0 - 0.1 * step for step in range(10))
     wrong = outcome(losses, losses)

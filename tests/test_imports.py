@@ -147,28 +147,28 @@ def allowed(entry: Import) -> bool:
     return target in before
 
 
-def test_every_room_has_its_place():
+def test_every_room_has_its_place() -> None:
     rooms = {room_of(module_of(path)) for path in python_files()} - {"placer", "__main__"}
     assert rooms <= {*ORDER, *BESIDE}, f"give a place in ORDER to {sorted(rooms - {*ORDER, *BESIDE})}"
 
 
-def test_imports_point_at_values():
+def test_imports_point_at_values() -> None:
     wrong = [f"{entry.file}:{entry.line} imports {entry.module}" for entry in INSIDE if not allowed(entry)]
     assert not wrong, "\n".join(wrong)
 
 
-def test_strategies_and_runtime_never_import_each_other():
+def test_strategies_and_runtime_never_import_each_other() -> None:
     pairs = {(entry.room, room_of(entry.module)) for entry in INSIDE}
     assert not pairs & {("strategies", "runtime"), ("runtime", "strategies")}
 
 
-def test_the_command_line_reaches_the_runtime_only_in_execute_and_verify():
+def test_the_command_line_reaches_the_runtime_only_in_execute_and_verify() -> None:
     files = {entry.file for entry in INSIDE if entry.room == "cli" and room_of(entry.module) == "runtime"}
     assert files <= RUNTIME_COMMANDS
 
 
 @pytest.mark.parametrize("library", sorted(HEAVY))
-def test_a_heavy_library_stands_at_the_top_only_where_it_is_wrapped(library: str):
+def test_a_heavy_library_stands_at_the_top_only_where_it_is_wrapped(library: str) -> None:
     wrong = [
         f"{entry.file}:{entry.line}"
         for entry in EVERY
@@ -180,13 +180,13 @@ def test_a_heavy_library_stands_at_the_top_only_where_it_is_wrapped(library: str
     assert not wrong, wrong
 
 
-def test_no_module_bears_the_name_of_a_public_function():
+def test_no_module_bears_the_name_of_a_public_function() -> None:
     functions = {"capture", "plan", "estimate", "simulate"}
     rooms = {room_of(module_of(path)) for path in python_files()}
     assert not functions & rooms
 
 
-def test_the_reader_of_syntax_trees_sees_an_import_that_points_back():
+def test_the_reader_of_syntax_trees_sees_an_import_that_points_back() -> None:
     backwards = Import(file="x", room="graph", module="placer.costs", line=1, top=True, typing_only=False)
     assert not allowed(backwards)
     assert any(entry.room == "plans" and entry.module == "placer.graph" for entry in INSIDE)

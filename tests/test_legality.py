@@ -56,29 +56,29 @@ BROKEN: list[tuple[str, Plan, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "made", "message"), BROKEN, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_broken_rule_is_named_with_what_was_found(rule: str, made: Plan, message: str):
+def test_a_broken_rule_is_named_with_what_was_found(rule: str, made: Plan, message: str) -> None:
     found = [violation for violation in check(made) if violation.rule == rule]
     assert any(message in violation.message for violation in found), check(made)
 
 
-def test_every_rule_but_agreement_is_broken_by_some_plan_above():
+def test_every_rule_but_agreement_is_broken_by_some_plan_above() -> None:
     # No plan can make its own programs disagree: tests/test_program.py plants mistakes in programs.
     assert {rule for rule, _, _ in BROKEN} == set(RULES) - {"communication"}
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
-def test_sound_plans_break_no_rule(schedule: str):
+def test_sound_plans_break_no_rule(schedule: str) -> None:
     made = plan(schedule=schedule)
     assert check(made) == ()
     require(made)
 
 
-def test_interleaving_takes_any_number_of_microbatches():
+def test_interleaving_takes_any_number_of_microbatches() -> None:
     for microbatches in (1, 3, 5):
         assert check(plan(turns=2, schedule="interleaved", microbatches=microbatches)) == ()
 
 
-def test_interleaved_stages_go_round_the_positions():
+def test_interleaved_stages_go_round_the_positions() -> None:
     made = plan(turns=2, schedule="interleaved")
     stages = list(made.stages)
     stages[2], stages[3] = (
@@ -91,29 +91,29 @@ def test_interleaved_stages_go_round_the_positions():
     ]
 
 
-def test_a_loss_that_does_not_split_may_run_whole():
+def test_a_loss_that_does_not_split_may_run_whole() -> None:
     assert check(with_loss("other", replicas=1, microbatches=1)) == ()
 
 
-def test_a_parameter_tied_between_a_sharded_and_a_whole_stage_is_refused():
+def test_a_parameter_tied_between_a_sharded_and_a_whole_stage_is_refused() -> None:
     made = pipeline_plan(chain(tied=[(0, 7)]), positions=2, replicas=2, sharding="parameters")
     assert check(made) == ()
     assert "shard all or none" in check(changed_stage(made, 1, sharding="none"))[0].message
 
 
-def test_several_broken_rules_are_all_listed():
+def test_several_broken_rules_are_all_listed() -> None:
     made = replace(changed_stage(plan(), 1, first=5), microbatches=(1, 4))
     with pytest.raises(IllegalPlanError) as error:
         require(made)
     assert "blocks: stage 1" in str(error.value) and "rows: microbatch 0" in str(error.value)
 
 
-def test_too_little_memory_is_infeasible_and_says_by_how_much():
+def test_too_little_memory_is_infeasible_and_says_by_how_much() -> None:
     with pytest.raises(InfeasibleError, match=r"memory on device \d: [\d.]+ GiB of 0.50 GiB, [\d.]+ GiB too much"):
         require(small_memory())
 
 
-def test_unequal_shares_are_legal_where_every_replica_gets_a_row():
+def test_unequal_shares_are_legal_where_every_replica_gets_a_row() -> None:
     made = plan(microbatches=(8, 8))
     uneven = replace(made, stages=tuple(replace(stage, shares=(3, 1)) for stage in made.stages))
     assert check(uneven) == ()

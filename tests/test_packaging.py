@@ -25,13 +25,13 @@ def package_folders(checkout: Path) -> set[str]:
     return found
 
 
-def test_every_package_folder_is_listed(checkout: Path):
+def test_every_package_folder_is_listed(checkout: Path) -> None:
     listed = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert sorted(listed) == listed, "keep the list in order"
     assert set(listed) == package_folders(checkout)
 
 
-def test_every_data_folder_is_listed(checkout: Path):
+def test_every_data_folder_is_listed(checkout: Path) -> None:
     patterns = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["placer"]
     listed = {path for pattern in patterns for path in (checkout / "placer").glob(pattern)}
     tracked = _tracked(checkout)
@@ -43,18 +43,18 @@ def test_every_data_folder_is_listed(checkout: Path):
     assert data <= listed
 
 
-def test_the_strategies_and_runtime_folders_are_reached_by_relative_links(checkout: Path):
+def test_the_strategies_and_runtime_folders_are_reached_by_relative_links(checkout: Path) -> None:
     for name in ("strategies", "runtime"):
         link = checkout / "placer" / name
         assert link.is_symlink()
         assert str(link.readlink()) == f"../{name}"
 
 
-def test_nothing_else_lies_at_the_top_level(checkout: Path):
+def test_nothing_else_lies_at_the_top_level(checkout: Path) -> None:
     assert {name.split("/")[0] for name in _tracked(checkout)} <= TOP_FILES | TOP_FOLDERS
 
 
-def test_the_distribution_is_not_called_placer():
+def test_the_distribution_is_not_called_placer() -> None:
     assert version("placer-planner")
     assert placer.__name__ == "placer"
 

@@ -39,13 +39,13 @@ def shell(command: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_two_commands_set_up_everything_themselves(checkout: Path):
+def test_two_commands_set_up_everything_themselves(checkout: Path) -> None:
     demo, tests = (command for command in blocks(checkout, "bash") if "python3 -m venv" in command)
     assert demo.startswith("python3 -m venv .venv && ") and demo.endswith(".venv/bin/placer demo\n")
     assert tests.startswith("python3 -m venv .venv && ") and tests.endswith(".venv/bin/python -m pytest\n")
 
 
-def test_the_python_example_runs(checkout: Path, desk: Path):
+def test_the_python_example_runs(checkout: Path, desk: Path) -> None:
     (example,) = blocks(checkout, "python")
     (desk / "example.py").write_text(example)
     printed = shell("python example.py", desk)
@@ -53,7 +53,7 @@ def test_the_python_example_runs(checkout: Path, desk: Path):
     assert placer.Plan.load(desk / "plan.json").rows == 8
 
 
-def test_the_shell_example_runs(checkout: Path, desk: Path):
+def test_the_shell_example_runs(checkout: Path, desk: Path) -> None:
     (example,) = (command for command in blocks(checkout, "bash") if "placer verify" in command)
     printed = shell(example, desk)
     assert "predicted beside measured" in printed
@@ -61,19 +61,19 @@ def test_the_shell_example_runs(checkout: Path, desk: Path):
     assert len((desk / "log.jsonl").read_text().splitlines()) >= 20
 
 
-def test_the_training_loop_of_ones_own_runs(desk: Path):
+def test_the_training_loop_of_ones_own_runs(desk: Path) -> None:
     shell("placer plan examples.gpt:build --cluster localx2 --batch 8x128 --pin pipeline=2 -o plan.json", desk)
     printed = shell("torchrun --nproc-per-node 2 examples/own_loop.py plan.json", desk)
     assert len(re.findall(r"step 2 loss \d", printed)) == 2
 
 
-def test_the_cluster_file_is_the_example(checkout: Path):
+def test_the_cluster_file_is_the_example(checkout: Path) -> None:
     (written,) = blocks(checkout, "yaml")
     assert written == (checkout / "examples" / "cluster.yaml").read_text()
     assert placer.Cluster.load(str(checkout / "examples" / "cluster.yaml")).size == 20
 
 
-def test_the_rooms_the_readme_names_are_there(checkout: Path):
+def test_the_rooms_the_readme_names_are_there(checkout: Path) -> None:
     named = re.findall(r"`((?:placer|strategies|runtime|tests)/[\w/.]*)`", (checkout / "README.md").read_text())
     assert len(named) > 10
     missing = [name for name in named if not (checkout / name).exists()]

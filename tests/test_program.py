@@ -65,13 +65,13 @@ def collectives(program: Program) -> list[Collective]:
 
 @settings(deadline=None, max_examples=10)
 @given(plans())
-def test_all_ranks_agree_and_none_deadlocks_without_tags_or_buffers(plan: Plan):
+def test_all_ranks_agree_and_none_deadlocks_without_tags_or_buffers(plan: Plan) -> None:
     assert agreement(lower(plan)) == ()
 
 
 @settings(deadline=None, max_examples=15)
 @given(plans())
-def test_every_rank_computes_its_position_of_the_schedule_in_order(plan: Plan):
+def test_every_rank_computes_its_position_of_the_schedule_in_order(plan: Plan) -> None:
     schedule = plan_actions(plan)
     for program in lower(plan):
         done = tuple(entry.action for entry in program.instructions if isinstance(entry, Compute))
@@ -82,7 +82,7 @@ def test_every_rank_computes_its_position_of_the_schedule_in_order(plan: Plan):
 
 @settings(deadline=None, max_examples=15)
 @given(plans())
-def test_replicas_compute_all_rows_of_every_microbatch_once(plan: Plan):
+def test_replicas_compute_all_rows_of_every_microbatch_once(plan: Plan) -> None:
     rows: Counter[tuple[int, int]] = Counter()
     for program in lower(plan):
         for entry in program.instructions:
@@ -94,7 +94,7 @@ def test_replicas_compute_all_rows_of_every_microbatch_once(plan: Plan):
 
 @settings(deadline=None, max_examples=15)
 @given(plans())
-def test_what_a_stage_reads_has_been_received_before_it_runs(plan: Plan):
+def test_what_a_stage_reads_has_been_received_before_it_runs(plan: Plan) -> None:
     home = {block: s for s, stage in enumerate(plan.stages) for block in range(stage.first, stage.last)}
     for program in lower(plan):
         here: set[tuple[str, int]] = set()
@@ -109,7 +109,7 @@ def test_what_a_stage_reads_has_been_received_before_it_runs(plan: Plan):
         assert set(home.values()) == set(range(len(plan.stages)))
 
 
-def test_a_value_goes_directly_to_every_later_stage_that_reads_it():
+def test_a_value_goes_directly_to_every_later_stage_that_reads_it() -> None:
     plan = pipeline_plan(chain(skips=SKIPS), positions=4)
     found = {(t.source, t.target): t.values for t in transfers(plan)}
     assert found == {
@@ -117,13 +117,13 @@ def test_a_value_goes_directly_to_every_later_stage_that_reads_it():
     }  # fmt: skip
 
 
-def test_values_for_a_stage_on_the_same_rank_are_not_sent():
+def test_values_for_a_stage_on_the_same_rank_are_not_sent() -> None:
     plan = pipeline_plan(chain(skips=[(0, 5)]), positions=2, turns=2, schedule="interleaved", microbatches=2)
     assert (0, 2) not in {(t.source, t.target) for t in transfers(plan)}
     assert {t.source % 2 != t.target % 2 for t in transfers(plan)} == {True}
 
 
-def test_integer_values_are_sent_but_their_gradients_are_not():
+def test_integer_values_are_sent_but_their_gradients_are_not() -> None:
     graph = chain()
     kind = graph.classes[graph.blocks[2].kind]
     whole = replace(kind.ops[0], outputs=(replace(kind.ops[0].outputs[0], requires_grad=False),))
@@ -138,7 +138,7 @@ def test_integer_values_are_sent_but_their_gradients_are_not():
     assert [(entry.kind, entry.values) for entry in messages(first)] == [("activation", ("b3.0",))]
 
 
-def test_bytes_of_a_message_are_those_of_its_values_for_the_rows_of_the_replica():
+def test_bytes_of_a_message_are_those_of_its_values_for_the_rows_of_the_replica() -> None:
     plan = pipeline_plan(chain(), positions=2, replicas=2, microbatches=(5, 2))
     sent = {(p.replica, e.microbatch): e.bytes for p in lower(plan) for e in messages(p) if e.kind == "activation"}
     row = 100 * 4  # elements of a block's output, float32
@@ -146,23 +146,23 @@ def test_bytes_of_a_message_are_those_of_its_values_for_the_rows_of_the_replica(
 
 
 @pytest.mark.parametrize(("precision", "item"), [("float64", 8), ("bfloat16", 2), ("bfloat16-autocast", 4)])
-def test_messages_have_the_type_of_the_run(precision: str, item: int):
+def test_messages_have_the_type_of_the_run(precision: str, item: int) -> None:
     plan = pipeline_plan(chain(), positions=2, settings=RunSettings(precision=precision))  # type: ignore[arg-type]
     assert {entry.bytes for entry in messages(lower(plan)[0])} == {2 * 100 * item}
 
 
-def test_tags_are_unique_among_the_messages_of_a_replica():
+def test_tags_are_unique_among_the_messages_of_a_replica() -> None:
     plan = pipeline_plan(chain(skips=SKIPS), positions=4, replicas=2, microbatches=6)
     tags = Counter((p.replica, e.tag) for p in lower(plan) for e in messages(p) if e.direction == "send")
     assert max(tags.values()) == 1
 
 
-def test_equal_ranks_share_their_instructions():
+def test_equal_ranks_share_their_instructions() -> None:
     programs = lower(pipeline_plan(chain(), replicas=8))
     assert len({id(program.instructions) for program in programs}) == 1
 
 
-def test_one_replicated_stage_expects_ddp_in_the_last_backward_only():
+def test_one_replicated_stage_expects_ddp_in_the_last_backward_only() -> None:
     plan = pipeline_plan(chain(), replicas=2, microbatches=3, settings=RunSettings(bucket_bytes=9_000))
     kinds = [type(entry).__name__ for entry in lower(plan)[0].instructions]
     # Eight weights of 4,000 bytes: a bucket closes once it holds 9,000, so three at a time.
@@ -174,7 +174,7 @@ def test_one_replicated_stage_expects_ddp_in_the_last_backward_only():
     ]
 
 
-def test_gradients_become_ready_in_reverse_and_a_tied_one_at_its_first_use():
+def test_gradients_become_ready_in_reverse_and_a_tied_one_at_its_first_use() -> None:
     plan = pipeline_plan(gpt_graph(layers=1, tied=True), replicas=2)
     names = [name for bucket in ddp_buckets(plan) for name in bucket.names]
     # p2, p3, p6 and p7 of a layer and the head's (the embedding's own, tied) are what its ops read.
@@ -182,7 +182,7 @@ def test_gradients_become_ready_in_reverse_and_a_tied_one_at_its_first_use():
     assert sorted(names) == sorted(plan.graph.parameters)
 
 
-def test_replicated_stages_reduce_their_own_buckets_after_their_last_backward():
+def test_replicated_stages_reduce_their_own_buckets_after_their_last_backward() -> None:
     plan = pipeline_plan(chain(), positions=2, replicas=2, microbatches=3)
     for program in lower(plan):
         last = max(i for i, entry in enumerate(program.instructions) if isinstance(entry, Compute))
@@ -194,21 +194,21 @@ def test_replicated_stages_reduce_their_own_buckets_after_their_last_backward():
         assert {program.instructions[i].ranks for i in reductions} == {ranks}  # type: ignore[union-attr]
 
 
-def test_every_trainable_parameter_is_reduced_exactly_once():
+def test_every_trainable_parameter_is_reduced_exactly_once() -> None:
     plan = pipeline_plan(chain(tied=[(0, 7)]), positions=2, replicas=2)
     names = [name for s in range(2) for bucket in gradient_buckets(plan, s) for name in bucket.names]
     tied = [entry.unit for entry in collectives(lower(plan)[0]) if entry.purpose == "tied"]
     assert sorted([*names, *tied]) == sorted(plan.graph.parameters)
 
 
-def test_a_tied_parameter_is_summed_over_all_ranks_that_hold_it():
+def test_a_tied_parameter_is_summed_over_all_ranks_that_hold_it() -> None:
     plan = pipeline_plan(chain(tied=[(0, 7)]), positions=4, replicas=2)
     tied = {p.rank: [e for e in collectives(p) if e.purpose == "tied"] for p in lower(plan)}
     assert [rank for rank, found in tied.items() if found] == [0, 1, 6, 7]
     assert tied[0][0].ranks == (0, 1, 6, 7)
 
 
-def test_shards_of_a_tied_parameter_are_summed_between_the_holders_of_each_shard():
+def test_shards_of_a_tied_parameter_are_summed_between_the_holders_of_each_shard() -> None:
     plan = pipeline_plan(chain(tied=[(0, 7)]), positions=2, replicas=2, sharding="parameters")
     tied = {p.rank: e for p in lower(plan) for e in collectives(p) if e.purpose == "tied"}
     assert {rank: entry.ranks for rank, entry in tied.items()} == {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
@@ -229,7 +229,7 @@ def fsdp(plan: Plan, index: int) -> str:
     return " ".join(found)
 
 
-def test_sharded_parameters_are_gathered_and_scattered_in_the_order_fsdp2_was_seen_to_use():
+def test_sharded_parameters_are_gathered_and_scattered_in_the_order_fsdp2_was_seen_to_use() -> None:
     # Seen with torch 2.13 on two ranks: a root, an embedding whose input has no gradient, three blocks.
     plan = pipeline_plan(gpt_graph(layers=3, tied=True), replicas=2, microbatches=2, sharding="parameters")
     assert fsdp(plan, 0) == "groot g0 g1 g2 ghead"
@@ -237,7 +237,7 @@ def test_sharded_parameters_are_gathered_and_scattered_in_the_order_fsdp2_was_se
     assert fsdp(plan, 3) == "ghead g2 shead g1 s2 g0 s1 s0 sroot"
 
 
-def test_sharded_gradients_keep_parameters_gathered_until_the_backward_is_done():
+def test_sharded_gradients_keep_parameters_gathered_until_the_backward_is_done() -> None:
     plan = pipeline_plan(gpt_graph(layers=1), replicas=2, microbatches=2, sharding="gradients", schedule="gpipe")
     assert fsdp(plan, 0) == "gembedding g0 ghead"
     assert fsdp(plan, 1) == ""
@@ -245,13 +245,13 @@ def test_sharded_gradients_keep_parameters_gathered_until_the_backward_is_done()
     assert fsdp(plan, 3) == "ghead g0 shead gembedding s0 sembedding"
 
 
-def test_shards_are_padded_to_a_multiple_of_the_ranks():
+def test_shards_are_padded_to_a_multiple_of_the_ranks() -> None:
     plan = pipeline_plan(chain(1), replicas=3, sharding="parameters", microbatches=(3,))
     (unit,) = shard_units(plan, 0)
     assert unit.bytes == -(-1_000 // 3) * 3 * 4
 
 
-def test_the_norm_and_the_loss_are_summed_over_the_whole_world_before_the_update():
+def test_the_norm_and_the_loss_are_summed_over_the_whole_world_before_the_update() -> None:
     plan = pipeline_plan(chain(), positions=2, replicas=2)
     for program in lower(plan):
         norm, loss, update = program.instructions[-3:]
@@ -259,12 +259,12 @@ def test_the_norm_and_the_loss_are_summed_over_the_whole_world_before_the_update
         assert (norm.purpose, loss.purpose, norm.ranks) == ("norm", "loss", (0, 1, 2, 3))
 
 
-def test_without_clipping_there_is_no_norm():
+def test_without_clipping_there_is_no_norm() -> None:
     plan = pipeline_plan(chain(), positions=2, settings=RunSettings(clip_norm=None))
     assert [entry.purpose for entry in collectives(lower(plan)[0])] == ["loss"]
 
 
-def test_one_device_communicates_nothing():
+def test_one_device_communicates_nothing() -> None:
     (program,) = lower(pipeline_plan(chain(), microbatches=3))
     assert not messages(program) and not collectives(program)
 
@@ -281,32 +281,32 @@ def planted(program: Program, index: int, entry: Message | None) -> Program:
     return replace(program, instructions=tuple(kept))
 
 
-def test_a_missing_message_is_found():
+def test_a_missing_message_is_found() -> None:
     first, second = two_stages()
     found = agreement((first, planted(second, 0, None)))
     assert found and "microbatch 0" in found[0]
 
 
-def test_another_size_is_found_and_named():
+def test_another_size_is_found_and_named() -> None:
     first, second = two_stages()
     short = replace(messages(second)[0], sizes=(4,))
     assert "disagree in sizes" in agreement((first, planted(second, 0, short)))[0]
 
 
-def test_another_order_is_found():
+def test_another_order_is_found() -> None:
     first, second = two_stages()
     a, b = messages(second)[0], messages(second)[1]
     assert "disagree in microbatch" in agreement((first, planted(planted(second, 0, b), 1, a)))[0]
 
 
-def test_a_collective_that_one_rank_lacks_is_found():
+def test_a_collective_that_one_rank_lacks_is_found() -> None:
     first, second = two_stages()
     short = replace(second, instructions=tuple(e for e in second.instructions if not isinstance(e, Collective)))
     found = agreement((first, short))
     assert any("all_reduce of norm" in message and "nothing more" in message for message in found)
 
 
-def test_crossing_sends_are_found_as_a_deadlock():
+def test_crossing_sends_are_found_as_a_deadlock() -> None:
     first, second = two_stages()
     forward = next(e for e in messages(first) if e.direction == "send")
     back = next(e for e in messages(second) if e.direction == "send")
@@ -316,17 +316,17 @@ def test_crossing_sends_are_found_as_a_deadlock():
     assert len(agreement(crossed)) == 2
 
 
-def test_a_peer_without_a_program_is_found():
+def test_a_peer_without_a_program_is_found() -> None:
     first, _ = two_stages()
     assert agreement((first,)) == ("rank 0 communicates with rank 1, which has no program",)
 
 
-def test_programs_of_one_replica_agree_among_themselves():
+def test_programs_of_one_replica_agree_among_themselves() -> None:
     plan = pipeline_plan(chain(), positions=2, replicas=4)
     assert agreement(lower(plan, replicas=[2]), partial=True) == ()
 
 
-def test_a_graph_without_a_loss_lowers_too():
+def test_a_graph_without_a_loss_lowers_too() -> None:
     graph: Graph = chain()
     plan = pipeline_plan(replace(graph, loss=replace(graph.loss, reduction="none")), positions=2)
     assert agreement(lower(plan)) == ()

@@ -40,14 +40,14 @@ SIZES = [(2, 2), (2, 5), (4, 4), (4, 9)]
 
 
 @pytest.mark.parametrize(("positions", "microbatches"), SIZES)
-def test_gpipe_follows_torch(positions: int, microbatches: int):
+def test_gpipe_follows_torch(positions: int, microbatches: int) -> None:
     assert actions("gpipe", positions, positions, microbatches) == torch_order(
         "ScheduleGPipe", positions, positions, microbatches
     )
 
 
 @pytest.mark.parametrize(("positions", "microbatches"), SIZES)
-def test_1f1b_follows_torch(positions: int, microbatches: int):
+def test_1f1b_follows_torch(positions: int, microbatches: int) -> None:
     ours = actions("1f1b", positions, positions, microbatches)
     theirs = torch_order("Schedule1F1B", positions, positions, microbatches)
     assert ours[:-1] == theirs[:-1]
@@ -60,7 +60,7 @@ def test_1f1b_follows_torch(positions: int, microbatches: int):
 )
 def test_interleaved_follows_torch_wherever_torch_accepts_the_number_of_microbatches(
     positions: int, turns: int, microbatches: int
-):
+) -> None:
     stages = positions * turns
     assert text(actions("interleaved", positions, stages, microbatches)) == text(
         torch_order("ScheduleInterleaved1F1B", positions, stages, microbatches)
@@ -68,13 +68,13 @@ def test_interleaved_follows_torch_wherever_torch_accepts_the_number_of_microbat
 
 
 @pytest.mark.parametrize(("positions", "microbatches"), [(2, 2), (2, 6), (4, 4), (4, 8), (3, 2)])
-def test_zero_bubble_follows_torch_with_one_stage_per_position(positions: int, microbatches: int):
+def test_zero_bubble_follows_torch_with_one_stage_per_position(positions: int, microbatches: int) -> None:
     assert text(actions("zero-bubble", positions, positions, microbatches)) == text(
         torch_order("ScheduleInterleavedZeroBubble", positions, positions, microbatches)
     )
 
 
-def test_interleaved_takes_a_number_of_microbatches_that_torch_refuses():
+def test_interleaved_takes_a_number_of_microbatches_that_torch_refuses() -> None:
     with pytest.raises(ValueError, match="multiple of the number of rounds"):
         torch_order("ScheduleInterleaved1F1B", 2, 4, 5)
     assert len(actions("interleaved", 2, 4, 5)[0]) == 2 * 2 * 5

@@ -110,14 +110,14 @@ def longest_chain(plan: Plan, programs: tuple[Program, ...]) -> float:
 
 @settings(deadline=None, max_examples=10)
 @given(homogeneous())
-def test_closed_form_and_simulation_agree_on_homogeneous_pipelines(plan: Plan):
+def test_closed_form_and_simulation_agree_on_homogeneous_pipelines(plan: Plan) -> None:
     played, closed = simulate(plan).ledger.step_seconds, estimate(plan).step_seconds
     assert abs(closed - played) <= AGREEMENT * played
 
 
 @settings(deadline=None, max_examples=15)
 @given(any_plans())
-def test_no_step_is_shorter_than_its_longest_chain(plan: Plan):
+def test_no_step_is_shorter_than_its_longest_chain(plan: Plan) -> None:
     classes = replica_classes(plan)
     chain_seconds = longest_chain(plan, lower(plan, replicas=[members[0] for members in classes]))
     assert simulate(plan).step_seconds >= chain_seconds * (1 - 1e-9)
@@ -125,7 +125,7 @@ def test_no_step_is_shorter_than_its_longest_chain(plan: Plan):
 
 @settings(deadline=None, max_examples=15)
 @given(any_plans())
-def test_no_step_is_shorter_than_any_resource_is_busy_and_none_does_two_things_at_once(plan: Plan):
+def test_no_step_is_shorter_than_any_resource_is_busy_and_none_does_two_things_at_once(plan: Plan) -> None:
     timeline = simulate(plan)
     for rank in timeline.ranks:
         for lane in ("compute", "send", "receive", "collective"):
@@ -137,7 +137,7 @@ def test_no_step_is_shorter_than_any_resource_is_busy_and_none_does_two_things_a
 
 @settings(deadline=None, max_examples=15)
 @given(any_plans())
-def test_the_critical_path_begins_at_the_start_ends_at_the_end_and_never_goes_back(plan: Plan):
+def test_the_critical_path_begins_at_the_start_ends_at_the_end_and_never_goes_back(plan: Plan) -> None:
     timeline = simulate(plan)
     path = timeline.critical_path
     assert path[0].start == 0.0
@@ -147,7 +147,7 @@ def test_the_critical_path_begins_at_the_start_ends_at_the_end_and_never_goes_ba
 
 @settings(deadline=None, max_examples=15)
 @given(any_plans())
-def test_the_ledger_adds_up_to_the_step(plan: Plan):
+def test_the_ledger_adds_up_to_the_step(plan: Plan) -> None:
     ledger = simulate(plan).ledger
     assert ledger.seconds.total == pytest.approx(ledger.step_seconds)
     assert min(getattr(ledger.seconds, name) for name in Seconds.__dataclass_fields__) >= 0
@@ -156,7 +156,7 @@ def test_the_ledger_adds_up_to_the_step(plan: Plan):
 
 @settings(deadline=None, max_examples=12)
 @given(any_plans())
-def test_every_computation_and_message_of_the_programs_is_drawn_once(plan: Plan):
+def test_every_computation_and_message_of_the_programs_is_drawn_once(plan: Plan) -> None:
     timeline = simulate(plan)
     programs = lower(plan, replicas=[members[0] for members in replica_classes(plan)])
     drawn = Counter((entry.rank, entry.lane) for entry in timeline.slices)
@@ -169,7 +169,7 @@ def test_every_computation_and_message_of_the_programs_is_drawn_once(plan: Plan)
 
 @settings(deadline=None, max_examples=10)
 @given(any_plans(), st.integers(2, 10))
-def test_more_bandwidth_never_slows_a_step(plan: Plan, factor: int):
+def test_more_bandwidth_never_slows_a_step(plan: Plan, factor: int) -> None:
     ((node, count),) = plan.cluster.groups
     faster = replace(node.link, bandwidth=node.link.bandwidth * factor)
     (level,) = plan.cluster.levels
@@ -184,12 +184,12 @@ def test_more_bandwidth_never_slows_a_step(plan: Plan, factor: int):
 
 @settings(deadline=None, max_examples=10)
 @given(st.lists(block_specs(), min_size=2, max_size=4), st.integers(1, 6))
-def test_one_device_takes_exactly_the_sum_of_its_work(specs: list[BlockSpec], microbatches: int):
+def test_one_device_takes_exactly_the_sum_of_its_work(specs: list[BlockSpec], microbatches: int) -> None:
     plan = pipeline_plan(chain_graph(specs), microbatches=microbatches)
     assert simulate(plan).step_seconds == pytest.approx(estimate(plan).step_seconds, rel=1e-9)
 
 
-def test_messages_through_one_nic_wait_for_each_other():
+def test_messages_through_one_nic_wait_for_each_other() -> None:
     wire = Link(name="wire", latency_seconds=0.0, bandwidth=1e6)
     free = Link(name="free", latency_seconds=0.0, bandwidth=1e12)
     # Blocks 0 and 1 lie on one node and both send to block 2's node: 8 kB each over 1 MB/s.
@@ -204,7 +204,7 @@ def test_messages_through_one_nic_wait_for_each_other():
     assert sent[1].start >= sent[0].end
 
 
-def test_overlapped_reduction_is_faster_than_reduction_afterwards():
+def test_overlapped_reduction_is_faster_than_reduction_afterwards() -> None:
     graph = chain_graph([BlockSpec(parameters=200_000, flops=20_000_000)] * 8)
     how = {"replicas": 2, "machines": cluster(per_node=2, device=SLOW)}
     beside = pipeline_plan(graph, settings=RunSettings(bucket_bytes=800_000), **how)  # type: ignore[arg-type]
@@ -213,7 +213,7 @@ def test_overlapped_reduction_is_faster_than_reduction_afterwards():
     assert simulate(beside).ledger.seconds.reduction < simulate(after).ledger.seconds.reduction
 
 
-def test_zero_bubble_beats_1f1b_and_1f1b_equals_gpipe_where_messages_are_free():
+def test_zero_bubble_beats_1f1b_and_1f1b_equals_gpipe_where_messages_are_free() -> None:
     steps = {
         name: simulate(pipeline_plan(chain(), positions=4, microbatches=8, schedule=name)).step_seconds
         for name in ("zero-bubble", "1f1b", "gpipe")
@@ -222,7 +222,7 @@ def test_zero_bubble_beats_1f1b_and_1f1b_equals_gpipe_where_messages_are_free():
     assert steps["1f1b"] == pytest.approx(steps["gpipe"], rel=0.01)
 
 
-def test_a_slow_replica_holds_up_the_others():
+def test_a_slow_replica_holds_up_the_others() -> None:
     graph, machines = chain(), cluster(per_node=2, device=SLOW)
     even = pipeline_plan(graph, replicas=2, microbatches=(8,), machines=machines)
     uneven = replace(even, stages=(replace(even.stages[0], shares=(3, 1)),))
@@ -231,12 +231,12 @@ def test_a_slow_replica_holds_up_the_others():
     assert simulate(uneven).step_seconds > simulate(even).step_seconds
 
 
-def test_equal_replicas_are_played_once_and_stand_for_all():
+def test_equal_replicas_are_played_once_and_stand_for_all() -> None:
     timeline = simulate(pipeline_plan(chain(), positions=2, replicas=4))
     assert timeline.stands_for == ((0, 4), (4, 4))
 
 
-def test_a_plan_for_1024_devices_is_simulated_in_seconds():
+def test_a_plan_for_1024_devices_is_simulated_in_seconds() -> None:
     graph = chain_graph([BlockSpec()] * 64)
     plan = pipeline_plan(graph, positions=64, replicas=16, microbatches=64, machines=cluster(nodes=128, device=FAST))
     start = time.process_time()
@@ -254,7 +254,7 @@ def trace(plan: Plan) -> list[dict[str, object]]:
 
 @settings(deadline=None, max_examples=10)
 @given(any_plans())
-def test_slices_of_the_trace_are_not_negative_and_nest_on_every_track(plan: Plan):
+def test_slices_of_the_trace_are_not_negative_and_nest_on_every_track(plan: Plan) -> None:
     tracks: dict[tuple[object, object], list[tuple[float, float]]] = {}
     for event in trace(plan):
         if event["ph"] == "X":
@@ -271,7 +271,7 @@ def test_slices_of_the_trace_are_not_negative_and_nest_on_every_track(plan: Plan
             around.append(end)
 
 
-def test_the_trace_names_ranks_and_lanes_and_joins_both_ends_of_every_message():
+def test_the_trace_names_ranks_and_lanes_and_joins_both_ends_of_every_message() -> None:
     plan = pipeline_plan(chain(), positions=2, replicas=2, microbatches=3)
     events = trace(plan)
     named = {str(e["args"]["name"]) for e in events if e["name"] == "process_name"}  # type: ignore[index]
@@ -283,7 +283,7 @@ def test_the_trace_names_ranks_and_lanes_and_joins_both_ends_of_every_message():
     assert sorted(map(str, starts)) == sorted(map(str, ends))
 
 
-def test_recompute_is_a_slice_inside_its_backward():
+def test_recompute_is_a_slice_inside_its_backward() -> None:
     events = trace(pipeline_plan(chain(), recompute=True))
     outer = next(e for e in events if e["name"] == "0B0")
     inner = next(e for e in events if e["name"] == "recompute")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -40,7 +41,8 @@ def run(
     if not program:
         broken = [str(violation) for violation in check(plan)]
         listed: list[JsonValue] = list(broken)
-        view = Group(plan_view(plan), *(Text(f"breaks a rule: {rule}", style="bold red") for rule in broken))
+        shown = replace(plan, ledger=None) if broken else plan  # an illegal plan has no seconds or bytes to believe
+        view = Group(plan_view(shown), *(Text(f"breaks a rule: {rule}", style="bold red") for rule in broken))
         print_result(view, plan_document(plan) | {"violations": listed}, json)
         if broken:
             raise typer.Exit(1)
