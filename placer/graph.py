@@ -7,7 +7,7 @@ per row of the batch (row: one index of dim 0 of the batched inputs), so that on
 
 References inside a `BlockClass` are local: `"i2"` is its third input, `"o5.0"` the first output of its sixth op,
 `"p1"` its second parameter. References between blocks are global: `"x:input_ids"` a model input, `"b7.0"` the first
-output of block 7. The prologue (block -1, values `"b-1.k"`) holds the ops that depend on no parameter (masks, positions,
+output of block 7. The prologue (block -1, values `"b-1.k"`) holds the ops that read no parameter (masks, positions,
 rotary tables, shifted labels): they are cheap, and each stage recomputes those it needs.
 """
 

@@ -62,8 +62,8 @@ class MemoryBytes:
 class Ledger:
     """One step. `memory` has one entry per pipeline position (the devices of a position hold the same).
 
-    `flops` are the model's forward and backward FLOPs of the whole batch (recompute not counted), `peak_flops` the summed
-    rate of the devices used, so that MFU = flops / (step_seconds * peak_flops).
+    `flops` are the model's forward and backward FLOPs of the whole batch (recompute not counted), `peak_flops` the
+    summed rate of the devices used, so that MFU = flops / (step_seconds * peak_flops).
     """
 
     step_seconds: float

@@ -1,8 +1,8 @@
 """Plan: every choice of one training step's layout, with what is needed to estimate, check and run it. plan.json.
 
-Rows of the global batch are cut into microbatches (`microbatches`: rows of each, in order); the rows of a microbatch are
-divided among the replicas of a stage (`replica_rows`). Stages are runs of consecutive blocks in graph order; stage s
-runs on `stages[s].devices`, one replica per device. With `interleaved` and other looping schedules several stages share
+Rows of the global batch are cut into microbatches (`microbatches`: rows of each, in order); the rows of a microbatch
+are divided among the replicas of a stage (`replica_rows`). Stages are runs of consecutive blocks in graph order; stage
+s runs on `stages[s].devices`, one replica per device. With `interleaved` and other looping schedules several stages share
 the same devices: stage s sits at pipeline position s % positions.
 """
 

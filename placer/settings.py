@@ -15,8 +15,8 @@ class RunSettings:
     """Settings of a training step.
 
     precision: `float32` and `float64` compute in that type; `bfloat16` and `float16` keep weights and activations in 16
-    bits with float32 master weights in the optimizer (Megatron's way); `bfloat16-autocast` keeps float32 weights and computes
-    products in bfloat16 under torch.autocast.
+    bits with float32 master weights in the optimizer (Megatron's way); `bfloat16-autocast` keeps float32 weights and
+    computes products in bfloat16 under torch.autocast.
     attention: `eager` materialises the scores, `flash` does not.
     recompute: `auto` lets the search choose per stage, `none` and `full` (every block) fix it.
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).

@@ -15,7 +15,7 @@ class Branches(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.layer(x)
+        y: torch.Tensor = self.layer(x)
         if y.sum() > 0:  # the line the error must name
             return y.mean()
         return y.sum()

@@ -79,9 +79,10 @@ def any_plans(draw: st.DrawFn) -> Plan:
 def longest_chain(plan: Plan, programs: tuple[Program, ...]) -> float:
     """Seconds of the longest path through the programs by their dependencies alone: nothing shares anything."""
     durations = Durations(plan, Costs(plan.graph, plan.cluster, plan.settings))
-    order = networkx.DiGraph()
+    order: networkx.DiGraph[tuple[object, ...]] = networkx.DiGraph()
     for program in programs:
-        previous, arriving = ("start",), []
+        previous: tuple[object, ...] = ("start",)
+        arriving: list[tuple[tuple[int, int, str], tuple[object, ...], float]] = []
         for index, entry in enumerate(program.instructions):
             node = (program.rank, index)
             if isinstance(entry, Compute):

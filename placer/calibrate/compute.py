@@ -18,7 +18,7 @@ LONGEST_PRODUCT = 0.3
 
 def products(together: Together) -> dict[str, tuple[tuple[float, float], ...]]:
     """(FLOPs, FLOP/s) of square products by dtype name; on a machine too busy to time all, of the first ones."""
-    found = {}
+    found: dict[str, tuple[tuple[float, float], ...]] = {}
     for dtype in DTYPES:
         name = str(dtype).removeprefix("torch.")
         if found and together.later_than(HURRY):

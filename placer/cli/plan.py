@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -13,6 +13,9 @@ from placer.errors import UsageError
 from placer.references import named
 from placer.report import plan_document, plan_view
 from placer.settings import Precision, RunSettings
+
+if TYPE_CHECKING:
+    from placer.tracer import LossFunction
 
 NAME = "plan"
 HELP = """Find the fastest plan that fits, and say what it will cost.
@@ -55,7 +58,7 @@ def run(
         model,
         cluster,
         batch=named_shapes(batch) if batch and "=" in batch else batch,
-        loss_fn=named(loss, "the loss") if loss else None,
+        loss_fn=cast("LossFunction", named(loss, "the loss")) if loss else None,
         settings=settings,
         strategy=strategy,
         budget=budget,
