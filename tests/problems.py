@@ -15,7 +15,7 @@ from placer.settings import RunSettings
 MODEL = ModelRef(kind="module", reference="made by a test", fingerprint="0")
 
 # Powers of ten between which a device's share of the whole model's state lies.
-TIGHTNESS = (-0.6, 0.6)
+TIGHTNESS = (-0.4, 0.5)
 
 
 def device(*, memory: int = 2**34, rate: float = 1e12, bandwidth: float = 1e11, name: str = "chip") -> Device:

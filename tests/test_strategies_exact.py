@@ -60,6 +60,7 @@ def test_the_random_problems_are_the_hard_kind() -> None:
     unequal = sum(len({block.kind for block in random_problem(seed).graph.blocks}) > 1 for seed in range(PROBLEMS))
     assert infeasible >= 0.10 * PROBLEMS
     assert bound_by_memory >= 0.30 * PROBLEMS
+    assert bound_by_memory - infeasible >= 0.10 * PROBLEMS
     assert unequal >= 0.50 * PROBLEMS
 
 
