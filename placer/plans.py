@@ -2,7 +2,7 @@
 
 Rows of the global batch are cut into microbatches (`microbatches`: rows of each, in order); the rows of a microbatch
 are divided among the replicas of a stage (`replica_rows`). Stages are runs of consecutive blocks in graph order; stage
-s runs on `stages[s].devices`, one replica per device. With `interleaved` and other looping schedules several stages share
+s runs on `stages[s].devices`, one replica per device. With `interleaved` several stages share
 the same devices: stage s sits at pipeline position s % positions.
 """
 

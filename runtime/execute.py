@@ -202,7 +202,7 @@ class _Run:
             tokens_per_row=tokens_per_row(self.plan),
             evaluations=tuple(self.evaluations),
             predicted=self.plan.ledger,
-            measured=self.measurement.ledger(tuple(self.step_seconds)),
+            measured=self.measurement.ledger(),
             one_device_losses=self._one_device() if self.options.one_device else (),
             checkpoint=self.saved,
         )

@@ -13,8 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from statistics import median
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -146,7 +145,7 @@ class Measurement:
 
     # What comes out.
 
-    def ledger(self, step_seconds: tuple[float, ...]) -> Ledger | None:
+    def ledger(self) -> Ledger | None:
         """The run's measured ledger, the same on every rank; None where no step was timed. All ranks call it."""
         own = _OfRank(
             seconds=tuple(self._timed),
@@ -159,7 +158,7 @@ class Measurement:
         found = [rank for rank in ranks if rank is not None]
         if not self._timed:
             return None
-        return _joined(self._plan, found, median(step_seconds[WATCHED_STEP + 1 :]))
+        return _joined(self._plan, found)
 
 
 @dataclass(slots=True)
@@ -188,12 +187,12 @@ class _Noted:
         return Events(sent=tuple(self.sent), received=tuple(self.received), collectives=tuple(self.collectives))
 
 
-def _joined(plan: Plan, ranks: list[_OfRank], step_seconds: float) -> Ledger:
+def _joined(plan: Plan, ranks: list[_OfRank]) -> Ledger:
     seconds = max((_rank_seconds(rank, ranks) for rank in ranks), key=_computed)
     replicas = plan.stages[0].replicas
     return Ledger(
-        step_seconds=step_seconds,
-        seconds=replace(seconds, other=seconds.other + step_seconds - seconds.total),
+        step_seconds=seconds.total,
+        seconds=seconds,
         memory=tuple(
             max((rank.memory for rank in ranks[start : start + replicas]), key=lambda memory: memory.total)
             for start in range(0, len(ranks), replicas)

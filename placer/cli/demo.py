@@ -19,7 +19,7 @@ Example: placer demo --keep demo/
 
 
 def run(
-    steps: Steps = 12,
+    steps: Steps = 8,
     keep: Annotated[Path | None, typer.Option(help="A folder for plan.json, trace.json and the log.")] = None,
     json: Json = False,
 ) -> None:
