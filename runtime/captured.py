@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import fx, nn
 
 from placer import references, tracer
+from placer.graph import Graph
 from placer.plans import Plan
 from placer.runtime.cut import Cut
 from placer.runtime.messages import Shape
@@ -59,7 +60,7 @@ class Captured:
 
 def captured(plan: Plan, model: nn.Module) -> Captured:
     """Capture a real model, which is in the plan's precision. Raises CaptureError, StalePlanError for another graph."""
-    traced = tracer.trace(model, plan.graph, loss_function(plan))
+    traced = tracer.trace(model, _in_precision(plan), loss_function(plan))
     module = _without_memory(traced.module)
     return Captured(
         module=module,
@@ -81,6 +82,16 @@ def loss_function(plan: Plan) -> Callable[[object, dict[str, torch.Tensor]], tor
 def input_dtypes(plan: Plan) -> dict[str, torch.dtype]:
     """The dtype each input has in a run: floating inputs follow the precision."""
     return {entry.name: run_dtype(plan, getattr(torch, entry.tensor.dtype)) for entry in plan.graph.inputs}
+
+
+def _in_precision(plan: Plan) -> Graph:
+    """The plan's graph with the inputs of a run: a layer refuses floating inputs of another dtype than its weights."""
+    dtypes = input_dtypes(plan)
+    inputs = tuple(
+        replace(entry, tensor=replace(entry.tensor, dtype=str(dtypes[entry.name]).removeprefix("torch.")))
+        for entry in plan.graph.inputs
+    )
+    return replace(plan.graph, inputs=inputs)
 
 
 def run_dtype(plan: Plan, dtype: torch.dtype) -> torch.dtype:
