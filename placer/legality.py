@@ -7,7 +7,7 @@ rest (memory, communication) need a plan of sound shape and are asked only then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from placer.costs import estimate
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError
@@ -17,6 +17,10 @@ from placer.program import agreement, lower, plan_actions, position_of, shared_p
 from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
 
 GIB = 2**30
+
+# Microbatches per position, and one per stage, after which a schedule repeats itself: those that fill the pipeline,
+# those that drain it, and as many between them.
+FULL_TURNS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +196,26 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 def _communication(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
+    plan = _shortened(plan)
     broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
     # Replicas differ in the number of their rows only: one of them stands for all.
     yield from broken or agreement(lower(plan, replicas=(0,)), partial=True)
+
+
+def _shortened(plan: Plan) -> Plan:
+    """The plan with as many of its equal microbatches as show every turn of its schedule.
+
+    Once the pipeline is full a schedule repeats the same turn for each further microbatch (interleaved: for each
+    further round of as many as there are positions), so that ranks which agree over some turns agree over all.
+    tests/test_legality.py holds the schedules to it.
+    """
+    count, positions = len(plan.microbatches), plan.positions
+    enough = len(plan.stages) + FULL_TURNS * positions
+    if plan.schedule in LOOPING and count % positions:
+        return plan
+    if count <= enough or len(set(plan.microbatches[:-1])) > 1:
+        return plan
+    return replace(plan, microbatches=plan.microbatches[count - enough :])
 
 
 STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {

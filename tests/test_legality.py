@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ from graphs import BlockSpec, chain_graph
 from made_clusters import SLOW, cluster
 from pipeline_plans import chain, changed_stage, pipeline_plan
 from placer.errors import IllegalPlanError, InfeasibleError
-from placer.legality import RULES, check, require
+from placer.legality import FULL_TURNS, RULES, check, require
 from placer.plans import Plan
+from placer.program import agreement, lower
+from placer.schedule import actions
 from placer.settings import RunSettings
 
 
@@ -119,3 +122,39 @@ def test_unequal_shares_are_legal_where_every_replica_gets_a_row() -> None:
     assert check(uneven) == ()
     starved = replace(uneven, stages=tuple(replace(stage, shares=(9, 1)) for stage in made.stages))
     assert "every replica needs one" in check(replace(starved, microbatches=(2, 2)))[0].message
+
+
+def turns(schedule: str, positions: int, stages: int, microbatches: int) -> list[list[tuple[int, str]]]:
+    """Stages and kinds of every position's actions in order: within each, microbatches only ascend."""
+    return [
+        [(action.stage, action.kind) for action in line] for line in actions(schedule, positions, stages, microbatches)
+    ]
+
+
+@pytest.mark.parametrize("positions", [1, 2, 3, 5])
+@pytest.mark.parametrize(("schedule", "virtual"), [("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2)])
+def test_beyond_enough_microbatches_a_schedule_repeats_one_turn(schedule: str, virtual: int, positions: int) -> None:
+    stages = positions * virtual
+    enough, more = stages + FULL_TURNS * positions, positions if virtual > 1 else 1
+    short = turns(schedule, positions, stages, enough)
+    for further in (1, 2, 7):
+        long = turns(schedule, positions, stages, enough + further * more)
+        for line, longer in zip(short, long, strict=True):
+            added, middle = (len(longer) - len(line)) // further, len(line) // 2
+            turn = longer[middle : middle + added]
+            assert longer == line[:middle] + turn * further + line[middle:]
+
+
+@pytest.mark.parametrize("last", [2, 4])
+@pytest.mark.parametrize(("schedule", "virtual"), [("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2)])
+def test_what_is_judged_by_some_microbatches_holds_for_all(schedule: str, virtual: int, last: int) -> None:
+    made = plan(schedule=schedule, turns=virtual, microbatches=(4,) * 35 + (last,))
+    assert check(made) == ()
+    assert agreement(lower(made)) == ()
+
+
+def test_a_plan_of_many_microbatches_is_checked_without_playing_all_of_them() -> None:
+    made = pipeline_plan(chain(), positions=4, microbatches=(2,) * 100_000)
+    started = time.perf_counter()
+    assert check(made) == ()
+    assert time.perf_counter() - started < 5
