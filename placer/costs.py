@@ -40,62 +40,24 @@ Every part grows with bytes, FLOPs and latency and falls with rates and bandwidt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
+from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
-from placer.collectives import CollectiveKind, message_seconds, over_levels
+from placer.collectives import CollectiveKind
 from placer.compute import memory_rate
-from placer.gathers import Gathers, gathers
 from placer.graph import Affine, Graph, affine_sum
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.memory import alive, position_memory, stage_memory
 from placer.numerics import Numerics
+from placer.passes import Passes, StageSeconds
 from placer.plans import Plan, Sharding, Stage, replica_rows
 from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
 from placer.steptime import StageCost, stalls, step_seconds
-from placer.topology import Bottleneck, bottleneck
 from placer.updates import accumulate_seconds, bucket_seconds, update_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSeconds:
-    """Seconds of one microbatch on one device of a stage. `backward` without recompute; `weight` is a part of it.
-
-    `gather_forward` and `gather_backward` are what the collectives of sharded state add to each pass.
-    """
-
-    forward: float = 0.0
-    backward: float = 0.0
-    weight: float = 0.0
-    recompute: float = 0.0
-    gather_forward: float = 0.0
-    gather_backward: float = 0.0
-
-    def slower(self, other: StageSeconds) -> StageSeconds:
-        """Of each pass the larger."""
-        return StageSeconds(
-            forward=max(self.forward, other.forward),
-            backward=max(self.backward, other.backward),
-            weight=min(self.weight, other.weight),
-            recompute=max(self.recompute, other.recompute),
-            gather_forward=max(self.gather_forward, other.gather_forward),
-            gather_backward=max(self.gather_backward, other.gather_backward),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferSeconds:
-    """Seconds of a microbatch's messages after a stage: values on, gradients back."""
-
-    forward: float = 0.0
-    backward: float = 0.0
-
-
-# Bytes at which latency no longer counts.
-LARGE = 1e12
 
 
 class Costs:
@@ -108,12 +70,10 @@ class Costs:
         self.numerics = Numerics.of(graph, settings)
         self.spans = Spans(graph, self.numerics, settings)
         self.profiles = Profiles(graph, cluster, self.numerics, settings)
-        self._levels: dict[tuple[int, ...], Bottleneck] = {}
-        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
-        self._gathers_known: dict[tuple[tuple[int, ...], int, Sharding], Gathers] = {}
+        self.channels = Channels(cluster)
+        self.passes = Passes(self.spans, self.profiles, self.channels)
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, MemoryBytes] = {}
-        self._full: dict[tuple[Stage, int], StageSeconds] = {}
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
@@ -123,51 +83,24 @@ class Costs:
 
         Replicas are `devices`, or the `replicas` devices from `device` on.
         """
-        if rows == 0:
-            return StageSeconds()
-        profile, end = self.profiles.of(device, rows), len(self.graph.blocks) - 1
-        forward = profile.forward[last] - profile.forward[first]
-        forward += profile.prologue if self.spans.of(first, last).prologue else 0.0
-        seconds = StageSeconds(
-            forward=forward,
-            backward=profile.backward[last] - profile.backward[first],
-            weight=profile.weight[last] - profile.weight[first],
-            recompute=profile.forward[min(last, end)] - profile.forward[min(first, end)] if recompute else 0.0,
-        )
-        if sharding == "none" or replicas < 2:
-            return seconds
-        shown = self._gathers(devices or tuple(range(device, device + replicas)), rows, sharding)
-        return replace(
-            seconds,
-            gather_forward=shown.forward_seconds(first, last),
-            gather_backward=shown.backward_seconds(first, last),
-        )
+        return self.passes.stage(
+            first, last, device=device, rows=rows, recompute=recompute, sharding=sharding,
+            devices=devices or tuple(range(device, device + replicas)),
+        )  # fmt: skip
 
     def transfer(
         self, first: int, last: int, source: tuple[int, ...], target: tuple[int, ...], rows: int
     ) -> TransferSeconds:
         """Seconds of what the blocks on `source` send on to `target` per microbatch of `rows` rows a replica."""
-        span = self.spans.of(first, last)
-        if not span.messages:
-            return TransferSeconds()
-        latency, per_byte = self._message(source, target)
-        forward = latency + span.sent.at(rows) * per_byte
-        backward = latency + span.returned.at(rows) * per_byte if any(span.returned) else 0.0
-        return TransferSeconds(forward=forward, backward=backward)
+        return self.channels.transfer(self.spans.of(first, last), source, target, rows)
 
     def message(self, source: int, target: int, size: int) -> float:
         """Seconds of one message of `size` bytes between two devices."""
-        latency, per_byte = self._message((source,), (target,))
-        return latency + size * per_byte
+        return self.channels.message(source, target, size)
 
     def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float) -> float:
         """Seconds of a collective over `devices` on a buffer of `size` bytes."""
-        if len(devices) < 2 or not size:
-            return 0.0
-        levels = self._levels.get(devices)
-        if levels is None:
-            levels = self._levels[devices] = bottleneck(self.cluster, devices)
-        return over_levels(levels, kind, size)
+        return self.channels.collective(kind, devices, size)
 
     def accumulate(self, first: int, last: int, *, device: int) -> float:
         """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
@@ -186,7 +119,7 @@ class Costs:
         if len(devices) < 2 or rows == 0:
             return 0.0
         if sharding != "none":
-            return self._gathers(devices, rows, sharding).scatter_seconds(first, last)
+            return self.passes.gathers(devices, rows, sharding).scatter_seconds(first, last)
         held = self.spans.of(first, last).held
         size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
         if not size:
@@ -245,25 +178,7 @@ class Costs:
 
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
-        found = self._full.get((stage, rows))
-        if found is None:
-            found = self._full[stage, rows] = self._slowest(stage, rows)
-        return found
-
-    def _slowest(self, stage: Stage, rows: int) -> StageSeconds:
-        each = replica_rows(rows, stage.shares, stage.replicas)
-        kinds = {
-            (self.profiles.kind[device], own): (device, own) for device, own in zip(stage.devices, each, strict=True)
-        }
-        slowest = None
-        for device, own in kinds.values():
-            seconds = self.stage(
-                stage.first, stage.last, device=device, rows=own, recompute=stage.recompute, sharding=stage.sharding,
-                replicas=stage.replicas, devices=stage.devices,
-            )  # fmt: skip
-            slowest = seconds if slowest is None else slowest.slower(seconds)
-        assert slowest is not None
-        return slowest
+        return self.passes.full(stage, rows)
 
     def memory(
         self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
@@ -331,10 +246,10 @@ class Costs:
         others = () if leading == stage.devices else leading
         return StageCost(
             forward=full.forward + full.gather_forward,
-            backward=_backward(full),
+            backward=full.whole_backward,
             weight=full.weight,
             last_forward=last.forward + last.gather_forward,
-            last_backward=_backward(last),
+            last_backward=last.whole_backward,
             send_forward=sent.forward,
             send_backward=sent.backward,
             accumulate=self.accumulate(stage.first, stage.last, device=slow),
@@ -403,35 +318,6 @@ class Costs:
             gather_backward=many * full.gather_backward + last.gather_backward,
         )
 
-    def _gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
-        key = (devices, rows, sharding)
-        found = self._gathers_known.get(key)
-        if found is None:
-            found = self._gathers_known[key] = self._make_gathers(devices, rows, sharding)
-        return found
-
-    def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
-        blocks = range(len(self.graph.blocks))
-        held = [self.spans.of(block, block + 1).held for block in blocks]
-        profiles = [self.profiles.of(device, rows) for device in self.profiles.kinds(devices)]
-        return gathers(
-            [self.collective("all_gather", devices, own.parameters) for own in held],
-            [self.collective("reduce_scatter", devices, own.trainable * self.numerics.weight_bytes) for own in held],
-            [min(p.forward[i + 1] - p.forward[i] for p in profiles) for i in blocks],
-            [min(p.backward[i + 1] - p.backward[i] for p in profiles) for i in blocks],
-            regathers=sharding == "parameters",
-            overlap=self.settings.overlap,
-        )
-
-    def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, float]:
-        """Latency and seconds per byte of one message from every source to its partner at once."""
-        found = self._messages.get((source, target))
-        if found is None:
-            latency = message_seconds(self.cluster, source, target, 0)
-            per_byte = (message_seconds(self.cluster, source, target, LARGE) - latency) / LARGE
-            found = self._messages[source, target] = (latency, per_byte)
-        return found
-
     def _sent_bytes(self, plan: Plan) -> int:
         """Bytes all messages of a step carry."""
         spans = [self.spans.of(stage.first, stage.last) for stage in plan.stages]
@@ -467,10 +353,6 @@ def _costs_for(plan: Plan) -> Costs:
             return known
     _LATEST[:] = [Costs(*given)]
     return _LATEST[0]
-
-
-def _backward(seconds: StageSeconds) -> float:
-    return seconds.backward + seconds.recompute + seconds.gather_backward
 
 
 def _busy(cost: StageCost, microbatches: int) -> float:

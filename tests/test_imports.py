@@ -21,7 +21,7 @@ topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yam
 schedule plans
 fingerprint
 rules
-tiles attention spans fusion compute profiles gathers updates collectives memory steptime
+tiles attention spans fusion compute profiles gathers updates collectives channels passes memory steptime
 program
 costs
 legality

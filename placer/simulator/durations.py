@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placer.collectives import message_seconds
-from placer.costs import Costs, StageSeconds
+from placer.costs import Costs
+from placer.passes import StageSeconds
 from placer.plans import Plan, Stage
 from placer.program import Collective, Compute, Message, OptimizerStep, Program
 from placer.timeline import Part

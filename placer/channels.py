@@ -1,0 +1,66 @@
+"""Seconds of messages and collectives on one Cluster, remembered: searches ask for the same devices again and again.
+
+message      latency + bytes * seconds per byte, of the slowest pair of partners (`collectives.message_seconds`)
+collective   the fastest algorithm over the levels its devices span (`collectives.over_levels`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placer.cluster import Cluster
+from placer.collectives import CollectiveKind, message_seconds, over_levels
+from placer.spans import Span
+from placer.topology import Bottleneck, bottleneck
+
+# Bytes at which latency no longer counts.
+LARGE = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSeconds:
+    """Seconds of a microbatch's messages after a stage: values on, gradients back."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+class Channels:
+    """What crosses between the devices of `cluster`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._levels: dict[tuple[int, ...], Bottleneck] = {}
+        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
+
+    def transfer(self, span: Span, source: tuple[int, ...], target: tuple[int, ...], rows: int) -> TransferSeconds:
+        """Seconds of what the blocks of `span` on `source` send on to `target` per microbatch of `rows` rows."""
+        if not span.messages:
+            return TransferSeconds()
+        latency, per_byte = self._message(source, target)
+        forward = latency + span.sent.at(rows) * per_byte
+        backward = latency + span.returned.at(rows) * per_byte if any(span.returned) else 0.0
+        return TransferSeconds(forward=forward, backward=backward)
+
+    def message(self, source: int, target: int, size: int) -> float:
+        """Seconds of one message of `size` bytes between two devices."""
+        latency, per_byte = self._message((source,), (target,))
+        return latency + size * per_byte
+
+    def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float) -> float:
+        """Seconds of a collective over `devices` on a buffer of `size` bytes."""
+        if len(devices) < 2 or not size:
+            return 0.0
+        levels = self._levels.get(devices)
+        if levels is None:
+            levels = self._levels[devices] = bottleneck(self.cluster, devices)
+        return over_levels(levels, kind, size)
+
+    def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, float]:
+        """Latency and seconds per byte of one message from every source to its partner at once."""
+        found = self._messages.get((source, target))
+        if found is None:
+            latency = message_seconds(self.cluster, source, target, 0)
+            per_byte = (message_seconds(self.cluster, source, target, LARGE) - latency) / LARGE
+            found = self._messages[source, target] = (latency, per_byte)
+        return found
