@@ -58,7 +58,7 @@ class Wires:
         leaving, arriving = self._ways(sender, receiver)
         entering = [board.free(way) for way in arriving]
         early = [(time - wire.latency, cause) for time, cause in entering]
-        begin = max([ready, *early, *map(board.free, leaving)])
+        begin = self._caused(max([ready, *early, *map(board.free, leaving)]), ready, wire.occupied)
         kind = "grad" if entry.kind == "gradient" else "act"
         name = f"{kind} {entry.source_stage}>{entry.target_stage} m{entry.microbatch}"
         number = len(board.slices)
@@ -69,6 +69,19 @@ class Wires:
         board.occupy(leaving, sent)
         board.occupy(arriving, arrived)
         return arrived
+
+    def _caused(self, begin: Moment, ready: Moment, seconds: float) -> Moment:
+        """`begin` with a cause that was over by then.
+
+        Where a message leaves so that it arrives as the receiver is done with an earlier one, that one's arrival lies
+        a latency ahead: what was waited for is its sending, or, where links differ, what made this message ready.
+        """
+        time, cause = begin
+        slices = self.board.slices
+        for candidate in (cause, slices[cause].cause if cause >= 0 else -1):
+            if candidate < 0 or (slices[candidate].start <= time and slices[candidate].end <= time + seconds):
+                return time, candidate
+        return time, ready[1]
 
     def _ways(self, sender: int, receiver: int) -> tuple[list[Hashable], list[Hashable]]:
         """What a message occupies at each end. Replicas send at once, which `wire` counts: they do not queue."""
