@@ -85,6 +85,14 @@ def run_case(plan: Plan, steps: int = 3) -> VerifyReport:
     return verify(plan, steps, capture=_captured(plan))
 
 
+def prepare(plan: Plan) -> bool:
+    """Capture the model of `plan` for a run in this process, from which ranks are forked; False where it is kept."""
+    if (plan.model.reference, plan.settings.precision) in _KEPT:
+        return False
+    _captured(plan)
+    return True
+
+
 @cache
 def captured_graph(model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Graph:
     """The planning capture of a model with ROWS rows."""

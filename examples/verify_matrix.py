@@ -12,20 +12,25 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 
-from examples.verify_cases import Case, plan_of, run_case
+from examples.verify_cases import Case, plan_of, prepare, run_case
+from examples.verify_models import TEXT
 from placer.errors import PlacerError
 from placer.plans import ScheduleName
 from placer.runtime.pool import RankPool
 
-MODELS = ("gpt2", "llama", "t5", "bert", "vit", "resnet", "unet")
+MODELS = (
+    *(Case(model=f"examples.models:tiny_{name}") for name in ("gpt2", "llama", "t5", "bert", "vit", "resnet", "unet")),
+    Case(model="examples.verify_models:words", shapes=TEXT),
+)
+CASE_SECONDS = 120.0
 SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
 def cases() -> Iterator[Case]:
     """The list."""
-    for name in MODELS:
-        base = Case(model=f"examples.models:tiny_{name}")
+    for base in MODELS:
         yield base
         yield replace(base, replicas=2)
         yield replace(base, replicas=2, sharding="gradients")
@@ -53,8 +58,9 @@ def _special() -> Iterator[Case]:
     yield replace(dropping, positions=2, replicas=2, recompute=True)
     gpt2 = Case(model="examples.models:tiny_gpt2")
     yield replace(gpt2, positions=2, cut=1)
-    yield replace(gpt2, replicas=2, shares=(3, 1))
-    yield replace(gpt2, replicas=2, microbatches=(4, 3, 1))
+    yield replace(gpt2, replicas=2, shares=(3, 1), microbatches=(4, 4))
+    yield replace(gpt2, replicas=2, microbatches=(5, 3))
+    yield replace(gpt2, positions=2, microbatches=(4, 3, 1))
     yield replace(gpt2, replicas=2, optimizer="sgd")
     yield replace(gpt2, positions=2, precision="bfloat16")
     yield replace(gpt2, positions=2, schedule="zero-bubble", recompute=True)
@@ -70,18 +76,27 @@ def main(argv: list[str] | None = None) -> int:
     chosen = [case for case in cases() if options.only in str(case) and case.ranks <= options.ranks]
     failed = 0
     with RankPool(max((case.ranks for case in chosen), default=1)) as pool:
-        for case in chosen:
-            passed, line = _line(pool, case, options.steps)
-            failed += not passed
-            print(line, flush=True)
+        for _, group in groupby(chosen, key=lambda case: case.model):
+            for passed, line in _lines(pool, tuple(group), options.steps):
+                failed += not passed
+                print(line, flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} cases equal the reference run")
     return 1 if failed else 0
+
+
+def _lines(pool: RankPool, group: tuple[Case, ...], steps: int) -> Iterator[tuple[bool, str]]:
+    """The lines of one model's cases. It is captured once in each precision, before ranks are forked."""
+    pool.close()
+    for case in {case.precision: case for case in group}.values():
+        prepare(plan_of(case))
+    for case in group:
+        yield _line(pool, case, steps)
 
 
 def _line(pool: RankPool, case: Case, steps: int) -> tuple[bool, str]:
     began = time.perf_counter()
     try:
-        report = pool.run(case.ranks, run_case, plan_of(case), steps, timeout=900)[0]
+        report = pool.run(case.ranks, run_case, plan_of(case), steps, timeout=CASE_SECONDS)[0]
     except PlacerError as error:
         return False, f"FAIL  {case}: {str(error).strip().splitlines()[-1]}"
     seconds = time.perf_counter() - began

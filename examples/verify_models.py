@@ -1,9 +1,86 @@
-"""Small models that exist only to be verified: with dropout, untied, and with other shapes than those of `models`."""
+"""Small models that exist only to be verified: each needs mechanisms of the runtime, and is captured quickly."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import torch
 import transformers
 from torch import nn
+from torch.nn import functional
+
+WORDS, LENGTH, WIDTH = 24, 6, 12
+TEXT = (("tokens", (8, LENGTH)), ("labels", (8, LENGTH)))
+IMAGES = (("image", (8, 3, 8, 8)), ("labels", (8,)))
+
+
+class Layer(nn.Module):
+    """A feed-forward layer with a residual."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.wide = nn.Linear(WIDTH, 2 * WIDTH)
+        self.back = nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's output."""
+        return x + self.dropout(self.back(functional.gelu(self.wide(self.norm(x)))))
+
+
+class Words(nn.Module):
+    """Embedding tied to the head, four layers, a skip from the first to the last, integer inputs read at the end."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList(Layer(dropout) for _ in range(4))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean loss of tokens and labels (rows, LENGTH)."""
+        first = x = self.table(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        x = x + first.transpose(1, 2).transpose(1, 2) * (tokens > 3).unsqueeze(-1)
+        return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+class Images(nn.Module):
+    """Convolutions with batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (3, 4, 4, 4, 4)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))
+            for a, b in pairwise(widths)
+        )
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, image: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean loss of images (rows, 3, height, width)."""
+        x = image
+        for layer in self.layers:
+            x = layer(x)
+        return functional.cross_entropy(self.head(x.mean((2, 3))), labels)
+
+
+def words() -> Words:
+    """Without dropout."""
+    return Words()
+
+
+def dropping_words() -> Words:
+    """With dropout."""
+    return Words(0.3)
+
+
+def images() -> Images:
+    """With batch norm."""
+    return Images()
 
 
 def dropping_gpt2() -> nn.Module:

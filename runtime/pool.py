@@ -1,6 +1,7 @@
 """RankPool: processes that stay and run one function after another as the ranks of a gloo world.
 
-Importing torch and transformers takes seconds per process; a pool pays once. For checks of many plans on one machine.
+Importing torch and transformers and capturing a model take seconds per process. Ranks are therefore forked from this
+one at the first run and know what it had imported and captured by then. For checks of many plans on one machine's CPU.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ from placer.errors import ExecutionError
 
 T = TypeVar("T")
 
-#: Imported once, by the process that all ranks are forked from.
-PRELOADED = ["torch", "transformers", "placer.runtime"]
 # Ranks capture and import at their own pace on a machine with few cores; nothing else may hold one back this long.
 _PEER_SECONDS = 300.0
 # What is left to the other ranks to notice that one has failed.
@@ -34,16 +33,18 @@ _GRACE_SECONDS = 10.0
 
 
 class RankPool:
-    """Up to `size` ranks. `run(n, function, *args)` calls `function(*args)` on n of them and gives their results."""
+    """Up to `size` ranks. `run(n, function, *args)` calls `function(*args)` on n of them and gives their results.
+
+    After `close()` the next run forks them anew: do so when this process has learnt something that they should know.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._ranks: list[tuple[BaseProcess, Connection]] = []
 
     def run(self, ranks: int, function: Callable[..., T], *args: object, timeout: float = 120.0) -> list[T]:
-        """The results by rank. Raises ExecutionError with the traceback of the first rank that failed, or naming
-        those that
-        did not come back in `timeout` seconds; the processes are then started anew for the next call."""
+        """The results by rank. Raises ExecutionError with the tracebacks of ranks that failed, or naming those that did
+        not come back in `timeout` seconds; the processes are then started anew for the next call."""
         if ranks > self.size:
             raise ExecutionError(f"{ranks} ranks were asked for, the pool has {self.size}")
         self._start()
@@ -60,14 +61,12 @@ class RankPool:
         return [answers[rank] for rank in range(ranks)]
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes. They are idle, or stuck: neither has anything to finish."""
         for process, connection in self._ranks:
             connection.close()
-            process.terminate()
+            process.kill()
         for process, _ in self._ranks:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
+            process.join()
         self._ranks = []
 
     def __enter__(self) -> RankPool:
@@ -82,8 +81,7 @@ class RankPool:
         if self._ranks:
             return
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = multiprocessing.get_context("fork")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, theirs), daemon=True)

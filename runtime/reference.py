@@ -78,6 +78,14 @@ class Reference:
         state = {name: tensor.detach().cpu().clone() for name, tensor in self._model.state_dict().items()}
         return Outcome(loss=loss, norm=norm, gradients=gradients, state=state)
 
+    @torch.no_grad()
+    def adopt(self, state: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> None:
+        """Take the elements of `state` at which `kept` is False. Weights of 16 bits are left: their masters decide."""
+        for name, parameter in self._model.named_parameters():
+            if name in kept and name not in self._updater.masters and not kept[name].all():
+                mask = kept[name].to(parameter.device)
+                parameter.copy_(torch.where(mask, parameter, state[name].to(parameter.device)))
+
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
         self._updater.set_learning_rate(rate)

@@ -4,7 +4,8 @@ buffers.
     error of a tensor = max |a - b| / (max |b| + share of the largest b of all tensors)
 
 An element's updated value is compared only where its gradients agreed to a few digits: where a gradient is nothing but
-rounding (a key's bias), AdamW turns that rounding into a full step. Such gradients themselves are compared like all
+rounding (a key's bias), AdamW turns that rounding into a full step. The reference then goes on from the plan's value of
+that element, so that the next step compares the same computation. Such gradients themselves are compared like all
 others.
 """
 
@@ -167,6 +168,7 @@ def _compared(
     for step, (batch, ours) in enumerate(zip(batches, outcomes, strict=True)):
         theirs = reference.step(batch)
         comparisons += _step_comparisons(step, ours, theirs, agreed, buffers=buffers, tolerance=tolerance)
+        reference.adopt(ours.state, agreed)
     last = len(batches) - 1
     comparisons.append(_scalar(last, "evaluation", evaluated, reference.evaluate(batches[-1])))
     left_out = sum(int((~mask).sum()) for mask in agreed.values())

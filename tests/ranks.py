@@ -1,20 +1,15 @@
-"""One pool of gloo ranks for all tests of a run: started at first use, ended with the interpreter."""
+"""One pool of gloo ranks for all tests of a run, which know every model captured so far; ended with the interpreter."""
 
 from __future__ import annotations
 
 import atexit
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
+from examples import verify_cases
+from placer.plans import Plan
 from placer.runtime.pool import RankPool
-
-# Ranks import the cases of `examples` and the models of this folder by name.
-for folder in (Path(__file__).parent, Path(__file__).parent.parent):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
 
 T = TypeVar("T")
 
@@ -30,5 +25,11 @@ def pool() -> RankPool:
 
 
 def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 480.0) -> list[T]:
-    """`function(*args)` on so many ranks of one world; the results by rank. Functions are found by import."""
+    """`function(*args)` on so many ranks of one world; the results by rank. Functions are found by import.
+
+    Plans among the arguments are captured here first: once, not by every rank.
+    """
+    new = [verify_cases.prepare(plan) for plan in args if isinstance(plan, Plan)]
+    if any(new):
+        pool().close()
     return pool().run(ranks, function, *args, timeout=timeout)

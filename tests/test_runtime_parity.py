@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-import ranks  # noqa: F401 - puts the folders of cases and models on the path, here and in the ranks
-import runtime_models
 import verify_ranks
+from examples import verify_models
 from examples.verify_cases import Case, plan_of
 from placer.program import shared_parameters
 from ranks import on_ranks
 
-WORDS = Case(model="runtime_models:words", shapes=runtime_models.TEXT)
-DROPPING = Case(model="runtime_models:dropping_words", shapes=runtime_models.TEXT)
-IMAGES = Case(model="runtime_models:images", shapes=runtime_models.IMAGES)
+WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
+DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
+IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 
 TWO_RANKS = [
@@ -23,9 +22,9 @@ TWO_RANKS = [
     replace(WORDS, replicas=2, schedule="gpipe"),
     replace(WORDS, replicas=2, sharding="gradients"),
     replace(WORDS, replicas=2, sharding="parameters", recompute=True),
-    replace(WORDS, replicas=2, shares=(3, 1)),
-    replace(WORDS, replicas=2, microbatches=(4, 3, 1)),
-    replace(WORDS, replicas=2, sharding="parameters", microbatches=(4, 3, 1)),
+    replace(WORDS, replicas=2, shares=(3, 1), microbatches=(4, 4)),
+    replace(WORDS, replicas=2, microbatches=(5, 3)),
+    replace(WORDS, replicas=2, sharding="parameters", microbatches=(5, 3)),
     replace(WORDS, positions=2, schedule="gpipe"),
     replace(WORDS, positions=2, schedule="1f1b", optimizer="sgd"),
     replace(WORDS, positions=2, schedule="interleaved", turns=2),
@@ -45,7 +44,7 @@ FOUR_RANKS = [
     replace(WORDS, positions=2, replicas=2, schedule="zero-bubble"),
     replace(WORDS, positions=2, replicas=2, sharding="parameters"),
     replace(WORDS, positions=2, replicas=2, schedule="interleaved", turns=2, sharding="gradients"),
-    replace(WORDS, positions=2, replicas=2, microbatches=(4, 3, 1)),
+    replace(WORDS, positions=2, replicas=2, microbatches=(5, 3)),
     replace(IMAGES, positions=2, replicas=2),
     replace(WORDS, positions=4),
     replace(GPT2, positions=2, replicas=2),
@@ -54,27 +53,27 @@ FOUR_RANKS = [
 
 @pytest.mark.parametrize("case", [*TWO_RANKS, *FOUR_RANKS], ids=str)
 def test_the_plan_equals_the_reference_run(case: Case) -> None:
-    reports = on_ranks(case.ranks, verify_ranks.several, [plan_of(case)])
-    report = reports[0][0]
+    reports = on_ranks(case.ranks, verify_ranks.one, plan_of(case))
+    report = reports[0]
     assert report.passed, str(report)
     assert {c.quantity for c in report.comparisons} >= {"loss", "gradients", "parameters", "evaluation"}
     assert all(other == reports[0] for other in reports)
 
 
 def test_float64_without_casts_is_held_to_1e_9() -> None:
-    report = on_ranks(1, verify_ranks.several, [plan_of(WORDS)])[0][0]
+    report = on_ranks(1, verify_ranks.one, plan_of(WORDS))[0]
     assert report.tolerance == 1e-9
     assert report.passed, str(report)
 
 
 def test_a_model_that_casts_is_held_to_1e_6_and_the_report_says_where() -> None:
-    report = on_ranks(1, verify_ranks.several, [plan_of(GPT2)])[0][0]
+    report = on_ranks(1, verify_ranks.one, plan_of(GPT2))[0]
     assert report.tolerance == 1e-6
     assert any("casts to float32" in note for note in report.notes)
 
 
 def test_batch_norm_is_said_to_be_per_microbatch_and_replica() -> None:
-    report = on_ranks(1, verify_ranks.several, [plan_of(IMAGES)])[0][0]
+    report = on_ranks(1, verify_ranks.one, plan_of(IMAGES))[0]
     assert report.passed, str(report)
     assert any("batch norm" in note for note in report.notes)
 
