@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from graphs import BlockSpec, chain_graph
 from placer.cluster import Cluster, Curve, Device, Level, Link, Node
@@ -12,6 +11,8 @@ from placer.plans import ModelRef
 from placer.search import Pins, Problem
 from placer.settings import RunSettings
 
+SETTINGS = RunSettings()
+FREE = Pins()
 MODEL = ModelRef(kind="module", reference="made by a test", fingerprint="0")
 
 # Powers of ten between which a device's share of the whole model's state lies.
@@ -43,10 +44,19 @@ def nodes(chip: Device, *, per_node: int, count: int) -> Cluster:
     return Cluster(name="nodes", groups=((node, count),), levels=(network,))
 
 
-def problem(graph: Graph, machines: Cluster, **choices: object) -> Problem:
-    """A problem with the graph's own batch."""
-    plain = Problem(graph=graph, cluster=machines, settings=RunSettings(), model=MODEL, rows=graph.rows)
-    return replace(plain, **choices)
+def problem(
+    graph: Graph,
+    machines: Cluster,
+    *,
+    settings: RunSettings = SETTINGS,
+    rows: int | None = None,
+    pins: Pins = FREE,
+    seed: int = 0,
+) -> Problem:
+    """A problem with the graph's own batch where `rows` says nothing else."""
+    return Problem(
+        graph=graph, cluster=machines, settings=settings, model=MODEL, rows=rows or graph.rows, pins=pins, seed=seed
+    )
 
 
 def random_problem(seed: int) -> Problem:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from graphs import BlockSpec, chain_graph, gpt_graph
+from placer.cluster import Cluster
 from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.legality import check
 from placer.search import BUILT_IN, Pins, Problem, Solution, broken_pins, solve_with, strategy
@@ -183,6 +185,15 @@ def test_an_interrupted_baseline_counts_as_nothing_found(monkeypatch: pytest.Mon
 def test_the_space_of_a_large_cluster_stays_small() -> None:
     given = problem(gpt_graph(layers=30, rows=256), nodes(device(), per_node=8, count=8))
     assert 0 < sum(1 for _ in outlines(given)) < 20_000
+
+
+def test_32_layers_on_64_devices_are_planned_in_seconds() -> None:
+    graph = gpt_graph(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=32_000)
+    given = problem(graph, Cluster.load("h100x8*8"), settings=RunSettings(precision="bfloat16"), rows=1024)
+    started = time.perf_counter()
+    found = solve_with(given, "auto")
+    assert time.perf_counter() - started < 30
+    assert found.bound == pytest.approx(seconds(found), rel=1e-9)
 
 
 def test_an_unknown_strategy_lists_the_known_ones() -> None:

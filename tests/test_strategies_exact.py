@@ -96,7 +96,7 @@ def wrong_tail(part: steptime.Terms) -> steptime.Terms:
 
 @pytest.mark.parametrize("plant", [wrong_fill, wrong_steady, wrong_tail], ids=lambda plant: plant.__name__)
 def test_a_wrong_cost_term_in_the_dynamic_program_is_caught(plant, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    right = pricing.terms
+    right = steptime.terms
     monkeypatch.setattr(pricing, "terms", lambda *given, **named: plant(right(*given, **named)))
     seeds = range(40)
     found = [answer(random_problem(seed), "stages") for seed in seeds]
