@@ -7,6 +7,7 @@ gives its output tensors.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sysconfig
 import traceback
 import warnings
@@ -37,13 +38,21 @@ class Training(nn.Module):
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, else every output tensor."""
-        output = self.model(**batch)
         if self.loss_fn is not None:
-            return (self.loss_fn(output, batch),)
+            return (self.loss_fn(self.model(**_arguments(self.model, batch)), batch),)
+        output = self.model(**batch)
         loss = getattr(output, "loss", None)
         if isinstance(loss, torch.Tensor):
             return (loss,)
         return tuple(leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+
+
+def _arguments(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What of the batch forward takes by name; the rest is for the caller's loss. Bare `**inputs` take everything."""
+    formal = inspect.signature(model.forward).parameters.values()
+    named = {one.name for one in formal if one.kind is not one.VAR_KEYWORD and one.kind is not one.VAR_POSITIONAL}
+    takes_any = not named and any(one.kind is one.VAR_KEYWORD for one in formal)
+    return batch if takes_any else {name: tensor for name, tensor in batch.items() if name in named}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
