@@ -9,8 +9,10 @@ a saved-tensors hook over the same run: distinct storages that belong to no para
 ("eager") attention. Notes:
   groups: the counter multiplies the weight gradient of a grouped convolution by the number of groups; the column
     compares with the counter after that formula is put right, the note gives the factor of the raw count.
-  closed form: eager mixtures of experts do not run on meta, and the counter knows no grouped product; they are compared
-    with 2 x tokens x parameters of all projections, top-k of the experts, and the attention products.
+  closed form: the counter knows no grouped product; mixtures of experts are compared with the counter given 2 x rows x
+    inputs x outputs for each, and with 2 x tokens x parameters of all projections, top-k of the experts, and the
+    attention products. Eager runs on meta take the grouped product written in transformers, as the export does: torch's
+    own has no float32 on meta.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import transformers
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import masking_utils
+from transformers.integrations import moe
 
 from examples.models import MODELS, example_batch
 from placer.graph import Graph
@@ -105,12 +108,11 @@ def full_batch(model: nn.Module) -> dict[str, tuple[int, ...]] | None:
 def compared(model: nn.Module, graph: Graph) -> dict[str, str]:
     """Whether FLOPs and saved bytes equal torch's own counts."""
     flops = graph.forward_flops + graph.backward_flops
-    if is_mixture(model):
-        equal = flops == mixture_flops(model, graph)
-        return {"flops_equal": "closed" if equal else "DIFFERS", "saved_equal": "-"}
     counted, saved = counts(model, graph)
+    mixture = is_mixture(model)
+    equal = flops == counted and (not mixture or flops == mixture_flops(model, graph))
     return {
-        "flops_equal": "equal" if flops == counted else "DIFFERS",
+        "flops_equal": "DIFFERS" if not equal else "closed" if mixture else "equal",
         "saved_equal": "equal" if graph.saved_bytes == saved else "DIFFERS",
     }
 
@@ -118,7 +120,7 @@ def compared(model: nn.Module, graph: Graph) -> dict[str, str]:
 def compared_note(model: nn.Module) -> str:
     """What a reader of the row must know."""
     if is_mixture(model):
-        return "closed form (eager does not run on meta)"
+        return "experts in closed form (the counter knows no grouped product)"
     groups = {m.groups for m in model.modules() if isinstance(m, nn.Conv2d) and m.groups > 1}
     return f"raw counter takes weight gradients x groups ({min(groups)} to {max(groups)})" if groups else ""
 
@@ -142,7 +144,13 @@ def counts(model: nn.Module, graph: Graph) -> tuple[int, int]:
 
     # On meta nobody can look whether a row holds several packed sequences; examples never do.
     masking_utils.find_packed_sequence_indices = lambda *_, **__: None
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: convolution_backward})
+    moe._can_use_grouped_mm = lambda *_: False
+    formulas = {
+        torch.ops.aten.convolution_backward: convolution_backward,
+        torch.ops.transformers.grouped_mm_fallback: grouped_product,
+        torch.ops.transformers.grouped_mm_fallback_backward: grouped_product_backward,
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = model(**batch, **({"use_cache": False} if has_cache(model) else {}))
         loss = output if isinstance(output, torch.Tensor) else output.loss
@@ -169,6 +177,16 @@ def convolution_backward(  # type: ignore[no-untyped-def]
     return int(2 * positions * prod(w_shape) * (bool(mask[0]) + bool(mask[1])))
 
 
+def grouped_product(x_shape, w_shape, *_, **__) -> int:  # type: ignore[no-untyped-def]
+    """x (rows, inputs) by one matrix of w (experts, inputs, outputs) per row."""
+    return int(2 * x_shape[0] * w_shape[1] * w_shape[2])
+
+
+def grouped_product_backward(x_shape, w_shape, *_, **__) -> int:  # type: ignore[no-untyped-def]
+    """Both gradients at the cost of the forward pass."""
+    return 2 * grouped_product(x_shape, w_shape)
+
+
 def has_cache(model: nn.Module) -> bool:
     """Whether forward takes `use_cache`."""
     return hasattr(getattr(model, "config", None), "use_cache") and type(model).__name__ != "BertForMaskedLM"
@@ -191,9 +209,7 @@ def mixture_flops(model: nn.Module, graph: Graph) -> int:
     linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     scores = 2 * 2 * rows * config.num_attention_heads * length * length * depth * layers
     forward = 2 * tokens * (linear + routers + routed // experts * config.num_experts_per_tok) + scores
-    # The rotary table: (rows, depth / 2, 1) x (rows or 1, 1, length), forward only.
-    rotary = 2 * (depth // 2) * length
-    return 3 * forward + rotary
+    return 3 * forward
 
 
 if __name__ == "__main__":
