@@ -1,7 +1,8 @@
 """All 640 of vTrain's measured steps with tensor degree 1 against the estimate.
 
-`python -m examples.validate_vtrain` prints the same by degree and size, and what was known when each part was written:
-at the first comparison, with every constant committed before it, the error was 24.9%; 20% was wanted.
+20% was wanted of constants committed before the first comparison: they reached 24.9%. The bound held here is of the cost
+model since, 14.9%: two mechanisms its errors showed to be missing were added, with constants from other measurements.
+`python -m examples.validate_vtrain` prints the errors by degree and size and tells which.
 """
 
 from __future__ import annotations
@@ -9,26 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 
-from examples.deepen import deepened
-from examples.validate_vtrain import Outcome, constant_errors, error, outcomes, runs
-from placer.graph import Graph
-from placer.tracer import capture
+from examples.validate_vtrain import Outcome, constant_errors, error, gpt, outcomes, runs, shallow
 
 
 @pytest.fixture(scope="module")
 def found(shared: Path) -> tuple[Outcome, ...]:
     """Every row with its estimate: two captures."""
     return outcomes(runs(shared / "truth" / "training_runs.csv"))
-
-
-def tiny(layers: int) -> Graph:
-    config = transformers.GPT2Config(n_embd=16, n_layer=layers, n_head=2, n_positions=8, vocab_size=32)
-    with torch.device("meta"):
-        model = transformers.GPT2LMHeadModel(config)
-    return capture(model, batch={"input_ids": (2, 8), "labels": (2, 8)})
 
 
 def test_all_rows_of_the_dataset_are_estimated(found: tuple[Outcome, ...]) -> None:
@@ -45,5 +34,4 @@ def test_the_estimate_errs_less_than_half_as_much_as_the_best_constant_utilisati
 
 
 def test_a_deepened_capture_equals_a_capture_of_the_deeper_model() -> None:
-    shallow, deep = tiny(2), tiny(5)
-    assert deepened(shallow, 5) == deep
+    assert gpt(1024, 5, 16, 1024) == shallow(1024, 16, 1024, layers=5)
