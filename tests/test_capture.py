@@ -172,6 +172,13 @@ def test_a_batch_that_is_none_says_how_to_give_one(batch: str | dict[str, str]) 
         capture(Perceptron(), batch=batch)
 
 
+def test_a_batch_longer_than_the_models_positions_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"input_ids of 33 tokens, GPT2LMHeadModel has 32 positions; give at most 32"):
+        capture("examples.models:tiny_gpt2", batch="8x33")
+    with pytest.raises(UsageError, match=r"labels of 17 tokens, WhisperForConditionalGeneration has 16 positions"):
+        capture("examples.models:tiny_whisper", batch={"input_features": (2, 8, 32), "labels": (2, 17)})
+
+
 def test_no_batch_where_nothing_implies_one_says_so() -> None:
     with pytest.raises(UsageError, match="nothing implies the batch of Perceptron"):
         capture(Perceptron())

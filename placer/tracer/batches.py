@@ -11,7 +11,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.graph import Graph, Input
-from placer.tracer.implied import implied_shapes, label_shapes
+from placer.tracer.implied import implied_shapes, label_shapes, require_positions
 
 BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int | None
 
@@ -61,6 +61,7 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
     if not own_loss and config is not None and "labels" not in found:
         first = {name: _shape(name, value) for name, value in found.items()}
         found = {**found, **label_shapes(model, first)}
+    require_positions(model, {name: _shape(name, value) for name, value in found.items()})
     return _batch(found, assumptions)
 
 

@@ -52,6 +52,28 @@ def label_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> dic
     return {"labels": main[:1]} if name.endswith("ForSequenceClassification") else {}
 
 
+def require_positions(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise UsageError where sequences are longer than the configuration has positions for.
+
+    On meta tensors nobody would notice: positions beyond a learned table fail only when the model runs.
+    """
+    config = getattr(model, "config", None)
+    inputs: tuple[str, ...] = ("input_ids", "inputs_embeds")
+    fields: tuple[str, ...] = _LENGTH_FIELDS
+    if "input_features" in shapes:
+        inputs, fields = ("decoder_input_ids", "labels"), ("max_target_positions",)
+    name = next((one for one in inputs if len(shapes.get(one, ())) > 1), "")
+    field = next((one for one in fields if isinstance(getattr(config, one, None), int)), "")
+    if not name or not field:
+        return
+    length, limit = shapes[name][1], int(getattr(config, field))
+    if 0 < limit < length:
+        raise UsageError(
+            f"the batch has {name} of {length} tokens, {type(model).__name__} has {limit} positions; "
+            f"give at most {limit} tokens, or raise {field} in the configuration"
+        )
+
+
 def _text(config: object, rows: int, sizes: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
     if sizes:
         return {"input_ids": (rows, *sizes)}, ()
