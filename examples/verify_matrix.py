@@ -41,7 +41,7 @@ def cases() -> Iterator[Case]:
             yield replace(base, positions=2, replicas=2, schedule=schedule, turns=turns)
         yield replace(base, positions=3)
         yield replace(base, positions=2, recompute=True)
-        yield replace(base, replicas=4, sharding="parameters")
+        yield replace(base, replicas=4, sharding="parameters", microbatches=(4, 4))
         yield replace(base, positions=2, replicas=2, sharding="parameters")
         yield replace(base, positions=4)
         yield replace(base, positions=4, replicas=2)

@@ -25,6 +25,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch expor
 from placer.errors import ExecutionError
 
 SEARCH_SECONDS = 5.0
+# Eight ranks that import torch and transformers on two busy cores need more than a minute.
+START_SECONDS = 300.0
 # torchrun looks at its ranks ten times a second and reports the first it finds ended; those that only follow wait.
 LINGER_SECONDS = 1.0
 COMMUNICATION_WORDS = (
@@ -50,10 +52,21 @@ class Watch:
         self._store, self._rank, self._world_size = store, rank, world_size
 
     def join(self) -> None:
-        """Leave this rank's host and process where the others find them."""
+        """Leave this rank's host and process where the others find them, and wait for theirs.
+
+        Ranks import at their own pace: only from here on does one that does not answer hang. Raises ExecutionError.
+        """
         process = psutil.Process()
         entry = {"host": socket.gethostname(), "pid": process.pid, "began": process.create_time()}
         self._store.set(f"alive/{self._rank}", json.dumps(entry))
+        until = time.monotonic() + START_SECONDS
+        while absent := [rank for rank in range(self._world_size) if not self._store.check([f"alive/{rank}"])]:
+            if time.monotonic() > until:
+                raise ExecutionError(
+                    f"rank {', '.join(map(str, absent))} did not start within {START_SECONDS:.0f} s; "
+                    "look at what it printed, and whether its machine is up"
+                )
+            time.sleep(0.05)
 
     def leave_error(self, error: BaseException) -> None:
         """Tell the others that this rank failed by itself."""
@@ -86,7 +99,8 @@ class Watch:
 
     def _silent(self) -> str:
         noticed = {rank for rank, _ in self._left("noticed")}
-        silent = [str(rank) for rank in range(self._world_size) if rank not in noticed]
+        others = (rank for rank in range(self._world_size) if rank != self._rank)
+        silent = [str(rank) for rank in others if rank not in noticed]
         return f"rank {', '.join(silent)} did not answer: it hangs, or its machine is gone" if silent else ""
 
     def _find_dead(self) -> None:
@@ -138,7 +152,11 @@ def guarded(watch: Watch) -> Iterator[None]:
     An error of this rank itself is left for the others and goes on as it is.
     """
 
+    ending = False
+
     def terminate(_signal: int, _frame: FrameType | None) -> None:
+        if ending:  # torchrun saw the other rank end too; the search for the cause must not be cut short
+            return
         # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
         watch.notice()
         raise Terminated
@@ -147,27 +165,22 @@ def guarded(watch: Watch) -> Iterator[None]:
     try:
         yield
     except Terminated:
+        ending = True
         cause = watch.cause(blame_silent=False) or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
         raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
     except Exception as error:
+        ending = True
         if not is_communication(error):
             watch.leave_error(error)
             raise
         cause = watch.cause() or "no rank died: the network between them failed"
-        _linger()
+        time.sleep(LINGER_SECONDS)
         raise ExecutionError(
             f"{cause}; this rank ended because of it ({_first_line(error)}). "
             "Start again: a run with --checkpoint goes on from its last complete checkpoint"
         ) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _linger() -> None:
-    try:
-        time.sleep(LINGER_SECONDS)
-    except Terminated:
-        return
 
 
 def _first_line(error: BaseException) -> str:

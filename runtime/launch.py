@@ -83,16 +83,26 @@ def launch_module(
 
 
 def failure(output: str) -> str:
-    """Which rank failed first and how, from torchrun's report of it."""
-    report = output[output.find("Root Cause") :] if "Root Cause" in output else ""
-    rank = re.search(r"rank\s*:\s*(\d+)", report)
-    code = re.search(r"exitcode\s*:\s*(-?\d+)", report)
-    if not rank or not code:
+    """Which rank failed first and how, from torchrun's report and what the other ranks say.
+
+    The report lists every rank that ended, those that torchrun ended included, with times in whole seconds: a rank
+    that died of a signal of its own comes first, then one that another rank names as the cause.
+    """
+    others, _, cause = output.rpartition("Root Cause")
+    entry = re.compile(r"\brank\s+:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.S)
+    ended = [(int(rank), int(code)) for rank, code in (*entry.findall(cause), *entry.findall(others))]
+    if not ended:
         return "the ranks failed before torchrun could tell which"
-    number = int(code.group(1))
-    if number < 0:
-        return f"rank {rank.group(1)} died of {signal.Signals(-number).name}"
-    return f"rank {rank.group(1)} failed with exit code {number}"
+    blamed = {int(rank) for rank in re.findall(r"rank (\d+) (?:failed: |died|did not answer)", output)}
+    rank, code = min(ended, key=lambda found: (not _died(found[1]), found[0] not in blamed))
+    return (
+        f"rank {rank} died of {signal.Signals(-code).name}" if code < 0 else f"rank {rank} failed with exit code {code}"
+    )
+
+
+def _died(exit_code: int) -> bool:
+    """Of a signal other than the one torchrun ends ranks with."""
+    return exit_code < 0 and -exit_code != signal.SIGTERM
 
 
 def _of_ranks(output: str) -> str:
