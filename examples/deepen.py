@@ -19,6 +19,8 @@ def deepened(graph: Graph, layers: int) -> Graph:
     Each layer reads only the one before it, model inputs and the prologue; block names carry the layer's number.
     """
     first, last = _longest_run(graph)
+    if last - first < 2:
+        raise ValueError(f"{graph.name} has no two equal blocks in a row, so that nothing tells how its layers repeat")
     grown = layers - (last - first)
     if grown < 0:
         raise ValueError(f"the model has {last - first} layers already; capture one with fewer than {layers}")
