@@ -1,14 +1,17 @@
 """The collectives FSDP2 issues for the sharded stages of a step (torch 2.13, implicit backward prefetch).
 
 A unit is gathered before its forward if it is not, and given up after it with sharding `parameters` (the root is kept).
-Before its backward a unit is gathered if it is not, and the unit before it prefetched; after its backward it is given
-up. Gradients are scattered in the backward of the last microbatch only: of each unit when its inputs' gradients are
-made; of the root, and of blocks whose inputs need no gradient, when the whole backward has ended.
+Before its backward a unit is gathered if it is not, and so is the unit whose forward ended before its own latest one:
+FSDP2 forgets forwards at the end of a step only, so that the first block of a microbatch prefetches the last unit of
+the forward before (`FSDPParamGroup._backward_prefetch`). After its backward a unit is given up. Gradients are scattered
+in the backward of the last microbatch only: of each unit when its inputs' gradients are made; of the root, and of
+blocks whose inputs need no gradient, when the whole backward has ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from placer.plans import Plan
 from placer.program.buckets import ShardUnit, shard_units
@@ -16,48 +19,59 @@ from placer.program.instructions import Collective
 from placer.schedule import Action
 
 
+@dataclass(slots=True, kw_only=True)
+class _Units:
+    """What FSDP2 knows of a stage's units during a step, by block: those gathered, and the order of forwards so far."""
+
+    units: tuple[ShardUnit, ...]
+    keeps: bool
+    late: frozenset[int]
+    gathered: set[int] = field(default_factory=set)
+    order: list[ShardUnit] = field(default_factory=list)
+    places: dict[int, list[int]] = field(default_factory=dict)
+
+    def forward(self) -> Iterator[tuple[ShardUnit, bool]]:
+        """Blocks run in order inside the root; a block's end is noted before the root's."""
+        for unit in self.units:
+            yield from self._gather(unit)
+            if not self.keeps and unit.block >= 0:
+                self.gathered.discard(unit.block)
+        for unit in sorted(self.units, key=lambda unit: unit.block < 0):
+            self.places.setdefault(unit.block, []).append(len(self.order))
+            self.order.append(unit)
+
+    def backward(self, reduces: bool) -> Iterator[tuple[ShardUnit, bool]]:
+        """The root's backward starts first and ends last; blocks run in reverse, each prefetching what ran before."""
+        for unit in sorted(self.units, key=lambda unit: (unit.block >= 0, -unit.block)):
+            yield from self._gather(unit)
+            place = self.places[unit.block].pop()
+            if place:
+                yield from self._gather(self.order[place - 1])
+            if unit.block not in self.late:
+                self.gathered.discard(unit.block)
+                if reduces:
+                    yield unit, True
+        self.gathered -= self.late
+        if reduces:
+            yield from ((unit, True) for unit in self.units if unit.block in self.late)
+
+    def _gather(self, unit: ShardUnit) -> Iterator[tuple[ShardUnit, bool]]:
+        if unit.block not in self.gathered:
+            self.gathered.add(unit.block)
+            yield unit, False
+
+
 def sharded_collectives(
     plan: Plan, stage: int, ranks: tuple[int, ...], own: tuple[Action, ...]
 ) -> dict[Action, tuple[Collective, ...]]:
     """The collectives of one stage, by the action that issues them. `own`: the stage's actions in order."""
     units = shard_units(plan, stage)
-    keeps = plan.stages[stage].sharding == "gradients"
-    late = _scattered_late(plan, units)
-    gathered: set[int] = set()
+    state = _Units(units=units, keeps=plan.stages[stage].sharding == "gradients", late=_scattered_late(plan, units))
     found = {}
     for action in own:
-        if action.kind == "F":
-            issued = list(_forward(units, gathered, keeps))
-        else:
-            issued = list(_backward(units, gathered, late, reduces=action == own[-1]))
+        issued = state.forward() if action.kind == "F" else state.backward(action == own[-1])
         found[action] = tuple(_collective(plan, stage, ranks, unit, scatter) for unit, scatter in issued)
     return found
-
-
-def _forward(units: tuple[ShardUnit, ...], gathered: set[int], keeps: bool) -> Iterator[tuple[ShardUnit, bool]]:
-    for unit in units:
-        if unit.block not in gathered:
-            yield unit, False
-        if keeps or unit.block < 0:
-            gathered.add(unit.block)
-
-
-def _backward(
-    units: tuple[ShardUnit, ...], gathered: set[int], late: frozenset[int], *, reduces: bool
-) -> Iterator[tuple[ShardUnit, bool]]:
-    """The root's backward starts first and ends last; blocks run in reverse, each prefetching the one before it."""
-    root, blocks = [u for u in units if u.block < 0], [u for u in reversed(units) if u.block >= 0]
-    order = [*root, *blocks]
-    for index, unit in enumerate(order):
-        for wanted in order[index : index + 2]:
-            if wanted.block not in gathered:
-                gathered.add(wanted.block)
-                yield wanted, False
-        if reduces and unit.block not in late:
-            yield unit, True
-    gathered.clear()
-    if reduces:
-        yield from ((unit, True) for unit in units if unit.block in late)
 
 
 def _scattered_late(plan: Plan, units: tuple[ShardUnit, ...]) -> frozenset[int]:
