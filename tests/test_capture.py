@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from examples import models
 from placer.errors import CaptureError, UsageError
-from placer.graph import Graph
+from placer.graph import Affine, Graph
 from placer.tracer import capture, coverage, random_batch, resolve, trace
 
 ROWS = 4
@@ -87,6 +87,20 @@ def test_the_graph_has_all_parameters_by_the_models_own_names(llama: Graph) -> N
 def test_the_loss_of_a_language_model_is_a_mean_over_labels_that_count(llama: Graph) -> None:
     assert (llama.loss.reduction, llama.loss.labels, llama.loss.ignore_index) == ("mean", "labels", -100)
     assert llama.loss.value == llama.outputs[0]
+
+
+def test_dims_are_named_where_known(llama: Graph) -> None:
+    assert llama.inputs[0].tensor.dims == ("batch", "sequence")
+    assert llama.value("b0.0").dims == ("batch", "sequence", "hidden")
+    assert llama.value("b1.0").dims == ("batch", "sequence", "hidden")
+    assert ("batch", "sequence", "vocab") in {output.dims for _, op in llama.ops for output in op.outputs}
+    layer = llama.block_class(1)
+    assert ("batch", "heads", "sequence", None) in {output.dims for op in layer.ops for output in op.outputs}
+    for _, op in llama.ops:
+        for output in op.outputs:
+            assert len(output.dims) == len(output.shape)
+            for name, size in zip(output.dims, output.shape, strict=True):
+                assert (name == "batch") == (size == Affine(0, 1))
 
 
 def test_a_graph_survives_its_json(llama: Graph) -> None:

@@ -21,7 +21,7 @@ from placer.tracer.cleaning import Plain, clean, own_state
 from placer.tracer.exporting import LossFunction, Training, export
 from placer.tracer.folding import Repeat, UnfoldableError, folded, grown, repeats
 from placer.tracer.lifting import ROWS, lifted
-from placer.tracer.measuring import Samples
+from placer.tracer.measuring import Samples, sampled
 from placer.tracer.models import resolve
 from placer.tracer.partition import Partition, partition
 from placer.tracer.playing import Played, played
@@ -97,7 +97,7 @@ def _lifted(
 
 def _samples(plain: Plain, example: Batch) -> Samples:
     first, second = (_played(plain, example, rows) for rows in (example.rows, example.rows + 1))
-    return Samples(rows=example.rows, first=first, second=second)
+    return sampled(plain.graph, example.rows, first, second)
 
 
 def _played(plain: Plain, example: Batch, rows: int) -> dict[fx.Node, Played]:

@@ -10,6 +10,7 @@ from torch import fx
 from placer.graph import Affine, Op, OpKind, Product, Tensor
 from placer.rules import Argument, Call, MatrixProduct, Value, Work, kind_of, rule_for
 from placer.tracer.cleaning import is_mutable, target_name
+from placer.tracer.naming import Names, Shape, dim_names
 from placer.tracer.playing import Played, storage_of
 
 Facts = dict[fx.Node, Played]
@@ -22,11 +23,12 @@ class Samples:
     rows: int
     first: Facts
     second: Facts
+    shapes: dict[fx.Node, tuple[Shape, ...]]
+    names: dict[fx.Node, tuple[Names, ...]]
 
     def affine(self, at_first: int, at_second: int) -> Affine:
         """The line through both values."""
-        per_row = at_second - at_first
-        return Affine(at_first - per_row * self.rows, per_row)
+        return line(self.rows, at_first, at_second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +68,35 @@ def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> 
 
 def tensors(node: fx.Node, samples: Samples) -> tuple[Tensor, ...]:
     """The results of a node with affine shapes."""
-    pairs = zip(samples.first[node].results, samples.second[node].results, strict=True)
     return tuple(
         Tensor(
-            shape=tuple(samples.affine(a, b) for a, b in zip(first.shape, second.shape, strict=True)),
-            dtype=str(first.dtype).removeprefix("torch."),
-            requires_grad=first.requires_grad,
+            shape=shape,
+            dtype=str(result.dtype).removeprefix("torch."),
+            requires_grad=result.requires_grad,
+            dims=names,
         )
-        for first, second in pairs
+        for result, shape, names in zip(
+            samples.first[node].results, samples.shapes[node], samples.names[node], strict=True
+        )
     )
+
+
+def sampled(graph: fx.Graph, rows: int, first: Facts, second: Facts) -> Samples:
+    """Both plays with the shapes and the names of dims that follow from them."""
+    shapes = {
+        node: tuple(
+            tuple(line(rows, a, b) for a, b in zip(one.shape, other.shape, strict=True))
+            for one, other in zip(first[node].results, second[node].results, strict=True)
+        )
+        for node in first
+    }
+    return Samples(rows=rows, first=first, second=second, shapes=shapes, names=dim_names(graph, shapes))
+
+
+def line(rows: int, at_first: int, at_second: int) -> Affine:
+    """The line through a value at `rows` and one at `rows` + 1."""
+    per_row = at_second - at_first
+    return Affine(at_first - per_row * rows, per_row)
 
 
 def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) -> Saved:
