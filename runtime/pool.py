@@ -48,6 +48,7 @@ class RankPool:
         if ranks > self.size:
             raise ExecutionError(f"{ranks} ranks were asked for, the pool has {self.size}")
         self._start()
+        answers: dict[int, T]
         with tempfile.TemporaryDirectory() as folder:
             store = str(Path(folder) / "store")
             for rank in range(ranks):
