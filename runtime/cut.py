@@ -68,8 +68,8 @@ class Cut:
                 before = max((found.get(a, -1) for a in node.all_input_nodes), default=-1)
                 found[node] = self.block_of.get(node.name, before)
         for node, home in found.items():
-            if home < 0 and mutates(node) and node.args[0].op == "get_attr":
-                found[node] = self._owner_block(str(node.args[0].target), found)
+            if home < 0 and mutates(node) and first_argument(node).op == "get_attr":
+                found[node] = self._owner_block(str(first_argument(node).target), found)
         return found
 
     @cached_property
@@ -77,7 +77,7 @@ class Cut:
         """The nodes that the loss or a buffer needs."""
         order = list(self.module.graph.nodes)
         goal = self.module.graph.output_node() if self.loss_node is None else self.loss_node
-        keep = {goal, *(n for n in order if mutates(n) and n.args[0].op == "get_attr")}
+        keep = {goal, *(n for n in order if mutates(n) and first_argument(n).op == "get_attr")}
         size = 0
         while size != len(keep):
             size = len(keep)
@@ -175,7 +175,7 @@ class _Writer:
     def copy(self, node: fx.Node) -> None:
         """Write `node` with what it reads."""
         change = self._cut.rewrites.by_node.get(node)
-        if mutates(node) and node.args[0].op != "get_attr":
+        if mutates(node) and first_argument(node).op != "get_attr":
             self._own(node)
         if change is None:
             for source in node.all_input_nodes:
@@ -233,7 +233,7 @@ class _Writer:
 
     def _own(self, node: fx.Node) -> None:
         """An op that writes a value of another block writes a copy: the received value must stay as it was."""
-        base = node.args[0]
+        base = first_argument(node)
         if self._value(base).op != "placeholder":
             return
         later = [u for u in base.users if self._cut.home.get(u, self._index) != self._index and _after(u, node)]
@@ -247,6 +247,13 @@ class _Writer:
 
 def _after(first: fx.Node, second: fx.Node) -> bool:
     return second < first
+
+
+def first_argument(node: fx.Node) -> fx.Node:
+    """The node whose value `node` takes first; what an in-place op writes to."""
+    base = node.args[0]
+    assert isinstance(base, fx.Node)
+    return base
 
 
 def _tensors(node: fx.Node) -> Iterable[fx.Node]:

@@ -42,7 +42,8 @@ def kept(shape: torch.Size, probability: float, op: int, keys: torch.Tensor) -> 
     elements = torch.arange(per_row, dtype=torch.int64, device=keys.device)
     mixed = _mixed(_mixed(keys + _scalar(op + 1)).unsqueeze(1) + elements * _GAMMA)
     threshold = round(probability * 2**_BITS)
-    return ((mixed & (2**_BITS - 1)) >= threshold).view(shape)
+    chosen: torch.Tensor = (mixed & (2**_BITS - 1)) >= threshold
+    return chosen.view(shape)
 
 
 def attention(
@@ -82,7 +83,8 @@ def _mixed(state: torch.Tensor) -> torch.Tensor:
 
 def _shifted(value: torch.Tensor, bits: int) -> torch.Tensor:
     """Logical shift right: torch's own keeps the sign."""
-    return (value >> bits) & (2 ** (64 - bits) - 1)
+    shifted: torch.Tensor = (value >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
 
 
 def _scalar(value: int) -> int:

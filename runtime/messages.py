@@ -9,6 +9,7 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -80,7 +81,7 @@ class Mailbox:
                     work.wait()
         self._pending = []
 
-    def _post(self, op: object, message: Message, tensors: list[torch.Tensor]) -> list[dist.Work]:
+    def _post(self, op: Callable[..., object], message: Message, tensors: list[torch.Tensor]) -> list[dist.Work]:
         first = message.tag * _VALUES_PER_MESSAGE
         operations = [
             dist.P2POp(op, tensor, message.peer, tag=first + index)

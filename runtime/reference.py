@@ -69,7 +69,7 @@ class Reference:
             with self._buffers_kept(replica != 0):
                 share = self._loss(batch, rows, counts)
                 if share.requires_grad:
-                    share.backward()
+                    torch.autograd.backward(share)
                 loss += float(share.detach())
         gradients = {n: p.grad.detach().cpu().clone() for n, p in self._model.named_parameters() if p.grad is not None}
         norm = self._clipped()

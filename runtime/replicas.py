@@ -20,6 +20,7 @@ from typing import Protocol, cast
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -76,7 +77,7 @@ class Replicated:
             process_group=group,
             bucket_cap_mb=bucket_bytes / 2**20,
             init_sync=False,
-            **_no_buffer_sync(),
+            **_no_buffer_sync(),  # type: ignore[arg-type]  # one of two names, both bool
         )
         self._engine.register_comm_hook(None, _summing(group, ranks, observer))
 
@@ -158,8 +159,8 @@ def reduce_bucket(gradients: list[torch.Tensor], group: dist.ProcessGroup) -> in
 
 def _summing(
     group: dist.ProcessGroup, ranks: tuple[int, ...], observer: Observer
-) -> Callable[[object, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
-    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+) -> Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]:
+    def hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
         observer.collective(
             Collective(
@@ -173,10 +174,10 @@ def _summing(
             )
         )
         work = dist.all_reduce(buffer, group=group, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
+        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(lambda future: future.value()[0]))
 
     # DDP compares the annotations themselves, which are text in this file.
-    hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
     return hook
 
 

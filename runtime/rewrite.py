@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import fx
@@ -134,8 +135,8 @@ def written(
 
 def _drops(node: fx.Node) -> bool:
     if node.target in (aten.dropout.default, aten.dropout_.default):
-        return bool(node.args[2]) and node.args[1] != 0.0
-    return node.target is aten.scaled_dot_product_attention.default and arguments(node)["dropout_p"] != 0.0
+        return bool(node.args[2]) and bool(node.args[1] != 0.0)
+    return node.target is aten.scaled_dot_product_attention.default and bool(arguments(node)["dropout_p"] != 0.0)
 
 
 def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
@@ -222,7 +223,8 @@ def _share_means(means: list[fx.Node], by_node: dict[fx.Node, Rewrite]) -> tuple
         elif node.target in _MEANS:
             by_node[node] = Rewrite(function=losses.share_of_mean, arguments=(node.args[0],))
         else:
-            by_node[node] = Rewrite(function=share_of_elementwise, arguments=(node.target, *named.values()))
+            loss = cast("Argument", node.target)  # a graph's argument may be an operator
+            by_node[node] = Rewrite(function=share_of_elementwise, arguments=(loss, *named.values()))
     return tuple(counts)
 
 

@@ -80,7 +80,12 @@ class Block(nn.Module):
             return cast(Tensors, code.module(mode, *given))
         passes = iter((mode,))
 
-        def run(*again: torch.Tensor) -> Tensors:
+        # Running statistics move between forward and backward, which checkpoint would take for a mistake if given them.
+        moving = tuple(value for value in given if value.requires_grad)
+
+        def run(*differentiable: torch.Tensor) -> Tensors:
+            source = iter(differentiable)
+            again = tuple(next(source) if value.requires_grad else value for value in given)
             first = next(passes, None)
             if first is not None:
                 return cast(Tensors, code.module(first, *again))
@@ -89,7 +94,7 @@ class Block(nn.Module):
                 return cast(Tensors, code.module(mode.again(), *again))
 
         # Nothing a block does reads the global random state: dropout is keyed.
-        return cast(Tensors, checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False))
+        return cast(Tensors, checkpoint(run, *moving, use_reentrant=False, preserve_rng_state=False))
 
 
 class Stage(nn.Module):

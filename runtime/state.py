@@ -68,9 +68,11 @@ class State:
                 f"the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}; "
                 "give the state of the same model, by its own parameter names"
             )
-        held = [*(s.own_parameters() for s in self._stages.values()), *(s.own_buffers() for s in self._stages.values())]
+        held: list[Mapping[str, torch.Tensor]] = [self._rest]
+        for stage in self._stages.values():
+            held += [stage.own_parameters(), stage.own_buffers()]
         with torch.no_grad():
-            for tensors in (self._rest, *held):
+            for tensors in held:
                 for name, tensor in tensors.items():
                     source = self._find(state, name)
                     if source is not None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,7 @@ class Trained:
     def __init__(self, names: range, *, trained: bool, sharded: bool = False) -> None:
         self.model = Layers({f"layer{i}": torch.nn.Linear(4, 4) for i in names})
         for i, layer in zip(names, self.model.values(), strict=True):
+            assert isinstance(layer, torch.nn.Linear)
             torch.manual_seed(100 + i if trained else 7)
             torch.nn.init.normal_(layer.weight)
             torch.nn.init.zeros_(layer.bias)
@@ -49,7 +51,7 @@ class Trained:
 
     def state_dict(self) -> State:
         model, optimizer = get_state_dict(self.model, self.optimizer, options=OPTIONS)
-        return {"model": model, "optimizer": optimizer}
+        return cast(State, {"model": model, "optimizer": optimizer})
 
     def load_state_dict(self, state: State) -> None:
         set_state_dict(
@@ -108,7 +110,7 @@ def killed_while_writing(world: World, folder: Path) -> None:
             real(handle)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        os.fsync = last_words
+        setattr(os, "fsync", last_words)  # noqa: B010 - as the checkpoint writer will find it
     checkpoints.save(trained, Progress(step=2, position=2))
 
 

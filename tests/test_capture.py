@@ -218,5 +218,5 @@ def test_a_traced_model_gives_eager_loss_gradients_and_buffers_at_any_rows(facto
         assert torch.equal(found, expected)
         for (name, ours), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
             assert (ours.grad is None and theirs.grad is None) or torch.equal(ours.grad, theirs.grad), name  # type: ignore[arg-type]
-        for ours, theirs in zip(model.buffers(), reference.buffers(), strict=True):
-            assert torch.equal(ours, theirs)
+        for kept, expected_buffer in zip(model.buffers(), reference.buffers(), strict=True):
+            assert torch.equal(kept, expected_buffer)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from placer.errors import ExecutionError, StalePlanError, UsageError
 from placer.runtime.checkpoint import Checkpoints, Progress, State, latest
@@ -36,7 +37,7 @@ class Numbers:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield World(rank=0, size=1, device=torch.device("cpu"))
     dist.destroy_process_group()
 

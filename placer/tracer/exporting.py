@@ -129,13 +129,13 @@ def _training(wrapper: Training) -> Iterator[None]:
     try:
         wrapper.train()
         for config in configs.values():
-            config.use_cache = False  # type: ignore[attr-defined]
+            setattr(config, "use_cache", False)  # noqa: B010 - its type is the model's own
         yield
     finally:
         for module, mode in modes.items():
             module.training = mode
         for config in configs.values():
-            config.use_cache = True  # type: ignore[attr-defined]
+            setattr(config, "use_cache", True)  # noqa: B010 - its type is the model's own
 
 
 def _caches(config: object) -> bool:

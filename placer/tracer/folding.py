@@ -275,7 +275,8 @@ class _Grower:
             with self._graph.inserting_before(first):
                 self._attributes[name] = self._graph.create_node("get_attr", name)
             self._state[name] = self._whole[name]
-        return self._attributes[name]
+        found: fx.Node = self._attributes[name]
+        return found
 
     def _place(self, node: fx.Node, copy: int) -> None:
         """Give a copied node the module of its own layer."""
