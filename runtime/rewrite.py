@@ -121,8 +121,9 @@ def batch_norm(
     """Batch norm over the rows at hand; running statistics are written once per pass and used in evaluation."""
     if not training or (not mode.training and mean is not None):
         return torch.nn.functional.batch_norm(values, mean, variance, weight, bias, False, momentum, epsilon)
-    if not mode.updating:
-        mean = variance = None
+    if not mode.updating and mean is not None and variance is not None:
+        # Copies, not None: recompute must keep as many tensors for backward as the first pass did.
+        mean, variance = mean.clone(), variance.clone()
     return torch.nn.functional.batch_norm(values, mean, variance, weight, bias, True, momentum, epsilon)
 
 
