@@ -57,7 +57,8 @@ def test_a_message_that_was_not_sent_is_named(program: Program) -> None:
     done = list(communications(program))
     missing = next(index for index, entry in enumerate(done) if entry.kind == "send")
     found = compare(program, done[:missing] + done[missing + 1 :])
-    assert found[0].startswith(f"rank 0, communication {missing}: the program says send of 4096 bytes to rank 1")
+    size = done[missing].bytes
+    assert found[0].startswith(f"rank 0, communication {missing}: the program says send of {size} bytes to rank 1")
     assert found[-1].endswith("the rank did nothing")
 
 
