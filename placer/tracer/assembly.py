@@ -73,10 +73,15 @@ def _inputs(plain: Plain, samples: Samples) -> tuple[Input, ...]:
 
 
 class _Builder:
-    """Makes blocks; equal classes are kept once."""
+    """Makes blocks; equal classes are kept once, under the dim names that the first of them was given.
+
+    Names take no part in what makes classes equal: the first layer may read a tensor whose dims are known, the next
+    one's input may come from an op that tells no names.
+    """
 
     def __init__(self, plain: Plain, known: References, samples: Samples, prologue: tuple[fx.Node, ...]):
-        self.classes: dict[BlockClass, int] = {}
+        self.classes: list[BlockClass] = []
+        self._kinds: dict[BlockClass, int] = {}
         self._plain = plain
         self._known = known
         self._samples = samples
@@ -93,10 +98,22 @@ class _Builder:
         kind = local.block_class()
         return Block(
             name=piece.name,
-            kind=self.classes.setdefault(kind, len(self.classes)),
+            kind=self._kind(kind),
             inputs=tuple(local.inputs),
             parameters=tuple(local.parameters),
         )
+
+    def _kind(self, found: BlockClass) -> int:
+        index = self._kinds.setdefault(_nameless(found), len(self.classes))
+        if index == len(self.classes):
+            self.classes.append(found)
+        return index
+
+
+def _nameless(kind: BlockClass) -> BlockClass:
+    """`kind` without the names of dims."""
+    ops = (replace(op, outputs=tuple(replace(output, dims=()) for output in op.outputs)) for op in kind.ops)
+    return replace(kind, inputs=tuple(replace(entry, dims=()) for entry in kind.inputs), ops=tuple(ops))
 
 
 @dataclass(slots=True)
