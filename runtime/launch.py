@@ -106,10 +106,13 @@ def _died(exit_code: int) -> bool:
 
 
 def _of_ranks(output: str) -> str:
-    """What the ranks wrote, without torchrun's traceback of itself."""
+    """What the ranks wrote, without torchrun's log lines and its traceback of itself.
+
+    A rank may still speak after torchrun says that it ends the others; after it says who failed comes the traceback.
+    """
     lines = output.split("\n")
-    end = next((i for i, line in enumerate(lines) if TORCHRUN_SAYS in line), len(lines))
-    return "\n".join(lines[:end])
+    end = next((i for i, line in enumerate(lines) if TORCHRUN_SAYS in line and "exitcode" in line), len(lines))
+    return "\n".join(line for line in lines[:end] if TORCHRUN_SAYS not in line)
 
 
 def _command(module: Sequence[str], ranks: int) -> list[str]:
