@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from placer.ledger import Seconds
 from placer.timeline import Slice
 
-CAUSES = ("forward", "backward", "recompute", "reduction", "optimizer", "communication")
-
 Interval = tuple[float, float]
 
 
