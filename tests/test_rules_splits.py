@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.split_ranks import Case, checked
+from split_ranks import Case, checked
 
 aten = torch.ops.aten
 Builder = Callable[["Sizes"], Case]
