@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torch.nn import functional
 
 from placer.errors import UsageError
 from placer.rules import Argument, Call
@@ -40,7 +41,7 @@ def run_local(
     call = local.call if isinstance(local, LocalOp) else local
     merged = tuple(_merged(one, told) for one, told in zip(args, call.arguments, strict=True))
     told = dict(call.keywords)
-    named = {name: _merged(one, told[name]) for name, one in kwargs.items()}
+    named = {name: _merged(kwargs.get(name), one) for name, one in told.items()}
     if not isinstance(local, LocalOp):
         return function(*merged, **named)
     if local.name not in FORMS:
@@ -57,6 +58,8 @@ def _merged(one: Any, told: Argument) -> Any:
             return told
         if len(one) == len(told):
             return [_merged(part, other) for part, other in zip(one, told, strict=True)]
+        return list(told)
+    if one is None and isinstance(told, tuple):
         return list(told)
     return told if isinstance(told, int | float | bool | str) else one
 
@@ -201,6 +204,48 @@ def _batch_norm(local: LocalOp, function: Function, args: tuple[Any, ...], kwarg
     return made if bias is None else made + bias.view(shape)
 
 
+def _window(local: LocalOp, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis) -> Any:
+    """A sliding window over the rank's rows, with what it reads beyond the edge put there."""
+    fill = float("-inf") if "max_pool" in local.call.target else 0.0
+    before, behind, dim = (local.number(name) for name in ("before", "behind", "dim"))
+    sides = [0] * (2 * (args[0].dim() - 1 - dim)) + [before, behind]
+    x = functional.pad(args[0], sides, value=fill)
+    if _given(args, kwargs, 4, "padding", 0) == "same":
+        x, args, kwargs = _same_elsewhere(local, x, args, kwargs, dim)
+    return function(x, *args[1:], **kwargs)
+
+
+def _same_elsewhere(
+    local: LocalOp, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int
+) -> tuple[torch.Tensor, tuple[Any, ...], dict[str, Any]]:
+    """Padding "same" written out on the other dims, and "valid" instead."""
+    kernel = args[1].shape[2:]
+    apart = _given(args, kwargs, 5, "dilation", 1)
+    listed = [apart] * len(kernel) if isinstance(apart, int) else [*apart] * (len(kernel) // len(apart))
+    sides: list[int] = []
+    for at in reversed(range(len(kernel))):
+        reach = 0 if x.dim() - len(kernel) + at == dim else listed[at] * (kernel[at] - 1)
+        sides += [reach // 2, reach - reach // 2]
+    padded = functional.pad(x, sides)
+    if len(args) > 4:
+        return padded, _with(args, 4, "valid"), kwargs
+    return padded, args, {**kwargs, "padding": "valid"}
+
+
+def _transposed_window(
+    local: LocalOp, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis
+) -> Any:
+    """A transposed convolution of the rank's rows, cropped or filled up to the rank's piece of the result."""
+    bias = args[2] if len(args) > 2 else kwargs.get("bias")
+    plain = {name: one for name, one in kwargs.items() if name != "bias"}
+    made = function(*(_with(args, 2, None) if len(args) > 2 else args), **plain)
+    dim, first, length = (local.number(name) for name in ("dim", "from", "length"))
+    sides = [0] * (2 * (made.dim() - 1 - dim)) + [-first, length - (made.shape[dim] - first)]
+    placed = functional.pad(made, sides)
+    space = args[1].dim() - 2
+    return placed if bias is None else placed + bias.view([-1] + [1] * space)
+
+
 FORMS: dict[str, Callable[[LocalOp, Function, tuple[Any, ...], dict[str, Any], Axis], Any]] = {
     "mean_share": _mean_share,
     "slice": _slice,
@@ -211,5 +256,6 @@ FORMS: dict[str, Callable[[LocalOp, Function, tuple[Any, ...], dict[str, Any], A
     "attention_rows": _attention_rows,
     "attention_heads": _attention_heads,
     "batch_norm": _batch_norm,
+    "window": _window,
+    "transposed_window": _transposed_window,
 }
-

@@ -267,7 +267,91 @@ def group_norm(s: Sizes) -> Case:
     return case(aten.group_norm.default, floats(*shape), groups, floats(channels), floats(channels), 1e-5)
 
 
+def convolution(space: int) -> Builder:
+    functions = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+
+    def build(s: Sizes) -> Case:
+        groups = s.size(1, 1, 2, 4)
+        inner, outer = groups * s.size(1, 2), groups * s.size(1, 2)
+        kernel, stride, padding, dilation = (
+            [s.size(*options) for _ in range(space)] for options in ((1, 2, 3), (1, 2), (0, 1, 2), (1, 2))
+        )
+        sizes = [s.size(5, 7, 8, 12) for _ in range(space)]
+        bias = floats(outer) if s.flag() else None
+        x = floats(s.size(1, 2, 4), inner, *sizes)
+        return case(
+            functions[space - 1], x, floats(outer, inner // groups, *kernel), bias, stride, padding, dilation, groups
+        )
+
+    return build
+
+
+def same_convolution(s: Sizes) -> Case:
+    kernel = [s.size(1, 2, 3, 4), s.size(1, 2, 3)]
+    x = floats(2, 2, s.size(6, 9), s.size(5, 8))
+    return case(
+        aten.conv2d.padding, x, floats(4, 2, *kernel), None, [1, 1], s.pick("same", "valid"), [s.size(1, 2)] * 2
+    )
+
+
+def transposed_convolution(space: int) -> Builder:
+    functions = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+
+    def build(s: Sizes) -> Case:
+        groups = s.size(1, 1, 2)
+        inner, outer = groups * s.size(1, 2), groups * s.size(1, 2)
+        kernel, stride, dilation = (
+            [s.size(*options) for _ in range(space)] for options in ((1, 2, 3), (1, 2, 3), (1, 2))
+        )
+        padding = [s.size(0, 1) if size > 1 else 0 for size in kernel]
+        beyond = [s.size(0, 1) if max(a, b) > 1 else 0 for a, b in zip(stride, dilation, strict=True)]
+        bias = floats(outer) if s.flag() else None
+        x, w = floats(2, inner, *(s.size(4, 5, 8) for _ in range(space))), floats(inner, outer // groups, *kernel)
+        return case(functions[space - 1], x, w, bias, stride, padding, beyond, groups, dilation)
+
+    return build
+
+
+def any_convolution(s: Sizes) -> Case:
+    transposed = s.flag()
+    x, w = floats(2, 4, s.size(6, 8), 5), floats(4, 2 if not transposed else 3, 3, 2)
+    groups = 2 if not transposed else s.size(1, 2)
+    return case(
+        aten.convolution.default, x, w, None, [s.size(1, 2), 1], [1, 0], [1, s.size(1, 2)], transposed, [0, 0], groups
+    )
+
+
+def max_pool(s: Sizes) -> Case:
+    kernel, ceil = [s.size(2, 3), s.size(1, 2)], s.flag()
+    padding, dilation = [s.size(0, 1), 0], [s.size(1, 2), 1]
+    return case(aten.max_pool2d.default, floats(2, s.size(), 12, 7), kernel, [s.size(1, 2), 2], padding, dilation, ceil)
+
+
+def average_pool(s: Sizes) -> Case:
+    kernel = [s.size(2, 3), s.size(1, 2)]
+    return case(aten.avg_pool2d.default, floats(2, 2, 12, 8), kernel, kernel, [s.size(0, 1), 0], s.flag(), s.flag())
+
+
 CASES: dict[str, Builder] = {
+    "conv1d": convolution(1),
+    "conv2d": convolution(2),
+    "conv3d": convolution(3),
+    "conv2d with named padding": same_convolution,
+    "conv_transpose1d": transposed_convolution(1),
+    "conv_transpose2d": transposed_convolution(2),
+    "conv_transpose3d": transposed_convolution(3),
+    "convolution": any_convolution,
+    "max_pool2d": max_pool,
+    "avg_pool2d": average_pool,
+    "avg_pool1d": lambda s: case(aten.avg_pool1d.default, floats(2, 3, 12), [s.size(2, 3)]),
+    "adaptive_avg_pool2d": lambda s: case(
+        aten.adaptive_avg_pool2d.default, floats(2, 3, 12, 8), [s.size(1, 3, 4, 6), s.size(1, 2, 3, 4)]
+    ),
+    "adaptive_max_pool2d": lambda s: case(aten.adaptive_max_pool2d.default, floats(2, 3, 12, 8), [1, 2]),
+    "upsample_nearest2d": lambda s: case(aten.upsample_nearest2d.default, floats(2, 3, 4, 6), [8, s.size(6, 9, 12)]),
+    "upsample_bilinear2d": lambda s: case(aten.upsample_bilinear2d.default, floats(2, 3, 4, 6), [8, 12], False),
+    "pixel_shuffle": lambda s: case(aten.pixel_shuffle.default, floats(2, 8, 4, 6), 2),
+    "pixel_unshuffle": lambda s: case(aten.pixel_unshuffle.default, floats(2, 2, 8, 12), 2),
     "linear": linear,
     "addmm": addmm,
     "mm": lambda s: (lambda m, k, n: case(aten.mm.default, floats(m, k), floats(k, n)))(*s.sizes(3)),

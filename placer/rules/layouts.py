@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import Literal, NamedTuple, TypeAlias
 
-from placer.rules.calls import Call
+from placer.rules.calls import Call, Value
 
 
 class Cut(NamedTuple):
@@ -90,16 +91,16 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 class Inner(NamedTuple):
-    """A collective within an op: `times` * the product of the sizes of `dims` of tensor argument `tensor`, per rank.
+    """A collective within an op, forward or backward, over `times` * the product of `sizes` elements on each rank.
 
-    The sizes are those of the rank's piece; the elements have the width of that argument. In an all-to-all this is what
-    one rank holds, of which it sends (degree - 1) / degree where the load is balanced.
+    sizes: pairs (tensor argument, dim), read from the rank's pieces; none means one element. Elements are as wide as
+    those of the first argument. In an all-to-all they are what a rank holds, of which it sends (degree - 1) / degree
+    where the load is balanced.
     """
 
     collective: Collective
     backward: bool
-    tensor: int
-    dims: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...] = ()
     times: int = 1
     reduce: Literal["sum", "max"] = "sum"
 
@@ -160,6 +161,11 @@ def wanted(halo: Halo, size: int, start: int, end: int) -> Rows:
     if halo.transposed:
         return Rows(low, high)
     return Rows(low, high, max(0, min(last, 0) - first), max(0, last - max(first, size)))
+
+
+def inner_bytes(inner: Inner, pieces: tuple[Value, ...]) -> int:
+    """Bytes that each rank puts into the collective; `pieces` are the tensor arguments of its local op."""
+    return inner.times * prod(pieces[tensor].shape[dim] for tensor, dim in inner.sizes) * pieces[0].item_bytes
 
 
 def conversion(have: Lay, want: Lay) -> Collective | Literal["", "none"]:
