@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from placer.errors import UsageError
 from placer.rules import Argument, Call
-from placer.rules.layouts import LocalOp
+from placer.rules.layouts import LocalOp, piece
 
 aten = torch.ops.aten
 Function = Callable[..., Any]
@@ -31,6 +31,10 @@ class Axis(Protocol):
 
     def all_reduce(self, tensor: torch.Tensor, reduce: str) -> torch.Tensor:
         """The sum or maximum (`"sum"`, `"max"`) of the ranks' tensors, as a new tensor without history."""
+        ...
+
+    def all_to_all(self, tensor: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, list[int]]:
+        """Sends `counts[r]` rows to rank r, in order; the rows received, in the order of ranks, and how many of each."""
         ...
 
 
@@ -246,6 +250,52 @@ def _transposed_window(
     return placed if bias is None else placed + bias.view([-1] + [1] * space)
 
 
+def _experts(local: LocalOp, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis) -> Any:
+    """All rows are here, sorted by expert: those of the rank's experts are computed, the others are zero."""
+    x, weight, offsets = args[:3]
+    start, end = local.number("start"), local.number("end")
+    first = int(offsets[start - 1]) if start else 0
+    last = int(offsets[end - 1])
+    made = function(x[first:last], weight, offsets[start:end] - first, *args[3:], **kwargs)
+    return functional.pad(made, [0, 0, first, x.shape[0] - last])
+
+
+def _experts_apart(
+    local: LocalOp, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis
+) -> Any:
+    """The rank's rows, sorted by expert, go to the ranks of their experts, are sorted there, computed and sent back."""
+    x, weight, offsets = args[:3]
+    counts = torch.diff(offsets, prepend=offsets.new_zeros(1))
+    bounds = [piece(len(counts), axis.degree, rank) for rank in range(axis.degree)]
+    received, _ = axis.all_to_all(counts, [end - start for start, end in bounds])
+    experts = received.view(axis.degree, -1)
+    sent = [int(counts[start:end].sum()) for start, end in bounds]
+    rows = _Exchange.apply(x, sent, axis)  # type: ignore[no-untyped-call]
+    every = torch.arange(experts.shape[1], device=x.device).repeat(axis.degree)
+    order = every.repeat_interleave(experts.flatten()).argsort(stable=True)
+    made = function(rows[order], weight, experts.sum(0).cumsum(0).to(offsets.dtype), *args[3:], **kwargs)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=x.device)
+    return _Exchange.apply(made[back], experts.sum(1).tolist(), axis)  # type: ignore[no-untyped-call]
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, counts: list[int], axis: Axis) -> torch.Tensor:
+        made, ctx.received = axis.all_to_all(x, counts)
+        ctx.axis = axis
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.axis.all_to_all(gradients[0].contiguous(), ctx.received)[0], None, None
+
+
+def _own_numbers(local: LocalOp, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis) -> Any:
+    """Row numbers of the whole, counted from the rank's first row."""
+    return function(args[0], args[1], args[2] - local.number("start"), *args[3:], **kwargs)
+
+
 FORMS: dict[str, Callable[[LocalOp, Function, tuple[Any, ...], dict[str, Any], Axis], Any]] = {
     "mean_share": _mean_share,
     "slice": _slice,
@@ -257,5 +307,8 @@ FORMS: dict[str, Callable[[LocalOp, Function, tuple[Any, ...], dict[str, Any], A
     "attention_heads": _attention_heads,
     "batch_norm": _batch_norm,
     "window": _window,
+    "experts": _experts,
+    "experts_apart": _experts_apart,
+    "own_numbers": _own_numbers,
     "transposed_window": _transposed_window,
 }

@@ -268,6 +268,20 @@ def _nearest(place: Place) -> Call:
     return place.call if told is None else _put(place.call, 1, "output_size", place.call.outputs[0].shape[2:])
 
 
+def _experts(place: Place) -> LocalOp:
+    """Where routing is balanced a rank's experts have 1/degree of the rows."""
+    x, w = place.call.tensor(0), place.call.tensor(1)
+    start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
+    rows = x._replace(shape=(-(-x.shape[0] * (end - start) // place.whole.tensor(1).shape[0]), *x.shape[1:]))
+    call = replace(place.call, arguments=(rows, w, *place.call.arguments[2:]))
+    return LocalOp(name="experts", call=call, numbers=(("start", start), ("end", end)))
+
+
+def _experts_apart(place: Place) -> LocalOp:
+    start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
+    return LocalOp(name="experts_apart", call=place.call, numbers=(("start", start), ("end", end)))
+
+
 # What `Choice.local` says -> the rank's op.
 FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
     "sizes": _sizes,
@@ -281,6 +295,9 @@ FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
     "window": _window,
     "transposed_window": _transposed_window,
     "adaptive": _adaptive,
+    "experts": _experts,
+    "experts_apart": _experts_apart,
+    "own_numbers": _range_of("own_numbers", 2),
     "nearest": _nearest,
     "vocabulary": _range_of("vocabulary", 0),
     "vocabulary_loss": _range_of("vocabulary_loss", 0),

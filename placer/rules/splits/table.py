@@ -12,6 +12,7 @@ from placer.rules.splits import (
     attention,
     convolutions,
     creation,
+    experts,
     gathers,
     losses,
     normalisations,
@@ -103,10 +104,24 @@ _NAMES: dict[SplitRule, str] = {
     losses.cross_entropy: "cross_entropy_loss nll_loss nll_loss_nd",
     losses.elementwise: "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits",
+    experts.grouped_product: "grouped_mm _grouped_mm grouped_mm_fallback",
+    experts.histogram: "histc",
     creation.filled: "zeros ones full empty new_zeros new_ones new_full new_empty",
     creation.arange: "arange",
 }  # fmt: skip
 SPLITS: dict[str, SplitRule] = {name: rule for rule, names in _NAMES.items() for name in names.split()}
+
+# How ops treat rows in an order of the rank's own; others that keep dim 0 apart keep it so (`own_rows`).
+OWN: dict[str, SplitRule] = {
+    "grouped_mm": experts.own_product,
+    "_grouped_mm": experts.own_product,
+    "grouped_mm_fallback": experts.own_product,
+    "sort": experts.own_sort,
+    "histc": experts.own_histogram,
+    "index": experts.own_index,
+    "index_put": experts.own_index_put,
+}
+_KEEPS_OWN = (pointwise, views)
 
 # max, min and the like with a second tensor are elementwise.
 _TWO_SIDED = frozenset({"max", "min"})
@@ -125,16 +140,34 @@ def split_choices(call: Call, degree: int | None = None) -> tuple[Choice, ...]:
     return choices if degree is None else tuple(choice for choice in choices if legal(choice, call, degree))
 
 
+def own_choices(call: Call) -> tuple[Choice, ...]:
+    """Ways to do `call` on rows that are in an order of each rank's own (see `Cut.own`); few ops have any."""
+    short, rule = _short(call), split_rule(call)
+    if rule is None:
+        return ()
+    if short in OWN:
+        found = OWN[short](call)
+    elif rule.__module__ in {family.__name__ for family in _KEEPS_OWN}:
+        found = experts.own_rows(call, rule(call))
+    else:
+        found = ()
+    return tuple(replace(choice, uneven=sizes_agree(call, choice)) for choice in found)
+
+
+def _short(call: Call) -> str:
+    # An op that writes into its argument is cut like the one that does not.
+    namespace, _, name = call.target.rpartition("::")
+    if namespace not in ("aten", "transformers"):
+        return ""
+    return name if name.endswith("__") else name.rstrip("_")
+
+
 def split_rule(call: Call) -> SplitRule | None:
     """The rule of a call, None where there is none."""
     own = SPLITS.get(call.target)
     if own is not None:
         return own
-    namespace, _, name = call.target.rpartition("::")
-    if namespace not in ("aten", "transformers"):
-        return None
-    # An op that writes into its argument is cut like the one that does not.
-    short = name if name.endswith("__") else name.rstrip("_")
+    short = _short(call)
     if short in _TWO_SIDED and len(call.arguments) > 1 and isinstance(call.arguments[1], Value):
         return pointwise.pointwise
     return SPLITS.get(short)
