@@ -59,7 +59,7 @@ def check(case: Case, choice: Choice, degree: int, seed: int = 0) -> None:
         for number, tensor in enumerate(_tensors((case.args, case.kwargs)))
     ]
     states = [state.gradient for state in choice.outputs]
-    given = [_parted(one, lay, degree, generator) for one, lay in zip(gradients, states, strict=True)]
+    given = [parted(one, lay, degree, generator) for one, lay in zip(gradients, states, strict=True)]
     axes = thread_axes(degree)
     runs: list[_Run | None] = [None] * degree
 
@@ -175,11 +175,12 @@ def _parts(
 ) -> list[torch.Tensor]:
     halo = choice.halo[number] if choice.halo else None
     if halo is None:
-        return _parted(tensor.detach(), choice.inputs[number].value, degree, generator)
-    return [tensor.detach().narrow(halo.dim, low, high - low) for low, high in _windows(call, choice, number, degree)]
+        return parted(tensor.detach(), choice.inputs[number].value, degree, generator)
+    return [tensor.detach().narrow(halo.dim, low, high - low) for low, high in windows(call, choice, number, degree)]
 
 
-def _windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple[int, int]]:
+def windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple[int, int]]:
+    """The rows of a windowed argument that each rank reads."""
     halo, lay = choice.halo[number], choice.outputs[0].value
     assert halo is not None and isinstance(lay, Cut)
     size, made = tensors(call)[number].shape[halo.dim], call.outputs[0].shape[lay.dim]
@@ -187,7 +188,8 @@ def _windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple
     return [(one.start, one.end) for one in rows]
 
 
-def _parted(tensor: torch.Tensor, lay: Lay, degree: int, generator: torch.Generator) -> list[torch.Tensor]:
+def parted(tensor: torch.Tensor, lay: Lay, degree: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """What each rank holds of a tensor that lies so; summands are random."""
     if isinstance(lay, Cut):
         bounds = [piece(tensor.shape[lay.dim], degree, rank) for rank in range(degree)]
         return [tensor.narrow(lay.dim, start, end - start) for start, end in bounds]
@@ -215,7 +217,7 @@ def _compare_inputs(call: Call, whole: _Run, runs: list[_Run], choice: Choice, d
         found = [_gradient(run.inputs[number]) for run in runs]
         if halo is not None:
             placed = torch.zeros_like(mine.grad)
-            for (low, high), one in zip(_windows(call, choice, number, degree), found, strict=True):
+            for (low, high), one in zip(windows(call, choice, number, degree), found, strict=True):
                 placed.narrow(halo.dim, low, high - low).add_(one)
             found, state = [placed], State(PARTIAL, PARTIAL)
         _compare(f"gradient of argument {number}", mine.grad, found, state.gradient)

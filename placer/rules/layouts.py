@@ -26,7 +26,7 @@ class Cut(NamedTuple):
     """Each rank has its piece of dim `dim`, in the order of the ranks.
 
     With `own` the pieces are not those of the whole: each rank works on rows of its own in an order of its own (tokens
-    sorted by expert, indices counting from the rank's first row), and there is no conversion from or to it.
+    sorted by expert, indices counting from the rank's first row), and nothing converts from or to it.
     """
 
     dim: int
@@ -34,15 +34,20 @@ class Cut(NamedTuple):
 
 
 class Everywhere(Enum):
-    """The layouts in which every rank holds a tensor of the full shape."""
+    """The layouts in which every rank holds a tensor of the full shape.
+
+    OWN: it belongs to rows in an order of the rank's own (their count per expert), and nothing converts from or to it.
+    """
 
     WHOLE = "whole"
     PARTIAL = "partial"
+    OWN = "own"
 
 
 Lay: TypeAlias = Cut | Everywhere
 WHOLE = Everywhere.WHOLE
 PARTIAL = Everywhere.PARTIAL
+OWN = Everywhere.OWN
 
 
 class State(NamedTuple):
@@ -55,6 +60,7 @@ class State(NamedTuple):
 SAME = State(WHOLE, WHOLE)
 SHARED = State(WHOLE, PARTIAL)
 SUMMED = State(PARTIAL, WHOLE)
+OWNED = State(OWN, OWN)
 
 
 def cut(dim: int, *, own: bool = False) -> State:
@@ -140,6 +146,11 @@ class LocalOp:
         return dict(self.numbers)[name]
 
 
+def is_own(lay: Lay) -> bool:
+    """Whether a layout is of rows in an order of each rank's own."""
+    return lay.own if isinstance(lay, Cut) else lay is OWN
+
+
 def piece(size: int, degree: int, rank: int) -> tuple[int, int]:
     """Start and end of the rank's piece of a dim: size * rank // degree on, so pieces differ by at most one."""
     return size * rank // degree, size * (rank + 1) // degree
@@ -175,7 +186,7 @@ def conversion(have: Lay, want: Lay) -> Collective | Literal["", "none"]:
     """
     if have == want:
         return ""
-    if (isinstance(have, Cut) and have.own) or (isinstance(want, Cut) and want.own):
+    if is_own(have) or is_own(want):
         return "none"
     if isinstance(have, Cut):
         return "all_to_all" if isinstance(want, Cut) else "all_gather" if want is WHOLE else ""

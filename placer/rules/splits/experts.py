@@ -14,12 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placer.rules.calls import Call, Value
-from placer.rules.layouts import PARTIAL, SHARED, SUMMED, WHOLE, Choice, Cut, Inner, State, cut
+from placer.rules.layouts import OWNED, SHARED, SUMMED, Choice, Cut, Inner, State, cut
 from placer.rules.splits.patterns import Pattern, named_dims, numbered, pattern_choices, tensors
 
-OWN = cut(0, own=True)
-# Counts per expert carry no gradient.
-_COUNTS = State(PARTIAL, WHOLE)
+_ROWS = cut(0, own=True)
 
 
 def grouped_product(call: Call) -> tuple[Choice, ...]:
@@ -51,7 +49,7 @@ def own_product(call: Call) -> tuple[Choice, ...]:
     x, w = call.tensor(0), call.tensor(1)
     if len(x.shape) != 2 or len(w.shape) != 3 or len(tensors(call)) != 3:
         return ()
-    everywhere = Choice(name="own rows", inputs=(OWN, SHARED, _COUNTS), outputs=(OWN,))
+    everywhere = Choice(name="own rows", inputs=(_ROWS, SHARED, OWNED), outputs=(_ROWS,))
     rows, k, n = (0, 0), (1, 1), (1, 2)
     sent = tuple(
         Inner(collective="all_to_all", backward=backward, sizes=(rows, width))
@@ -61,7 +59,7 @@ def own_product(call: Call) -> tuple[Choice, ...]:
     apart = replace(
         everywhere,
         name="own rows, experts apart",
-        inputs=(OWN, cut(0), _COUNTS),
+        inputs=(_ROWS, cut(0), OWNED),
         local="experts_apart",
         inner=sent,
     )
@@ -72,7 +70,7 @@ def own_sort(call: Call) -> tuple[Choice, ...]:
     """`sort(x)` of one dim: each rank sorts its piece."""
     if len(call.tensor(0).shape) != 1:
         return ()
-    return (Choice(name="own order", inputs=(cut(0),), outputs=(OWN,) * len(call.outputs)),)
+    return (Choice(name="own order", inputs=(cut(0),), outputs=(_ROWS,) * len(call.outputs)),)
 
 
 def own_histogram(call: Call) -> tuple[Choice, ...]:
@@ -80,7 +78,7 @@ def own_histogram(call: Call) -> tuple[Choice, ...]:
     bounded = len(call.arguments) == 4 and call.arguments[2] != call.arguments[3]
     if len(call.tensor(0).shape) != 1 or not bounded:
         return ()
-    return (Choice(name="own rows", inputs=(OWN,), outputs=(_COUNTS,)),)
+    return (Choice(name="own rows", inputs=(_ROWS,), outputs=(OWNED,)),)
 
 
 def own_index(call: Call) -> tuple[Choice, ...]:
@@ -94,8 +92,8 @@ def own_index(call: Call) -> tuple[Choice, ...]:
     ):
         return ()
     return (
-        Choice(name="to own order", inputs=(cut(0), OWN), outputs=(OWN,)),
-        Choice(name="from own order", inputs=(OWN, OWN), outputs=(cut(0),)),
+        Choice(name="to own order", inputs=(cut(0), _ROWS), outputs=(_ROWS,)),
+        Choice(name="from own order", inputs=(_ROWS, _ROWS), outputs=(cut(0),)),
     )
 
 
@@ -104,13 +102,17 @@ def own_index_put(call: Call) -> tuple[Choice, ...]:
     values = call.argument(2, "values")
     if len(tensors(call)) != 3 or not isinstance(values, Value) or values.requires_grad or len(values.shape) != 1:
         return ()
-    return (Choice(name="own order", inputs=(OWN, OWN, cut(0)), outputs=(OWN,), local="own_numbers"),)
+    return (Choice(name="own order", inputs=(_ROWS, _ROWS, cut(0)), outputs=(_ROWS,), local="own_numbers"),)
 
 
 def own_rows(call: Call, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """The choices that cut dim 0 of whatever they cut, on own rows instead."""
-    del call
-    return tuple(_owned(choice) for choice in choices if _first_dim(choice))
+    """The choices that cut dim 0 of whatever they cut, on own rows instead; an op of one tensor on an own one."""
+    alone = Choice(name="own", inputs=(OWNED,), outputs=(OWNED,))
+    kept = (alone,) if len(tensors(call)) == 1 and len(call.outputs) == 1 else ()
+    if call.target == "aten::type_as":
+        # Counts take the type of the rows that were counted.
+        kept = (replace(alone, inputs=(OWNED, _ROWS)),)
+    return (*(_owned(choice) for choice in choices if _first_dim(choice)), *kept)
 
 
 def _first_dim(choice: Choice) -> bool:
@@ -122,7 +124,7 @@ def _first_dim(choice: Choice) -> bool:
 
 def _owned(choice: Choice) -> Choice:
     def owned(state: State) -> State:
-        return OWN if isinstance(state.value, Cut) else state
+        return _ROWS if isinstance(state.value, Cut) else state
 
     return replace(
         choice,

@@ -121,7 +121,17 @@ OWN: dict[str, SplitRule] = {
     "index": experts.own_index,
     "index_put": experts.own_index_put,
 }
-_KEEPS_OWN = (pointwise, views)
+_KEEPS_OWN = {
+    pointwise.pointwise,
+    pointwise.linear,
+    pointwise.cast,
+    pointwise.addition,
+    pointwise.product,
+    pointwise.quotient,
+    views.reshape,
+    views.split,
+    reductions.scan,
+}
 
 # max, min and the like with a second tensor are elementwise.
 _TWO_SIDED = frozenset({"max", "min"})
@@ -147,7 +157,7 @@ def own_choices(call: Call) -> tuple[Choice, ...]:
         return ()
     if short in OWN:
         found = OWN[short](call)
-    elif rule.__module__ in {family.__name__ for family in _KEEPS_OWN}:
+    elif rule in _KEEPS_OWN:
         found = experts.own_rows(call, rule(call))
     else:
         found = ()
