@@ -332,7 +332,50 @@ def average_pool(s: Sizes) -> Case:
     return case(aten.avg_pool2d.default, floats(2, 2, 12, 8), kernel, kernel, [s.size(0, 1), 0], s.flag(), s.flag())
 
 
+def factors(shape: torch.Size, probability: float) -> torch.Tensor:
+    """The factors of a dropout that depends on nothing but the place in the whole tensor."""
+    places = torch.arange(shape.numel())
+    keep = (places * 7919 % 97).double() / 97 >= probability
+    return (keep / (1 - probability)).view(shape)
+
+
+def keyed_dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    return input * factors(input.shape, p)
+
+
+def keyed_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+) -> torch.Tensor:
+    key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:]).tril().bool(), float("-inf"))
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    return (scores.softmax(-1) * factors(scores.shape, dropout_p)) @ value
+
+
+def dropout(s: Sizes) -> Case:
+    return Case(function=keyed_dropout, args=(floats(*s.sizes(3)), 0.3, True), target="aten::dropout")
+
+
+def attention_with_dropout(s: Sizes) -> Case:
+    kv, query = s.size(1, 2, 4), s.size(2, 4, 6)
+    q, k, v = (floats(s.size(2), heads, query, 3) for heads in (2 * kv, kv, kv))
+    causal = s.flag()
+    mask = None if causal else torch.randn(s.size(1, 2), 1, query, query, dtype=torch.float64)
+    args = (q, k, v, mask, 0.3, causal)
+    return Case(function=keyed_attention, args=args, target="aten::scaled_dot_product_attention")
+
+
 CASES: dict[str, Builder] = {
+    "dropout": dropout,
+    "attention with dropout": attention_with_dropout,
     "conv1d": convolution(1),
     "conv2d": convolution(2),
     "conv3d": convolution(3),
