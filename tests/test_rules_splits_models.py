@@ -8,6 +8,10 @@ import pytest
 import torch
 
 from examples.models import MODELS, example_batch
+from placer.graph import Graph
+from placer.rules import Call, block_choices, call_of, rule_for, tensor_inputs, unsplit
+from placer.rules.layouts import PARTIAL, Choice, Cut, LocalOp, State
+from placer.rules.splits import legal, localise, tensors
 from placer.tracer import random_batch, trace
 from placer.tracer.execution import Traced
 from split_models import CutRun
@@ -39,7 +43,10 @@ def step(found: Traced, results: tuple[torch.Tensor, ...]) -> tuple[list[torch.T
     return [one.detach() for one in results], gradients(found.module)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"llama3_70b"}))
+ALL = sorted(set(MODELS) - {"llama3_70b"})
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_model_whose_every_op_is_cut_at_random_does_the_same_step(name: str) -> None:
     found = traced(name)
     batch = random_batch(found.graph, 4, seed=0)
@@ -57,6 +64,55 @@ def test_a_model_whose_every_op_is_cut_at_random_does_the_same_step(name: str) -
         assert grads.keys() == cut_grads.keys()
         for key, one in grads.items():
             assert torch.allclose(one, cut_grads[key], rtol=1e-5, atol=1e-6), key
+
+
+# What can only be done whole: numbers without dims.
+WHOLE = {"aten.new_ones.default", "aten.scalar_tensor.default", "aten.add_.Tensor"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_op_may_be_cut_but_a_few_numbers_without_dims(name: str) -> None:
+    graph = traced(name).graph
+    left = unsplit(graph)
+    print(name, [(one.target, one.count) for one in left])
+    assert {one.target for one in left} <= WHOLE
+    assert all(one.share == 0 for one in left)
+    for kind in graph.classes:
+        for op, choices in zip(kind.ops, block_choices(kind), strict=True):
+            if op.target in WHOLE and all(one.name in ("whole", "deferred") for one in choices):
+                assert all(not output.shape for output in op.outputs)
+            elif op.forward_flops.at(graph.rows):
+                cuts = [one for one in choices if any(isinstance(s.value, Cut) for s in one.inputs)]
+                assert len(cuts) >= 2, f"{op.target} {op.arguments}"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3_8b", "mixtral_8x7b", "resnet50"])
+def test_the_graph_alone_tells_what_each_rank_runs_at_any_number_of_rows(name: str) -> None:
+    graph = Graph.from_json(traced(name).graph.to_json())
+    for kind in graph.classes:
+        for op, choices in zip(kind.ops, block_choices(kind), strict=True):
+            for rows in (2, 6):
+                call = call_of(kind, op, rows)
+                assert len(tensor_inputs(op)) == len(tensors(call))
+                for choice in choices:
+                    if legal(choice, call, 2):
+                        _halves_add_up(call, choice)
+
+
+def _halves_add_up(call: Call, choice: Choice) -> None:
+    """Where nothing is padded or done twice the two ranks' products have the FLOPs of the whole."""
+    rule = rule_for(call.target)
+    if rule is None or choice.halo or all(state.value is not PARTIAL and not _cut(state) for state in choice.outputs):
+        return
+    halves = []
+    for rank in range(2):
+        local = localise(call, choice, 2, rank)
+        halves.append(rule(local.call if isinstance(local, LocalOp) else local).forward_flops)
+    assert sum(halves) == rule(call).forward_flops, f"{call.target} {choice.name}"
+
+
+def _cut(state: State) -> bool:
+    return isinstance(state.value, Cut)
 
 
 @pytest.mark.parametrize("name", ["mixtral_8x7b", "qwen3_30b_a3b"])
