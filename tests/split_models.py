@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import fx
@@ -20,6 +22,7 @@ from placer.rules.splits import legal, localise, own_choices, split_choices
 from placer.runtime.local_ops import run_local
 from split_ranks import Case, parted, thread_axes, windows
 
+T = TypeVar("T")
 
 # How far summands are from equal shares: far above the tolerance, yet small, since some models sum in float32.
 NOISE = 1e-2
@@ -73,12 +76,17 @@ class CutRun:
         raise AssertionError("the graph has no output")
 
     def _call(self, node: fx.Node, known: dict[fx.Node, object]) -> object:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: known[argument])  # type: ignore[misc]
-        leaves, _ = _pytree.tree_flatten((args, dict(kwargs)), is_leaf=lambda one: isinstance(one, Own))
+        def read(one: object) -> object:
+            return known[one] if isinstance(one, fx.Node) else one
+
+        args: tuple[object, ...] = _mapped(node.args, read)
+        kwargs: dict[str, object] = _mapped(dict(node.kwargs), read)
+        leaves = _pytree.tree_leaves((args, kwargs), is_leaf=lambda one: isinstance(one, Own))
         values = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor | Own)]
         if not isinstance(node.target, torch._ops.OpOverload) or not values or node.meta.get("size"):
-            return node.target(*args, **kwargs)  # type: ignore[operator]
-        return self._cut(node.target, args, dict(kwargs), values)
+            assert callable(node.target)
+            return node.target(*args, **kwargs)
+        return self._cut(node.target, args, kwargs, values)
 
     def _cut(
         self,
@@ -161,11 +169,13 @@ def _stand_in(value: torch.Tensor | Own) -> torch.Tensor:
     return torch.zeros(value.shape, dtype=value.parts[0].dtype, requires_grad=value.parts[0].requires_grad)
 
 
-def _filled(tree, values):  # type: ignore[no-untyped-def]
-    def leaf(one: object) -> object:
-        return next(values) if isinstance(one, torch.Tensor | Own) else one
+def _filled(tree: T, values: Iterator[torch.Tensor]) -> T:
+    return _mapped(tree, lambda one: next(values) if isinstance(one, torch.Tensor | Own) else one)
 
-    return _pytree.tree_map(leaf, tree, is_leaf=lambda one: isinstance(one, Own))
+
+def _mapped(tree: T, change: Callable[[object], object]) -> T:
+    made: T = _pytree.tree_map(change, tree, is_leaf=lambda one: isinstance(one, Own | fx.Node))
+    return made
 
 
 def _several(function: torch._ops.OpOverload) -> bool:

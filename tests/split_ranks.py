@@ -130,7 +130,7 @@ class ThreadAxis:
 
     def all_to_all(self, tensor: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, list[int]]:
         """The rows that every rank sent here."""
-        received = [given[self.rank] for given in self._everyone(list(tensor.split(counts)))]
+        received = [given[self.rank] for given in self._everyone(list(torch.split(tensor, counts)))]
         return torch.cat(received), [len(rows) for rows in received]
 
     def _everyone(self, given: list[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -54,7 +54,7 @@ def test_a_model_whose_every_op_is_cut_at_random_does_the_same_step(name: str) -
     state = {key: value.clone() for key, value in found.module.state_dict().items()}
     values, grads = step(found, found.module(*inputs))
     grads = {key: one.clone() for key, one in grads.items()}
-    for degree, seed in ((2, 0), (2, 1), (4, 2)):
+    for degree, seed in ((2, 0), (4, 1)):
         found.module.load_state_dict(state)
         run = CutRun(found.module, degree, seed)
         cut_values, cut_grads = step(found, run.run(inputs))
