@@ -47,6 +47,11 @@ class Runs:
             found = self._known[first, last] = self._numbers.setdefault(shape, len(self._numbers))
         return found
 
+    def alike(self, sizes: range) -> bool:
+        """Whether all runs of one of these numbers of blocks are alike that hold neither the first nor the last."""
+        inner = range(1, len(self._kinds) - 1)
+        return all(len({self.number(i, i + n) for i in inner[: max(0, len(inner) - n + 1)]}) <= 1 for n in sizes)
+
     def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block by itself, without the prologue."""
         kind, chip = self._kinds[block], self.problem.cluster.devices[device]

@@ -4,8 +4,8 @@ In: a Problem. Out: the plan of the smallest estimate in the space of `space.py`
 
 Every outline (all choices but cuts and recompute) has two lower bounds that hold for every cut: a quick one (`coarse`)
 and a nearer one (`narrow`), which is made when its turn comes. Outlines are solved exactly, the smallest bound first:
-by `chain` where a position has one stage, by `loop` where it has several, below the best value known, which even cuts
-give first.
+by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
+below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
 """
@@ -29,6 +29,7 @@ from placer.strategies.narrow import Narrow
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
 from placer.strategies.space import Outline, plan_of
+from placer.strategies.turns import best_turns
 
 # Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
 PATIENCE = 4_000
@@ -127,12 +128,23 @@ def _solve(search: _Search, bound: float, outline: Outline) -> None:
         found = best_chain(stages=stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=floors, ceiling=inner)
         _offer(search, pricing, found)
         return
+    if _alike(pricing):
+        _offer(search, pricing, best_turns(pricing.loop(), ceiling=search.ceiling - pricing.fixed))
+        return
     patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
     result = best_loop(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
     search.placed += result.placed
     _offer(search, pricing, result.partition)
     if not result.complete:
         search.open.append(bound)
+
+
+def _alike(pricing: Pricing) -> bool:
+    """Whether the inner stages of an outline differ in their lengths only."""
+    problem, lengths = pricing.problem, pricing.outline.lengths(len(pricing.problem.graph.blocks))
+    inner = range(1, len(problem.graph.blocks) - 1)
+    grouped = any(pricing.loop().grouped[block] for block in inner)
+    return not (problem.pins.stage_of or grouped) and pricing.runs.alike(lengths)
 
 
 def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> None:
