@@ -121,8 +121,8 @@ def _solve(search: _Search, bound: float, outline: Outline) -> None:
     pricing = Pricing(search.bounds, _places(search, outline), outline)
     if pricing.floors.reached[0] > 0:
         return
-    _offer(search, pricing, even_partition(pricing))
     if outline.virtual == 1:
+        _offer(search, pricing, even_partition(pricing))
         floors, inner = pricing.floors, search.ceiling - pricing.fixed
         stages = outline.stages
         found = best_chain(stages=stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=floors, ceiling=inner)
@@ -131,6 +131,7 @@ def _solve(search: _Search, bound: float, outline: Outline) -> None:
     if _alike(pricing):
         _offer(search, pricing, best_turns(pricing.loop(), ceiling=search.ceiling - pricing.fixed))
         return
+    _offer(search, pricing, even_partition(pricing))
     patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
     result = best_loop(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
     search.placed += result.placed
