@@ -21,6 +21,7 @@ topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yam
 schedule plans
 fingerprint
 rules
+splitting
 tiles attention spans fusion compute profiles gathers updates collectives channels passes memory steptime
 program
 costs

@@ -16,7 +16,7 @@ an op of a captured Graph.
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
-from placer.rules.captured import call_of, op_choices
+from placer.rules.captured import call_of, op_choices, tensor_arguments
 from placer.rules.table import kind_of, register, rule_for, unregister
 
 __all__ = [
@@ -32,5 +32,6 @@ __all__ = [
     "op_choices",
     "register",
     "rule_for",
+    "tensor_arguments",
     "unregister",
 ]

@@ -8,7 +8,7 @@ earlier, and a rank's own op can be made from the Graph alone.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import inf, nan
 
@@ -38,6 +38,22 @@ def call_of(kind: BlockClass, op: Op, rows: int) -> Call:
 def op_choices(kind: BlockClass, op: Op) -> tuple[Choice, ...]:
     """Every way to do an op of a block class along one axis, whatever the rows; `legal` says what a degree allows."""
     return split_choices(call_of(kind, op, MARKED_ROWS))
+
+
+def tensor_arguments(op: Op) -> tuple[str, ...]:
+    """The reference of each tensor argument, in the order of a choice's states (`cat([t0, t0])` has one twice)."""
+    trees = (tree for part in _parsed(op.arguments) for tree in part)
+    names = (node.id for tree in trees for node in _in_order(tree[1] if isinstance(tree, tuple) else tree))
+    return tuple(op.inputs[int(name[1:])] for name in names if name[0] == "t" and name[1:].isdigit())
+
+
+def _in_order(tree: ast.expr) -> Iterator[ast.Name]:
+    """The names in an argument, as they are read."""
+    if isinstance(tree, ast.Name):
+        yield tree
+    elif isinstance(tree, ast.List):
+        for part in tree.elts:
+            yield from _in_order(part)
 
 
 def _value(kind: BlockClass, reference: str, rows: int) -> Value:
