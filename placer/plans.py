@@ -54,7 +54,8 @@ class Stage:
     """Blocks `first` to `last` (exclusive) on `devices`; replica i takes its `shares[i]` of the rows.
 
     A replica is one device, or with a layout the next `degree` devices, over which the plan's `layouts[layout]` cuts
-    the ops. sharding: `none` replicates the state and all-reduces gradients (DDP); `gradients` shards gradients and optimizer
+    the ops.
+    sharding: `none` replicates the state and all-reduces gradients (DDP); `gradients` shards gradients and optimizer
     state, `parameters` also the parameters (FSDP2 without and with resharding after forward).
     recompute: run each block's forward again in backward instead of keeping its activations.
     """

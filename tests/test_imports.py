@@ -22,7 +22,7 @@ schedule plans
 fingerprint
 rules
 splitting
-tiles attention spans fusion compute profiles gathers updates collectives channels passes memory steptime
+tiles attention spans fusion compute collectives channels communication profiles gathers updates passes memory steptime
 program
 costs
 legality
