@@ -5,6 +5,7 @@ With k devices, n bytes (of the full buffer), latency a, bandwidth w per device 
     ring all_reduce            c + 2 (k-1) a + 2 (k-1)/k n / w             (Thakur et al. 2005, eq. for ring)
     tree all_reduce            c + 2 log2(k) a + 2 n / w                   (NCCL 2.4 double binary trees)
     ring reduce_scatter        c + (k-1) a + (k-1)/k n / w                 the same for all_gather
+    all_to_all                 c + (k-1) a + (k-1)/k (n/k) / w             n: what all devices hold together
     hierarchical all_reduce    reduce_scatter in the node, all_reduce of n / per_node between nodes, all_gather in it
     flat ring                  one ring through all devices; w the slower of the node's link and the node's way out
 
@@ -13,14 +14,16 @@ The fastest applicable algorithm is taken, as NCCL's tuner does; all of them gro
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import cycle, islice
 from math import ceil, log2
 from typing import Literal
 
 from placer.cluster import Cluster, Link
-from placer.topology import Bottleneck, bottleneck, link_between
+from placer.topology import Bottleneck, bottleneck, link_between_nodes
 
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 def collective_seconds(
@@ -34,6 +37,8 @@ def collective_seconds(
 
 def over_levels(levels: Bottleneck, kind: CollectiveKind, size: float) -> float:
     """Seconds of a collective over the given levels."""
+    if kind == "all_to_all":
+        return _exchange(levels, size)
     if levels.inter is None:
         assert levels.intra is not None
         return _flat(levels.intra, levels.devices, kind, size)
@@ -48,24 +53,35 @@ def message_seconds(cluster: Cluster, source: Collection[int], target: Collectio
     Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic.
     """
     first, second = tuple(source), tuple(target)
-    pairs = [(first[i % len(first)], second[i % len(second)]) for i in range(max(len(first), len(second)))]
-    leaving: dict[int, int] = {}
-    for a, b in pairs:
-        if cluster.node_of[a] != cluster.node_of[b]:
-            leaving[cluster.node_of[a]] = leaving.get(cluster.node_of[a], 0) + 1
-    return max(_one_message(cluster, a, b, leaving.get(cluster.node_of[a], 1), size) for a, b in set(pairs))
+    pairs = zip(*(_in_turn(devices, max(len(first), len(second))) for devices in (first, second)), strict=True)
+    ways = Counter((cluster.node_of[a], cluster.node_of[b], a == b) for a, b in pairs)
+    leaving: Counter[int] = Counter()
+    for (start, end, _), count in ways.items():
+        leaving[start] += count if start != end else 0
+    kinds = {(_way(cluster, start, end), leaving[start]): (start, end) for start, end, same in ways if not same}
+    return max((_one_message(cluster, *ends, senders or 1, size) for (_, senders), ends in kinds.items()), default=0.0)
 
 
-def _one_message(cluster: Cluster, source: int, target: int, senders: int, size: float) -> float:
-    if source == target:
-        return 0.0
-    link = link_between(cluster, source, target)
-    crowd = 1.0
-    nic = cluster.node_list[cluster.node_of[source]].nic
-    if cluster.node_of[source] != cluster.node_of[target]:
-        ports = nic.ports if nic is not None else 1
-        crowd = senders / min(senders, ports)
-    return link.latency_seconds + size * crowd / link.bandwidth
+def _in_turn(devices: tuple[int, ...], count: int) -> Iterator[int]:
+    return islice(cycle(devices), count)
+
+
+def _way(cluster: Cluster, start: int, end: int) -> object:
+    """What tells the way between two nodes from others: their links and nics, and the level that joins them."""
+    first, second = cluster.node_list[start], cluster.node_list[end]
+    if start == end:
+        return first.link, None, -1
+    return first.nic, second.nic, cluster.level_of({start, end})
+
+
+def _one_message(cluster: Cluster, start: int, end: int, senders: int, size: float) -> float:
+    """Seconds of one message between devices of two nodes, `senders` of the first node's devices sending out."""
+    link = link_between_nodes(cluster, start, end)
+    if start == end:
+        return link.latency_seconds + size / link.bandwidth
+    nic = cluster.node_list[start].nic
+    ports = nic.ports if nic is not None else 1
+    return link.latency_seconds + size * (senders / min(senders, ports)) / link.bandwidth
 
 
 def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:
@@ -74,6 +90,16 @@ def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:
         return link.setup_seconds + ring
     tree = ceil(log2(devices)) * link.latency_seconds + size / link.bandwidth
     return link.setup_seconds + 2 * min(ring, tree)
+
+
+def _exchange(levels: Bottleneck, size: float) -> float:
+    """Every device sends each other one its piece: those of its node inside, the others' through the nic at once."""
+    own, seconds = size / levels.devices, 0.0
+    for link, partners in ((levels.intra, levels.per_node - 1), (levels.inter, levels.devices - levels.per_node)):
+        if link is not None and partners > 0:
+            through = link.setup_seconds + partners * link.latency_seconds
+            seconds = max(seconds, through + partners / levels.devices * own / link.bandwidth)
+    return seconds
 
 
 def _across(levels: Bottleneck, intra: Link, inter: Link, kind: CollectiveKind, size: float) -> float:

@@ -46,18 +46,25 @@ def link_between(cluster: Cluster, first: int, second: int) -> Link:
     """The effective link of one message from device `first` to device `second` with nothing else on the way."""
     if first == second:
         return SAME_DEVICE
-    a, b = cluster.node_of[first], cluster.node_of[second]
-    if a == b:
-        link = cluster.node_list[a].link
+    return link_between_nodes(cluster, cluster.node_of[first], cluster.node_of[second])
+
+
+def link_between_nodes(cluster: Cluster, start: int, end: int) -> Link:
+    """The effective link of one message from a device of node `start` to another device, of node `end`."""
+    if start == end:
+        link = cluster.node_list[start].link
         return effective(link, link.bandwidth * link.share)
-    return _slowest(cluster, {a, b}, 1, collective=False)
+    return _slowest(cluster, {start, end}, 1, collective=False)
 
 
-def bottleneck(cluster: Cluster, devices: Collection[int], senders: int = 0) -> Bottleneck:
-    """The levels of a collective over `devices`; `senders` devices per node send at once (0: those in `devices`)."""
+def bottleneck(cluster: Cluster, devices: Collection[int], senders: int = 0, groups: int = 1) -> Bottleneck:
+    """The levels of a collective over `devices`; `senders` devices per node send at once (0: those in `devices`).
+
+    groups: so many collectives like this one run at once, each on devices of its own on the same nodes.
+    """
     per_node = Counter(cluster.node_of[d] for d in devices)
     most = max(per_node.values())
-    together = max(senders, most)
+    together = max(senders, most * groups)
     return Bottleneck(
         devices=len(set(devices)),
         nodes=len(per_node),

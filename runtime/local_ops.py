@@ -26,9 +26,16 @@ def run_local(
     named = {name: _merged(kwargs.get(name), told) for name, told in call.keywords}
     if not isinstance(local, LocalOp):
         return function(*merged, **named)
+    return run_form(local, function, merged, named, axis)
+
+
+def run_form(
+    local: LocalOp, function: Function, args: tuple[object, ...], kwargs: dict[str, object], axis: Axis
+) -> torch.Tensor:
+    """The result of a named local op whose arguments are already the rank's. UsageError where there is none."""
     if local.name not in FORMS:
         raise UsageError(f"no rank can run {local.name!r}; local ops are {', '.join(sorted(FORMS))}")
-    return FORMS[local.name](Given(local=local, function=function, args=merged, kwargs=named, axis=axis))
+    return FORMS[local.name](Given(local=local, function=function, args=args, kwargs=kwargs, axis=axis))
 
 
 def _merged(one: object, told: Argument) -> object:

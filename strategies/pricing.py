@@ -56,8 +56,11 @@ class Pricing:
 
     def loop_pieces(self, stage: int, first: int, last: int) -> tuple[LoopPiece, ...] | None:
         """The same for schedules with several stages per position, with what memory needs."""
-        if not stage_allowed(self.pinned, stage, first, last):
+        lengths = self.outline.lengths(len(self.problem.graph.blocks))
+        if last - first < lengths.start or not stage_allowed(self.pinned, stage, first, last):
             return ()
+        if last - first >= lengths.stop:
+            return None
         key = (self._place[stage], self.runs.number(first, last))
         if key not in self._known_loop:
             long = self._too_long(stage, first, last, 0)
@@ -104,7 +107,8 @@ class Pricing:
     @cached_property
     def fixed(self) -> float:
         """Seconds of the step that no cut changes."""
-        return self.costs.fixed(tuple(range(self.outline.positions * self.outline.replicas)))
+        made = self.outline
+        return self.costs.fixed(tuple(range(made.positions * made.replicas * made.degree)))
 
     @cached_property
     def floors(self) -> Floors:
@@ -162,8 +166,9 @@ class Pricing:
         made = self.outline
         position = stage % made.positions
         alone = Stage(
-            first=first, last=last, devices=self.places.devices[position], sharding=made.sharding, recompute=recompute
-        )
+            first=first, last=last, devices=self.places.devices[position], sharding=made.sharding,
+            recompute=recompute, degree=made.degree,
+        )  # fmt: skip
         held = self.costs.memory(
             (alone,), schedule=made.schedule, positions=made.positions, position=position, microbatches=made.count,
             total_stages=made.stages, rows=made.microbatch,

@@ -16,7 +16,7 @@ an op of a captured Graph.
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
-from placer.rules.captured import Unsplit, block_choices, call_of, op_choices, tensor_inputs, unsplit
+from placer.rules.captured import Unsplit, block_choices, call_of, op_choices, tensor_arguments, unsplit
 from placer.rules.table import kind_of, register, rule_for, unregister
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "op_choices",
     "register",
     "rule_for",
-    "tensor_inputs",
+    "tensor_arguments",
     "unregister",
     "unsplit",
 ]
