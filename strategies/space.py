@@ -9,8 +9,8 @@ The space, stated once:
     virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty
-    microbatches of R rows, the last one the rest, each with a row for every replica; in a batch of more than
-        `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
+    microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
+        of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
     recompute: per stage
 """
@@ -130,13 +130,12 @@ def replica_counts(problem: Problem, positions: int) -> tuple[int, ...]:
 
 
 def microbatch_rows(problem: Problem, replicas: int) -> tuple[int, ...]:
-    """Allowed rows of a (full) microbatch over `replicas` replicas, ascending; every replica has a row of each one."""
+    """Allowed rows of a full microbatch over `replicas` replicas, ascending: every replica has a row of each."""
     rows, pinned = problem.rows, problem.pins.microbatches
     if whole_batch(problem):
         return (rows,)
     found = range(replicas, rows + 1) if rows <= MANY_ROWS or pinned else _likely_rows(rows, replicas)
-    counted = (r for r in found if pinned in (None, -(-rows // r)))
-    return tuple(r for r in counted if rows % r == 0 or rows % r >= replicas)
+    return tuple(r for r in found if pinned in (None, -(-rows // r)))
 
 
 def _likely_rows(rows: int, replicas: int) -> tuple[int, ...]:
