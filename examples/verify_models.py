@@ -69,7 +69,7 @@ class Images(nn.Module):
 
 
 class Directions(nn.Module):
-    """Layers between which rows are divided by their length, which has no derivative at zero."""
+    """Layers of what is divided by its length, which has no derivative at zero, added in place to a view."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,9 @@ class Directions(nn.Module):
         """The mean loss of tokens and labels (rows, LENGTH)."""
         x = self.table(tokens)
         for layer in self.layers:
-            x = layer(x / x.square().sum(-1, keepdim=True).sqrt())
+            made = layer(x / x.square().sum(-1, keepdim=True).sqrt())
+            made += x
+            x = made
         return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
@@ -101,7 +103,7 @@ def images() -> Images:
 
 
 def directions() -> Directions:
-    """Without a derivative at zero."""
+    """Without a derivative at zero, writing in place."""
     return Directions()
 
 
