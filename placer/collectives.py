@@ -13,12 +13,14 @@ The fastest applicable algorithm is taken, as NCCL's tuner does; all of them gro
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import cycle, islice
 from math import ceil, log2
 from typing import Literal
 
 from placer.cluster import Cluster, Link
-from placer.topology import Bottleneck, bottleneck, link_between
+from placer.topology import Bottleneck, bottleneck, link_between_nodes
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
@@ -48,24 +50,35 @@ def message_seconds(cluster: Cluster, source: Collection[int], target: Collectio
     Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic.
     """
     first, second = tuple(source), tuple(target)
-    pairs = [(first[i % len(first)], second[i % len(second)]) for i in range(max(len(first), len(second)))]
-    leaving: dict[int, int] = {}
-    for a, b in pairs:
-        if cluster.node_of[a] != cluster.node_of[b]:
-            leaving[cluster.node_of[a]] = leaving.get(cluster.node_of[a], 0) + 1
-    return max(_one_message(cluster, a, b, leaving.get(cluster.node_of[a], 1), size) for a, b in set(pairs))
+    pairs = zip(*(_in_turn(devices, max(len(first), len(second))) for devices in (first, second)), strict=True)
+    ways = Counter((cluster.node_of[a], cluster.node_of[b], a == b) for a, b in pairs)
+    leaving: Counter[int] = Counter()
+    for (start, end, _), count in ways.items():
+        leaving[start] += count if start != end else 0
+    kinds = {(_way(cluster, start, end), leaving[start]): (start, end) for start, end, same in ways if not same}
+    return max((_one_message(cluster, *ends, senders or 1, size) for (_, senders), ends in kinds.items()), default=0.0)
 
 
-def _one_message(cluster: Cluster, source: int, target: int, senders: int, size: float) -> float:
-    if source == target:
-        return 0.0
-    link = link_between(cluster, source, target)
-    crowd = 1.0
-    nic = cluster.node_list[cluster.node_of[source]].nic
-    if cluster.node_of[source] != cluster.node_of[target]:
-        ports = nic.ports if nic is not None else 1
-        crowd = senders / min(senders, ports)
-    return link.latency_seconds + size * crowd / link.bandwidth
+def _in_turn(devices: tuple[int, ...], count: int) -> Iterator[int]:
+    return islice(cycle(devices), count)
+
+
+def _way(cluster: Cluster, start: int, end: int) -> object:
+    """What tells the way between two nodes from others: their links and nics, and the level that joins them."""
+    first, second = cluster.node_list[start], cluster.node_list[end]
+    if start == end:
+        return first.link, None, -1
+    return first.nic, second.nic, cluster.level_of({start, end})
+
+
+def _one_message(cluster: Cluster, start: int, end: int, senders: int, size: float) -> float:
+    """Seconds of one message between devices of two nodes, `senders` of the first node's devices sending out."""
+    link = link_between_nodes(cluster, start, end)
+    if start == end:
+        return link.latency_seconds + size / link.bandwidth
+    nic = cluster.node_list[start].nic
+    ports = nic.ports if nic is not None else 1
+    return link.latency_seconds + size * (senders / min(senders, ports)) / link.bandwidth
 
 
 def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:

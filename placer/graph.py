@@ -105,7 +105,9 @@ class Op:
     the prologue count at the prologue op that made them). `products` are the matrix products it is made of
     (empty for others); `covered` is false where no FLOP rule is known for the op. `fused_saved_bytes` is what an
     `attention` op keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key, value and result
-    where nobody else keeps them, and one float32 per query and head).
+    where nobody else keeps them, and one float32 per query and head). `arguments` is what the op was called with, as
+    Python writes it: `t0` is the tensor of the first entry of `inputs`, `rows` the rows of the batch, None also stands
+    for types and devices ("t0, [rows, 12, -1], dim=1"); `placer.rules.call_of` reads it.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Op:
     module: str = ""
     source: str = ""
     inputs: tuple[str, ...] = ()
+    arguments: str = ""
     outputs: tuple[Tensor, ...] = ()
     forward_flops: Affine = Affine()
     backward_flops: Affine = Affine()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import le
 
 from placer.cluster import Device
 from placer.ledger import MemoryBytes
@@ -97,8 +98,15 @@ def alive(schedule: str, positions: int, stages: int, microbatches: int) -> tupl
         return tuple(((microbatches,),) for _ in range(positions))
     if schedule == "1f1b":
         return tuple(((min(microbatches, positions - p),),) for p in range(positions))
-    lines = actions(schedule, positions, stages, microbatches)
+    lines = actions(schedule, positions, stages, _enough(schedule, positions, microbatches))
     return tuple(_peaks(line, positions, stages) for line in lines)
+
+
+def _enough(schedule: str, positions: int, microbatches: int) -> int:
+    """The fewest microbatches with the same peaks: they repeat once the pipeline is full (a test compares the two)."""
+    if schedule == "zero-bubble":
+        return min(microbatches, positions)
+    return min(microbatches, 2 * positions) if microbatches % positions == 0 else microbatches
 
 
 def _peaks(line: tuple[Action, ...], positions: int, stages: int) -> tuple[tuple[int, ...], ...]:
@@ -110,11 +118,16 @@ def _peaks(line: tuple[Action, ...], positions: int, stages: int) -> tuple[tuple
         counts[action.stage // positions] += (action.kind == "F") - (action.kind == release)
         if action.kind == "F":
             found.add(tuple(counts))
-    return tuple(peak for peak in sorted(found) if not any(_exceeds(other, peak) for other in found))
+    return _largest(found)
 
 
-def _exceeds(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    return first != second and all(a >= b for a, b in zip(first, second, strict=True))
+def _largest(found: set[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Those that no other one exceeds; only a greater one in the order of tuples can."""
+    kept: list[tuple[int, ...]] = []
+    for peak in sorted(found, reverse=True):
+        if not any(all(map(le, peak, other)) for other in kept):
+            kept.append(peak)
+    return tuple(reversed(kept))
 
 
 def _share(size: int, parts: int) -> int:

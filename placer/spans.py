@@ -72,6 +72,21 @@ class Spans:
         """Bytes of a value (`x:input_ids`, `b7.0`) as it crosses blocks."""
         return affine_bytes(self.numerics, self.graph.value(reference))
 
+    def own_inputs(self, block: int) -> Affine:
+        """Bytes of the values that enter this block and no other."""
+        own = (r for r in dict.fromkeys(self.graph.blocks[block].inputs) if r in self._users)
+        return affine_sum(self.value_bytes(r) for r in own if len(self._users[r]) == 1)
+
+    @cached_property
+    def least_sent(self) -> tuple[Affine, Affine]:
+        """Lower bounds of what any stage but the last sends on and gets back: what its last block makes for later."""
+        sent, returned = [], []
+        for block in range(len(self.graph.blocks) - 1):
+            leaving = [r for r in self._made[block] if self._reader[r] > block]
+            sent.append(affine_sum(self.value_bytes(r) for r in leaving))
+            returned.append(affine_sum(self.value_bytes(r) for r in leaving if self.graph.value(r).requires_grad))
+        return _fewest(sent), _fewest(returned)
+
     def _make(self, first: int, last: int) -> Span:
         leaving = self._leaving(first, last)
         kinds = {block.kind for block in self.graph.blocks[first:last]}
@@ -269,3 +284,8 @@ def _most(sizes: Iterable[Affine]) -> Affine:
     for size in sizes:
         fixed, per_row = max(fixed, size.fixed), max(per_row, size.per_row)
     return Affine(fixed, per_row)
+
+
+def _fewest(sizes: list[Affine]) -> Affine:
+    """A lower bound of all the sizes at any number of rows."""
+    return Affine(min((s.fixed for s in sizes), default=0), min((s.per_row for s in sizes), default=0))

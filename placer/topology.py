@@ -46,11 +46,15 @@ def link_between(cluster: Cluster, first: int, second: int) -> Link:
     """The effective link of one message from device `first` to device `second` with nothing else on the way."""
     if first == second:
         return SAME_DEVICE
-    a, b = cluster.node_of[first], cluster.node_of[second]
-    if a == b:
-        link = cluster.node_list[a].link
+    return link_between_nodes(cluster, cluster.node_of[first], cluster.node_of[second])
+
+
+def link_between_nodes(cluster: Cluster, start: int, end: int) -> Link:
+    """The effective link of one message from a device of node `start` to another device, of node `end`."""
+    if start == end:
+        link = cluster.node_list[start].link
         return effective(link, link.bandwidth * link.share)
-    return _slowest(cluster, {a, b}, 1, collective=False)
+    return _slowest(cluster, {start, end}, 1, collective=False)
 
 
 def bottleneck(cluster: Cluster, devices: Collection[int], senders: int = 0) -> Bottleneck:

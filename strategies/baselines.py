@@ -13,7 +13,7 @@ from placer.costs import Costs
 from placer.errors import Infeasible
 from placer.plans import Plan, Sharding, replica_rows
 from placer.search import Problem, Solution
-from placer.strategies.even import even_cuts
+from placer.strategies.even import even_cuts, level_cuts
 from placer.strategies.judging import Judged, judge
 from placer.strategies.space import (
     Outline,
@@ -139,7 +139,8 @@ def _even_plans(problem: Problem, outline: Outline, recompute: bool) -> Iterator
     """Cuts even by count and by cost, where the pinned blocks allow them."""
     pinned = pinned_stage(problem)
     weights = _block_seconds(problem, outline)
-    for cuts in dict.fromkeys((even_cuts([1.0] * len(weights), outline.stages), even_cuts(weights, outline.stages))):
+    cut = level_cuts if outline.virtual > 1 else even_cuts
+    for cuts in dict.fromkeys((cut([1.0] * len(weights), outline.stages), cut(weights, outline.stages))):
         edges = (0, *cuts, len(weights))
         if all(stage_allowed(pinned, s, edges[s], edges[s + 1]) for s in range(outline.stages)):
             yield plan_of(problem, outline, cuts, (recompute,) * outline.stages)

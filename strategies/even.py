@@ -22,13 +22,27 @@ def even_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     return tuple(cuts)
 
 
+def level_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
+    """The same with numbers of blocks that differ by one at most."""
+    sums, (each, more) = [0.0, *accumulate(weights)], divmod(len(weights), stages)
+    cuts = [0]
+    for stage in range(1, stages):
+        wanted = sums[-1] * stage / stages
+        choices = [each + 1] * (more > 0) + [each] * (stages - stage + 1 > more)
+        size = min(choices, key=lambda n: (abs(sums[cuts[-1] + n] - wanted), n))
+        more -= size - each
+        cuts.append(cuts[-1] + size)
+    return tuple(cuts[1:])
+
+
 def even_partition(pricing: Pricing) -> Partition | None:
     """The best partition with even cuts, if one fits."""
     seconds = pricing.floors.peaks[0]
     weights = [a - b for a, b in pairwise(seconds)]
     if not any(weights):
         weights = [1.0] * len(weights)
-    cuts = even_cuts(weights, pricing.outline.stages)
+    cut = level_cuts if pricing.outline.virtual > 1 else even_cuts
+    cuts = cut(weights, pricing.outline.stages)
     found = [made for made in _partitions(pricing, cuts) if made is not None]
     return min(found, key=lambda made: made.value, default=None)
 

@@ -66,11 +66,19 @@ def _layouts(problem: Problem) -> Iterator[tuple[tuple[Stage, ...], ScheduleName
         for replicas in range(1, min(devices // positions, problem.rows) + 1):
             for loops in range(1, DEEPEST_LOOP + 1 if positions > 1 else 2):
                 for sharding in SHARDINGS if replicas > 1 else SHARDINGS[:1]:
-                    for edges in itertools.combinations(range(1, blocks), positions * loops - 1):
+                    for edges in _cuts(blocks, positions * loops, even=loops > 1):
                         for recompute in _recomputes(problem, positions * loops):
                             stages = _stages((0, *edges, blocks), positions, replicas, sharding, recompute)
                             names = ONE_STAGE_SCHEDULES if loops == 1 else ("interleaved",)
                             yield from ((stages, name) for name in names)
+
+
+def _cuts(blocks: int, stages: int, *, even: bool) -> Iterator[tuple[int, ...]]:
+    """Every way to cut; of `even` ones only those whose stages differ by one block at most."""
+    for edges in itertools.combinations(range(1, blocks), stages - 1):
+        sizes = [b - a for a, b in itertools.pairwise((0, *edges, blocks))]
+        if not even or max(sizes) - min(sizes) <= 1:
+            yield edges
 
 
 def _stages(

@@ -11,6 +11,9 @@ on the fastest kind of device used, without messages, gathers, recompute (unless
 
     step >= fill(all) + max(steady(all) / p, steady of the slowest block,
                             ceil(c / p) * steady of a block that occurs c times before the last block)
+
+`Floors.of` takes the number of positions as a number or as a numpy array of numbers, for many outlines at once.
+`narrow` adds to it, for one outline, what its devices and memory enforce.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from placer.memory import stage_memory
+from placer.plans import ScheduleName
 from placer.search import Problem
 from placer.strategies.runs import Runs
 from placer.strategies.space import Outline, recomputes
@@ -42,6 +48,11 @@ class Amount(NamedTuple):
         """Both together."""
         return Amount(*(a + b for a, b in zip(self, other, strict=True)))
 
+    @property
+    def work(self) -> float:
+        """F + B."""
+        return self.forward + self.backward
+
 
 class Floor(NamedTuple):
     """What some blocks add at least."""
@@ -58,18 +69,48 @@ class Amounts:
     rest: tuple[Amount, ...]
 
 
-def floor(outline: Outline, full: Amount, last: Amount) -> Floor:
-    """What blocks add to fill and steady of an outline: seconds of full microbatches, and of the last one."""
-    m, work = outline.count, full.forward + full.backward
-    steady = (m - 2) * work + last.forward + last.backward if m > 1 else 0.0
-    fill = work
-    if outline.virtual > 1:
-        fill = work / outline.virtual
-        steady += (1 - 1 / outline.virtual) * work * (1 + max(0, outline.positions - m))
-    elif outline.schedule == "zero-bubble" and outline.positions > 1:
-        fill = max(full.forward, full.backward - full.weight)
-        steady += full.weight + min(1.0, (m - 1) / (outline.positions - 1)) * full.hide
-    return Floor(SLACK * fill, SLACK * steady)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """What of an outline decides how seconds of blocks become seconds of a step."""
+
+    schedule: ScheduleName
+    virtual: int
+    count: int
+
+    def floor(self, positions: int, full: Amount, last: Amount) -> Floor:
+        """What blocks add to fill and steady: seconds of full microbatches, and of the last one."""
+        fill, base, slope, hidden = self._parts(full, last)
+        waits = max(0, positions - self.count)
+        filling = min(1.0, (self.count - 1) / (positions - 1)) if positions > 1 else 0.0
+        alone = positions == 1 and self.schedule == "zero-bubble"
+        steady = base + slope * waits + hidden * filling + (0.0 if alone else self._weight(full))
+        return Floor(SLACK * (full.work if alone else fill), SLACK * steady)
+
+    def floors(self, positions: NDArray[np.int64], full: Amount, last: Amount) -> tuple[float, NDArray[np.float64]]:
+        """`floor` for many numbers of positions above 1: one fill, and the steady of each."""
+        fill, base, slope, hidden = self._parts(full, last)
+        filling = np.minimum(1.0, (self.count - 1) / (positions - 1))
+        steady = base + slope * np.maximum(0, positions - self.count) + hidden * filling + self._weight(full)
+        return SLACK * fill, SLACK * steady
+
+    def _parts(self, full: Amount, last: Amount) -> tuple[float, float, float, float]:
+        """Fill; steady whatever the positions; what each microbatch short of the positions adds; what may be hidden."""
+        work, m = full.work, self.count
+        base = (m - 2) * work + last.work if m > 1 else 0.0
+        if self.virtual > 1:
+            share = (1 - 1 / self.virtual) * work
+            return work / self.virtual, base + share, share, 0.0
+        if self.schedule == "zero-bubble":
+            return max(full.forward, full.backward - full.weight), base, 0.0, full.hide
+        return work, base, 0.0, 0.0
+
+    def _weight(self, full: Amount) -> float:
+        return full.weight if self.schedule == "zero-bubble" else 0.0
+
+
+def rhythm(outline: Outline) -> Rhythm:
+    """The rhythm of an outline."""
+    return Rhythm(schedule=outline.schedule, virtual=outline.virtual, count=outline.count)
 
 
 class Bounds:
@@ -83,21 +124,34 @@ class Bounds:
 
     def step(self, outline: Outline) -> float:
         """No plan of the outline is estimated faster."""
-        full, last = self._full(outline), self._last(outline)
-        whole = floor(outline, full.rest[0], last.rest[0])
-        slowest = max(range(len(full.each)), key=lambda b: full.each[b].forward + full.each[b].backward)
+        full, last = self.full(outline), self.last(outline)
+        pace, p = rhythm(outline), outline.positions
+        whole = pace.floor(p, full.rest[0], last.rest[0])
+        block, count = self.commonest
+        slowest = max(range(len(full.each)), key=lambda b: full.each[b].work)
         steady = max(
-            whole.steady / outline.positions,
-            floor(outline, full.each[slowest], last.each[slowest]).steady,
-            ceil(self._commonest[1] / outline.positions)
-            * floor(outline, full.each[self._commonest[0]], last.each[self._commonest[0]]).steady,
+            whole.steady / p,
+            pace.floor(p, full.each[slowest], last.each[slowest]).steady,
+            -(-count // p) * pace.floor(p, full.each[block], last.each[block]).steady,
         )
         return whole.fill + steady
 
+    def steps(self, positions: NDArray[np.int64], replicas: int, rows: int, pace: Rhythm) -> NDArray[np.float64]:
+        """`step` for many numbers of positions above 1, with microbatches of `rows` rows over `replicas`."""
+        kinds = self.runs.kinds_used(self.problem.cluster.size)
+        full = self._amounts_at(kinds, rows, replicas)
+        last = self._amounts_at(kinds, self.problem.rows % rows or rows, replicas)
+        fill, steady = pace.floors(positions, full.rest[0], last.rest[0])
+        block, count = self.commonest
+        slowest = max(range(len(full.each)), key=lambda b: full.each[b].work)
+        _, alone = pace.floors(positions, full.each[slowest], last.each[slowest])
+        _, common = pace.floors(positions, full.each[block], last.each[block])
+        return fill + np.maximum(np.maximum(steady / positions, alone), -(-count // positions) * common)
+
     def rest(self, outline: Outline) -> tuple[Floor, ...]:
         """What all blocks from j on add at least."""
-        full, last = self._full(outline), self._last(outline)
-        return tuple(floor(outline, a, b) for a, b in zip(full.rest, last.rest, strict=True))
+        full, last, pace = self.full(outline), self.last(outline), rhythm(outline)
+        return tuple(pace.floor(outline.positions, a, b) for a, b in zip(full.rest, last.rest, strict=True))
 
     def bytes(self, outline: Outline) -> tuple[int, ...]:
         """Bytes that all positions together hold at least for the blocks from j on: state and kept activations."""
@@ -114,23 +168,42 @@ class Bounds:
         """Bytes a position holds at least for a run of which `alive` microbatches are kept; more for a longer run."""
         span = self.runs.costs.spans.of(first, last)
         rows = -(-outline.microbatch // outline.replicas)
-        held = stage_memory(
-            span, self.runs.costs.numerics, self.problem.settings, rows=rows, recompute=False,
-            sharding=outline.sharding, replicas=outline.replicas, accumulates=outline.count > 1,
-        )  # fmt: skip
         kept = {False: span.saved, True: span.inputs}
         least = min(kept[again].at(rows) for again in recomputes(self.problem))
-        return held.parameters + held.gradients + held.optimizer + held.buffers + alive * least
+        return self.state_bytes(outline, first, last) + alive * least
 
-    def _full(self, outline: Outline) -> Amounts:
-        return self._amounts_at(outline, outline.microbatch)
+    def state_bytes(self, outline: Outline, first: int, last: int) -> int:
+        """Bytes of parameters, gradients, optimizer state and buffers a position holds for a run."""
+        held = stage_memory(
+            self.runs.costs.spans.of(first, last), self.runs.costs.numerics, self.problem.settings,
+            rows=-(-outline.microbatch // outline.replicas), recompute=False, sharding=outline.sharding,
+            replicas=outline.replicas, accumulates=outline.count > 1,
+        )  # fmt: skip
+        return held.parameters + held.gradients + held.optimizer + held.buffers
 
-    def _last(self, outline: Outline) -> Amounts:
-        return self._amounts_at(outline, outline.last_rows)
+    def full(self, outline: Outline) -> Amounts:
+        """Seconds of the blocks for a full microbatch."""
+        used = self.runs.kinds_used(outline.positions * outline.replicas)
+        return self._amounts_at(used, outline.microbatch, outline.replicas)
 
-    def _amounts_at(self, outline: Outline, rows: int) -> Amounts:
-        most, fewest = -(-rows // outline.replicas), rows // outline.replicas
-        key = (self.runs.kinds_used(outline.positions * outline.replicas), most, fewest)
+    def last(self, outline: Outline) -> Amounts:
+        """Seconds of the blocks for the last microbatch."""
+        used = self.runs.kinds_used(outline.positions * outline.replicas)
+        return self._amounts_at(used, outline.last_rows, outline.replicas)
+
+    @cached_property
+    def commonest(self) -> tuple[int, int]:
+        """A block of the class that occurs most often, and how often.
+
+        Without the model's last block: it is never recomputed, and so costs less than others of its class.
+        """
+        blocks = self.problem.graph.blocks[:-1] or self.problem.graph.blocks
+        counts = Counter(block.kind for block in blocks)
+        kind, count = max(counts.items(), key=lambda entry: (entry[1], -entry[0]))
+        return next(i for i, block in enumerate(blocks) if block.kind == kind), count
+
+    def _amounts_at(self, kinds: tuple[int, ...], rows: int, replicas: int) -> Amounts:
+        key = (kinds, -(-rows // replicas), rows // replicas)
         found = self._amounts.get(key)
         if found is None:
             found = self._amounts[key] = self._make(*key)
@@ -153,14 +226,3 @@ class Bounds:
         backward = min(seconds.backward for seconds in found) + again * forward
         weight = min(seconds.weight for seconds in (*found, *few))
         return Amount(forward, backward, weight, max(0.0, min(weight, forward, backward - weight)))
-
-    @cached_property
-    def _commonest(self) -> tuple[int, int]:
-        """A block of the class that occurs most often, and how often.
-
-        Without the model's last block: it is never recomputed, and so costs less than others of its class.
-        """
-        blocks = self.problem.graph.blocks[:-1] or self.problem.graph.blocks
-        counts = Counter(block.kind for block in blocks)
-        kind, count = max(counts.items(), key=lambda entry: (entry[1], -entry[0]))
-        return next(i for i, block in enumerate(blocks) if block.kind == kind), count

@@ -56,8 +56,11 @@ class Pricing:
 
     def loop_pieces(self, stage: int, first: int, last: int) -> tuple[LoopPiece, ...] | None:
         """The same for schedules with several stages per position, with what memory needs."""
-        if not stage_allowed(self.pinned, stage, first, last):
+        lengths = self.outline.lengths(len(self.problem.graph.blocks))
+        if last - first < lengths.start or not stage_allowed(self.pinned, stage, first, last):
             return ()
+        if last - first >= lengths.stop:
+            return None
         key = (self._place[stage], self.runs.number(first, last))
         if key not in self._known_loop:
             long = self._too_long(stage, first, last, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 from placer.cluster import Device
 from placer.collectives import message_seconds
@@ -18,6 +19,13 @@ from placer.topology import bottleneck
 
 # Large enough that latency does not count beside it.
 PROBE_BYTES = 10**12
+
+
+class Way(NamedTuple):
+    """Messages between two positions: seconds of an empty one, seconds per byte of each sender."""
+
+    latency: float
+    per_byte: float
 
 
 class Runs:
@@ -38,6 +46,11 @@ class Runs:
             shape = (kinds, self.costs.spans.of(first, last), last == len(self._kinds))
             found = self._known[first, last] = self._numbers.setdefault(shape, len(self._numbers))
         return found
+
+    def alike(self, sizes: range) -> bool:
+        """Whether all runs of one of these numbers of blocks are alike that hold neither the first nor the last."""
+        inner = range(1, len(self._kinds) - 1)
+        return all(len({self.number(i, i + n) for i in inner[: max(0, len(inner) - n + 1)]}) <= 1 for n in sizes)
 
     def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block by itself, without the prologue."""
@@ -91,11 +104,20 @@ class Places:
         )
 
     @cached_property
-    def onward(self) -> tuple[object, ...]:
-        """Per position the seconds of messages to the next one (the last one's go round to the first)."""
+    def onward(self) -> tuple[Way, ...]:
+        """Per position the messages to the next one (the last one's go round to the first)."""
         cluster, count = self.problem.cluster, len(self.devices)
-        pairs = ((d, self.devices[(p + 1) % count]) for p, d in enumerate(self.devices))
-        return tuple(tuple(message_seconds(cluster, *pair, size) for size in (0, PROBE_BYTES)) for pair in pairs)
+        found = []
+        for p, source in enumerate(self.devices):
+            target = self.devices[(p + 1) % count]
+            latency, probe = (message_seconds(cluster, source, target, size) for size in (0, PROBE_BYTES))
+            found.append(Way(latency, (probe - latency) / PROBE_BYTES))
+        return tuple(found)
+
+    @cached_property
+    def distinct(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of one position of each kind that `own` tells apart."""
+        return tuple(dict(zip(self.own, self.devices, strict=True)).values())
 
     def _tied(self, devices: tuple[int, ...]) -> object:
         leading = self.devices[0]

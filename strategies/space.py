@@ -8,7 +8,8 @@ The space, stated once:
         `MANY_DEVICES` devices d is p's full share of them, or divides their number or a node's, or is a power of two.
     virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
         `1f1b` (one microbatch after the other) unless another schedule is pinned
-    cuts: p * v runs of consecutive blocks, none empty
+    cuts: p * v runs of consecutive blocks, none empty; with v > 1 all of the same number of blocks, or one more (the
+        closed step time is that of even turns, and uneven ones only trade memory for a bubble it does not see)
     microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
         of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
@@ -18,7 +19,7 @@ The space, stated once:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import get_args
@@ -50,6 +51,12 @@ class Outline:
         """Number of stages."""
         return self.positions * self.virtual
 
+    def lengths(self, blocks: int) -> range:
+        """Numbers of blocks a stage may have when there are `blocks` of them."""
+        if self.virtual > 1:
+            return range(blocks // self.stages, -(-blocks // self.stages) + 1)
+        return range(1, blocks - self.stages + 2)
+
     @property
     def microbatches(self) -> tuple[int, ...]:
         """Rows of each microbatch, the last may be smaller."""
@@ -65,6 +72,10 @@ class Outline:
     def count(self) -> int:
         """Number of microbatches."""
         return -(-self.rows // self.microbatch)
+
+    def sharded(self, sharding: Sharding) -> Outline:
+        """The same with its state kept another way."""
+        return replace(self, sharding=sharding)
 
     def devices(self, position: int) -> tuple[int, ...]:
         """The devices of a position."""

@@ -2,9 +2,10 @@
 
 In: a Problem. Out: the plan of the smallest estimate in the space of `space.py`, with a proven lower bound.
 
-Every outline (all choices but cuts and recompute) has a lower bound that holds for every cut (`floors`), and is left
-out where its positions cannot hold the model's state. Outlines are solved exactly, the smallest bound first: by `chain`
-where a position has one stage, by `loop` where it has several, below the best value known, which even cuts give first.
+Every outline (all choices but cuts and recompute) has two lower bounds that hold for every cut: a quick one (`coarse`)
+and a nearer one (`narrow`), which is made when its turn comes. Outlines are solved exactly, the smallest bound first:
+by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
+below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
 """
@@ -12,20 +13,23 @@ When the budget, an interrupt or the patience of `loop` ends it earlier, the sma
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from heapq import heapify, heappop
+from heapq import heappop, heappush
 
 from placer.costs import Costs
 from placer.errors import Infeasible
 from placer.search import Problem, Solution
 from placer.strategies.chain import Partition, best_chain
+from placer.strategies.coarse import by_bound
 from placer.strategies.diagnosis import what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
 from placer.strategies.judging import judge
 from placer.strategies.loop import best_loop
+from placer.strategies.narrow import Narrow
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
-from placer.strategies.space import Outline, outlines, plan_of
+from placer.strategies.space import Outline, plan_of
+from placer.strategies.turns import best_turns
 
 # Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
 PATIENCE = 4_000
@@ -43,16 +47,24 @@ class _Found:
 
 @dataclass(slots=True)
 class _Search:
-    """What the search knows: outlines by bound, the best partition, bounds of outlines left open."""
+    """What the search knows: outlines by their second bound, the next by its first, the best partition, bounds left
+    open."""
 
     problem: Problem
     bounds: Bounds
+    narrow: Narrow
     queue: list[tuple[float, Outline]] = field(default_factory=list)
+    next: tuple[float, Outline] | None = None
     best: _Found | None = None
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
     places: dict[tuple[int, int], Places] = field(default_factory=dict)
+
+    @property
+    def least(self) -> float | None:
+        """The smallest bound of what was not solved; None where nothing is left."""
+        return min((entry[0] for entry in (self.next, *self.queue[:1]) if entry is not None), default=None)
 
     @property
     def ceiling(self) -> float:
@@ -68,7 +80,8 @@ class Stages:
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan. After an interrupt, the best so far with the bound proven so far."""
         costs = Costs(problem.graph, problem.cluster, problem.settings)
-        search = _Search(problem=problem, bounds=Bounds(problem, Runs(problem, costs)))
+        bounds = Bounds(problem, Runs(problem, costs))
+        search = _Search(problem=problem, bounds=bounds, narrow=Narrow(bounds))
         try:
             _run(search)
         except KeyboardInterrupt:
@@ -81,21 +94,25 @@ class Stages:
 
 def _run(search: _Search) -> None:
     """Solve outlines until none that is left can be better."""
-    found = ((search.bounds.step(outline), outline) for outline in outlines(search.problem))
-    search.queue = list(found)
-    heapify(search.queue)
-    while search.queue and search.queue[0][0] < search.ceiling:
+    coarse = by_bound(search.bounds)
+    search.next = next(coarse, None)
+    while (least := search.least) is not None and least < search.ceiling:
         if search.problem.budget is not None and search.evaluations >= search.problem.budget:
             return
+        if search.next is not None and search.next[0] <= least:
+            _narrow(search, search.next[1])
+            search.next = next(coarse, None)
+            continue
         bound, outline = search.queue[0]
-        if _holds(search, outline):
-            _solve(search, bound, outline)
+        _solve(search, bound, outline)
         heappop(search.queue)
 
 
-def _holds(search: _Search, outline: Outline) -> bool:
-    """Whether all positions together can hold the model."""
-    return search.bounds.bytes(outline)[0] <= sum(max(0, room) for room in _places(search, outline).capacity)
+def _narrow(search: _Search, outline: Outline) -> None:
+    """Queue an outline by its second bound, unless it holds no plan."""
+    bound = search.narrow.step(outline, _places(search, outline))
+    if bound < search.ceiling:
+        heappush(search.queue, (bound, outline))
 
 
 def _solve(search: _Search, bound: float, outline: Outline) -> None:
@@ -104,19 +121,31 @@ def _solve(search: _Search, bound: float, outline: Outline) -> None:
     pricing = Pricing(search.bounds, _places(search, outline), outline)
     if pricing.floors.reached[0] > 0:
         return
-    _offer(search, pricing, even_partition(pricing))
     if outline.virtual == 1:
+        _offer(search, pricing, even_partition(pricing))
         floors, inner = pricing.floors, search.ceiling - pricing.fixed
         stages = outline.stages
         found = best_chain(stages=stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=floors, ceiling=inner)
         _offer(search, pricing, found)
         return
+    if _alike(pricing):
+        _offer(search, pricing, best_turns(pricing.loop(), ceiling=search.ceiling - pricing.fixed))
+        return
+    _offer(search, pricing, even_partition(pricing))
     patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
     result = best_loop(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
     search.placed += result.placed
     _offer(search, pricing, result.partition)
     if not result.complete:
         search.open.append(bound)
+
+
+def _alike(pricing: Pricing) -> bool:
+    """Whether the inner stages of an outline differ in their lengths only."""
+    problem, lengths = pricing.problem, pricing.outline.lengths(len(pricing.problem.graph.blocks))
+    inner = range(1, len(problem.graph.blocks) - 1)
+    grouped = any(pricing.loop().grouped[block] for block in inner)
+    return not (problem.pins.stage_of or grouped) and pricing.runs.alike(lengths)
 
 
 def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> None:
@@ -130,8 +159,8 @@ def _solution(search: _Search, best: _Found) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
     plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute)
     verdict = judge(plan)
-    left = (*search.open, *(bound for bound, _ in search.queue[:1]))
-    bound = min(verdict.seconds, *left) if left else verdict.seconds
+    left = [*search.open, *([] if search.least is None else [search.least])]
+    bound = min([verdict.seconds, *left])
     return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations)
 
 

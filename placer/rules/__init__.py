@@ -10,9 +10,13 @@ function `Call -> Work`. A custom operator gets one in a few lines:
         return gradients(x_BSH, w_HN, batch=1, m=x_BSH.elements // x_BSH.shape[-1], n=w_HN.shape[1], k=w_HN.shape[0])
 
     register("mylib::scan", scan, kind="matmul")
+
+What an op may do under parallelism is a split rule (`placer.rules.splits`), `Call -> Choices`; `op_choices` asks it of
+an op of a captured Graph.
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
+from placer.rules.captured import call_of, op_choices
 from placer.rules.table import kind_of, register, rule_for, unregister
 
 __all__ = [
@@ -22,8 +26,10 @@ __all__ = [
     "Rule",
     "Value",
     "Work",
+    "call_of",
     "gradients",
     "kind_of",
+    "op_choices",
     "register",
     "rule_for",
     "unregister",

@@ -51,6 +51,7 @@ def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> 
         if isinstance(node.target, torch._ops.OpOverload)
         else target.replace("::", "."),
         kind=kind,
+        arguments=arguments_text(node, samples),
         outputs=tensors(node, samples),
         forward_flops=samples.affine(first.work.forward_flops, second.work.forward_flops),
         backward_flops=samples.affine(first.work.backward_flops, second.work.backward_flops),
@@ -64,6 +65,37 @@ def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> 
         backward_products=_products(first.work.backward, second.work.backward, samples),
         covered=kind != "opaque" or rule_for(target) is not None,
     )
+
+
+def arguments_text(node: fx.Node, samples: Samples) -> str:
+    """What the node was called with, as `Op.arguments` says."""
+    places = {argument: f"t{at}" for at, argument in enumerate(_tensor_inputs(node))}
+
+    def text(argument: object) -> str:
+        if isinstance(argument, fx.Node):
+            return places[argument] if argument in places else _affine_text(argument, samples)
+        if isinstance(argument, (list, tuple)):
+            return f"[{', '.join(text(part) for part in argument)}]"
+        return repr(argument) if isinstance(argument, (bool, int, float, str)) else "None"
+
+    keywords = (f"{name}={text(argument)}" for name, argument in node.kwargs.items())
+    return ", ".join((*(text(argument) for argument in node.args), *keywords))
+
+
+def _tensor_inputs(node: fx.Node) -> list[fx.Node]:
+    """The values a node reads, in the order of `Op.inputs`."""
+    return [argument for argument in node.all_input_nodes if not argument.meta.get("size")]
+
+
+def _affine_text(node: fx.Node, samples: Samples) -> str:
+    first, second = samples.first[node].value, samples.second[node].value
+    if not isinstance(first, int) or not isinstance(second, int):
+        return "None"
+    size = samples.affine(first, second)
+    if not size.per_row:
+        return str(size.fixed)
+    rows = "rows" if size.per_row == 1 else f"{size.per_row}*rows"
+    return f"{rows}+{size.fixed}" if size.fixed else rows
 
 
 def tensors(node: fx.Node, samples: Samples) -> tuple[Tensor, ...]:
@@ -152,7 +184,7 @@ def _numbers(node: fx.Node, facts: Facts) -> _Numbers:
     work = Work() if rule is None else rule(_call(node, facts))
     if _is_alias(node, facts):
         return _Numbers(work=work)
-    inputs = [argument for argument in node.all_input_nodes if not argument.meta.get("size")]
+    inputs = _tensor_inputs(node)
     written = sum(_bytes(result) for result in fact.results)
     read = sum(_bytes(result) for argument in inputs for result in facts[argument].results)
     if kind_of(target_name(node)) == "gather" and inputs:

@@ -1,0 +1,84 @@
+"""From an op of a Graph to the call that rules read, at any number of rows, without torch.
+
+Choices of how to cut an op follow from its call and the rules that are registered when they are asked for; a Graph
+keeps what the op was called with (`Op.arguments`), not the choices, so that a rule added later serves graphs made
+earlier, and a rank's own op can be made from the Graph alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from functools import lru_cache
+from math import inf, nan
+
+from placer.errors import UsageError
+from placer.graph import ITEM_BYTES, BlockClass, Op, Tensor
+from placer.rules.calls import Argument, Call, Value
+from placer.rules.layouts import Choice
+from placer.rules.splits import split_choices
+
+# A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
+MARKED_ROWS = 1_000_003
+
+
+def call_of(kind: BlockClass, op: Op, rows: int) -> Call:
+    """The call of an op of a block class for a batch of `rows` rows."""
+    values = [_value(kind, reference, rows) for reference in op.inputs]
+    arguments, keywords = _parsed(op.arguments)
+    namespace, name = op.target.split(".")[:2]
+    return Call(
+        target=f"{namespace}::{name}",
+        arguments=tuple(_argument(one, values, rows) for one in arguments),
+        keywords=tuple((key, _argument(one, values, rows)) for key, one in keywords),
+        outputs=tuple(_result(out, rows) for out in op.outputs),
+    )
+
+
+def op_choices(kind: BlockClass, op: Op) -> tuple[Choice, ...]:
+    """Every way to do an op of a block class along one axis, whatever the rows; `legal` says what a degree allows."""
+    return split_choices(call_of(kind, op, MARKED_ROWS))
+
+
+def _value(kind: BlockClass, reference: str, rows: int) -> Value:
+    found = kind.tensor(reference)
+    if isinstance(found, Tensor):
+        return _result(found, rows)
+    return Value(found.shape, ITEM_BYTES[found.dtype], found.trainable)
+
+
+def _result(tensor: Tensor, rows: int) -> Value:
+    return Value(tensor.shape_at(rows), ITEM_BYTES[tensor.dtype], tensor.requires_grad)
+
+
+@lru_cache(maxsize=65536)
+def _parsed(text: str) -> tuple[tuple[ast.expr, ...], tuple[tuple[str, ast.expr], ...]]:
+    tree = ast.parse(f"op({text})", mode="eval").body
+    assert isinstance(tree, ast.Call)
+    return tuple(tree.args), tuple((one.arg or "", one.value) for one in tree.keywords)
+
+
+def _argument(tree: ast.expr, values: Sequence[Value], rows: int) -> Argument:
+    match tree:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.List(elts=parts):
+            return tuple(_argument(part, values, rows) for part in parts)
+        case ast.Name(id=name) if name[0] == "t" and name[1:].isdigit():
+            return values[int(name[1:])]
+        case ast.Name(id=name) if name in ("rows", "inf", "nan"):
+            return rows if name == "rows" else inf if name == "inf" else nan
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, rows)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _number(left, rows) + _number(right, rows)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _number(left, rows) * _number(right, rows)
+    raise UsageError(f"a Graph's op has the argument {ast.unparse(tree)!r}, which says nothing; capture it again")
+
+
+def _number(tree: ast.expr, rows: int) -> int | float:
+    found = _argument(tree, (), rows)
+    if isinstance(found, int | float):
+        return found
+    raise UsageError(f"a Graph's op reckons with {ast.unparse(tree)!r}, which is no number; capture it again")

@@ -1,0 +1,178 @@
+"""How tensors lie along one mesh axis, and what an op may do there: the values that split rules are written in.
+
+A tensor lies along an axis as `Cut(dim)` (each rank has its piece), `WHOLE` (each rank has all of it) or `PARTIAL` (the
+sum over the ranks is it). An edge of the graph has a `State`, the layout of the value and that of its gradient:
+
+    (Cut d, Cut d)     the gradient of a piece is the piece of the gradient
+    (WHOLE, PARTIAL)   every rank uses all of it for its part of the result, so each finds a part of the gradient
+    (WHOLE, WHOLE)     every rank does the same with it
+    (PARTIAL, WHOLE)   what is summed receives the gradient of the sum
+
+A `Choice` is one way to do an op along one axis: a state for each tensor argument (in order of appearance, nested lists
+flattened) and for each result. The sizes of pieces follow from `piece`, so a choice holds no sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple, TypeAlias
+
+from placer.rules.calls import Call
+
+
+class Cut(NamedTuple):
+    """Each rank has its piece of dim `dim`, in the order of the ranks.
+
+    With `own` the pieces are not those of the whole: each rank works on rows of its own in an order of its own (tokens
+    sorted by expert, indices counting from the rank's first row), and there is no conversion from or to it.
+    """
+
+    dim: int
+    own: bool = False
+
+
+class Everywhere(Enum):
+    """The layouts in which every rank holds a tensor of the full shape."""
+
+    WHOLE = "whole"
+    PARTIAL = "partial"
+
+
+Lay: TypeAlias = Cut | Everywhere
+WHOLE = Everywhere.WHOLE
+PARTIAL = Everywhere.PARTIAL
+
+
+class State(NamedTuple):
+    """The layout of a value and of its gradient (which says nothing where no gradient flows)."""
+
+    value: Lay
+    gradient: Lay
+
+
+SAME = State(WHOLE, WHOLE)
+SHARED = State(WHOLE, PARTIAL)
+SUMMED = State(PARTIAL, WHOLE)
+
+
+def cut(dim: int, *, own: bool = False) -> State:
+    """Value and gradient cut on `dim`."""
+    return State(Cut(dim, own), Cut(dim, own))
+
+
+class Halo(NamedTuple):
+    """A window slides over dim `dim` of an input: row i of the result reads its rows
+
+        i * stride - padding + dilation * (0 .. kernel - 1)
+
+    `transposed`: row i of the input writes those rows of the result instead.
+    """
+
+    dim: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    transposed: bool = False
+
+
+class Rows(NamedTuple):
+    """Rows start..end of an input, and how many rows of padding the window reads before and behind them."""
+
+    start: int
+    end: int
+    before: int = 0
+    behind: int = 0
+
+
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+class Inner(NamedTuple):
+    """A collective within an op: `times` * the product of the sizes of `dims` of tensor argument `tensor`, per rank.
+
+    The sizes are those of the rank's piece; the elements have the width of that argument. In an all-to-all this is what
+    one rank holds, of which it sends (degree - 1) / degree where the load is balanced.
+    """
+
+    collective: Collective
+    backward: bool
+    tensor: int
+    dims: tuple[int, ...]
+    times: int = 1
+    reduce: Literal["sum", "max"] = "sum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One way to do an op along one axis.
+
+    `local` names what differs in the op that each rank runs ("" nothing, see `localise`). `halo` has an entry per
+    tensor argument where some argument needs rows of its neighbours, else it is empty. `counts` are numbers that the
+    degree must divide besides the cut sizes (groups). `uneven`: the sizes need not divide.
+    """
+
+    name: str
+    inputs: tuple[State, ...]
+    outputs: tuple[State, ...]
+    local: str = ""
+    halo: tuple[Halo | None, ...] = ()
+    inner: tuple[Inner, ...] = ()
+    counts: tuple[int, ...] = ()
+    uneven: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOp:
+    """A rank's op that is not the whole op on smaller tensors: `name` says which, `numbers` where the rank stands.
+
+    `call` is the op it is made of, with the shapes of the rank's pieces: it says what the rank computes and moves.
+    """
+
+    name: str
+    call: Call
+    numbers: tuple[tuple[str, int], ...] = ()
+
+    def number(self, name: str) -> int:
+        """The number of that name."""
+        return dict(self.numbers)[name]
+
+
+def piece(size: int, degree: int, rank: int) -> tuple[int, int]:
+    """Start and end of the rank's piece of a dim: size * rank // degree on, so pieces differ by at most one."""
+    return size * rank // degree, size * (rank + 1) // degree
+
+
+def wanted(halo: Halo, size: int, start: int, end: int) -> Rows:
+    """The rows of an input of `size` rows that output rows start..end read."""
+    reach = halo.dilation * (halo.kernel - 1)
+    if end <= start:
+        return Rows(0, 0)
+    if halo.transposed:
+        first = -((reach - start - halo.padding) // halo.stride)
+        last = (end - 1 + halo.padding) // halo.stride + 1
+    else:
+        first = start * halo.stride - halo.padding
+        last = (end - 1) * halo.stride - halo.padding + reach + 1
+    low = min(max(first, 0), size)
+    high = max(low, min(last, size))
+    if halo.transposed:
+        return Rows(low, high)
+    return Rows(low, high, max(0, min(last, 0) - first), max(0, last - max(first, size)))
+
+
+def conversion(have: Lay, want: Lay) -> Collective | Literal["", "none"]:
+    """What makes layout `want` of `have`; "" is free (a slice, a share, zeros around), "none": there is no way.
+
+    A value goes from its maker's layout to its user's; its gradient from the user's to the maker's.
+    """
+    if have == want:
+        return ""
+    if (isinstance(have, Cut) and have.own) or (isinstance(want, Cut) and want.own):
+        return "none"
+    if isinstance(have, Cut):
+        return "all_to_all" if isinstance(want, Cut) else "all_gather" if want is WHOLE else ""
+    if have is WHOLE:
+        return ""
+    return "reduce_scatter" if isinstance(want, Cut) else "all_reduce"

@@ -1,0 +1,22 @@
+"""What an op may do along one axis: `split_choices(call)` gives every choice, `localise` the op that a rank runs.
+
+Rules are written over named dims (`patterns`, and `named` for ops of one's own), a file for each family of ops, and one
+table (`table`) from operator names to rules. Needs no torch.
+"""
+
+from placer.rules.splits.local import legal, localise
+from placer.rules.splits.naming import named
+from placer.rules.splits.patterns import tensors
+from placer.rules.splits.table import SplitRule, register_split, split_choices, split_rule, unregister_split
+
+__all__ = [
+    "SplitRule",
+    "legal",
+    "localise",
+    "named",
+    "register_split",
+    "split_choices",
+    "split_rule",
+    "tensors",
+    "unregister_split",
+]

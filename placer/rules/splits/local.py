@@ -1,0 +1,236 @@
+"""localise(call, choice, degree, rank): the op that a rank runs on its pieces.
+
+Mostly it is the same op with other sizes; where it is another, a `LocalOp` names it and says where the rank stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from placer.errors import UsageError
+from placer.rules.calls import Argument, Call, Value
+from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, piece, wanted
+from placer.rules.splits.patterns import tensors
+
+# Ops that are told the sizes of their result, and at which argument.
+SIZES = {"view": 1, "reshape": 1, "_unsafe_view": 1, "expand": 1, "broadcast_to": 1, "new_zeros": 1, "new_ones": 1,
+         "new_full": 1, "new_empty": 1, "zeros": 0, "ones": 0, "full": 0, "empty": 0}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A rank's part of a call: `call` has the shapes of the pieces, every other argument is still the whole op's."""
+
+    whole: Call
+    call: Call
+    choice: Choice
+    degree: int
+    rank: int
+
+    @property
+    def cut_dim(self) -> int:
+        """The dim of the first result that is cut."""
+        lay = self.choice.outputs[0].value
+        if not isinstance(lay, Cut):
+            raise UsageError(f"{self.whole.target} cut as {self.choice.name!r} has no cut result")
+        return lay.dim
+
+    def result(self) -> tuple[int, int]:
+        """Start and end of the rank's piece of the first result."""
+        return piece(self.whole.outputs[0].shape[self.cut_dim], self.degree, self.rank)
+
+    def rows(self, number: int) -> Rows:
+        """The rows of windowed argument `number` that the rank reads."""
+        halo = self.choice.halo[number]
+        if halo is None:
+            raise UsageError(f"argument {number} of {self.whole.target} has no window")
+        return wanted(halo, tensors(self.whole)[number].shape[halo.dim], *self.result())
+
+
+def localise(call: Call, choice: Choice, degree: int, rank: int) -> Call | LocalOp:
+    """The op that `rank` of `degree` runs. Raises UsageError where the degree does not divide what it must."""
+    if not legal(choice, call, degree):
+        raise UsageError(f"{call.target} cannot be cut as {choice.name!r} {degree} times: {_shapes(call)}")
+    values = iter([_argument(call, choice, number, value, degree, rank) for number, value in enumerate(tensors(call))])
+    local = Call(
+        target=call.target,
+        arguments=tuple(_filled(argument, values) for argument in call.arguments),
+        keywords=tuple((name, _filled(argument, values)) for name, argument in call.keywords),
+        outputs=tuple(
+            _piece(value, state, degree, rank) for value, state in zip(call.outputs, choice.outputs, strict=True)
+        ),
+    )
+    if not choice.local:
+        return local
+    return FORMS[choice.local](Place(whole=call, call=local, choice=choice, degree=degree, rank=rank))
+
+
+def legal(choice: Choice, call: Call, degree: int) -> bool:
+    """Whether the call's sizes can be cut so: they divide, or the choice allows uneven pieces and none is empty."""
+    if any(count % degree for count in choice.counts):
+        return False
+    pairs = (*zip(tensors(call), choice.inputs, strict=True), *zip(call.outputs, choice.outputs, strict=True))
+    sizes = [value.shape[state.value.dim] for value, state in pairs if isinstance(state.value, Cut)]
+    if choice.uneven or any(choice.halo):
+        return all(size >= degree for size in sizes) and _reaches(choice, call, degree)
+    return all(size % degree == 0 for size in sizes)
+
+
+def _reaches(choice: Choice, call: Call, degree: int) -> bool:
+    """Every rank's window reads some row of the input, not padding alone."""
+    for number, halo in enumerate(choice.halo):
+        if halo is None:
+            continue
+        place = Place(whole=call, call=call, choice=choice, degree=degree, rank=0)
+        for rank in range(degree):
+            rows = replace(place, rank=rank).rows(number)
+            if rows.end <= rows.start:
+                return False
+    return True
+
+
+def _argument(call: Call, choice: Choice, number: int, value: Value, degree: int, rank: int) -> Value:
+    halo = choice.halo[number] if choice.halo else None
+    if halo is None:
+        return _piece(value, choice.inputs[number], degree, rank)
+    rows = Place(whole=call, call=call, choice=choice, degree=degree, rank=rank).rows(number)
+    return value._replace(shape=_with(value.shape, halo.dim, rows.end - rows.start))
+
+
+def _piece(value: Value, state: State, degree: int, rank: int) -> Value:
+    if not isinstance(state.value, Cut):
+        return value
+    dim = state.value.dim
+    start, end = piece(value.shape[dim], degree, rank)
+    return value._replace(shape=_with(value.shape, dim, end - start))
+
+
+def _with(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def _filled(argument: Argument, values: Iterator[Value]) -> Argument:
+    if isinstance(argument, Value):
+        return next(values)
+    if isinstance(argument, tuple):
+        return tuple(_filled(part, values) for part in argument)
+    return argument
+
+
+def _shapes(call: Call) -> str:
+    return ", ".join(str(list(value.shape)) for value in tensors(call))
+
+
+def _put(call: Call, position: int, name: str, argument: Argument) -> Call:
+    """`call` with one argument replaced, wherever it stands."""
+    if position < len(call.arguments):
+        return replace(call, arguments=(*call.arguments[:position], argument, *call.arguments[position + 1 :]))
+    return replace(call, keywords=(*(pair for pair in call.keywords if pair[0] != name), (name, argument)))
+
+
+def _sizes(place: Place) -> Call:
+    name = place.whole.target.rpartition("::")[2]
+    shape = place.call.outputs[0].shape
+    if name == "unflatten":
+        dim = place.whole.arguments[1]
+        sizes = place.whole.argument(2, "sizes")
+        count = len(sizes) if isinstance(sizes, tuple) else 1
+        first = dim % len(place.call.tensor(0).shape) if isinstance(dim, int) else 0
+        return _put(place.call, 2, "sizes", shape[first : first + count])
+    position = SIZES.get(name)
+    return place.call if position is None else _put(place.call, position, "size", shape)
+
+
+def _slice(place: Place) -> Call | LocalOp:
+    name = place.whole.target.rpartition("::")[2]
+    if not any(place.choice.halo):
+        if name == "narrow":
+            dim = place.whole.arguments[1]
+            return _put(place.call, 3, "length", place.call.outputs[0].shape[dim if isinstance(dim, int) else 0])
+        return place.call
+    halo = place.choice.halo[0] or Halo(0, 1)
+    return LocalOp(name="slice", call=place.call, numbers=(("dim", halo.dim), ("step", halo.stride)))
+
+
+def _pad(place: Place) -> Call:
+    rows = place.rows(0)
+    sizes = place.whole.argument(1, "pad")
+    listed = list(sizes) if isinstance(sizes, tuple) else []
+    last = len(place.whole.outputs[0].shape) - 1 - place.cut_dim
+    listed[2 * last : 2 * last + 2] = [rows.before, rows.behind]
+    return _put(place.call, 1, "pad", tuple(listed))
+
+
+def _repeat(place: Place) -> Call:
+    x, out = place.call.tensor(0).shape, place.call.outputs[0].shape
+    sizes = (1,) * (len(out) - len(x)) + x
+    return _put(place.call, 1, "repeats", tuple(b // a for a, b in zip(sizes, out, strict=True)))
+
+
+def _groups(place: Place) -> Call:
+    name = place.whole.target.rpartition("::")[2]
+    position = 1 if name == "group_norm" else 8 if name == "convolution" else 6
+    return _put(place.call, position, "groups", place.choice.counts[0] // place.degree)
+
+
+def _share(place: Place) -> LocalOp:
+    parts, whole = (max(value.elements for value in tensors(call)) for call in (place.call, place.whole))
+    return LocalOp(name="mean_share", call=place.call, numbers=(("part", parts), ("of", whole)))
+
+
+def _range_of(name: str, number: int) -> Callable[[Place], LocalOp]:
+    """The op `name`, which must know the rank's piece of the cut dim of argument `number` and that dim's whole size."""
+
+    def form(place: Place) -> LocalOp:
+        lay = place.choice.inputs[number].value
+        assert isinstance(lay, Cut)
+        size = tensors(place.whole)[number].shape[lay.dim]
+        start, end = piece(size, place.degree, place.rank)
+        return LocalOp(name=name, call=place.call, numbers=(("start", start), ("end", end), ("of", size)))
+
+    return form
+
+
+def _at_result(name: str) -> Callable[[Place], LocalOp]:
+    """The op `name`, which must know the rank's piece of the result and that dim's whole size."""
+
+    def form(place: Place) -> LocalOp:
+        start, end = place.result()
+        size = place.whole.outputs[0].shape[place.cut_dim]
+        numbers = (("dim", place.cut_dim), ("start", start), ("end", end), ("of", size))
+        return LocalOp(name=name, call=place.call, numbers=numbers)
+
+    return form
+
+
+def _batch_norm(place: Place) -> LocalOp:
+    x = place.whole.tensor(0)
+    return LocalOp(name="batch_norm", call=place.call, numbers=(("count", x.elements // x.shape[1]),))
+
+
+def _named(name: str) -> Callable[[Place], LocalOp]:
+    def form(place: Place) -> LocalOp:
+        return LocalOp(name=name, call=place.call)
+
+    return form
+
+
+# What `Choice.local` says -> the rank's op.
+FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
+    "sizes": _sizes,
+    "slice": _slice,
+    "pad": _pad,
+    "repeat": _repeat,
+    "groups": _groups,
+    "mean_share": _share,
+    "mean_loss": _named("mean_loss"),
+    "batch_norm": _batch_norm,
+    "vocabulary": _range_of("vocabulary", 0),
+    "vocabulary_loss": _range_of("vocabulary_loss", 0),
+    "arange": _at_result("arange"),
+    "dropout": _at_result("dropout"),
+    "attention_rows": _at_result("attention_rows"),
+    "attention_heads": _at_result("attention_heads"),
+    "attention_dropout": _at_result("attention_dropout"),
+}

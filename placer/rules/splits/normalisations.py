@@ -1,0 +1,78 @@
+"""Normalisations: any dim that is not normalised; batch norm also over batch and space, summing its statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.rules.calls import Call
+from placer.rules.layouts import Choice, Inner
+from placer.rules.splits.patterns import (
+    Labels,
+    Pattern,
+    integer,
+    integers,
+    named_dims,
+    numbered,
+    pattern_choices,
+    tensors,
+    without,
+)
+
+
+def softmax(call: Call) -> tuple[Choice, ...]:
+    """`softmax(x, dim)`, `log_softmax`: every dim but that one."""
+    labels = numbered(call.tensor(0).shape)
+    kept = without(labels, integer(call.argument(1, "dim", -1), -1))
+    return pattern_choices(Pattern(inputs=(kept,), outputs=(kept,)))
+
+
+def layer_norm(call: Call) -> tuple[Choice, ...]:
+    """`layer_norm(x, shape, weight, bias, eps)`, `rms_norm`: the dims before `shape`."""
+    x = call.tensor(0).shape
+    lead = len(x) - len(integers(call.argument(1, "normalized_shape")))
+    labels = tuple(label if dim < lead else "" for dim, label in enumerate(numbered(x)))
+    others = tuple(("",) * len(value.shape) for value in tensors(call)[1:])
+    outputs = tuple(labels[: len(out.shape)] for out in call.outputs)
+    return pattern_choices(Pattern(inputs=(labels, *others), outputs=outputs))
+
+
+def group_norm(call: Call) -> tuple[Choice, ...]:
+    """`group_norm(x, groups, weight, bias, eps)`: batch, and channels in whole groups."""
+    x, groups = call.tensor(0).shape, integer(call.argument(1, "num_groups"), 1)
+    labels = (*named_dims(x[:2], "batch", "channels"), *("",) * (len(x) - 2))
+    others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
+    choices = pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
+    return tuple(
+        replace(choice, counts=(groups,), local="groups") if choice.name == "channels" else choice for choice in choices
+    )
+
+
+def batch_norm(call: Call) -> tuple[Choice, ...]:
+    """`batch_norm(x, weight, bias, mean, variance, training, momentum, eps, cudnn)`; x is (batch, channels, *space).
+
+    Sums of x and of its square are all-reduced forward, two sums of the gradient backward, where statistics are made.
+    """
+    labels = _image(call.tensor(0).shape)
+    others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
+    choices = pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
+    if call.argument(5, "training", False) is not True:
+        return choices
+    return tuple(choice if choice.name == "channels" else _summing(choice) for choice in choices)
+
+
+def instance_norm(call: Call) -> tuple[Choice, ...]:
+    """`instance_norm(x, weight, bias, ...)`: batch and channels."""
+    labels = tuple("" if label.startswith("space") else label for label in _image(call.tensor(0).shape))
+    others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
+    return pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
+
+
+def _summing(choice: Choice) -> Choice:
+    sums = tuple(
+        Inner(collective="all_reduce", backward=backward, tensor=0, dims=(1,), times=2) for backward in (False, True)
+    )
+    return replace(choice, local="batch_norm", inner=sums)
+
+
+def _image(shape: tuple[int, ...]) -> Labels:
+    return named_dims(shape, "batch", "channels", *(f"space {dim}" for dim in range(len(shape) - 2)))

@@ -1,0 +1,74 @@
+"""Elementwise ops: every dim of the result may be cut; linear ones also take partial sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.rules.calls import Argument, Call, Value
+from placer.rules.layouts import Choice
+from placer.rules.splits.patterns import Pattern, numbered, partial, pattern_choices, tensors
+
+
+def pointwise(call: Call) -> tuple[Choice, ...]:
+    """Any elementwise op, its arguments broadcast against each other."""
+    rank = len(call.outputs[0].shape)
+    inputs = tuple(numbered(value.shape, rank) for value in tensors(call))
+    return pattern_choices(Pattern(inputs=inputs, outputs=tuple(numbered(out.shape) for out in call.outputs)))
+
+
+def linear(call: Call) -> tuple[Choice, ...]:
+    """An op that is linear in its only tensor (negation, copies)."""
+    return (*pointwise(call), partial(call))
+
+
+def cast(call: Call) -> tuple[Choice, ...]:
+    """A change of type: linear where gradients flow, that is from floats to floats. A second tensor tells the type."""
+    if not call.outputs[0].requires_grad:
+        return pointwise(call)
+    return (*pointwise(call), partial(call, frozenset({0})))
+
+
+def addition(call: Call) -> tuple[Choice, ...]:
+    """`a + b`, `a - b`: linear in both together; a number would count on every rank, unless it is 0."""
+    first, second = call.arguments[0], call.argument(1, "other")
+    if isinstance(first, Value) and isinstance(second, Value):
+        return (*pointwise(call), partial(call))
+    return (*pointwise(call), *((partial(call),) if _zero(second) else ()))
+
+
+def product(call: Call) -> tuple[Choice, ...]:
+    """`a * b`: linear in each of both."""
+    sides = range(len(tensors(call)))
+    return (*pointwise(call), *(partial(call, frozenset({side})) for side in sides))
+
+
+def quotient(call: Call) -> tuple[Choice, ...]:
+    """`a / b`: linear in a, unless it rounds."""
+    if call.argument(2, "rounding_mode") is not None or not isinstance(call.arguments[0], Value):
+        return pointwise(call)
+    return (*pointwise(call), partial(call, frozenset({0})))
+
+
+def where(call: Call) -> tuple[Choice, ...]:
+    """`where(condition, a, b)`: linear in a and b together; a number among them must be 0."""
+    branches = call.arguments[1:3]
+    if all(isinstance(branch, Value) or _zero(branch) for branch in branches):
+        return (*pointwise(call), partial(call, frozenset(range(1, len(tensors(call))))))
+    return pointwise(call)
+
+
+def masked_fill(call: Call) -> tuple[Choice, ...]:
+    """`masked_fill(x, mask, value)`: linear in x where the value is 0."""
+    if _zero(call.argument(2, "value")):
+        return (*pointwise(call), partial(call, frozenset({0})))
+    return pointwise(call)
+
+
+def dropout(call: Call) -> tuple[Choice, ...]:
+    """`dropout(x, p, train)`: the mask is the whole op's, so a rank must know where its piece lies."""
+    drops = not _zero(call.argument(1, "p")) and call.argument(2, "train", True) is not False
+    return tuple(replace(choice, local="dropout" if drops else "") for choice in pointwise(call))
+
+
+def _zero(argument: Argument) -> bool:
+    return isinstance(argument, int | float) and argument == 0

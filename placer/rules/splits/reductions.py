@@ -1,0 +1,95 @@
+"""Reductions and scans along dims: the other dims freely; a sum or mean also along the reduced ones, partially."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.rules.calls import Call
+from placer.rules.layouts import Choice
+from placer.rules.splits.patterns import (
+    Labels,
+    Pattern,
+    integer,
+    integers,
+    numbered,
+    partial,
+    pattern_choices,
+    tensors,
+    without,
+)
+
+
+def total(call: Call) -> tuple[Choice, ...]:
+    """`sum(x, dims, keepdim)`: the reduced dims give partial sums."""
+    return (*pattern_choices(_reduced(call, 1, summed=True)), partial(call))
+
+
+def mean(call: Call) -> tuple[Choice, ...]:
+    """`mean(x, dims, keepdim)`: like a sum, each rank's mean weighted by its share of the count."""
+    pattern = _reduced(call, 1, summed=True)
+    choices = pattern_choices(pattern)
+    weighted = (replace(one, local="mean_share") if one.name in pattern.summed else one for one in choices)
+    return (*weighted, partial(call))
+
+
+def extreme(call: Call) -> tuple[Choice, ...]:
+    """`amax(x, dims)`, `max(x, dim)`, `var`, `any`, `argmax`, `logsumexp` and the like: the other dims."""
+    return pattern_choices(_reduced(call, 1, summed=False))
+
+
+def norm(call: Call) -> tuple[Choice, ...]:
+    """`linalg_vector_norm(x, order, dims, keepdim)`, `norm(x, p, dims)`: the other dims."""
+    return pattern_choices(_reduced(call, 2, summed=False))
+
+
+def scan(call: Call) -> tuple[Choice, ...]:
+    """`cumsum(x, dim)`: the other dims; linear."""
+    return (*ordered(call), partial(call))
+
+
+def ordered(call: Call) -> tuple[Choice, ...]:
+    """`cumprod(x, dim)`, `sort(x, dim)`, `argsort`: the other dims."""
+    return _all_but(call, integer(call.argument(_dim_position(call), "dim", -1), -1))
+
+
+def topk(call: Call) -> tuple[Choice, ...]:
+    """`topk(x, k, dim)`: the other dims."""
+    return _all_but(call, integer(call.argument(2, "dim", -1), -1))
+
+
+def difference(call: Call) -> tuple[Choice, ...]:
+    """`diff(x, n, dim, prepend, append)`: the other dims; linear."""
+    return (*_all_but(call, integer(call.argument(2, "dim", -1), -1)), partial(call))
+
+
+def one_hot(call: Call) -> tuple[Choice, ...]:
+    """`one_hot(x, classes)`: the dims of x."""
+    labels = numbered(call.tensor(0).shape)
+    return pattern_choices(Pattern(inputs=(labels,), outputs=((*labels, ""),)))
+
+
+def _dim_position(call: Call) -> int:
+    # sort.stable(x, *, stable, dim) and sort(x, dim): a keyword wins.
+    return len(call.arguments) if "dim" in dict(call.keywords) else 1
+
+
+def _all_but(call: Call, dim: int) -> tuple[Choice, ...]:
+    inputs = tuple(without(numbered(value.shape), dim) for value in tensors(call))
+    kept = inputs[0]
+    return pattern_choices(Pattern(inputs=inputs, outputs=(kept,) * len(call.outputs)))
+
+
+def _reduced(call: Call, position: int, *, summed: bool) -> Pattern:
+    x = call.tensor(0).shape
+    labels = numbered(x)
+    given = integers(call.argument(position, "dim"))
+    dims = {dim % len(x) for dim in given} if given else set(range(len(x)))
+    outputs = tuple(_left(labels, dims, len(out.shape) == len(x)) for out in call.outputs)
+    inside = tuple(label for dim, label in enumerate(labels) if dim in dims and label)
+    return Pattern(inputs=(labels,), outputs=outputs, summed=inside if summed else ())
+
+
+def _left(labels: Labels, dims: set[int], keeps: bool) -> Labels:
+    if keeps:
+        return tuple("" if dim in dims else label for dim, label in enumerate(labels))
+    return tuple(label for dim, label in enumerate(labels) if dim not in dims)

@@ -1,0 +1,239 @@
+"""Views and moves of data: a dim that stays whole within the result may be cut. All are linear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.rules.calls import Argument, Call
+from placer.rules.layouts import Choice, Halo
+from placer.rules.splits.patterns import (
+    Labels,
+    Pattern,
+    integer,
+    integers,
+    numbered,
+    partial,
+    pattern_choices,
+    tensors,
+    without,
+)
+
+
+def transpose(call: Call) -> tuple[Choice, ...]:
+    """`transpose(x, dim0, dim1)`, also `swapaxes`."""
+    rank = len(call.tensor(0).shape)
+    order = list(range(rank))
+    first, second = integer(call.argument(1, "dim0")) % rank, integer(call.argument(2, "dim1")) % rank
+    order[first], order[second] = second, first
+    return _permuted(call, tuple(order))
+
+
+def permute(call: Call) -> tuple[Choice, ...]:
+    """`permute(x, dims)`."""
+    rank = len(call.tensor(0).shape)
+    return _permuted(call, tuple(dim % rank for dim in integers(call.argument(1, "dims"))))
+
+
+def movedim(call: Call) -> tuple[Choice, ...]:
+    """`movedim(x, source, destination)`."""
+    rank = len(call.tensor(0).shape)
+    sources = [dim % rank for dim in integers(call.argument(1, "source"))]
+    places = [dim % rank for dim in integers(call.argument(2, "destination"))]
+    moved = dict(zip(places, sources, strict=True))
+    rest = iter(dim for dim in range(rank) if dim not in sources)
+    return _permuted(call, tuple(moved[dim] if dim in moved else next(rest) for dim in range(rank)))
+
+
+def turned(call: Call) -> tuple[Choice, ...]:
+    """`t(x)`, `mT`, `numpy_T`: the last two dims change places (of fewer, nothing does)."""
+    rank = len(call.tensor(0).shape)
+    order = tuple(range(rank)) if rank < 2 else (*range(rank - 2), rank - 1, rank - 2)
+    return _permuted(call, order)
+
+
+def _permuted(call: Call, order: tuple[int, ...]) -> tuple[Choice, ...]:
+    labels = numbered(call.tensor(0).shape)
+    return linear_choices(call, Pattern(inputs=(labels,), outputs=(tuple(labels[dim] for dim in order),)))
+
+
+def reshape(call: Call) -> tuple[Choice, ...]:
+    """`view`, `reshape`, `flatten`, `unflatten`, `squeeze`, `unsqueeze`: the sizes before and after tell all.
+
+    A cut survives where the cut dim is the outermost of those that merge or divide with it.
+    """
+    before, after = reshaped(call.tensor(0).shape, call.outputs[0].shape)
+    like = tuple(after for _ in tensors(call)[1:])
+    choices = pattern_choices(Pattern(inputs=(before, *like), outputs=(after,)), local="sizes")
+    return (*choices, partial(call, frozenset({0})))
+
+
+def reshaped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Labels, Labels]:
+    """Labels of a shape and of the shape it becomes."""
+    ours, theirs = [""] * len(before), [""] * len(after)
+    if 0 in before:
+        return tuple(ours), tuple(theirs)
+    left, right = [d for d in range(len(before)) if before[d] != 1], [d for d in range(len(after)) if after[d] != 1]
+    while left and right:
+        start = (left[0], right[0])
+        ours[start[0]] = theirs[start[1]] = f"dim {start[0]}"
+        a, b = before[left.pop(0)], after[right.pop(0)]
+        while a != b:
+            if a < b:
+                a *= before[left.pop(0)]
+            else:
+                b *= after[right.pop(0)]
+    return tuple(ours), tuple(theirs)
+
+
+def expand(call: Call) -> tuple[Choice, ...]:
+    """`expand(x, sizes)`, `broadcast_to`, `expand_as(x, y)`: dims that are repeated may be cut in the result alone."""
+    x, out = call.tensor(0), call.outputs[0]
+    lead = len(out.shape) - len(x.shape)
+    after = numbered(out.shape)
+    before = tuple(after[lead + dim] if size == out.shape[lead + dim] else "" for dim, size in enumerate(x.shape))
+    others = tuple(numbered(value.shape, len(out.shape)) for value in tensors(call)[1:])
+    choices = pattern_choices(Pattern(inputs=(before, *others), outputs=(after,)), local="sizes")
+    return (*choices, partial(call, frozenset({0})))
+
+
+def repeat(call: Call) -> tuple[Choice, ...]:
+    """`repeat(x, times)`: a dim repeated once is kept, a dim of size 1 is as in `expand`."""
+    x, out = call.tensor(0), call.outputs[0]
+    lead = len(out.shape) - len(x.shape)
+    sizes = (1,) * lead + x.shape
+    free = tuple(
+        f"dim {dim}" if size in (1, whole) and whole != 1 else ""
+        for dim, (size, whole) in enumerate(zip(sizes, out.shape, strict=True))
+    )
+    before = tuple(label if size != 1 else "" for label, size in zip(free, sizes, strict=True))[lead:]
+    return linear_choices(call, Pattern(inputs=(before,), outputs=(free,)), local="repeat")
+
+
+def select(call: Call) -> tuple[Choice, ...]:
+    """`select(x, dim, index)`: dim leaves."""
+    labels = numbered(call.tensor(0).shape)
+    dim = integer(call.argument(1, "dim")) % len(labels)
+    return linear_choices(call, Pattern(inputs=(without(labels, dim),), outputs=(labels[:dim] + labels[dim + 1 :],)))
+
+
+def unbind(call: Call) -> tuple[Choice, ...]:
+    """`unbind(x, dim)`: like `select` for every index."""
+    labels = numbered(call.tensor(0).shape)
+    dim = integer(call.argument(1, "dim", 0)) % len(labels)
+    outputs = (labels[:dim] + labels[dim + 1 :],) * len(call.outputs)
+    return linear_choices(call, Pattern(inputs=(without(labels, dim),), outputs=outputs))
+
+
+def split(call: Call) -> tuple[Choice, ...]:
+    """`split(x, size, dim)`, `chunk(x, count, dim)`, `split_with_sizes`: not along dim."""
+    labels = numbered(call.tensor(0).shape)
+    kept = without(labels, integer(call.argument(2, "dim", 0)))
+    return linear_choices(call, Pattern(inputs=(kept,), outputs=(kept,) * len(call.outputs)))
+
+
+def slice_(call: Call) -> tuple[Choice, ...]:
+    """`slice(x, dim, start, end, step)`, `narrow`: other dims freely; along dim the rank's rows lie with neighbours."""
+    x, out = call.tensor(0), call.outputs[0]
+    labels = numbered(x.shape)
+    dim = integer(call.argument(1, "dim", 0)) % len(labels)
+    if x.shape == out.shape:
+        return linear_choices(call, Pattern(inputs=(labels,), outputs=(labels,)), local="slice")
+    kept = without(labels, dim)
+    choices = linear_choices(call, Pattern(inputs=(kept,), outputs=(kept,)))
+    if not labels[dim] or out.shape[dim] <= 1:
+        return choices
+    start = bounded(call.argument(2, "start"), x.shape[dim], 0)
+    window = Halo(dim, 1, max(1, integer(call.argument(4, "step", 1), 1)), -start)
+    return (*choices, _windowed(labels, dim, window, "slice"))
+
+
+def pad(call: Call) -> tuple[Choice, ...]:
+    """`pad(x, sizes, mode, value)`: a dim that is padded is windowed, where the padding is constant."""
+    x, out = call.tensor(0), call.outputs[0]
+    labels = numbered(x.shape)
+    named = call.target.rpartition("::")[2]
+    constant = named == "constant_pad_nd" or call.argument(2, "mode", "constant") == "constant"
+    value = call.argument(2, "value", 0) if named == "constant_pad_nd" else call.argument(3, "value", 0)
+    changed = [dim for dim in range(len(labels)) if x.shape[dim] != out.shape[dim]]
+    kept = without(labels, *changed) if changed else labels
+    after = tuple(label if size != 1 else "" for label, size in zip(kept, out.shape, strict=True))
+    choices = pattern_choices(Pattern(inputs=(kept,), outputs=(after,)))
+    if constant and not value:
+        choices = (*choices, partial(call))
+    sizes = integers(call.argument(1, "pad"))
+    windows = tuple(
+        _windowed(labels, dim, Halo(dim, 1, 1, sizes[2 * (len(labels) - 1 - dim)]), "pad")
+        for dim in changed
+        if constant and labels[dim]
+    )
+    return (*choices, *windows)
+
+
+def _windowed(labels: Labels, dim: int, window: Halo, local: str) -> Choice:
+    only = tuple(label if at == dim else "" for at, label in enumerate(labels))
+    made = pattern_choices(Pattern(inputs=(only,), outputs=(only,)), local=local)[0]
+    return replace(made, halo=(window,))
+
+
+def cat(call: Call) -> tuple[Choice, ...]:
+    """`cat(tensors, dim)`: not along dim. Legacy empty tensors of shape (0,) take no part."""
+    out = call.outputs[0]
+    dim = integer(call.argument(1, "dim", 0)) % len(out.shape)
+    inputs = tuple(
+        without(numbered(value.shape), dim) if len(value.shape) == len(out.shape) else ("",) * len(value.shape)
+        for value in tensors(call)
+    )
+    return linear_choices(call, Pattern(inputs=inputs, outputs=(without(numbered(out.shape), dim),)))
+
+
+def stack(call: Call) -> tuple[Choice, ...]:
+    """`stack(tensors, dim)`: not along the new dim."""
+    out = call.outputs[0]
+    dim = integer(call.argument(1, "dim", 0)) % len(out.shape)
+    after = without(numbered(out.shape), dim)
+    before = after[:dim] + after[dim + 1 :]
+    return linear_choices(call, Pattern(inputs=(before,) * len(tensors(call)), outputs=(after,)))
+
+
+def mirrored(call: Call) -> tuple[Choice, ...]:
+    """`flip(x, dims)`, `roll(x, shifts, dims)`, `tril`, `triu`: not along their dims."""
+    labels = numbered(call.tensor(0).shape)
+    name = call.target.rpartition("::")[2].rstrip("_")
+    if name in ("tril", "triu"):
+        dims: tuple[int, ...] = (-2, -1)
+    else:
+        dims = integers(call.argument(2 if name == "roll" else 1, "dims")) or tuple(range(len(labels)))
+    kept = without(labels, *dims)
+    return linear_choices(call, Pattern(inputs=(kept,), outputs=(kept,)))
+
+
+def scattered_slice(call: Call) -> tuple[Choice, ...]:
+    """`slice_scatter(x, source, dim, ...)`, `select_scatter(x, source, dim, index)`: not along dim."""
+    x, source = call.tensor(0), call.tensor(1)
+    labels = numbered(x.shape)
+    dim = integer(call.argument(2, "dim", 0)) % len(labels)
+    kept = without(labels, dim)
+    placed = kept if len(source.shape) == len(x.shape) else kept[:dim] + kept[dim + 1 :]
+    return linear_choices(call, Pattern(inputs=(kept, placed), outputs=(kept,)))
+
+
+def diagonal(call: Call) -> tuple[Choice, ...]:
+    """`diagonal(x, offset, dim1, dim2)`: not along both dims."""
+    labels = numbered(call.tensor(0).shape)
+    rank = len(labels)
+    gone = {integer(call.argument(2, "dim1", 0)) % rank, integer(call.argument(3, "dim2", 1)) % rank}
+    kept = without(labels, *gone)
+    rest = tuple(label for dim, label in enumerate(labels) if dim not in gone)
+    return linear_choices(call, Pattern(inputs=(kept,), outputs=((*rest, ""),)))
+
+
+def linear_choices(call: Call, pattern: Pattern, *, local: str = "") -> tuple[Choice, ...]:
+    """The pattern's choices and the sum passed through."""
+    return (*pattern_choices(pattern, local=local), partial(call))
+
+
+def bounded(argument: Argument, size: int, default: int) -> int:
+    """A start or end of a slice, counted from the end where negative, within the dim."""
+    if not isinstance(argument, int):
+        return default
+    return min(max(argument + size if argument < 0 else argument, 0), size)

@@ -1,0 +1,249 @@
+"""A second lower bound of an outline, nearer to the truth: what its devices and its memory enforce, whatever the cuts.
+
+For `c` blocks of the commonest class, with what one of them adds to a position (f, s: fill and steady; f', s' with its
+forward recomputed), S stages, a_j microbatches alive at position j at once:
+
+    messages    every stage but the last sends at least the least that crosses between two blocks: X
+    gathers     of sharded state, over all stages: at least what one stage of all blocks shows (`gathers.py`: where a
+                cut parts two blocks the whole gather shows instead of a part of it)
+    memory      position j holds at most n_j = capacity / (state + a_j kept) blocks, n'_j of them recomputed
+    recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
+    steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s), min(n'_j, (T - X_j) / s')) >= c
+                and at least the mean of all blocks with r recomputed ones
+    tail        the position with most such blocks has ceil(c / p) of them; scatters as gathers; optimizer of that many
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placer.compute import memory_rate
+from placer.gathers import Gathers
+from placer.memory import alive
+from placer.spans import Held
+from placer.steptime import stalls
+from placer.strategies.floors import SLACK, Amount, Bounds, rhythm
+from placer.strategies.runs import Places
+from placer.strategies.space import Outline, recomputes
+from placer.updates import accumulate_seconds, update_seconds
+
+# Halvings of the steady seconds.
+HALVINGS = 20
+NEVER = float("inf")
+
+
+class _Room(NamedTuple):
+    """How many blocks of the commonest class each position holds: without and with recompute."""
+
+    kept: NDArray[np.int64]
+    again: NDArray[np.int64]
+
+
+class _Shown(NamedTuple):
+    """What collectives of sharded state add at least to all fills, to all steadies, and as scatters to all tails."""
+
+    fill: float
+    steady: float
+    scatter: float
+
+
+class Narrow:
+    """The second bound of the outlines of one `Bounds`."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.problem = bounds.problem
+        self.costs = bounds.runs.costs
+        self._world: dict[int, float] = {}
+
+    def step(self, outline: Outline, places: Places) -> float:
+        """No plan of the outline is estimated faster; `NEVER` where its memory holds none."""
+        if self.bounds.bytes(outline)[0] > sum(max(0, room) for room in places.capacity):
+            return NEVER
+        room = self._room(outline, places)
+        count = self.bounds.commonest[1]
+        if np.maximum(room.kept, room.again).sum() < count:
+            return NEVER
+        return self._seconds(outline, places, room, again=max(0, count - int(room.kept.sum())))
+
+    def _seconds(self, outline: Outline, places: Places, room: _Room, *, again: int) -> float:
+        """The bound with at least `again` recomputed blocks."""
+        pace, p, v = rhythm(outline), outline.positions, outline.virtual
+        full, last = self.bounds.full(outline), self.bounds.last(outline)
+        block, count = self.bounds.commonest
+        chosen = recomputes(self.problem) != (True,)  # where it is fixed, the amounts have it
+        extra = [Amount(0.0, chosen * amounts.each[block].forward) for amounts in (full, last)]
+        one = pace.floor(p, full.each[block], last.each[block])
+        once = pace.floor(p, full.each[block].plus(extra[0]), last.each[block].plus(extra[1]))
+        whole = pace.floor(p, full.rest[0], last.rest[0])
+        message = self._message(outline, places)
+        shown = self._gathered(outline, places)
+        adding = (outline.count - 1) * self._accumulate(block)
+        fill = whole.fill + again * (once.fill - one.fill) + ((outline.stages - 1) * message + shown.fill) / v
+        mean = (whole.steady + again * (once.steady - one.steady) + count * adding + shown.steady) / p
+        stalled = 0.0 if outline.schedule == "gpipe" or outline.count < 2 else stalls(p, outline.count) * message / v
+        waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
+        each = _shared(count, room, one.steady + adding, once.steady + adding, waits, mixed=v > 1)
+        steady = max(mean, each)
+        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + self._fixed(outline)
+
+    def _fixed(self, outline: Outline) -> float:
+        """Seconds of the world's own collectives."""
+        size = outline.positions * outline.replicas
+        if size not in self._world:
+            self._world[size] = self.costs.fixed(tuple(range(size)))
+        return self._world[size]
+
+    def _room(self, outline: Outline, places: Places) -> _Room:
+        """Blocks of the commonest class that fit each position."""
+        block, count = self.bounds.commonest
+        rows = -(-outline.microbatch // outline.replicas)
+        span = self.costs.spans.of(block, block + 1)
+        state = 0 if span.held.elsewhere else self.bounds.state_bytes(outline, block, block + 1)
+        sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
+        peaks = alive(outline.schedule, outline.positions, outline.stages, outline.count)
+        spread = self._turns if outline.virtual > 1 else _lone
+        found = [spread(outline, room, state, sizes, own) for room, own in zip(places.capacity, peaks, strict=True)]
+        kept, again = np.minimum(count, np.array(found, dtype=np.int64).T)
+        allowed = recomputes(self.problem)
+        return _Room(kept * (False in allowed), again * (True in allowed))
+
+    def _turns(
+        self, outline: Outline, room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...]
+    ) -> tuple[int, int]:
+        """The same where several stages of the same number of blocks (or one more) share the position.
+
+        All but `others` blocks are of the class; recomputed turns come first, those of which most are alive.
+        """
+        blocks = len(self.problem.graph.blocks)
+        lengths, others = outline.lengths(blocks), blocks - self.bounds.commonest[1]
+        most = outline.virtual * (lengths.stop - 1)
+        least = max(0, outline.virtual * lengths.start - others)
+        kept = most
+        for peak in peaks:
+            needed = [max(0, sum(peak) * lengths.start - max(peak) * others) * size for size in sizes]
+            free = room - least * state - needed[1]
+            if free < 0:
+                return 0, 0
+            if room - least * state < needed[0]:
+                kept = min(kept, self._kept_turns(peak, max(0, free), sizes, lengths, others))
+        return kept, most
+
+    def _kept_turns(self, peak: tuple[int, ...], free: int, sizes: tuple[int, int], lengths: range, others: int) -> int:
+        """Blocks of turns that need not recompute: those of which fewest are alive, as far as `free` bytes go."""
+        extra, count = max(0, sizes[0] - sizes[1]), 0
+        free += max(peak) * others * extra
+        for living in sorted(peak):
+            free -= living * lengths.start * extra
+            if free < 0:
+                break
+            count += lengths.stop - 1
+        return count
+
+    def _message(self, outline: Outline, places: Places) -> float:
+        """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
+        sent, returned = self.costs.spans.least_sent
+        used = places.onward[: None if outline.virtual > 1 else -1]
+        if not any(sent) or not used:
+            return 0.0
+        rows = -(-outline.microbatch // outline.replicas)
+        return SLACK * min(
+            sum(way.latency + way.per_byte * size.at(rows) for size in (sent, returned) if any(size)) for way in used
+        )
+
+    def _gathered(self, outline: Outline, places: Places) -> _Shown:
+        """What collectives of sharded state add at least over all stages."""
+        if outline.sharding == "none":
+            return _Shown(0.0, 0.0, 0.0)
+        full, last = (self._least_gathers(outline, places, rows) for rows in (outline.microbatch, outline.last_rows))
+        floor = rhythm(outline).floor(outline.positions, Amount(*full[:2]), Amount(*last[:2]))
+        return _Shown(floor.fill, floor.steady, last[2])
+
+    def _least_gathers(self, outline: Outline, places: Places, rows: int) -> tuple[float, float, float]:
+        """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
+        found, beside = (
+            [self.costs.passes.gathers(devices, own, outline.sharding) for devices in places.distinct]
+            # A replica without rows gathers nothing; the others then have one row each.
+            for own in (max(1, rows // outline.replicas), -(-rows // outline.replicas))
+        )
+        forward = sum(_least(found, "forward")) + min(each.gather[0] for each in found)
+        backward = sum(_least(found, "backward")) + min(each.gather[-1] for each in found) * found[0].regathers
+        beyond = np.min([np.diff(each.scattering) - np.diff(each.backward) for each in beside], axis=0)
+        return forward, backward, max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found)
+
+    def _tail(self, outline: Outline, places: Places, scattered: float) -> float:
+        """Seconds of the tail of the position where it is longest."""
+        p, costs = outline.positions, self.costs
+        fastest = max((self.problem.cluster.devices[d] for d in self.bounds.runs.kinds_used(1 << 30)), key=memory_rate)
+        if outline.sharding != "none":
+            held = costs.spans.of(0, len(self.problem.graph.blocks)).held
+            kernels = replace(held, tensors=0)
+            update = update_seconds(kernels, costs.numerics, costs.settings, fastest, outline.replicas)
+            return (scattered + update) / p
+        block, count = self.bounds.commonest
+        if self._shares_parameters(block):
+            return 0.0
+        held = _times(costs.spans.of(block, block + 1).held, -(-count // p))
+        update = update_seconds(held, costs.numerics, costs.settings, fastest)
+        size = held.trainable * costs.numerics.weight_bytes
+        if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
+            return update
+        buckets = max(1, -(-size // costs.settings.bucket_bytes))
+        return update + buckets * min(costs.bucket(devices, size / buckets) for devices in places.distinct)
+
+    def _accumulate(self, block: int) -> float:
+        """Seconds of adding a block's gradients to earlier ones, on the fastest device."""
+        if self._shares_parameters(block):
+            return 0.0
+        held = self.costs.spans.of(block, block + 1).held
+        chips = (self.problem.cluster.devices[d] for d in self.bounds.runs.kinds_used(1 << 30))
+        return min(accumulate_seconds(held, self.costs.numerics, chip) for chip in chips)
+
+    def _shares_parameters(self, block: int) -> bool:
+        return self.costs.spans.of(block, block + 1).held.elsewhere > 0
+
+
+def _lone(
+    outline: Outline, room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...]
+) -> tuple[int, int]:
+    """Blocks a position of one stage holds, none recomputed, and all of them."""
+    living = max(peak[0] for peak in peaks)
+    kept, again = (max(0, room) // max(1, state + living * size) for size in sizes)
+    return kept, again
+
+
+def _least(found: list[Gathers], name: Literal["forward", "backward"]) -> list[float]:
+    """Of each pair of neighbours the least that shows at any place."""
+    return [float(x) for x in np.min([np.diff(getattr(each, name)) for each in found], axis=0)]
+
+
+def _times(held: Held, count: int) -> Held:
+    """What `count` blocks hold that share nothing."""
+    return Held(
+        parameters=count * held.parameters, trainable=count * held.trainable, tensors=count * held.tensors,
+        buffers=count * held.buffers,
+    )  # fmt: skip
+
+
+def _shared(count: int, room: _Room, once: float, again: float, waits: NDArray[np.float64], *, mixed: bool) -> float:
+    """The least steady seconds of the slowest position with `count` blocks shared out; see the module's `steady`.
+
+    `mixed`: a position may recompute some of its blocks.
+    """
+    low, high = 0.0, count * max(once, again) + float(waits.max())
+    if once <= 0:
+        return 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        time = np.maximum(0.0, middle - waits) * (1 + 1e-9)
+        kept = np.minimum(room.kept, time // once)
+        if mixed:
+            most = np.maximum(kept, np.minimum(room.again, kept + (time - kept * once) // again))
+        else:
+            most = np.maximum(kept, np.minimum(room.again, time // again))
+        low, high = (low, middle) if most.sum() >= count else (middle, high)
+    return low

@@ -1,0 +1,134 @@
+"""Exact cuts for several even stages per position, where blocks repeat: a dynamic program over positions.
+
+Every stage has q blocks or q + 1. Where all runs of a length inside the model cost the same, it does not matter where
+an inner stage begins, only how long it is, and positions are independent but for the number of longer stages:
+
+    minimise  sum over positions of fill  +  max over positions of steady  +  max over positions of tail
+    where     the longer stages of all positions are as many as the blocks demand,
+
+each position taking one of its `Option`s: which of its turns are longer, which recompute, within its memory. A label is
+a way to have chosen for the first positions; one that is nowhere below another with as many longer stages is dropped,
+and one whose bound reaches the ceiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from placer.strategies.chain import Partition
+from placer.strategies.loop import Load, Loop, LoopPiece, extended
+
+
+class Option(NamedTuple):
+    """What a position may do: seconds, and per turn whether it is longer and whether it recomputes."""
+
+    fill: float
+    steady: float
+    tail: float
+    longer: tuple[int, ...]
+    recompute: tuple[bool, ...]
+
+
+class _Label(NamedTuple):
+    fill: float
+    steady: float
+    tail: float
+    chosen: tuple[Option, ...]
+
+    @property
+    def value(self) -> float:
+        return self.fill + self.steady + self.tail
+
+
+def best_turns(loop: Loop, *, ceiling: float) -> Partition | None:
+    """The best partition with a value below `ceiling`, of blocks whose inner runs of one length are all alike."""
+    blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
+    size, more = divmod(blocks, stages)
+    options = [_options(loop, position, size, longer=more > 0) for position in range(loop.positions)]
+    if not all(options):
+        return None
+    rest = [0.0]
+    for own in reversed(options):
+        rest.append(rest[-1] + min(option.fill for option in own))
+    frontier = {0: [_Label(0.0, 0.0, 0.0, ())]}
+    for position, own in enumerate(options):
+        left = loop.positions - position - 1
+        frontier = _next(frontier, own, (more - left * loop.turns, more), ceiling - rest[left])
+    found = min(frontier.get(more, ()), key=lambda label: label.value, default=None)
+    return None if found is None else _partition(loop, found, size)
+
+
+def _options(loop: Loop, position: int, size: int, *, longer: bool) -> list[Option]:
+    """What fits a position, without what is nowhere below another with as many longer turns."""
+    found: list[Option] = []
+    for chosen in product((0, 1) if longer else (0,), repeat=loop.turns):
+        for pieces in product(*_pieces(loop, position, size, chosen)):
+            option = _option(loop, position, pieces, chosen)
+            if option is not None:
+                found.append(option)
+    kept: list[Option] = []
+    for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
+        if not any(sum(o.longer) == sum(option.longer) and _nowhere_above(o, option) for o in kept):
+            kept.append(option)
+    return kept
+
+
+def _pieces(loop: Loop, position: int, size: int, longer: tuple[int, ...]) -> Iterator[Sequence[LoopPiece]]:
+    """For each turn what it may be; the first and the last stage hold the model's ends, others any inner run."""
+    blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
+    for turn, more in enumerate(longer):
+        stage = turn * loop.positions + position
+        first = 0 if stage == 0 else blocks - size - more if stage == stages - 1 else 1
+        yield loop.pieces(stage, first, first + size + more) or ()
+
+
+def _option(loop: Loop, position: int, pieces: tuple[LoopPiece, ...], longer: tuple[int, ...]) -> Option | None:
+    peaks = loop.peaks[position]
+    load = Load(0.0, 0.0, 0, (), (0,) * len(peaks))
+    for turn, piece in enumerate(pieces):
+        load = extended(load, piece, turn, peaks)
+    if load.bytes > loop.capacity[position]:
+        return None
+    fill = sum(piece.fill for piece in pieces)
+    return Option(fill, load.steady, load.tail, longer, tuple(piece.recompute for piece in pieces))
+
+
+def _next(
+    frontier: dict[int, list[_Label]], options: list[Option], allowed: tuple[int, int], ceiling: float
+) -> dict[int, list[_Label]]:
+    """The labels after one more position, whose number of longer stages lies within `allowed`."""
+    following: dict[int, list[_Label]] = {}
+    for used in sorted(frontier):
+        for option in options:
+            now = used + sum(option.longer)
+            if allowed[0] <= now <= allowed[1]:
+                for label in frontier[used]:
+                    made = _Label(
+                        label.fill + option.fill, max(label.steady, option.steady), max(label.tail, option.tail),
+                        (*label.chosen, option),
+                    )  # fmt: skip
+                    if made.value < ceiling:
+                        _insert(following.setdefault(now, []), made)
+    return following
+
+
+def _insert(labels: list[_Label], made: _Label) -> None:
+    if not any(_nowhere_above(other, made) for other in labels):
+        labels[:] = [other for other in labels if not _nowhere_above(made, other)]
+        labels.append(made)
+
+
+def _nowhere_above(first: Option | _Label, second: Option | _Label) -> bool:
+    return first.fill <= second.fill and first.steady <= second.steady and first.tail <= second.tail
+
+
+def _partition(loop: Loop, label: _Label, size: int) -> Partition:
+    cuts, recompute, reached = [], [], 0
+    for turn in range(loop.turns):
+        for option in label.chosen:
+            reached += size + option.longer[turn]
+            cuts.append(reached)
+            recompute.append(option.recompute[turn])
+    return Partition(value=label.value, cuts=tuple(cuts[:-1]), recompute=tuple(recompute))
