@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs import gpt_graph
-from placer.cluster import Cluster
+from graphs import BlockSpec, chain_graph
 from placer.costs import Costs
+from placer.graph import Affine, BlockClass, Op
 from placer.plans import ScheduleName
 from placer.search import Problem
 from placer.settings import RunSettings
 from placer.steptime import StageCost, Terms, terms
-from placer.strategies.floors import Amount, Bounds, Floor, Rhythm
-from placer.strategies.runs import Runs
+from placer.strategies.floors import Amount, Bounds, Floor, Rhythm, rhythm
+from placer.strategies.narrow import Narrow
+from placer.strategies.runs import Places, Runs
 from placer.strategies.space import outlines, plan_of, recomputes
 from problems import cluster, device, problem
 
@@ -132,29 +133,46 @@ def test_floors_of_many_positions_are_those_of_each(schedule: ScheduleName, data
         assert (fill, seconds) == (pytest.approx(one.fill), pytest.approx(one.steady))
 
 
-def crossing(rng: random.Random) -> Cluster:
-    """Two kinds of device of which one computes faster and the other has the faster memory."""
-    rated, wide = device(rate=1e13, bandwidth=1e10, name="rated"), device(rate=1e11, bandwidth=1e12, name="wide")
-    return cluster(*(rng.choice((rated, wide)) for _ in range(rng.randint(2, 4))))
-
-
 def mixed_problem(seed: int) -> Problem:
-    """A model whose ops are bound by the one in some blocks and by the other elsewhere."""
+    """Products and as much memory traffic, on devices of which one kind is fast at the former, one at the latter."""
     rng = random.Random(seed)
-    graph = gpt_graph(layers=rng.randint(1, 2), hidden=rng.choice((32, 256)), sequence=rng.choice((16, 128)), rows=4)
-    fixed = RunSettings(recompute=rng.choice(("none", "full")), attention=rng.choice(("flash", "eager")))
-    return problem(graph, crossing(rng), settings=fixed, rows=rng.randint(2, 4), seed=seed)
+    specs = [BlockSpec(flops=10**8, traffic=10**3, output=10, parameters=10)] * rng.randint(2, 4)
+    graph = chain_graph(specs, rows=4)
+    classes = tuple(with_traffic(kind, int(10 ** rng.uniform(6, 7.5))) for kind in graph.classes)
+    rated, wide = device(rate=1e13, bandwidth=1e10, name="rated"), device(rate=1e11, bandwidth=1e12, name="wide")
+    chips = [rng.choice((rated, wide)) for _ in range(rng.randint(2, 4))]
+    fixed = RunSettings(recompute=rng.choice(("none", "full")), optimizer="sgd", clip_norm=None)
+    made = replace(graph, classes=classes)
+    return problem(made, cluster(*chips), settings=fixed, rows=rng.randint(2, 6), seed=seed)
+
+
+def with_traffic(kind: BlockClass, size: int) -> BlockClass:
+    """A block with one more op that moves `size` bytes per row each way and computes nothing."""
+    if not kind.ops:  # the prologue
+        return kind
+    moved = Affine(0, size)
+    more = Op(
+        name="more", target="test.more", kind="pointwise", inputs=("o0.0",), outputs=kind.ops[0].outputs,
+        read_bytes=moved, written_bytes=moved, backward_read_bytes=moved, backward_written_bytes=moved,
+    )  # fmt: skip
+    return replace(kind, ops=(*kind.ops, more), outputs=("o1.0",))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_plan_of_an_outline_is_estimated_below_its_bound_on_devices_that_cross(seed: int) -> None:
+def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_cross(seed: int) -> None:
     given_problem = mixed_problem(seed)
     costs = Costs(given_problem.graph, given_problem.cluster, given_problem.settings)
     bounds = Bounds(given_problem, Runs(given_problem, costs))
     (recompute,) = recomputes(given_problem)
     inner = range(1, len(given_problem.graph.blocks))
     for made in outlines(given_problem):
-        least = bounds.step(made)
+        pace, floors = Pace(made.positions, rhythm(made)), bounds.rest(made)
+        places = Places(given_problem, made.positions, made.replicas)
+        least = max(bounds.step(made), Narrow(bounds).step(made, places))
         for cuts in itertools.combinations(inner, made.stages - 1):
             plan = plan_of(given_problem, made, cuts, (recompute,) * made.stages)
             assert least <= costs.estimate(plan).step_seconds * ROUNDING, f"{made} cut at {cuts}"
+            found = [pace.terms(stage) for stage in costs.costs_of(plan)]
+            for index, first in enumerate((0, *cuts)):
+                assert floors[first].fill <= sum(part.fill for part in found[index:]) * ROUNDING
+                assert floors[first].steady <= sum(part.steady for part in found[index:]) * ROUNDING
