@@ -130,7 +130,8 @@ def test_floors_of_many_positions_are_those_of_each(schedule: ScheduleName, data
     fill, steady = pace.rhythm.floors(positions, amount(stage), last_amount(stage))
     for p, seconds in zip(positions, steady, strict=True):
         one = pace.rhythm.floor(int(p), amount(stage), last_amount(stage))
-        assert (fill, seconds) == (pytest.approx(one.fill), pytest.approx(one.steady))
+        assert fill == pytest.approx(one.fill)
+        assert seconds == pytest.approx(one.steady)
 
 
 def mixed_problem(seed: int) -> Problem:
