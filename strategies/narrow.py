@@ -77,15 +77,16 @@ class Narrow:
         full, last = self.bounds.full(outline), self.bounds.last(outline)
         block, count = self.bounds.commonest
         chosen = recomputes(self.problem) != (True,)  # where it is fixed, the amounts have it
-        extra = [Amount(0.0, chosen * amounts.each[block].forward) for amounts in (full, last)]
+        extra = [_backward(chosen * amounts.each[block].forward) for amounts in (full, last)]
         one = pace.floor(p, full.each[block], last.each[block])
         once = pace.floor(p, full.each[block].plus(extra[0]), last.each[block].plus(extra[1]))
-        whole = pace.floor(p, full.rest[0], last.rest[0])
+        more = [_backward(again * amount.backward) for amount in extra]
+        whole = pace.floor(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
         message = self._message(outline, places)
         shown = self._gathered(outline, places)
         adding = (outline.count - 1) * self._accumulate(block)
-        fill = whole.fill + again * (once.fill - one.fill) + ((outline.stages - 1) * message + shown.fill) / v
-        mean = (whole.steady + again * (once.steady - one.steady) + count * adding + shown.steady) / p
+        fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
+        mean = (whole.steady + count * adding + shown.steady) / p
         stalled = 0.0 if outline.schedule == "gpipe" or outline.count < 2 else stalls(p, outline.count) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         each = _shared(count, room, one.steady + adding, once.steady + adding, waits, mixed=v > 1)
@@ -160,7 +161,8 @@ class Narrow:
         """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
         found, beside = (
             [self.costs.passes.gathers(devices, own, outline.sharding) for devices in places.distinct]
-            for own in (rows // outline.replicas, -(-rows // outline.replicas))
+            # A replica without rows gathers nothing; the others then have one row each.
+            for own in (max(1, rows // outline.replicas), -(-rows // outline.replicas))
         )
         gather = np.min([each.gather for each in found], axis=0)
         again = gather * found[0].regathers
@@ -227,6 +229,11 @@ def _lone(room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int,
     living = max(peak[0] for peak in peaks)
     kept, again = (max(0, room) // max(1, state + living * size) for size in sizes)
     return kept, again
+
+
+def _backward(seconds: float) -> Amount:
+    """Seconds of backward that make no weight gradients."""
+    return Amount(backward=seconds, inner=seconds)
 
 
 def _over_stages(
