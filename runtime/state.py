@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 import torch
 from torch import distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from placer.errors import UsageError
-from placer.runtime.stages import Stage
+from placer.runtime.cut import Cut
+from placer.runtime.stages import Stage, attribute
 
 
 class State:
@@ -93,6 +95,44 @@ class State:
     def _with_aliases(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         more = {alias: state[name] for name, others in self._aliases.items() if name in state for alias in others}
         return {**state, **more}
+
+
+def model_state(
+    model: nn.Module, cut: Cut, stages: Mapping[int, Stage], *, rank: int, first_rank: int,
+    group: dist.ProcessGroup | None,
+) -> State:  # fmt: skip
+    """The state of `model` as rank `rank` holds it in its `stages`; `first_rank` and `group` as in `State`."""
+    return State(
+        stages,
+        _unread(model, cut) if rank == 0 else {},
+        aliases=_aliases(model),
+        persistent=frozenset(model.state_dict(keep_vars=True)),
+        first_rank=first_rank,
+        group=group,
+    )
+
+
+def _aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """For each name of the model's state the other names of the same tensor."""
+    by_tensor: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        by_tensor.setdefault(id(tensor), []).append(name)
+    return {name: tuple(n for n in names if n != name) for names in by_tensor.values() for name in names}
+
+
+def _unread(model: nn.Module, cut: Cut) -> dict[str, torch.Tensor]:
+    """What no stage reads."""
+    read = {
+        str(source.target)
+        for nodes in cut.nodes_of.values()
+        for node in nodes
+        for source in node.all_input_nodes
+        if source.op == "get_attr"
+    }
+    every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    kept = model.state_dict(keep_vars=True)
+    read_ids = {id(attribute(model, name)) for name in read if name in every or name in kept}
+    return {name: tensor for name, tensor in every.items() if name in kept and id(tensor) not in read_ids}
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

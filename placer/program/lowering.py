@@ -113,7 +113,7 @@ def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[tuple[in
 
 
 def _filled(plan: Plan, line: list[_Item], position: int, replica: int, rows: tuple[int, ...]) -> Iterator[Instruction]:
-    """The instructions of one replica: rows, ranks and sizes put in."""
+    """The instructions of one replica: rows, ranks and sizes put in; of a microbatch without rows nothing is sent."""
     positions, replicas = position_of(plan), plan.stages[0].replicas
     sizes = _sizes(plan, line, rows)
     for item in line:
@@ -121,7 +121,7 @@ def _filled(plan: Plan, line: list[_Item], position: int, replica: int, rows: tu
             yield Compute(action=item, rows=rows[item.microbatch])
         elif isinstance(item, Collective):
             yield item
-        else:
+        elif rows[item.microbatch]:
             source, target = item.ends
             sending = positions[source] == position
             peer = positions[target if sending else source] * replicas + replica
