@@ -49,6 +49,11 @@ class Pins:
     width: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def axes(self) -> tuple[tuple[str, int | None], ...]:
+        """How many devices of a replica each axis is pinned to."""
+        return ("tensor", self.tensor), ("height", self.height), ("width", self.width)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -152,12 +157,21 @@ def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
         ("recompute", pins.recompute, {stage.recompute for stage in plan.stages}),
     )
     broken = [f"pin {name}={pin} is not honoured" for name, pin, found in wanted if pin is not None and found != {pin}]
+    for axis, degree in pins.axes:
+        if degree is not None and _degree(plan, axis) != degree:
+            broken.append(f"pin {axis}={degree} is not honoured")
     index = {block.name: i for i, block in enumerate(plan.graph.blocks)} if pins.stage_of else {}
     for name, stage in pins.stage_of:
         held = stage < len(plan.stages) and plan.stages[stage].first <= index[name] < plan.stages[stage].last
         if not held:
             broken.append(f"pin {name}@stage={stage} is not honoured")
     return tuple(broken)
+
+
+def _degree(plan: Plan, axis: str) -> int:
+    """The devices of a replica along an axis."""
+    used = [plan.layouts[stage.layout] for stage in plan.stages if stage.layout is not None]
+    return max((layout.degree for layout in used if layout.axis == axis), default=1)
 
 
 def _foreign(plan: Plan, problem: Problem) -> list[str]:
