@@ -30,7 +30,7 @@ class Channels:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._levels: dict[tuple[int, ...], Bottleneck] = {}
+        self._levels: dict[tuple[tuple[int, ...], int], Bottleneck] = {}
         self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
 
     def transfer(self, span: Span, source: tuple[int, ...], target: tuple[int, ...], rows: int) -> TransferSeconds:
@@ -47,14 +47,18 @@ class Channels:
         latency, per_byte = self._message((source,), (target,))
         return latency + size * per_byte
 
-    def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float) -> float:
-        """Seconds of a collective over `devices` on a buffer of `size` bytes."""
+    def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float, groups: int = 1) -> float:
+        """Seconds of a collective over `devices` on a buffer of `size` bytes, `groups` such running at once."""
         if len(devices) < 2 or not size:
             return 0.0
-        levels = self._levels.get(devices)
-        if levels is None:
-            levels = self._levels[devices] = bottleneck(self.cluster, devices)
-        return over_levels(levels, kind, size)
+        return over_levels(self.levels(devices, groups), kind, size)
+
+    def levels(self, devices: tuple[int, ...], groups: int = 1) -> Bottleneck:
+        """The levels a collective over `devices` climbs."""
+        found = self._levels.get((devices, groups))
+        if found is None:
+            found = self._levels[devices, groups] = bottleneck(self.cluster, devices, groups=groups)
+        return found
 
     def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, float]:
         """Latency and seconds per byte of one message from every source to its partner at once."""

@@ -5,6 +5,7 @@ With k devices, n bytes (of the full buffer), latency a, bandwidth w per device 
     ring all_reduce            c + 2 (k-1) a + 2 (k-1)/k n / w             (Thakur et al. 2005, eq. for ring)
     tree all_reduce            c + 2 log2(k) a + 2 n / w                   (NCCL 2.4 double binary trees)
     ring reduce_scatter        c + (k-1) a + (k-1)/k n / w                 the same for all_gather
+    all_to_all                 c + (k-1) a + (k-1)/k (n/k) / w             n: what all devices hold together
     hierarchical all_reduce    reduce_scatter in the node, all_reduce of n / per_node between nodes, all_gather in it
     flat ring                  one ring through all devices; w the slower of the node's link and the node's way out
 
@@ -22,7 +23,7 @@ from typing import Literal
 from placer.cluster import Cluster, Link
 from placer.topology import Bottleneck, bottleneck, link_between_nodes
 
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 def collective_seconds(
@@ -36,6 +37,8 @@ def collective_seconds(
 
 def over_levels(levels: Bottleneck, kind: CollectiveKind, size: float) -> float:
     """Seconds of a collective over the given levels."""
+    if kind == "all_to_all":
+        return _exchange(levels, size)
     if levels.inter is None:
         assert levels.intra is not None
         return _flat(levels.intra, levels.devices, kind, size)
@@ -87,6 +90,16 @@ def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:
         return link.setup_seconds + ring
     tree = ceil(log2(devices)) * link.latency_seconds + size / link.bandwidth
     return link.setup_seconds + 2 * min(ring, tree)
+
+
+def _exchange(levels: Bottleneck, size: float) -> float:
+    """Every device sends each other one its piece: those of its node inside, the others' through the nic at once."""
+    own, seconds = size / levels.devices, 0.0
+    for link, partners in ((levels.intra, levels.per_node - 1), (levels.inter, levels.devices - levels.per_node)):
+        if link is not None and partners > 0:
+            through = link.setup_seconds + partners * link.latency_seconds
+            seconds = max(seconds, through + partners / levels.devices * own / link.bandwidth)
+    return seconds
 
 
 def _across(levels: Bottleneck, intra: Link, inter: Link, kind: CollectiveKind, size: float) -> float:

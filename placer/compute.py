@@ -83,7 +83,7 @@ def _issued(busy: BlockSeconds, host: float) -> BlockSeconds:
 
 def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> BlockSeconds:
     """Seconds of one op run by itself."""
-    if op.kind == "view":
+    if op.kind in ("view", "communication"):  # what moves between devices is `profiles`' to count
         return BlockSeconds()
     extra = attention_traffic(op, settings, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward

@@ -52,28 +52,49 @@ from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.memory import alive, position_memory, stage_memory
 from placer.numerics import Numerics
 from placer.passes import Passes, StageSeconds
-from placer.plans import Plan, Sharding, Stage, replica_rows
+from placer.plans import Layout, Plan, Sharding, Stage, replica_rows
 from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
+from placer.splitting import local_graph
 from placer.steptime import StageCost, stalls, step_seconds
 from placer.updates import accumulate_seconds, bucket_seconds, update_seconds
 
 
 class Costs:
-    """Costs of `graph` on `cluster` under `settings`; remembers what it computed."""
+    """Costs of `graph` on `cluster` under `settings`; remembers what it computed.
 
-    def __init__(self, graph: Graph, cluster: Cluster, settings: RunSettings) -> None:
+    With a `degree` the graph is that of one of the devices of a replica; `devices` are then those of all replicas,
+    replica by replica. `under(layout)` gives the Costs of the graph so cut.
+    """
+
+    def __init__(self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1) -> None:
         self.graph = graph
         self.cluster = cluster
         self.settings = settings
+        self.degree = degree
         self.numerics = Numerics.of(graph, settings)
         self.spans = Spans(graph, self.numerics, settings)
-        self.profiles = Profiles(graph, cluster, self.numerics, settings)
         self.channels = Channels(cluster)
+        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree)
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, MemoryBytes] = {}
+        self._under: dict[int, tuple[Layout, Costs]] = {}
+
+    def under(self, layout: Layout | None) -> Costs:
+        """The costs of the graph cut as `layout` says; these, where there is none."""
+        if layout is None:
+            return self
+        known = self._under.get(id(layout))
+        if known is None:
+            cut = Costs(local_graph(self.graph, layout), self.cluster, self.settings, layout.degree)
+            known = self._under[id(layout)] = (layout, cut)
+        return known[1]
+
+    def of_stage(self, plan: Plan, stage: Stage) -> Costs:
+        """The costs of the graph as a stage of `plan` cuts it."""
+        return self.under(None if stage.layout is None else plan.layouts[stage.layout])
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
@@ -133,7 +154,12 @@ class Costs:
     def bucket(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
         slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
-        return self.collective("all_reduce", devices, size) + bucket_seconds(size, slow)
+        return self.channels.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
+
+    def summed(self, first: int, last: int, *, device: int) -> float:
+        """Seconds of summing, within a replica, gradients that each of its devices has a part of."""
+        size = self.spans.of(first, last).held.summed * self.numerics.weight_bytes
+        return self.collective("all_reduce", self.profiles.replica(device), size) if self.degree > 1 else 0.0
 
     def tied(
         self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"
@@ -171,7 +197,10 @@ class Costs:
         found = self._costs.get(key)
         if found is None:
             found = self._costs[key] = self._stage_cost(
-                Stage(first=first, last=last, devices=devices, shares=shares, sharding=sharding, recompute=recompute),
+                Stage(
+                    first=first, last=last, devices=devices, shares=shares, sharding=sharding, recompute=recompute,
+                    degree=self.degree,
+                ),
                 following, leading, rows, last_rows,
             )  # fmt: skip
         return found
@@ -199,7 +228,7 @@ class Costs:
         step = step_seconds(costs, plan.schedule, positions=positions, microbatches=count, fixed=self.fixed(plan.ranks))
         seconds = self._itemised(plan, costs, step)
         memory = tuple(
-            self.memory(
+            self.of_stage(plan, plan.stages[p]).memory(
                 plan.stages[p::positions], schedule=plan.schedule, positions=positions, position=p, microbatches=count,
                 total_stages=len(plan.stages), rows=plan.microbatches[0],
             )
@@ -221,7 +250,7 @@ class Costs:
         leading = plan.stages[0].devices
         following = [*(stage.devices for stage in plan.stages[1:]), ()]
         return tuple(
-            self.stage_cost(
+            self.of_stage(plan, stage).stage_cost(
                 stage.first, stage.last, devices=stage.devices, following=after, leading=leading,
                 rows=plan.microbatches[0], last_rows=plan.microbatches[-1], sharding=stage.sharding,
                 recompute=stage.recompute, shares=stage.shares,
@@ -243,7 +272,7 @@ class Costs:
             own = max(replica_rows(rows, stage.shares, stage.replicas))
             sent = self.transfer(stage.first, stage.last, stage.devices, following, own)
         alone = stage.last - stage.first == len(self.graph.blocks)
-        others = () if leading == stage.devices else leading
+        others = () if leading == stage.devices else leading[:: self.degree]
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=full.whole_backward,
@@ -256,13 +285,14 @@ class Costs:
             reduction=self.reduction(
                 stage.first,
                 stage.last,
-                devices=stage.devices,
+                devices=stage.leaders,
                 rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
                 backward=last.backward,
                 sharding=stage.sharding,
                 alone=alone,
             )
-            + self.tied(stage.first, stage.last, devices=stage.devices, others=others, sharding=stage.sharding),
+            + self.summed(stage.first, stage.last, device=stage.devices[0])
+            + self.tied(stage.first, stage.last, devices=stage.leaders, others=others, sharding=stage.sharding),
             optimizer=self.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
@@ -288,7 +318,9 @@ class Costs:
         turns = len(plan.stages) // positions
         busy = [sum(_busy(cost, count) for cost in costs[p::positions]) for p in range(positions)]
         slowest = busy.index(max(busy))
-        passes = [self._passes(stage, plan.microbatches) for stage in plan.stages[slowest::positions]]
+        passes = [
+            self.of_stage(plan, stage)._passes(stage, plan.microbatches) for stage in plan.stages[slowest::positions]
+        ]
         own = costs[slowest::positions]
         communication = sum(cost.messages for cost in costs) / turns
         if plan.schedule != "gpipe" and count > 1:
@@ -320,14 +352,14 @@ class Costs:
 
     def _sent_bytes(self, plan: Plan) -> int:
         """Bytes all messages of a step carry."""
-        spans = [self.spans.of(stage.first, stage.last) for stage in plan.stages]
+        spans = [self.of_stage(plan, stage).spans.of(stage.first, stage.last) for stage in plan.stages]
         fixed, per_row = affine_sum(size for span in spans for size in (span.sent, span.returned))
         return fixed * len(plan.microbatches) + per_row * plan.rows
 
     def _reduced_bytes(self, plan: Plan) -> int:
         """Bytes of gradients that are reduced over replicas in a step."""
         return sum(
-            self.spans.of(stage.first, stage.last).held.trainable * self.numerics.weight_bytes
+            self.of_stage(plan, stage).spans.of(stage.first, stage.last).held.trainable * self.numerics.weight_bytes
             for stage in plan.stages
             if stage.replicas > 1
         )

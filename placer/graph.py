@@ -133,12 +133,16 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter or buffer of a block class; its model-wide name stands in the block."""
+    """A parameter or buffer of a block class; its model-wide name stands in the block.
+
+    summed: in the graph of one device of a replica, the gradient is a part, to be summed over the replica's devices.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     trainable: bool = True
     buffer: bool = False
+    summed: bool = False
 
     @property
     def elements(self) -> int:

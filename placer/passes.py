@@ -98,13 +98,15 @@ class Passes:
     def _slowest(self, stage: Stage, rows: int) -> StageSeconds:
         each = replica_rows(rows, stage.shares, stage.replicas)
         kinds = {
-            (self.profiles.kind[device], own): (device, own) for device, own in zip(stage.devices, each, strict=True)
+            (self.profiles.kind[device], own): (device, own)
+            for place, own in enumerate(each)
+            for device in stage.devices[place * stage.degree : (place + 1) * stage.degree]
         }
         slowest = None
         for device, own in kinds.values():
             seconds = self.stage(
                 stage.first, stage.last, device=device, rows=own, recompute=stage.recompute, sharding=stage.sharding,
-                devices=stage.devices,
+                devices=stage.leaders,
             )  # fmt: skip
             slowest = seconds if slowest is None else slowest.slower(seconds)
         assert slowest is not None
@@ -115,9 +117,10 @@ class Passes:
         held = [self.spans.of(block, block + 1).held for block in blocks]
         profiles = [self.profiles.of(device, rows) for device in self.profiles.kinds(devices)]
         collective, item = self.channels.collective, self.spans.numerics.weight_bytes
+        degree = self.profiles.degree
         return gathers(
-            [collective("all_gather", devices, own.parameters) for own in held],
-            [collective("reduce_scatter", devices, own.trainable * item) for own in held],
+            [collective("all_gather", devices, own.parameters, degree) for own in held],
+            [collective("reduce_scatter", devices, own.trainable * item, degree) for own in held],
             [min(p.forward[i + 1] - p.forward[i] for p in profiles) for i in blocks],
             [min(p.backward[i + 1] - p.backward[i] for p in profiles) for i in blocks],
             regathers=sharding == "parameters",

@@ -29,9 +29,32 @@ Sharding = Literal["none", "gradients", "parameters"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Blocks `first` to `last` (exclusive) on `devices`, one replica each; replica i takes its `shares[i]` of the rows.
+class Split:
+    """How the ops of one block class lie over the devices of a replica.
 
+    choices: of each op the name of one of its `placer.rules.op_choices`; inputs, outputs: how the values at the
+    block's border lie, "whole" or "cut 1" (on dim 1).
+    """
+
+    choices: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each)."""
+
+    degree: int
+    splits: tuple[Split | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Blocks `first` to `last` (exclusive) on `devices`; replica i takes its `shares[i]` of the rows.
+
+    A replica is one device, or with a layout the next `degree` devices, over which the plan's `layouts[layout]` cuts
+    the ops.
     sharding: `none` replicates the state and all-reduces gradients (DDP); `gradients` shards gradients and optimizer
     state, `parameters` also the parameters (FSDP2 without and with resharding after forward).
     recompute: run each block's forward again in backward instead of keeping its activations.
@@ -43,11 +66,18 @@ class Stage:
     shares: tuple[int, ...] = ()
     sharding: Sharding = "none"
     recompute: bool = False
+    layout: int | None = None
+    degree: int = 1
 
     @property
     def replicas(self) -> int:
-        """Number of devices."""
-        return len(self.devices)
+        """Number of replicas."""
+        return len(self.devices) // self.degree
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """The first device of each replica."""
+        return self.devices[:: self.degree]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +111,7 @@ class Plan:
     stages: tuple[Stage, ...]
     schedule: ScheduleName
     microbatches: tuple[int, ...]
+    layouts: tuple[Layout, ...] = ()
     strategy: str = ""
     seed: int = 0
     ledger: Ledger | None = None

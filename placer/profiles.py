@@ -1,4 +1,8 @@
-"""Seconds of every block on every kind of device, as prefix sums: a run of blocks is a difference of two numbers."""
+"""Seconds of every block on every kind of device, as prefix sums: a run of blocks is a difference of two numbers.
+
+In the graph of one of the `degree` devices of a replica, collectives between ops count too: they run among the
+replica's devices, those whose numbers have the same quotient by `degree`, while nothing else does.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from placer.cluster import Cluster, Device
-from placer.compute import block_seconds
+from placer.channels import Channels
+from placer.cluster import Device
+from placer.communication import block_communication
+from placer.compute import BlockSeconds, block_seconds
 from placer.graph import Graph
 from placer.numerics import Numerics
 from placer.settings import RunSettings
+from placer.topology import Bottleneck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +34,13 @@ class Profile:
 class Profiles:
     """Profiles by device and rows, each block class and kind of device computed once."""
 
-    def __init__(self, graph: Graph, cluster: Cluster, numerics: Numerics, settings: RunSettings) -> None:
+    def __init__(
+        self, graph: Graph, channels: Channels, numerics: Numerics, settings: RunSettings, degree: int = 1
+    ) -> None:
         self.graph = graph
-        self.cluster = cluster
+        self.channels = channels
+        self.cluster = channels.cluster
+        self.degree = degree
         self.numerics = numerics
         self.settings = settings
         self._known: dict[tuple[int, int], Profile] = {}
@@ -39,24 +50,44 @@ class Profiles:
         key = (self.kind[device], rows)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._make(self.cluster.devices[device], rows)
+            found = self._known[key] = self._make(device, rows)
         return found
 
     @cached_property
     def kind(self) -> tuple[int, ...]:
-        """For each device the first device of its kind."""
-        first: dict[Device, int] = {}
-        return tuple(first.setdefault(device, index) for index, device in enumerate(self.cluster.devices))
+        """For each device the first device of its kind, in a replica whose devices reach each other alike."""
+        first: dict[tuple[Device, Bottleneck | None], int] = {}
+        ways = {start: self._way(start) for start in range(0, self.cluster.size, self.degree)}
+        return tuple(
+            first.setdefault((device, ways[index - index % self.degree]), index)
+            for index, device in enumerate(self.cluster.devices)
+        )
+
+    def replica(self, device: int) -> tuple[int, ...]:
+        """The devices of the replica that `device` belongs to."""
+        start = device - device % self.degree
+        return tuple(range(start, start + self.degree))
+
+    def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
+        """Seconds of one block of a class on a device, collectives within its replica included."""
+        whole, chip = self.graph.classes[kind], self.cluster.devices[device]
+        own = block_seconds(whole, self.numerics, chip, self.settings, rows)
+        if self.degree == 1:
+            return own
+        return own + block_communication(whole, self.numerics, self.channels, self.replica(device), rows)
 
     def kinds(self, devices: Iterable[int]) -> tuple[int, ...]:
         """One device of each kind among `devices`."""
         return tuple(sorted({self.kind[device] for device in devices}))
 
-    def _make(self, device: Device, rows: int) -> Profile:
+    def _way(self, start: int) -> Bottleneck | None:
+        """The levels of the replica that begins at `start`; of one beyond the last device there is none."""
+        whole = self.degree > 1 and start + self.degree <= self.cluster.size
+        return self.channels.levels(self.replica(start)) if whole else None
+
+    def _make(self, device: int, rows: int) -> Profile:
         kinds = {block.kind for block in (*self.graph.blocks, self.graph.prologue)}
-        each = {
-            kind: block_seconds(self.graph.classes[kind], self.numerics, device, self.settings, rows) for kind in kinds
-        }
+        each = {kind: self.block(kind, device, rows) for kind in kinds}
         blocks = [each[block.kind] for block in self.graph.blocks]
         return Profile(
             forward=_sums(block.forward for block in blocks),

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import add
+from typing import NamedTuple
 
 from placer.attention import saved_bytes
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
@@ -21,7 +23,8 @@ from placer.settings import RunSettings
 class Held:
     """Parameters of a run of blocks, those it uses twice counted once: bytes, elements and tensors that train.
 
-    `elsewhere` are those of the trainable elements that blocks outside of the run use too.
+    `elsewhere` are those of the trainable elements that blocks outside of the run use too, `summed` those whose
+    gradients are summed over the devices of a replica.
     """
 
     parameters: int = 0
@@ -29,6 +32,7 @@ class Held:
     tensors: int = 0
     buffers: int = 0
     elsewhere: int = 0
+    summed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,23 @@ class Span:
     unit: int
     tied: int
     prologue: bool
+
+
+class _Counts(NamedTuple):
+    """Bytes of parameters, elements that train, tensors that train, bytes of buffers, elements summed in a replica."""
+
+    parameters: int = 0
+    trainable: int = 0
+    tensors: int = 0
+    buffers: int = 0
+    summed: int = 0
+
+    def held(self, elsewhere: int) -> Held:
+        """The same as `Held`."""
+        return Held(
+            parameters=self.parameters, trainable=self.trainable, tensors=self.tensors, buffers=self.buffers,
+            elsewhere=elsewhere, summed=self.summed,
+        )  # fmt: skip
 
 
 class Spans:
@@ -194,19 +215,15 @@ class Spans:
 
     @cached_property
     def _unit(self) -> list[int]:
-        return [_held_of(kind.parameters, self.numerics).parameters for kind in self.graph.classes]
+        return [_counts(kind.parameters, self.numerics).parameters for kind in self.graph.classes]
 
     @cached_property
-    def _held_sums(self) -> list[tuple[int, int, int, int]]:
+    def _held_sums(self) -> list[_Counts]:
         own = [_counts(self.graph.classes[block.kind].parameters, self.numerics) for block in self.graph.blocks]
-        sums = [(0, 0, 0, 0)]
-        for a, b, c, d in own:
-            w, x, y, z = sums[-1]
-            sums.append((w + a, x + b, y + c, z + d))
-        return sums
+        return list(accumulate(own, lambda a, b: _Counts(*map(add, a, b)), initial=_Counts()))
 
     @cached_property
-    def _shared(self) -> list[tuple[tuple[int, ...], tuple[int, int, int, int]]]:
+    def _shared(self) -> list[tuple[tuple[int, ...], _Counts]]:
         """Parameters and buffers of several blocks: those blocks and the counts of one copy."""
         users: dict[str, list[int]] = {}
         for index, block in enumerate(self.graph.blocks):
@@ -227,16 +244,15 @@ class Spans:
             if users > 1:
                 counts = [count - (users - 1) * one for count, one in zip(counts, copy, strict=True)]
             if 0 < users < len(where):
-                elsewhere += copy[1]
-        parameters, trainable, tensors, buffers = counts
-        return Held(parameters=parameters, trainable=trainable, tensors=tensors, buffers=buffers, elsewhere=elsewhere)
+                elsewhere += copy.trainable
+        return _Counts(*counts).held(elsewhere)
 
     def _tied(self, first: int, last: int) -> int:
         """Bytes of gradients of parameters used in the span and by an earlier block outside it."""
         total = 0
-        for where, (_, trainable, _, _) in self._shared:
+        for where, copy in self._shared:
             if where[0] < first and any(first <= index < last for index in where):
-                total += trainable * self.numerics.weight_bytes
+                total += copy.trainable * self.numerics.weight_bytes
         return total
 
 
@@ -247,9 +263,9 @@ def affine_bytes(numerics: Numerics, tensor: Tensor) -> Affine:
     return Affine(numerics.bytes_of(tensor, 1), 0)
 
 
-def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> tuple[int, int, int, int]:
-    """Bytes of parameters, elements that train, tensors that train, bytes of buffers."""
-    size = trainable = tensors = buffers = 0
+def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> _Counts:
+    """What parameters and buffers count for, one by one."""
+    size = trainable = tensors = buffers = summed = 0
     for parameter in parameters:
         own = parameter.elements * ITEM_BYTES[numerics.kept(parameter.dtype)]
         size += 0 if parameter.buffer else own
@@ -257,12 +273,8 @@ def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> tuple[int,
         if parameter.trainable and not parameter.buffer:
             trainable += parameter.elements
             tensors += 1
-    return size, trainable, tensors, buffers
-
-
-def _held_of(parameters: tuple[Parameter, ...], numerics: Numerics) -> Held:
-    size, trainable, tensors, buffers = _counts(parameters, numerics)
-    return Held(parameters=size, trainable=trainable, tensors=tensors, buffers=buffers)
+            summed += parameter.elements if parameter.summed else 0
+    return _Counts(size, trainable, tensors, buffers, summed)
 
 
 def _sums(own: list[Affine]) -> list[Affine]:

@@ -57,11 +57,14 @@ def link_between_nodes(cluster: Cluster, start: int, end: int) -> Link:
     return _slowest(cluster, {start, end}, 1, collective=False)
 
 
-def bottleneck(cluster: Cluster, devices: Collection[int], senders: int = 0) -> Bottleneck:
-    """The levels of a collective over `devices`; `senders` devices per node send at once (0: those in `devices`)."""
+def bottleneck(cluster: Cluster, devices: Collection[int], senders: int = 0, groups: int = 1) -> Bottleneck:
+    """The levels of a collective over `devices`; `senders` devices per node send at once (0: those in `devices`).
+
+    groups: so many collectives like this one run at once, each on devices of its own on the same nodes.
+    """
     per_node = Counter(cluster.node_of[d] for d in devices)
     most = max(per_node.values())
-    together = max(senders, most)
+    together = max(senders, most * groups)
     return Bottleneck(
         devices=len(set(devices)),
         nodes=len(per_node),

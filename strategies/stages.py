@@ -7,6 +7,7 @@ and a nearer one (`narrow`), which is made when its turn comes. Outlines are sol
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
+In a large space it ends when they are within a hundredth of each other.
 When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
 """
 
@@ -17,6 +18,7 @@ from heapq import heappop, heappush
 
 from placer.costs import Costs
 from placer.errors import Infeasible
+from placer.plans import Layout
 from placer.search import Problem, Solution
 from placer.strategies.chain import Partition, best_chain
 from placer.strategies.coarse import by_bound
@@ -24,16 +26,19 @@ from placer.strategies.diagnosis import what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
 from placer.strategies.judging import judge
+from placer.strategies.layouts import layouts, pinned_degree
 from placer.strategies.loop import best_loop
 from placer.strategies.narrow import Narrow
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
-from placer.strategies.space import Outline, plan_of
+from placer.strategies.space import Outline, plan_of, require_pins
 from placer.strategies.turns import best_turns
 
 # Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
 PATIENCE = 4_000
 PATIENCE_IN_ALL = 100_000
+# With more outlines than this the search ends when so small a gap is proven.
+LARGE, LARGE_GAP = 10_000, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +56,16 @@ class _Search:
     open."""
 
     problem: Problem
-    bounds: Bounds
-    narrow: Narrow
+    layouts: tuple[Layout, ...]
+    bounds: dict[int, Bounds]
+    narrow: dict[int, Narrow]
     queue: list[tuple[float, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
-    places: dict[tuple[int, int], Places] = field(default_factory=dict)
+    places: dict[tuple[int, int, int], Places] = field(default_factory=dict)
 
     @property
     def least(self) -> float | None:
@@ -79,24 +85,35 @@ class Stages:
 
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan. After an interrupt, the best so far with the bound proven so far."""
-        costs = Costs(problem.graph, problem.cluster, problem.settings)
-        bounds = Bounds(problem, Runs(problem, costs))
-        search = _Search(problem=problem, bounds=bounds, narrow=Narrow(bounds))
+        require_pins(problem)
+        search = _begun(problem)
         try:
             _run(search)
         except KeyboardInterrupt:
             if search.best is None:
                 raise
         if search.best is None:
-            return what_binds(problem, search.bounds)
+            return what_binds(problem, next(iter(search.bounds.values())))
         return _solution(search, search.best)
+
+
+def _begun(problem: Problem) -> _Search:
+    """The search with the costs of the model whole and under each layout the pins allow."""
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    found = layouts(problem, costs)
+    views = {number: costs.under(layout) for number, layout in enumerate(found)}
+    if pinned_degree(problem.pins) == 1:
+        views = {-1: costs} | views
+    bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
+    return _Search(problem=problem, layouts=found, bounds=bounds, narrow={n: Narrow(own) for n, own in bounds.items()})
 
 
 def _run(search: _Search) -> None:
     """Solve outlines until none that is left can be better."""
-    coarse = by_bound(search.bounds)
+    found = by_bound(search.bounds)
+    coarse, enough = found.outlines, 1 - LARGE_GAP if found.count > LARGE else 1.0
     search.next = next(coarse, None)
-    while (least := search.least) is not None and least < search.ceiling:
+    while (least := search.least) is not None and least < search.ceiling * enough:
         if search.problem.budget is not None and search.evaluations >= search.problem.budget:
             return
         if search.next is not None and search.next[0] <= least:
@@ -110,7 +127,7 @@ def _run(search: _Search) -> None:
 
 def _narrow(search: _Search, outline: Outline) -> None:
     """Queue an outline by its second bound, unless it holds no plan."""
-    bound = search.narrow.step(outline, _places(search, outline))
+    bound = search.narrow[outline.layout].step(outline, _places(search, outline))
     if bound < search.ceiling:
         heappush(search.queue, (bound, outline))
 
@@ -118,7 +135,7 @@ def _narrow(search: _Search, outline: Outline) -> None:
 def _solve(search: _Search, bound: float, outline: Outline) -> None:
     """Improve on the best so far within one outline; keep its bound where it stays open."""
     search.evaluations += 1
-    pricing = Pricing(search.bounds, _places(search, outline), outline)
+    pricing = Pricing(search.bounds[outline.layout], _places(search, outline), outline)
     if pricing.floors.reached[0] > 0:
         return
     if outline.virtual == 1:
@@ -157,7 +174,8 @@ def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> No
 
 def _solution(search: _Search, best: _Found) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
-    plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute)
+    layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
+    plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout)
     verdict = judge(plan)
     left = [*search.open, *([] if search.least is None else [search.least])]
     bound = min([verdict.seconds, *left])
@@ -165,7 +183,8 @@ def _solution(search: _Search, best: _Found) -> Solution:
 
 
 def _places(search: _Search, outline: Outline) -> Places:
-    key = (outline.positions, outline.replicas)
+    key = (outline.positions, outline.replicas, outline.degree)
     if key not in search.places:
-        search.places[key] = Places(search.problem, *key)
+        costs = search.bounds[outline.layout].runs.costs
+        search.places[key] = Places(search.problem, costs, outline.positions, outline.replicas)
     return search.places[key]

@@ -21,7 +21,8 @@ topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yam
 schedule plans
 fingerprint
 rules
-tiles attention spans fusion compute profiles gathers updates collectives channels passes memory steptime
+splitting
+tiles attention spans fusion compute collectives channels communication profiles gathers updates passes memory steptime
 program
 costs
 legality

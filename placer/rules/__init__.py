@@ -16,7 +16,7 @@ an op of a captured Graph.
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
-from placer.rules.captured import call_of, op_choices
+from placer.rules.captured import Unsplit, block_choices, call_of, op_choices, tensor_arguments, unsplit
 from placer.rules.table import kind_of, register, rule_for, unregister
 
 __all__ = [
@@ -24,13 +24,17 @@ __all__ = [
     "Call",
     "MatrixProduct",
     "Rule",
+    "Unsplit",
     "Value",
     "Work",
+    "block_choices",
     "call_of",
     "gradients",
     "kind_of",
     "op_choices",
     "register",
     "rule_for",
+    "tensor_arguments",
     "unregister",
+    "unsplit",
 ]

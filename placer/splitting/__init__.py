@@ -1,0 +1,10 @@
+"""A graph as one device of a replica sees it: the ops of each block cut by rule, collectives where layouts disagree.
+
+`conversions` says which value must change its layout for whom; the costs and the runtime both act on it. `local_graph`
+is the graph of one device, so that everything that reckons with graphs reckons with cut ones.
+"""
+
+from placer.splitting.edges import Conversion, Edges, border_state, edges
+from placer.splitting.local_graph import local_graph, require_layout
+
+__all__ = ["Conversion", "Edges", "border_state", "edges", "local_graph", "require_layout"]
