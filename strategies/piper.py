@@ -63,7 +63,7 @@ def solve_piper(problem: PiperProblem, *, many: int = MANY) -> PiperSolution | I
     """The best plan; Infeasible only where it is proved that there is none, or none along the order searched."""
     started = time.perf_counter()
     family = ideals(problem, many)
-    few = thinned(problem, family, FEW)
+    few = thinned(problem, family, FEW) if len(family.inside) > 2 * FEW else family
     best = _first_plan(problem, few) or (_first_plan(problem, family) if few is not family else None)
     if best is None:
         return _infeasible(problem, family)
@@ -123,7 +123,7 @@ def _space(problem: PiperProblem, family: Family, limit: float) -> Space:
     needed = _needed(problem, family, limit)
     pairs = stage_pairs(problem, family, by, limit, needed)
     recompute = Recompute(problem, family, by, pairs)
-    return Space(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute, needed=needed)
+    return Space(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute)
 
 
 def _needed(problem: PiperProblem, family: Family, limit: float) -> Ints:

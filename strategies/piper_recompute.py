@@ -2,27 +2,17 @@
 
 For tensor degree t, y microbatches kept and every stage at once: the steps from cheaper to smaller variants are sorted
 once for the whole graph; their running sums over the nodes of each ideal give by difference those over each stage, and
-halving finds where they cover what is missing. That is the optimum of the relaxed knapsack (`lower`); rounded up it is
-an answer (`upper`). Where the answer matters and both differ, `cheapest_choice` decides and the table keeps its word.
+halving finds where they cover what is missing. That is the optimum of the relaxed knapsack, never too much. Where the
+answer matters `cheapest_choice` decides, and the table keeps its word.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from placer.placement.piper import PiperProblem, Variant
-from placer.strategies.knapsack import ROUNDING, Choice, Floats, Ints, cheapest_choice, steps_down
-from placer.strategies.piper_pairs import Degrees, Family, Offer, Pairs, offer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Over all stages: `data` x the extra time at one (degrees, y), at least and at most; inf where nothing fits."""
-
-    lower: Floats
-    upper: Floats
+from placer.strategies.knapsack import ROUNDING, Choice, Floats, Ints, Steps, cheapest_choice, steps_down
+from placer.strategies.piper_pairs import Degrees, Family, Flags, Pairs, offer
 
 
 class Recompute:
@@ -32,14 +22,20 @@ class Recompute:
         self.problem, self.family, self.by, self.pairs = problem, family, by, pairs
         self._offers = {int(t): offer(problem, int(t)) for t in np.unique(by.tensor)}
         self.key = np.array([self._shared_key(k) for k in range(len(by.data))])
-        self._rows: dict[tuple[int, int], Row] = {}
+        self._at = np.full((len(by.data), problem.devices + 2), -1)
+        self._lower = np.empty((64, len(pairs.upper)))
+        self._rows = 0
 
-    def row(self, degrees: int, y: int) -> Row:
-        """The row of these degrees with `y` microbatches kept."""
-        key = (int(self.key[degrees]), y)
-        if key not in self._rows:
-            self._rows[key] = self._made(key[0], y)
-        return self._rows[key]
+    def lower(self, degrees: Ints, y: Ints, pair: Ints) -> Floats:
+        """`data` x the extra time at least, of each stage on its degrees with `y` microbatches kept; inf: cannot."""
+        key = self.key[degrees]
+        row = self._at[key, y]
+        if row.min(initial=0) < 0:
+            missing = row < 0
+            self._add(np.unique(key[missing] * self._at.shape[1] + y[missing]))
+            row = self._at[key, y]
+        found: Floats = self._lower[row, pair]
+        return found
 
     def decide(self, pair: int, degrees: int, y: int) -> tuple[Choice, float]:
         """The cheapest variants of a stage, exact, and the time of the stage with them; its row is brought up to date.
@@ -49,11 +45,10 @@ class Recompute:
         data, tensor = int(self.by.data[degrees]), int(self.by.tensor[degrees])
         nodes = self.nodes(pair)
         cost = self._offers[tensor].cost(self.problem, data)[nodes] + self._border(nodes, tensor)
-        size = self._memory(tensor, y)[nodes]
-        choice = cheapest_choice(cost, size, self.problem.memory_bytes)
-        row, cheapest = self.row(degrees, y), float(self.pairs.least[pair, degrees]) * data
-        row.lower[pair] = max(row.lower[pair], choice.bound - cheapest)
-        row.upper[pair] = max(choice.cost - cheapest, row.lower[pair])
+        choice = cheapest_choice(cost, self._memory(tensor, y)[nodes], self.problem.memory_bytes)
+        least = choice.bound - float(self.pairs.least[pair, degrees]) * data
+        row = self._at[self.key[degrees], y]
+        self._lower[row, pair] = max(self._lower[row, pair], least)
         return choice, choice.cost / data
 
     def nodes(self, pair: int) -> Ints:
@@ -83,43 +78,46 @@ class Recompute:
                 table[row, column] = _edge_bytes(self.problem, node, variant, inside) / self.problem.bandwidth
         return table
 
-    def _made(self, degrees: int, y: int) -> Row:
+    def _add(self, codes: Ints) -> None:
+        """Adds the rows of these (key, y)."""
+        while self._rows + len(codes) > len(self._lower):
+            self._lower = np.concatenate((self._lower, np.empty_like(self._lower)))
+        for code in codes.tolist():
+            key, y = divmod(code, self._at.shape[1])
+            self._lower[self._rows] = self._row(key, y)
+            self._at[key, y] = self._rows
+            self._rows += 1
+
+    def _row(self, degrees: int, y: int) -> Floats:
         """One row from running sums over ideals."""
         at, data = self._offers[int(self.by.tensor[degrees])], int(self.by.data[degrees])
-        size = at.a * y + at.b
-        cost = np.where(at.runs[:, None], at.cost(self.problem, data), np.array([0.0] + [np.inf] * (at.time.shape[1] - 1)))
-        steps = steps_down(cost, size)
+        size = self._memory(int(self.by.tensor[degrees]), y)
+        absent = np.array([0.0] + [np.inf] * (at.time.shape[1] - 1))
+        steps = steps_down(np.where(at.runs[:, None], at.cost(self.problem, data), absent), size)
         inside = self.family.inside
         full = inside @ size[np.arange(len(size)), steps.cheapest]
-        saved = np.cumsum(inside[:, steps.item] * steps.saved, axis=1)
-        extra = np.cumsum(inside[:, steps.item] * steps.extra, axis=1)
-        return _cut(full, saved, extra, steps.extra / steps.saved, self)
+        need = full[self.pairs.upper] - full[self.pairs.lower] - self.problem.memory_bytes * (1 + ROUNDING)
+        row = np.zeros(len(need))
+        short = np.flatnonzero(need > 0)
+        if len(short):
+            row[short] = _relaxed(need[short], self.pairs.upper[short], self.pairs.lower[short], inside, steps)
+        return row
 
 
-def _cut(full: Floats, saved: Floats, extra: Floats, rate: Floats, of: Recompute) -> Row:
-    """Where the running savings of each stage cover what it lacks."""
-    upper, lower = of.pairs.upper, of.pairs.lower
-    need = full[upper] - full[lower] - of.problem.memory_bytes * (1 + ROUNDING)
-    low = np.zeros(len(upper))
-    high = np.zeros(len(upper))
-    short = np.flatnonzero(need > 0)
-    if not len(short):
-        return Row(lower=low, upper=high)
-    if not len(rate):
-        low[short] = high[short] = np.inf
-        return Row(lower=low, upper=high)
-    need, up, down = need[short], upper[short], lower[short]
-    enough = saved[up, -1] - saved[down, -1] >= need
-    first, last = np.zeros(len(short), dtype=np.int64), np.full(len(short), len(rate) - 1)
-    for _ in range(len(rate).bit_length()):
+def _relaxed(need: Floats, upper: Ints, lower: Ints, inside: Flags, steps: Steps) -> Floats:
+    """The cost of the steps whose running savings cover what each stage lacks, the last of them in part."""
+    if not len(steps.item):
+        return np.full(len(need), np.inf)
+    saved = np.cumsum(inside[:, steps.item] * steps.saved, axis=1)
+    extra = np.cumsum(inside[:, steps.item] * steps.extra, axis=1)
+    first, last = np.zeros(len(need), dtype=np.int64), np.full(len(need), len(steps.item) - 1)
+    for _ in range(len(steps.item).bit_length()):
         middle = (first + last) // 2
-        covers = saved[up, middle] - saved[down, middle] >= need
+        covers = saved[upper, middle] - saved[lower, middle] >= need
         first, last = np.where(covers, first, np.minimum(middle + 1, last)), np.where(covers, middle, last)
-    over = saved[up, last] - saved[down, last] - need
-    rounded = extra[up, last] - extra[down, last]
-    high[short] = np.where(enough, rounded, np.inf)
-    low[short] = np.where(enough, rounded - over * rate[last], np.inf)
-    return Row(lower=low, upper=high)
+    over = saved[upper, last] - saved[lower, last] - need
+    cost = extra[upper, last] - extra[lower, last] - over * (steps.extra / steps.saved)[last]
+    return np.where(saved[upper, -1] - saved[lower, -1] >= need, cost, np.inf)
 
 
 def _edge_bytes(problem: PiperProblem, node: int, variant: Variant, inside: set[int]) -> float:
