@@ -83,36 +83,34 @@ def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
     """Any plan: limits from twice the bound upwards, the last of them above every stage."""
     limit, most = 2 * _work_bound(problem), _longest(problem)
     while limit < most:
-        plan = _tried(_space(problem, family, limit), limit).plan
+        plan = _tried(_space(problem, family, limit), limit, np.inf).plan
         if plan is not None:
             return plan
         limit *= 4
-    return _tried(_space(problem, family, most), most).plan
+    return _tried(_space(problem, family, most), most, np.inf).plan
 
 
 def _narrowed(problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float) -> tuple[_Plan, float]:
-    """The best plan of `family` and the bound proved for it, by halving; the first steps are small: `best` is good."""
+    """The best plan of `family` and the bound proved for it, by halving what lies between."""
     space = _space(problem, family, best.value)
-    step = 0.002
     while bound < best.value * (1 - tolerance):
-        limit = max((bound + best.value) / 2, best.value * (1 - step))
-        tried = _tried(space, limit)
+        limit = (bound + best.value) / 2
+        tried = _tried(space, limit, (limit + best.value) / 2)
         if tried.plan is not None:
-            best, step = tried.plan, step * 4
+            best = tried.plan
         else:
             bound = max(bound, min(tried.bound, best.value))
     return best, bound
 
 
-def _tried(space: Space, limit: float) -> _Tried:
-    """Passes until one fails or its stages stand with variants chosen exactly."""
-    doubt = np.inf
+def _tried(space: Space, limit: float, enough: float) -> _Tried:
+    """Passes until one fails, or its stages with variants chosen exactly stay within `enough`, at least `limit`."""
     while True:
         swept = sweep(space, limit)
         if not swept.stages:
-            return _Tried(plan=None, bound=max(limit, min(swept.next_limit, doubt)))
+            return _Tried(plan=None, bound=max(limit, swept.next_limit))
         decided = [space.recompute.decide(stage.pair, stage.degrees, stage.y) for stage in swept.stages]
-        if max(seconds for _, seconds in decided) <= limit * (1 + 1e-11):
+        if np.isfinite(slowest := max(time for _, time in decided)) and slowest <= max(limit, enough) * (1 + 1e-11):
             stages = _stages(space, swept.stages, [choice for choice, _ in decided])
             return _Tried(plan=_Plan(stages=stages, value=value_of(space.problem, stages).value), bound=0.0)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from placer.errors import UsageError
 from placer.placement.piper import PiperProblem, Variant
-from placer.strategies.knapsack import Floats, Ints
+from placer.strategies.knapsack import ROUNDING, Floats, Ints
 
 Flags = npt.NDArray[np.bool_]
 
@@ -63,6 +63,11 @@ class Offer:
     def cost(self, problem: PiperProblem, data: int) -> Floats:
         """`data` x the time that each variant adds to a stage, edges apart."""
         return self.time + 4 * (data - 1) / problem.microbatches / problem.bandwidth * self.parameters
+
+    def least_memory(self, y: int) -> Floats:
+        """Bytes of the smallest variant of each node with `y` microbatches kept; 0 where there is none."""
+        sizes = np.where(np.isfinite(self.time), self.a * y + self.b, np.inf).min(axis=1)
+        return np.where(self.runs, sizes, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +157,12 @@ def stage_pairs(problem: PiperProblem, family: Family, by: Degrees, limit: float
 def _fill(
     least: Floats, problem: PiperProblem, family: Family, pair: tuple[Ints, Ints], by: Degrees, tensor: int
 ) -> None:
-    """Writes the columns of one tensor degree into `least`."""
+    """Writes the columns of one tensor degree into `least`; every stage but the last keeps two microbatches or more."""
     at, (upper, lower) = offer(problem, tensor), pair
     missing = family.inside @ (~at.runs).astype(np.float64)
-    whole = missing[upper] == missing[lower]
+    kept_one, kept_two = family.inside @ at.least_memory(1), family.inside @ at.least_memory(2)
+    memory = np.where(lower == 0, kept_one[upper], kept_two[upper] - kept_two[lower])
+    whole = (missing[upper] == missing[lower]) & (memory <= problem.memory_bytes * (1 + ROUNDING))
     into, out_of = _crossing(problem, family, at, forward=True), _crossing(problem, family, at, forward=False)
     own = np.diag(into)[upper] - into[upper, lower] + np.diag(out_of)[lower] - out_of[upper, lower]
     for column in np.flatnonzero(by.tensor == tensor):

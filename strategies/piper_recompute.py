@@ -110,14 +110,17 @@ def _relaxed(need: Floats, upper: Ints, lower: Ints, inside: Flags, steps: Steps
         return np.full(len(need), np.inf)
     saved = np.cumsum(inside[:, steps.item] * steps.saved, axis=1)
     extra = np.cumsum(inside[:, steps.item] * steps.extra, axis=1)
+    found = np.full(len(need), np.inf)
+    enough = np.flatnonzero(saved[upper, -1] - saved[lower, -1] >= need)
+    need, upper, lower = need[enough], upper[enough], lower[enough]
     first, last = np.zeros(len(need), dtype=np.int64), np.full(len(need), len(steps.item) - 1)
     for _ in range(len(steps.item).bit_length()):
         middle = (first + last) // 2
         covers = saved[upper, middle] - saved[lower, middle] >= need
         first, last = np.where(covers, first, np.minimum(middle + 1, last)), np.where(covers, middle, last)
     over = saved[upper, last] - saved[lower, last] - need
-    cost = extra[upper, last] - extra[lower, last] - over * (steps.extra / steps.saved)[last]
-    return np.where(saved[upper, -1] - saved[lower, -1] >= need, cost, np.inf)
+    found[enough] = extra[upper, last] - extra[lower, last] - over * (steps.extra / steps.saved)[last]
+    return found
 
 
 def _edge_bytes(problem: PiperProblem, node: int, variant: Variant, inside: set[int]) -> float:
