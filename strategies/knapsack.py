@@ -91,7 +91,9 @@ def cheapest_choice(cost: Floats, size: Floats, capacity: float, *, kept: int = 
     bound = base + float(extra[cut]) - float(saved[cut] - need) * float(steps.extra[cut] / steps.saved[cut])
     if answer <= bound * (1 + ROUNDING):
         return Choice(chosen=chosen, cost=answer, bound=min(bound, answer))
-    return _exact(cost, size, capacity * (1 + ROUNDING), Choice(chosen=chosen, cost=answer, bound=bound), steps, cut, kept)
+    return _exact(
+        cost, size, capacity * (1 + ROUNDING), Choice(chosen=chosen, cost=answer, bound=bound), steps, cut, kept
+    )
 
 
 def _undone(cost: Floats, size: Floats, chosen: Ints, cheapest: Ints, capacity: float) -> Ints:

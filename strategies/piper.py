@@ -81,7 +81,8 @@ def solve_piper(problem: PiperProblem, *, many: int = MANY) -> PiperSolution | I
 
 def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
     """Any plan: limits from twice the bound upwards, the last of them above every stage."""
-    limit, most = 2 * _work_bound(problem), _longest(problem)
+    most = _longest(problem)
+    limit = max(2 * _work_bound(problem), most / 10**6)
     while limit < most:
         plan = _tried(_space(problem, family, limit), limit, np.inf).plan
         if plan is not None:
@@ -90,7 +91,9 @@ def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
     return _tried(_space(problem, family, most), most, np.inf).plan
 
 
-def _narrowed(problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float) -> tuple[_Plan, float]:
+def _narrowed(
+    problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float
+) -> tuple[_Plan, float]:
     """The best plan of `family` and the bound proved for it, by halving what lies between."""
     space = _space(problem, family, best.value)
     while bound < best.value * (1 - tolerance):
@@ -147,12 +150,13 @@ def _work_bound(problem: PiperProblem) -> float:
 
 
 def _longest(problem: PiperProblem) -> float:
-    """A time that no stage exceeds."""
-    times = [max(v.time for _, variants in node.variants for v in variants) for node in problem.nodes]
-    sync = [max((b for _, b in (*v.forward_bytes, *v.backward_bytes)), default=0.0) for n in problem.nodes for _, vs in n.variants for v in vs]
-    edges = sum(2 * edge.bytes for edge in problem.edges) + 4 * len(problem.edges) * max(sync, default=0.0)
-    weights = sum(max(v.parameter_bytes for _, variants in node.variants for v in variants) for node in problem.nodes)
-    return sum(times) + (edges + 4 * weights / problem.microbatches) / problem.bandwidth
+    """A time that no stage exceeds: all nodes in their slowest variants, every edge and all sync bytes twice."""
+    every = [[v for _, variants in node.variants for v in variants] for node in problem.nodes]
+    time = sum(max(v.time for v in variants) for variants in every)
+    weights = sum(max(v.parameter_bytes for v in variants) for variants in every)
+    sync = sum(max(sum(b for _, b in (*v.forward_bytes, *v.backward_bytes)) for v in variants) for variants in every)
+    edges = sum(edge.bytes for edge in problem.edges)
+    return time + (4 * edges + 2 * sync + 4 * weights / problem.microbatches) / problem.bandwidth
 
 
 def _infeasible(problem: PiperProblem, family: Family) -> Infeasible:

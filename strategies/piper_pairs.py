@@ -113,7 +113,8 @@ def thinned(problem: PiperProblem, family: Family, keep: int) -> Family:
 def degrees(problem: PiperProblem) -> Degrees:
     """Every pair of a tensor degree and a data degree that the devices allow."""
     found = [(d, t) for t in problem.tensor_degrees for d in problem.data_degrees if d * t <= problem.devices]
-    return Degrees(data=np.array([d for d, _ in found]), tensor=np.array([t for _, t in found]))
+    data, tensor = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    return Degrees(data=data, tensor=tensor)
 
 
 def offer(problem: PiperProblem, tensor: int) -> Offer:
@@ -137,12 +138,10 @@ def offer(problem: PiperProblem, tensor: int) -> Offer:
 
 def least_work(problem: PiperProblem) -> Floats:
     """Per node the least devices x time of any variant: a stage of k devices takes at least its sum over k."""
-    return np.array(
-        [min(t * v.time for t, variants in node.variants for v in variants if t <= problem.devices) for node in problem.nodes]
-    )
+    return np.array([min(t * v.time for t, variants in node.variants for v in variants) for node in problem.nodes])
 
 
-def stage_pairs(problem: PiperProblem, family: Family, by: Degrees, limit: float, needed: Floats) -> Pairs:
+def stage_pairs(problem: PiperProblem, family: Family, by: Degrees, limit: float, needed: Ints) -> Pairs:
     """The stages that can be of use below `limit`; `needed[i]` devices at least are needed for the nodes of ideal i."""
     upper, lower = np.nonzero(_contains(family.inside))
     least = np.full((len(upper), len(by.data)), np.inf)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placer.placement.piper import PiperProblem, Variant
+from placer.placement.piper import PiperEdge, PiperProblem, Variant
 from placer.strategies.knapsack import ROUNDING, Choice, Floats, Ints, Steps, cheapest_choice, steps_down
 from placer.strategies.piper_pairs import Degrees, Family, Flags, Pairs, offer
 
@@ -21,10 +21,12 @@ class Recompute:
     def __init__(self, problem: PiperProblem, family: Family, by: Degrees, pairs: Pairs):
         self.problem, self.family, self.by, self.pairs = problem, family, by, pairs
         self._offers = {int(t): offer(problem, int(t)) for t in np.unique(by.tensor)}
-        self.key = np.array([self._shared_key(k) for k in range(len(by.data))])
-        self._at = np.full((len(by.data), problem.devices + 2), -1)
+        self.key = np.array([self._shared_key(k) for k in range(len(by.data))], dtype=np.int64)
+        self._at = np.full((max(1, len(by.data)), problem.devices + 2), -1)
         self._lower = np.empty((64, len(pairs.upper)))
         self._rows = 0
+        self._decided: dict[tuple[int, int, int], tuple[Choice, float]] = {}
+        self._edges = {n.id: tuple(e for e in problem.edges if n.id in (e.source, e.target)) for n in problem.nodes}
 
     def lower(self, degrees: Ints, y: Ints, pair: Ints) -> Floats:
         """`data` x the extra time at least, of each stage on its degrees with `y` microbatches kept; inf: cannot."""
@@ -42,6 +44,12 @@ class Recompute:
 
         The variants of the choice are indices into those of each node, nodes in ascending order of their index.
         """
+        if (pair, degrees, y) not in self._decided:
+            self._decided[pair, degrees, y] = self._decide(pair, degrees, y)
+        return self._decided[pair, degrees, y]
+
+    def _decide(self, pair: int, degrees: int, y: int) -> tuple[Choice, float]:
+        """What `decide` keeps."""
         data, tensor = int(self.by.data[degrees]), int(self.by.tensor[degrees])
         nodes = self.nodes(pair)
         cost = self._offers[tensor].cost(self.problem, data)[nodes] + self._border(nodes, tensor)
@@ -75,7 +83,7 @@ class Recompute:
         table = np.zeros((len(ids), width))
         for row, node in enumerate(ids):
             for column, variant in enumerate(self.problem.by_id[node].at(tensor)):
-                table[row, column] = _edge_bytes(self.problem, node, variant, inside) / self.problem.bandwidth
+                table[row, column] = _edge_bytes(self._edges[node], node, variant, inside) / self.problem.bandwidth
         return table
 
     def _add(self, codes: Ints) -> None:
@@ -123,11 +131,11 @@ def _relaxed(need: Floats, upper: Ints, lower: Ints, inside: Flags, steps: Steps
     return found
 
 
-def _edge_bytes(problem: PiperProblem, node: int, variant: Variant, inside: set[int]) -> float:
+def _edge_bytes(edges: tuple[PiperEdge, ...], node: int, variant: Variant, inside: set[int]) -> float:
     """Bytes over the edges between `node` and what is not `inside`."""
     total = 0.0
     forward, backward = dict(variant.forward_bytes), dict(variant.backward_bytes)
-    for edge in problem.edges:
+    for edge in edges:
         if edge.target == node and edge.source not in inside:
             total += 2 * (edge.bytes + forward.get(edge.source, 0.0))
         if edge.source == node and edge.target not in inside:

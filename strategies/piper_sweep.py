@@ -1,9 +1,10 @@
-"""Can a Piper problem be done within a time `limit` per stage? One pass over the ideals, from the last stage to the first.
+"""Can a Piper problem be done within a time `limit` per stage? One pass over the ideals, last stage first.
 
     front(empty) = {(0, 0)}
-    front(U)     = the undominated of { (k + d t, s + d) : V an ideal within U, (k, s) in front(V), degrees (d, t),
-                     least time of the stage U - V on (d, t) + extra time within memory at y = ceil((s + d) / d) <= limit,
-                     k + d t + devices needed by the rest <= devices,  s + d <= microbatches }
+    front(U)     = the undominated of { (k + d t, s + d) : V an ideal within U, (k, s) in front(V), degrees (d, t) }
+                   with least time of the stage U - V on (d, t) + extra time within memory <= limit
+                                                                        where y = ceil((s + d) / d),
+                        k + d t + devices needed by the rest <= devices,   s + d <= microbatches
 
 where k counts devices and s adds up data degrees: within a limit, fewer of both are never worse, since y grows with s.
 Before it, the same with k and s each for itself (the least k and the least s of an ideal, whatever the other): that
@@ -100,7 +101,7 @@ class _Pass:
         self.first = np.searchsorted(pairs.upper[pair], np.arange(self.ideals + 1))
 
     def _least_alone(self) -> Ints:
-        """The least devices of each ideal, whatever its data degrees; drops what fits not even with the fewest of them."""
+        """The least devices of each ideal, whatever its data degrees; drops what never fits, however few those are."""
         devices, data = np.full(self.ideals, FAR), np.full(self.ideals, FAR)
         devices[0] = data[0] = 0
         kept = np.zeros(len(self.pair), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Piper's problem: a graph of layers on equal devices, by data, tensor and pipeline parallelism and recompute, in memory.
+"""Piper's problem: layers on equal devices by data, tensor and pipeline parallelism and recompute, within memory.
 
 Source: Tarnawski, Narayanan, Phanishayee, "Piper: Multidimensional Planner for DNN Parallelization", NeurIPS 2021,
 section 3; the weights of its terms as in the authors' published planner. The nodes are cut into stages 1..l, each the
