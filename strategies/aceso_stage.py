@@ -16,12 +16,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from placer.placement.aceso import AcesoStage
-from placer.strategies.aceso_space import Floats, Ints, Space
+from placer.strategies.aceso_space import Flags, Floats, Ints, Space
 
 # Milliseconds per megabyte: from less than any op's recomputation costs to more than any does.
-PRICES = np.concatenate(([0.0], np.geomspace(2e-5, 0.2, 31)))
-# How much dearer memory is for the last op of the model than for the first.
-TILT = 1.0
+LEAST_PRICE, MOST_PRICE = 1e-4, 0.1
+# The grid is as fine as two thousand moves between states per op allow, within these numbers of prices.
+MOVES, FEWEST, MOST = 2000, 32, 160
+# How many times e dearer memory is for the last op of the model than for the first.
+TILTS = (1.0, 0.4, 2.5)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,32 +50,55 @@ class Table:
     state: Ints
 
 
-def stage_table(space: Space, memory: float, behind: int, slowest: float) -> Table:
-    """The table for stages with `behind` stages after them, of ranges no slower than `slowest` without recomputation."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The prices of a table and their tilt."""
+
+    prices: Floats
+    tilt: float
+
+    def at(self, position: float) -> Floats:
+        """The prices at a part of the model, prices x 1."""
+        found: Floats = (self.prices * np.exp(self.tilt * position))[:, None]
+        return found
+
+
+def grid_of(space: Space, tilt: float) -> Grid:
+    """The grid for a space."""
+    count = min(MOST, max(FEWEST, MOVES // len(space.states) ** 2))
+    return Grid(prices=np.concatenate(([0.0], np.geomspace(LEAST_PRICE, MOST_PRICE, count - 1))), tilt=tilt)
+
+
+def stage_table(space: Space, memory: float, behind: int, slowest: float, starts: Flags, grid: Grid) -> Table:
+    """The table for stages with `behind` stages after them that begin at one of `starts`.
+
+    Ranges that take longer than `slowest` even without recomputation are left out.
+    """
     ops = len(space.time)
     table = Table(
         best=np.full((ops + 1, ops + 1), np.inf),
         price=np.zeros((ops + 1, ops + 1), dtype=np.int64),
         state=np.zeros((ops + 1, ops + 1), dtype=np.int64),
     )
-    first, paths = 0, _begun(space, 0, PRICES, behind)
+    begun, paths = np.zeros(0, dtype=np.int64), _selected(_begun(space, 0, grid, behind), np.zeros(0, dtype=np.int64))
     for op in range(ops):
-        if op:
-            paths, _ = _extended(space, paths, op, PRICES, behind)
-            paths = _joined(paths, _begun(space, op, PRICES, behind))
-        _entered(table, space, paths, first, op, memory, behind)
-        alive = np.flatnonzero(paths.time[:, 0].min(axis=1) <= slowest)
-        drop = int(alive[0]) if len(alive) else len(paths.time)
-        first, paths = first + drop, _later(paths, drop)
+        if len(begun):
+            paths, _ = _extended(space, paths, op, grid, behind)
+        if starts[op]:
+            begun, paths = np.append(begun, op), _joined(paths, _begun(space, op, grid, behind))
+        if len(begun):
+            _entered(table, space, paths, begun, op, memory, behind)
+            alive = np.flatnonzero(paths.time[:, 0].min(axis=1) <= slowest)
+            if len(alive) < len(begun):
+                begun, paths = begun[alive], _selected(paths, alive)
     return table
 
 
-def traced(space: Space, behind: int, start: int, end: int, price: float, state: int) -> AcesoStage:
-    """The stage of ops start to end - 1 that the table's entry stands for."""
-    prices = np.array([price])
-    paths, parents = _begun(space, start, prices, behind), list[Ints]()
+def traced(space: Space, behind: int, start: int, end: int, grid: Grid, state: int) -> AcesoStage:
+    """The stage of ops start to end - 1 that ends in `state` at the one price of `grid`."""
+    paths, parents = _begun(space, start, grid, behind), list[Ints]()
     for op in range(start + 1, end):
-        paths, parent = _extended(space, paths, op, prices, behind)
+        paths, parent = _extended(space, paths, op, grid, behind)
         parents.append(parent[0, 0])
     chosen = [state]
     for parent in reversed(parents):
@@ -87,15 +112,10 @@ def traced(space: Space, behind: int, start: int, end: int, price: float, state:
     )
 
 
-def _tilted(space: Space, op: int, prices: Floats) -> Floats:
-    """The prices at an op, prices x 1."""
-    return (prices * np.exp(TILT * op / len(space.time)))[:, None]
-
-
-def _begun(space: Space, op: int, prices: Floats, behind: int) -> _Paths:
+def _begun(space: Space, op: int, grid: Grid, behind: int) -> _Paths:
     """The paths of one op, start x price x state."""
-    price = _tilted(space, op, prices)
-    shape = (1, len(prices), len(space.states))
+    price = grid.at(op / len(space.time))
+    shape = (1, len(grid.prices), len(space.states))
     time = space.time[op] + space.enter[op]
     kept = space.input[op] + space.size[op]
     cost = time + price * (space.state_factor * space.weights[op] + (behind + 1) * kept)
@@ -117,9 +137,9 @@ def _begun(space: Space, op: int, prices: Floats, behind: int) -> _Paths:
     )
 
 
-def _extended(space: Space, paths: _Paths, op: int, prices: Floats, behind: int) -> tuple[_Paths, Ints]:
+def _extended(space: Space, paths: _Paths, op: int, grid: Grid, behind: int) -> tuple[_Paths, Ints]:
     """The paths with `op` added, and from which state each comes."""
-    price = _tilted(space, op - 1, prices)
+    price = grid.at((op - 1) / len(space.time))
     both = space.recomputed[:, None] & space.recomputed[None, :]
     drop = both & bool(space.drops[op - 1])
     saved = (price * (behind + 1) * space.size[op - 1])[:, :, None] * drop
@@ -131,7 +151,7 @@ def _extended(space: Space, paths: _Paths, op: int, prices: Floats, behind: int)
     paired, dropped = both[parent, to], drop[parent, to]
     run = np.where(paired, paths.run[at] + space.size[op - 1][parent], paths.run[at])
     closes = ~paired | (not space.drops[op - 1])
-    price = _tilted(space, op, prices)
+    price = grid.at(op / len(space.time))
     grown = price * (space.state_factor * space.weights[op] + (behind + 1) * space.size[op])
     return (
         _Paths(
@@ -149,15 +169,14 @@ def _extended(space: Space, paths: _Paths, op: int, prices: Floats, behind: int)
     )
 
 
-def _entered(table: Table, space: Space, paths: _Paths, first: int, op: int, memory: float, behind: int) -> None:
-    """Writes the ranges that end with `op`, starting from op `first`."""
+def _entered(table: Table, space: Space, paths: _Paths, begun: Ints, op: int, memory: float, behind: int) -> None:
+    """Writes the ranges that end with `op`, from each of the starts `begun`."""
     reserved = np.maximum(paths.forward + paths.backward, paths.weights)
     total = space.state_factor * paths.weights + (behind + 1) * paths.kept + np.maximum(paths.peak, paths.run) + reserved
     time = np.where(total <= memory, paths.time + space.leave[op], np.inf).reshape(len(total), -1)
     at = time.argmin(axis=1)
-    starts = np.arange(first, first + len(total))
-    table.best[starts, op + 1] = time[np.arange(len(at)), at]
-    table.price[starts, op + 1], table.state[starts, op + 1] = np.divmod(at, len(space.states))
+    table.best[begun, op + 1] = time[np.arange(len(at)), at]
+    table.price[begun, op + 1], table.state[begun, op + 1] = np.divmod(at, len(space.states))
 
 
 def _joined(paths: _Paths, begun: _Paths) -> _Paths:
@@ -165,6 +184,6 @@ def _joined(paths: _Paths, begun: _Paths) -> _Paths:
     return _Paths(**{f.name: np.concatenate((getattr(paths, f.name), getattr(begun, f.name))) for f in fields(_Paths)})
 
 
-def _later(paths: _Paths, drop: int) -> _Paths:
-    """The paths without the first `drop` starts."""
-    return _Paths(**{f.name: getattr(paths, f.name)[drop:] for f in fields(_Paths)}) if drop else paths
+def _selected(paths: _Paths, starts: Ints) -> _Paths:
+    """The paths of these starts."""
+    return _Paths(**{f.name: getattr(paths, f.name)[starts] for f in fields(_Paths)})
