@@ -21,7 +21,7 @@ SAME_COST = 1e-6
 
 
 def read(text: str, name: str, request: PlaceRequest) -> PlacementProblem:
-    """The problem in `text`. Raises UsageError with the field for what is missing, negative or contradictory, and cycles."""
+    """The problem in `text`. Raises UsageError with the field for what is missing, negative or contradictory."""
     top = Fields.of(parsed_json(text, name), name, "")
     entries = top.objects("nodes")
     if not entries:
