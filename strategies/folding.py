@@ -13,7 +13,7 @@ device with the set S pays send(x) exactly if P(x) lies partly in S and partly o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -61,14 +61,20 @@ class Folded:
 def fold(problem: PlacementProblem, *, merge: bool = True, bytes_of_merged: Bytes = "counted") -> Folded:
     """`problem` folded; `merge` says whether classes without compute join their only neighbour."""
     own = classes(problem)
-    order = nx.DiGraph(precedences(problem, own))
-    order.add_nodes_from(own)
-    condensed = nx.condensation(order)
+    condensed = nx.condensation(_graph(precedences(problem, own), own))
     component: dict[int, int] = condensed.graph["mapping"]
-    found = _folded(problem, tuple(component[label] for label in own), nx.DiGraph(condensed.edges))
+    found = _folded(problem, tuple(component[label] for label in own), _graph(condensed.edges))
     while merge and (targets := _merges(problem, found)):
         found = _merged(problem, found, targets, bytes_of_merged)
     return found
+
+
+def _graph(edges: Iterable[tuple[int, int]], nodes: Iterable[int] = ()) -> Order:
+    """Edges given to the constructor would make networkx import pandas, half a second."""
+    graph: Order = nx.DiGraph()
+    graph.add_nodes_from(sorted(set(nodes)))
+    graph.add_edges_from(sorted(edges))
+    return graph
 
 
 def memory_can_bind(problem: PlacementProblem) -> bool:

@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Counts = NDArray[np.int16]
 WORD_BITS = 64
+CHUNK = 1024  # ideals summed at a time: their bits stay in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +81,33 @@ def ideals_of(folded: Folded, bitsets: Iterable[int]) -> Ideals:
     """`bitsets` (any ideals of `folded`, the empty and the full one among them) with their sums."""
     masks = tuple(bitsets)
     words = _words(masks, folded.count)
-    member = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : folded.count].astype(np.float64)
     # What accelerators refuse has no accelerator time: no set that holds it is priced as one.
     seconds = np.where(folded.supported, folded.accelerator, 0.0)
-    sums = member @ np.column_stack([seconds, folded.host, folded.size, ~np.array(folded.supported)])
-    order = np.lexsort((member.sum(axis=1), sums[:, 0]))
+    costs = np.column_stack([np.ones(folded.count), seconds, folded.host, folded.size, ~np.array(folded.supported)])
     touches = np.zeros((folded.count, len(folded.hyperedges)), np.float32)
     for column, (members, _) in enumerate(folded.hyperedges):
         touches[list(members), column] = 1
+    sums, inside = _summed(words, costs, touches)
+    order = np.lexsort((sums[:, 0], sums[:, 1]))
     return Ideals(
-        words=words[order], accelerator=sums[order, 0], host=sums[order, 1], size=sums[order, 2],
-        unsupported=np.rint(sums[order, 3]).astype(np.int64),
-        inside=(member[order].astype(np.float32) @ touches).astype(np.int16),
+        words=words[order], accelerator=sums[order, 1], host=sums[order, 2], size=sums[order, 3],
+        unsupported=np.rint(sums[order, 4]).astype(np.int64), inside=inside[order],
         weights=np.array([weight for _, weight in folded.hyperedges]),
         lengths=touches.sum(axis=0).astype(np.int16), walk=order,
     )  # fmt: skip
+
+
+def _summed(words: Words, costs: Floats, touches: NDArray[np.float32]) -> tuple[Floats, Counts]:
+    """For each ideal the sums of its classes' costs, and how many classes of each hyperedge it holds; by chunks."""
+    sums = np.empty((len(words), costs.shape[1]))
+    inside = np.empty((len(words), touches.shape[1]), np.int16)
+    for start in range(0, len(words), CHUNK):
+        part = slice(start, start + CHUNK)
+        member = np.unpackbits(words[part].view(np.uint8), axis=1, bitorder="little")[:, : len(costs)]
+        single = member.astype(np.float32)
+        inside[part] = single @ touches
+        sums[part] = single.astype(np.float64) @ costs
+    return sums, inside
 
 
 def _words(masks: tuple[int, ...], bits: int) -> Words:

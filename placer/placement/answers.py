@@ -107,6 +107,7 @@ def _pipeline_order(problem: PlacementProblem, placement: Placement) -> list[int
     labels = classes(problem)
     device_of = dict(zip(labels, placement, strict=True))
     pairs = {(device_of[a], device_of[b]) for a, b in precedences(problem, labels)}
-    graph = nx.DiGraph((a, b) for a, b in sorted(pairs) if a != b)
+    graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(set(placement))
+    graph.add_edges_from((a, b) for a, b in sorted(pairs) if a != b)
     return list(nx.lexicographical_topological_sort(graph))

@@ -94,7 +94,8 @@ def _require_order(problem: PlacementProblem, name: str) -> None:
 
 def require_acyclic(problem: PlacementProblem, name: str) -> None:
     """Raise UsageError with the nodes of a cycle of edges, if there is one."""
-    graph = nx.DiGraph(problem.edges)
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_edges_from(problem.edges)
     loops = [(node, node) for node in nx.nodes_with_selfloops(graph)]
     if not loops and nx.is_directed_acyclic_graph(graph):
         return

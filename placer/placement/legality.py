@@ -73,6 +73,7 @@ def _cycles(problem: PlacementProblem, placement: Placement, form: Form) -> tupl
         label: ("node", node) if alone and device >= problem.accelerators else ("device", device)
         for node, (label, device) in enumerate(zip(labels, placement, strict=True))
     }
-    graph = nx.DiGraph((parts[a], parts[b]) for a, b in sorted(precedences(problem, labels)) if parts[a] != parts[b])
+    graph: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
+    graph.add_edges_from((parts[a], parts[b]) for a, b in sorted(precedences(problem, labels)) if parts[a] != parts[b])
     stuck = sorted(min(component) for component in nx.strongly_connected_components(graph) if len(component) > 1)
     return tuple(f"the sets around {kind} {index} wait for each other in a cycle" for kind, index in stuck)
