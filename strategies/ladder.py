@@ -44,14 +44,13 @@ def climb(folded: Folded, machines: Machines, limits: Limits) -> Climbed:
     """The best chain with its proof, or the best found and what is proved when the limits end the search."""
     until = None if limits.seconds is None else time.perf_counter() + limits.seconds
     effort = Effort(budget=limits.pairs, until=until)
-    everything = sum(folded.host) + sum(folded.accelerator) + sum(weight for _, weight in folded.hyperedges) + 1.0
     bound = floor(folded, machines)
-    chain = _along_orders(folded, machines, everything)
+    chain = along_orders(folded, machines)
     bitsets = every_ideal(folded, min(MOST_IDEALS, CELLS // folded.count))
     if bitsets is None:
         return Climbed(chain=chain, bound=bound, ideals=None)
     ideals = ideals_of(folded, bitsets)
-    top = everything if chain is None else chain.value
+    top = _everything(folded) if chain is None else chain.value
     try:
         for limit in _limits(bound, top):
             found = _run(folded, ideals, machines, limit, effort)
@@ -105,7 +104,12 @@ def _run(folded: Folded, ideals: Ideals, machines: Machines, limit: float, effor
     )
 
 
-def _along_orders(folded: Folded, machines: Machines, everything: float) -> Chain | None:
+def _everything(folded: Folded) -> float:
+    """More than any load."""
+    return math.fsum(folded.host) + math.fsum(folded.accelerator) + math.fsum(w for _, w in folded.hyperedges) + 1.0
+
+
+def along_orders(folded: Folded, machines: Machines) -> Chain | None:
     """The best chain among the prefixes of a few topological orders."""
     keys: tuple[Callable[[int, int], float], ...] = (
         lambda index, _: index,
@@ -115,7 +119,7 @@ def _along_orders(folded: Folded, machines: Machines, everything: float) -> Chai
     )
     bitsets = {ideal for key in keys for ideal in prefixes(_topological(folded, key))}
     ideals = ideals_of(folded, sorted(bitsets))
-    return _run(folded, ideals, machines, everything, Effort())
+    return _run(folded, ideals, machines, _everything(folded), Effort())
 
 
 def _topological(folded: Folded, key: Callable[[int, int], float]) -> tuple[int, ...]:
