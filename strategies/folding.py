@@ -69,6 +69,11 @@ def fold(problem: PlacementProblem, *, merge: bool = True, bytes_of_merged: Byte
     return found
 
 
+def by_colour(problem: PlacementProblem) -> Folded:
+    """Only nodes of one colour folded: classes may wait for each other, so none comes before another."""
+    return _folded(problem, classes(problem), _graph(()))
+
+
 def _graph(edges: Iterable[tuple[int, int]], nodes: Iterable[int] = ()) -> Order:
     """Edges given to the constructor would make networkx import pandas, half a second."""
     graph: Order = nx.DiGraph()
@@ -100,11 +105,11 @@ def _folded(problem: PlacementProblem, labels: tuple[int, ...], order: Order) ->
     accelerator, host, size, supported = zip(*sums, strict=True)
     return Folded(
         labels=labels, accelerator=accelerator, host=host, size=size, supported=tuple(map(bool, supported)),
-        before=tuple(map(frozenset, before)), hyperedges=_hyperedges(problem, labels),
+        before=tuple(map(frozenset, before)), hyperedges=hyperedges(problem, labels),
     )  # fmt: skip
 
 
-def _hyperedges(problem: PlacementProblem, labels: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], float], ...]:
+def hyperedges(problem: PlacementProblem, labels: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], float], ...]:
     """P(x) and its weight, equal sets added up; what cannot be cut or costs nothing is left out."""
     weights: dict[tuple[int, ...], float] = {}
     for index, readers in enumerate(problem.successors):

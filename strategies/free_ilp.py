@@ -3,7 +3,7 @@
 Over classes c, accelerators and CPUs d, hyperedges P (placer.strategies.folding):
 
     minimise T
-    x[c, d] in {0, 1}, sum over d of x[c, d] = 1                          every class on one device     (_one_device)
+    x[c, d] in {0, 1}, sum over d of x[c, d] = 1                          every class on one device     (one_device)
     y[P, d] >= x[a, d] - x[b, d]  for a, b neighbours around P            P is cut by accelerator d     (_cut)
     sum_c accelerator(c) x[c, d] + sum_P weight(P) y[P, d] <= T           accelerators                  (_loads)
     sum_c host(c) x[c, d] <= T                                            CPUs                          (_loads)
@@ -93,11 +93,11 @@ def shared_floor(folded: Folded, machines: Machines, upper: float) -> float:
 def _least_load(folded: Folded, crowd: Crowd) -> float:
     """min { load(S) : S holds at least `crowd.least` of `crowd.members` }, rounded down."""
     model = cp_model.CpModel()
-    scale = _scale(folded)
+    scale = scale_of(folded)
     inside = [model.new_bool_var("") for _ in range(folded.count)]
     model.add(sum(inside[index] for index in crowd.members) >= crowd.least)
-    model.minimize(_load(model, folded, inside, scale))
-    solver = _solver(FLOOR_EFFORT, None)
+    model.minimize(load_expression(model, folded, inside, scale))
+    solver = solver_of(FLOOR_EFFORT, None)
     solver.solve(model)
     return max(0.0, solver.best_objective_bound) / scale
 
@@ -108,19 +108,19 @@ def solve_free(
 ) -> Solved:  # fmt: skip
     """The best placement within `effort` deterministic seconds (and `seconds`, if given); ends when `floor` is met."""
     model = cp_model.CpModel()
-    scale = _scale(folded)
-    x = _one_device(model, folded, machines)
+    scale = scale_of(folded)
+    x = one_device(model, folded, machines)
     most = min(upper, math.fsum(folded.host) + math.fsum(folded.accelerator) + _weights(folded))
     least = max(0, math.floor(floor * scale) - len(folded.hyperedges) - folded.count)
     longest = model.new_int_var(least, max(least, math.ceil(most * scale)), "T")
     _loads(model, folded, machines, x, longest, scale)
-    _memory(model, folded, machines, x)
+    limit_memory(model, folded, machines, x)
     _first_is_crowded(model, folded, machines, x, upper)
     for index, device in enumerate(hint or ()):
         for other, variable in enumerate(x[index]):
             model.add_hint(variable, other == device)
     model.minimize(longest)
-    solver = _solver(effort, seconds)
+    solver = solver_of(effort, seconds)
     solver.parameters.absolute_gap_limit = len(folded.hyperedges) + folded.count + 2
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
@@ -134,7 +134,7 @@ def solve_free(
 Row = list[cp_model.IntVar]
 
 
-def _one_device(model: cp_model.CpModel, folded: Folded, machines: Machines) -> list[Row]:
+def one_device(model: cp_model.CpModel, folded: Folded, machines: Machines) -> list[Row]:
     """sum over d of x[c, d] = 1; an unsupported class has no accelerator to choose."""
     x = [[model.new_bool_var("") for _ in range(machines.accelerators + machines.cpus)] for _ in range(folded.count)]
     for row, fits in zip(x, folded.supported, strict=True):
@@ -149,13 +149,13 @@ def _loads(
 ) -> None:
     """Every load is at most T."""
     for device in range(machines.accelerators):
-        model.add(_load(model, folded, [row[device] for row in x], scale) <= longest)
+        model.add(load_expression(model, folded, [row[device] for row in x], scale) <= longest)
     for device in range(machines.accelerators, machines.accelerators + machines.cpus):
         hosts = [math.floor(host * scale) for host in folded.host]
         model.add(sum(cost * row[device] for cost, row in zip(hosts, x, strict=True)) <= longest)
 
 
-def _load(model: cp_model.CpModel, folded: Folded, inside: Row, scale: float) -> cp_model.LinearExpr:
+def load_expression(model: cp_model.CpModel, folded: Folded, inside: Row, scale: float) -> cp_model.LinearExpr:
     """load(S) in whole units, rounded down term by term."""
     variables, costs = list(inside), [math.floor(seconds * scale) for seconds in folded.accelerator]
     for members, weight in folded.hyperedges:
@@ -172,7 +172,7 @@ def _cut(model: cp_model.CpModel, members: Row) -> cp_model.IntVar:
     return cut
 
 
-def _memory(model: cp_model.CpModel, folded: Folded, machines: Machines, x: list[Row]) -> None:
+def limit_memory(model: cp_model.CpModel, folded: Folded, machines: Machines, x: list[Row]) -> None:
     """The bytes of each accelerator's classes sum to at most its memory."""
     if math.fsum(folded.size) <= machines.memory:
         return
@@ -189,7 +189,7 @@ def _first_is_crowded(model: cp_model.CpModel, folded: Folded, machines: Machine
         model.add(sum(x[index][0] for index in crowd.members) >= crowd.least)
 
 
-def _solver(effort: float, seconds: float | None) -> cp_model.CpSolver:
+def solver_of(effort: float, seconds: float | None) -> cp_model.CpSolver:
     """Interleaved, the search is the same whatever the number of workers, and the answer with it."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = WORKERS
@@ -200,7 +200,8 @@ def _solver(effort: float, seconds: float | None) -> cp_model.CpSolver:
     return solver
 
 
-def _scale(folded: Folded) -> float:
+def scale_of(folded: Folded) -> float:
+    """Whole units in one of the problem's time."""
     total = math.fsum(folded.accelerator) + math.fsum(folded.host) + _weights(folded)
     return 2.0 ** math.floor(math.log2(UNITS / total)) if total > 0 else 1.0
 

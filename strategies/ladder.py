@@ -50,7 +50,7 @@ def climb(folded: Folded, machines: Machines, limits: Limits) -> Climbed:
     if bitsets is None:
         return Climbed(chain=chain, bound=bound, ideals=None)
     ideals = ideals_of(folded, bitsets)
-    top = _everything(folded) if chain is None else chain.value
+    top = everything(folded) if chain is None else chain.value
     try:
         for limit in _limits(bound, top):
             found = _run(folded, ideals, machines, limit, effort)
@@ -104,22 +104,26 @@ def _run(folded: Folded, ideals: Ideals, machines: Machines, limit: float, effor
     )
 
 
-def _everything(folded: Folded) -> float:
+def everything(folded: Folded) -> float:
     """More than any load."""
     return math.fsum(folded.host) + math.fsum(folded.accelerator) + math.fsum(w for _, w in folded.hyperedges) + 1.0
 
 
 def along_orders(folded: Folded, machines: Machines) -> Chain | None:
     """The best chain among the prefixes of a few topological orders."""
+    bitsets = {ideal for order in topological_orders(folded) for ideal in prefixes(order)}
+    return _run(folded, ideals_of(folded, sorted(bitsets)), machines, everything(folded), Effort())
+
+
+def topological_orders(folded: Folded) -> tuple[tuple[int, ...], ...]:
+    """A few orders that differ: by number, depth first, light classes first, heavy classes first."""
     keys: tuple[Callable[[int, int], float], ...] = (
         lambda index, _: index,
         lambda _, step: -step,
         lambda index, _: folded.accelerator[index],
         lambda index, _: -folded.accelerator[index],
     )
-    bitsets = {ideal for key in keys for ideal in prefixes(_topological(folded, key))}
-    ideals = ideals_of(folded, sorted(bitsets))
-    return _run(folded, ideals, machines, _everything(folded), Effort())
+    return tuple(_topological(folded, key) for key in keys)
 
 
 def _topological(folded: Folded, key: Callable[[int, int], float]) -> tuple[int, ...]:

@@ -4,18 +4,15 @@ Two devices a and b. For every share w in [0, 1] and every set S on a
 
     max(load_a(S), load_b(rest))  >=  w load_a(S) + (1-w) load_b(rest),
 
-and the right side is modular plus cut hyperedges, so its minimum over S is an s-t min cut (Kolmogorov and Zabih, "What
-energy functions can be minimized via graph cuts?", 2004: two auxiliary nodes a hyperedge). The largest minimum over w
-is a bound, every minimiser a candidate. Memory is left out of the bound and asked of the candidates.
+and the right side is modular plus cut hyperedges, so its minimum over S is an s-t min cut (placer.strategies.hypercut).
+The largest minimum over w is a bound, every minimiser a candidate; memory is left out of the bound and asked of the
+candidates.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
-from ortools.graph.python import max_flow
 
 from placer.placement.legality import violations
 from placer.placement.loads import largest_load
@@ -24,14 +21,13 @@ from placer.strategies.contiguous import Machines
 from placer.strategies.folding import Folded, fold, memory_can_bind
 from placer.strategies.found import Found
 from placer.strategies.free_ilp import shared_floor, solve_free
+from placer.strategies.hypercut import Split, cheapest_split
 from placer.strategies.ladder import Limits, along_orders, floor
 from placer.strategies.throughput import chain_placement, machines
 
 # Deterministic seconds of the integer program: a few minutes.
 EFFORT = 120.0
 SHARES = 24
-# Whole units of flow in the cost of everything: the bound loses 1e-10 of it for every arc.
-UNITS = 2.0**46
 CLOSE = 1e-9
 
 
@@ -48,9 +44,8 @@ def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     folded = _folded(problem)
     given = machines(problem, folded)
     chain = along_orders(folded, given)
-    best = _better(
-        problem, Incumbent(placement=None, value=math.inf), chain and chain_placement(problem, folded, chain)
-    )
+    start = None if chain is None else chain_placement(problem, folded, chain)
+    best = _better(problem, Incumbent(placement=None, value=math.inf), start)
     bound = floor(folded, given)
     if given.accelerators + given.cpus == 2 and given.accelerators:
         bound, best = _two_devices(problem, folded, given, bound, best)
@@ -65,40 +60,21 @@ def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     return _found(problem, folded, best, min(solved.bound, best.value))
 
 
-def cheapest_split(folded: Folded, given: Machines, share: float) -> tuple[float, frozenset[int]]:
-    """min over S of share load(S) + (1-share) load of the rest on the second device, rounded down; and S."""
-    first, second, both = _priced(folded, given, share)
-    unit = UNITS / max(math.fsum(first) + math.fsum(second) + math.fsum(folded.host), 1e-300)
-    source, sink = folded.count, folded.count + 1
-    arcs = [(source, index, cost) for index, cost in enumerate(second)]
-    arcs += [(index, sink, cost) for index, cost in enumerate(first)]
-    for number, (members, weight) in enumerate(folded.hyperedges):
-        enter, leave = sink + 1 + 2 * number, sink + 2 + 2 * number
-        arcs.append((enter, leave, weight * both))
-        arcs += [arc for index in members for arc in ((index, enter, math.inf), (leave, index, math.inf))]
-    tails, heads, costs = map(np.array, zip(*arcs, strict=True))
-    never = np.int64(2**52)
-    capacity = np.where(np.isinf(costs), never, np.floor(np.minimum(costs, never / unit) * unit)).astype(np.int64)
-    flow = max_flow.SimpleMaxFlow()
-    flow.add_arcs_with_capacity(tails, heads, capacity)
-    flow.solve(source, sink)
-    inside = frozenset(index for index in flow.get_source_side_min_cut() if index < folded.count)
-    return flow.optimal_flow() / unit, inside
+def weighed_split(folded: Folded, given: Machines, share: float) -> Split:
+    """min over S of share load(S) + (1-share) load of the rest on the second device."""
+    first = _priced(folded, share)
+    if given.cpus:
+        second = tuple((1 - share) * host for host in folded.host)
+        return cheapest_split(first, second, [(members, share * weight) for members, weight in folded.hyperedges])
+    return cheapest_split(first, _priced(folded, 1 - share), folded.hyperedges)
 
 
-def _priced(folded: Folded, given: Machines, share: float) -> tuple[list[float], list[float], float]:
-    """What a class costs on the first and on the second device, and the factor on the weight of cut hyperedges."""
-    first = [
+def _priced(folded: Folded, share: float) -> tuple[float, ...]:
+    """What each class costs on an accelerator whose load counts `share`."""
+    return tuple(
         share * seconds if fits else math.inf
         for seconds, fits in zip(folded.accelerator, folded.supported, strict=True)
-    ]
-    if given.cpus:
-        return first, [(1 - share) * host for host in folded.host], share
-    second = [
-        (1 - share) * seconds if fits else math.inf
-        for seconds, fits in zip(folded.accelerator, folded.supported, strict=True)
-    ]
-    return first, second, 1.0
+    )
 
 
 def _two_devices(
@@ -112,9 +88,9 @@ def _two_devices(
         third = (high - low) / 3
         values = []
         for share in (low + third, high - third):
-            value, inside = cheapest_split(folded, given, share)
-            values.append(value)
-            devices = tuple(0 if index in inside else 1 for index in range(folded.count))
+            split = weighed_split(folded, given, share)
+            values.append(split.cost)
+            devices = tuple(0 if index in split.inside else 1 for index in range(folded.count))
             best = _better(problem, best, _of_nodes(problem, folded, given, devices))
         low, high = (low + third, high) if values[0] < values[1] else (low, high - third)
         bound = max(bound, *values)
