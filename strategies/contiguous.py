@@ -55,8 +55,11 @@ class Absorption:
         self._host = np.concatenate([[0.0], np.cumsum([host for host, _ in pairs])])
         self._accelerator = np.concatenate([[0.0], np.cumsum([accelerator for _, accelerator in pairs])])
 
-    def __call__(self, budget: float) -> float:
-        """Accelerator time, at most all of it."""
+    def __call__(self, cpus: int, each: float) -> float:
+        """Accelerator time that `cpus` CPUs take over in `each` of time; none without a CPU, at most all of it."""
+        if cpus == 0:
+            return 0.0
+        budget = cpus * each
         whole = int(np.searchsorted(self._host, budget, side="right")) - 1
         if whole + 1 == len(self._host):
             return float(self._accelerator[whole])
@@ -110,7 +113,7 @@ class Program:
     def lowest(self, accelerators: int, cpus: int) -> float:
         """The least accelerator time an ideal must hold after that many devices for the others to take the rest."""
         left = self.machines.accelerators - accelerators
-        taken = self.absorbed((self.machines.cpus - cpus) * self.limit)
+        taken = self.absorbed(self.machines.cpus - cpus, self.limit)
         return float(self.ideals.accelerator[-1]) - left * self.limit - taken - self.slack
 
 
@@ -151,7 +154,7 @@ def _predecessors(
     if accelerators:
         yield values[accelerators - 1, cpus], _accelerator_table, program.limit
     if cpus:
-        yield values[accelerators, cpus - 1], _host_table, program.absorbed(program.limit)
+        yield values[accelerators, cpus - 1], _host_table, program.absorbed(1, program.limit)
 
 
 def _blocks(program: Program, earlier: Floats, low: float, reach: float) -> Iterator[tuple[Indices, Indices]]:

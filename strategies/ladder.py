@@ -84,7 +84,7 @@ def _balanced(folded: Folded, machines: Machines) -> float:
     low, high = 0.0, total + sum(folded.host)
     for _ in range(100):
         middle = (low + high) / 2
-        enough = machines.accelerators * middle + absorbed(machines.cpus * middle) >= total
+        enough = machines.accelerators * middle + absorbed(machines.cpus, middle) >= total
         low, high = (low, middle) if enough else (middle, high)
     return low
 

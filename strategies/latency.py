@@ -41,6 +41,8 @@ def latency(problem: PlacementProblem, limits: Limits) -> Found:
         best = _better(problem, best, placement)
     bound = path_bound(problem, best.value)
     note = f"{len(problem.nodes)} nodes, {folded.count} classes"
+    if math.isinf(bound):
+        return Found(placement=None, bound=bound, notes=(note,))
     if best.placement is not None and best.value - bound <= CLOSE * best.value:
         return Found(placement=best.placement, bound=best.value, notes=(note,))
     best, bound = _integer_program(problem, best, bound, None if until is None else until - time.perf_counter())
