@@ -27,7 +27,7 @@ from placer.strategies.folding import Folded
 from placer.strategies.ideals import Floats, Ideals
 from placer.strategies.pairs import Indices, common, crossing, outside
 
-ROWS = 128
+ROWS = 32  # alike ideals in one table: fewer share more, and leave fewer columns that hold one of them
 COLUMNS = 4096
 ROUNDING = 1e-9
 MEMORY_ROUNDING = 1e-12

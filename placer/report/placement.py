@@ -69,7 +69,7 @@ def bench_view(rows: Sequence[BenchRow]) -> RenderableType:
         published = "; ".join(_published(system, value, seconds) for system, value, seconds in row.published)
         known = "-" if row.known is None else f"{row.known:.9g} {row.known_kind}".strip()
         view.add_row(
-            f"{row.family} {row.problem}", row.setting, _number(row.value) if row.value is not None else row.note,
+            row.problem, row.setting, _number(row.value) if row.value is not None else row.note,
             row.unit, known, _percent(row.gap), _number(row.bound), f"{row.seconds:.2f}", published,
         )  # fmt: skip
     return view
