@@ -6,8 +6,8 @@ import math
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from placement_cases import optimum, problems, small_enough
 
+from placement_cases import optimum, problems, small_enough
 from placer.errors import InfeasibleError
 from placer.placement.answers import PlaceAnswer
 from placer.placement.formats import PlaceRequest
