@@ -39,6 +39,7 @@ BUILT_IN = {
 PLACERS = {
     "dnn-partitioning": "placer.strategies.placing:solve",
     "pipedream": "placer.strategies.placing:solve",
+    "piper": "placer.strategies.placing_piper:solve",
 }
 
 

@@ -22,7 +22,6 @@ from placer.strategies.aceso_floor import floor_table
 from placer.strategies.aceso_space import Flags, Floats, Space, space
 from placer.strategies.aceso_stage import TILTS, Grid, Table, grid_of, stage_table, traced
 
-
 # Plans are looked for within these multiples of the least floor, one after the other: the nearer, the fewer stages.
 ABOVE_FLOOR = (1.06, 1.15, 1.3, 1.6, 2.5, 10.0, 1000.0)
 # Cuts are tried where they send little: within this part of the slowest stage of the least of so many ops around.
@@ -165,7 +164,9 @@ class _Search:
         """The stages of one place of the pipeline, no slower than `slowest`."""
         at = self._space(shape.microbatch, shape.devices[stage])
         assert at is not None, "shapes() left it out otherwise"
-        return stage_table(at, self.problem.memory_MB, len(shape.devices) - stage - 1, slowest, starts, grid_of(at, tilt))
+        return stage_table(
+            at, self.problem.memory_MB, len(shape.devices) - stage - 1, slowest, starts, grid_of(at, tilt)
+        )
 
 
 def divisions(devices: int) -> list[tuple[int, ...]]:

@@ -98,7 +98,9 @@ def _op_table(problem: AcesoProblem, microbatch: int, op: str, states: tuple[Sta
     for state in states:
         samples = microbatch // state.data
         cost = problem.profile.cost(op, samples, state.tensor, state.algo)
-        possible = problem.profile.measured(op, samples, state.tensor, state.algo) and not (state.recompute and op in KEPT)
+        possible = problem.profile.measured(op, samples, state.tensor, state.algo) and not (
+            state.recompute and op in KEPT
+        )
         again = cost.forward_us if state.recompute else 0.0
         columns.append(
             (
@@ -120,7 +122,9 @@ def _moves(problem: AcesoProblem, microbatch: int, before: str, after: str, stat
 
     @cache
     def between(given: State, taken: State) -> float:
-        found = resharding((before, given.tensor, given.data, given.algo), (after, taken.tensor, taken.data, taken.algo))
+        found = resharding(
+            (before, given.tensor, given.data, given.algo), (after, taken.tensor, taken.data, taken.algo)
+        )
         if found is None or problem.family not in RESHARDED:
             return 0.0
         size = problem.profile.cost(after, microbatch // taken.data, taken.tensor, taken.algo).input_MB

@@ -172,7 +172,9 @@ def _extended(space: Space, paths: _Paths, op: int, grid: Grid, behind: int) -> 
 def _entered(table: Table, space: Space, paths: _Paths, begun: Ints, op: int, memory: float, behind: int) -> None:
     """Writes the ranges that end with `op`, from each of the starts `begun`."""
     reserved = np.maximum(paths.forward + paths.backward, paths.weights)
-    total = space.state_factor * paths.weights + (behind + 1) * paths.kept + np.maximum(paths.peak, paths.run) + reserved
+    total = (
+        space.state_factor * paths.weights + (behind + 1) * paths.kept + np.maximum(paths.peak, paths.run) + reserved
+    )
     time = np.where(total <= memory, paths.time + space.leave[op], np.inf).reshape(len(total), -1)
     at = time.argmin(axis=1)
     table.best[begun, op + 1] = time[np.arange(len(at)), at]

@@ -74,7 +74,7 @@ def solve_piper(problem: PiperProblem, *, many: int = MANY) -> PiperSolution | I
     return PiperSolution(
         stages=best.stages,
         objective=best.value,
-        bound=min(best.value, proved if family.complete else bound),
+        bound=best.value if family.complete and proved >= best.value * (1 - TOLERANCE) else min(best.value, bound),
         seconds=time.perf_counter() - started,
     )
 

@@ -13,9 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placer.errors import IllegalPlanError, Infeasible, UsageError
+from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, UsageError
+from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.piper import PiperEdge, PiperNode, PiperProblem, PiperStage, Variant, value_of
 from placer.placement.piper_file import read_piper
+from placer.placement.piper_settings import published_settings
+from placer.report.placement import answer_document
+from placer.search import place
+from placer.strategies.bench_piper import row
 from placer.strategies.knapsack import cheapest_choice
 from placer.strategies.piper import PiperSolution, solve_piper
 
@@ -217,6 +222,24 @@ def test_a_graph_with_a_cycle_is_refused() -> None:
         solve_piper(replace(problem, edges=(*problem.edges, PiperEdge(source=1, target=0, bytes=1.0))))
 
 
+def test_place_prints_stages_with_degrees_and_variants(shared: Path) -> None:
+    request = PlaceRequest(devices=8, memory=8 * GIB, bandwidth=25 * GIB)
+    problem = read_problem(shared / "placement/piper/inputs/bert32a100.json", request)
+    answer = place(problem, request)
+    document = answer_document(answer)
+    assert answer.objective == pytest.approx(0.16585575) and answer.status == "optimal"
+    assert sum(stage.data * stage.tensor for stage in answer.stages) <= 8
+    assert all(len(stage.variants) == len(stage.nodes) for stage in answer.stages)
+    assert isinstance(document["stages"], list) and "variants" in str(document["stages"][0])
+
+
+def test_place_says_what_binds(shared: Path) -> None:
+    request = PlaceRequest(devices=8, memory=GIB)
+    problem = read_problem(shared / "placement/piper/inputs/bert32a100.json", request)
+    with pytest.raises(InfeasibleError, match="1 GiB on each of 8 devices"):
+        place(problem, request)
+
+
 def test_a_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"maxDevices": 2}))
     with pytest.raises(UsageError, match="maxMemoryPerDevice"):
@@ -241,13 +264,8 @@ GIB = 2**30
 def test_published_settings_are_at_most_the_best_known_value_and_proved(
     shared: Path, graph: str, devices: int, memory: int, microbatches: int, known: float
 ) -> None:
-    problem = read_piper(
-        shared / "placement/piper/inputs" / f"{graph}.json",
-        devices=devices,
-        memory_bytes=memory * GIB,
-        bandwidth=25 * GIB,
-        microbatches=microbatches,
-    )
+    request = PlaceRequest(devices=devices, memory=memory * GIB, bandwidth=25 * GIB, microbatches=microbatches)
+    problem = read_piper(shared / "placement/piper/inputs" / f"{graph}.json", request)
     found = solve_piper(problem)
     assert isinstance(found, PiperSolution)
     # the known values are given to nine digits
@@ -261,5 +279,19 @@ def test_published_settings_are_at_most_the_best_known_value_and_proved(
 )
 def test_published_settings_without_a_plan_have_none(shared: Path, graph: str, devices: int, memory: float) -> None:
     path = shared / "placement/piper/inputs" / f"{graph}.json"
-    problem = read_piper(path, devices=devices, memory_bytes=memory * GIB, bandwidth=25 * GIB, microbatches=7680)
+    request = PlaceRequest(devices=devices, memory=memory * GIB, bandwidth=25 * GIB, microbatches=7680)
+    problem = read_piper(path, request)
     assert isinstance(solve_piper(problem), Infeasible)
+
+
+def test_every_listed_setting_is_in_the_bench() -> None:
+    settings = published_settings()
+    assert len(settings) == 17 + 18
+    assert sum(setting.best_known is None for setting in settings) == 4 + 2
+
+
+def test_a_row_stands_beside_what_is_known(shared: Path) -> None:
+    setting = next(s for s in published_settings() if (s.graph, s.devices, s.memory_GiB) == ("bert32a100", 8, 8))
+    found = row(shared / "placement", setting)
+    assert found is not None and found.value == pytest.approx(found.known) and found.gap == 0
+    assert found.published[0][0] == "equal split"

@@ -8,8 +8,9 @@ samples per microbatch of all replicas, n = global batch / b microbatches, and o
                + output / bandwidth + sum of resharding, forward and backward            (milliseconds)
     step     = (n - 1) max_i time_i + sum_i time_i
     memory_i = states * weights + kept * (stages behind + 1) + peak + reserved            (megabytes)
-    kept     = input + activations - those dropped;  an op's activations are dropped where it and the next are recomputed
-    peak     = the most that one run of recomputed ops brings back;  reserved = max(forward + backward workspace, weights)
+    kept     = input + activations - those dropped: of an op that is recomputed as is the next one
+    peak     = the most that one run of recomputed ops brings back
+    reserved = max(forward + backward workspace, weights)
 
 `states` counts weights, gradients, master weights and Adam's moments in units of the weights: 8 in fp16, 4 in fp32.
 """
@@ -23,12 +24,10 @@ from placer.errors import IllegalPlanError
 from placer.placement.aceso_profile import AcesoProfile, OpCost
 from placer.placement.aceso_sharding import resharding
 
-# What the published search takes for a collective size that was not measured, so that no plan uses it (milliseconds).
 # Weights, gradients, fp32 master weights and two moments, in units of the weights in the training precision.
 STATES = {"gpt": 1 + 1 + 2 + 4, "t5": 1 + 1 + 2 + 4, "resnet": 1 + 1 + 0 + 2}
 # The published search reshards between neighbours of different degrees for these; for T5 it counts nothing.
 RESHARDED = ("gpt", "resnet")
-MILLION_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class AcesoProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcesoStage:
-    """A stage: per op tensor degree, data degree, algorithm (0 the usual dim, 1 the other) and whether it is recomputed."""
+    """A stage: per op tensor degree, data degree, algorithm (0: the usual dim, 1: the other), recomputed or not."""
 
     tensor: tuple[int, ...]
     data: tuple[int, ...]
@@ -103,7 +102,7 @@ class AcesoValue:
 
 
 def step_of(problem: AcesoProblem, plan: AcesoPlan) -> AcesoValue:
-    """Time and memory of a plan; what does not fit is told by `peak_MB`. Raises IllegalPlanError naming what is wrong."""
+    """Time and memory of a plan; `peak_MB` tells whether it fits. Raises IllegalPlanError naming what is wrong."""
     check_plan(problem, plan)
     times, memory, first = [], [], 0
     for index, stage in enumerate(plan.stages):
@@ -142,9 +141,7 @@ def _sent_on(problem: AcesoProblem, stage: AcesoStage, ops: tuple[str, ...], cos
     return problem.profile.cost(ops[-1], costs[-1].samples, stage.tensor[0], stage.algo[-1]).output_MB
 
 
-def _reshards(
-    problem: AcesoProblem, stage: AcesoStage, ops: tuple[str, ...], costs: tuple[OpCost, ...]
-) -> list[float]:
+def _reshards(problem: AcesoProblem, stage: AcesoStage, ops: tuple[str, ...], costs: tuple[OpCost, ...]) -> list[float]:
     """Milliseconds between neighbours whose layouts disagree, forward and backward."""
     if problem.family not in RESHARDED:
         return []

@@ -24,7 +24,7 @@ from placer.placement.aceso_profile import read_profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcesoCase:
-    """A published case: what it predicts and measured (milliseconds), its search (seconds), other systems (samples/s)."""
+    """A published case: predicted and measured milliseconds, seconds of the search, samples/s of the systems."""
 
     name: str
     family: str

@@ -1,7 +1,7 @@
 """How the ops of Aceso's models lie over the devices of their stage, and what it takes where neighbours disagree.
 
-A layout is (copies, unsummed copies, cuts of the dims); the dims are sequence or batch, batch or heads, hidden. Every op
-takes and gives one layout for its tensor degree, data degree and algorithm (0: the usual way, 1: the other matrix dim).
+A layout is (copies, cuts of the dims); the dims are sequence or batch, batch or heads, hidden. Every op takes and gives
+one layout for its tensor degree, data degree and algorithm (0: the usual way, 1: the other matrix dim).
 Source: section 4.2 and the table of op layouts of the published search.
 """
 
@@ -42,7 +42,7 @@ def resharding(before: Shape, after: Shape) -> Resharding | None:
         return None
     if given.copies > wanted.copies:
         return Resharding(forward="split", backward="all_gather", devices=given.copies // wanted.copies)
-    source = next(i for i in range(3) if given.cuts[i] > wanted.cuts[i])
+    source = next((i for i in range(3) if given.cuts[i] > wanted.cuts[i]), 0)
     devices = given.cuts[source] // wanted.cuts[source]
     if given.copies < wanted.copies:
         return Resharding(forward="all_gather", backward="split", devices=devices)

@@ -24,13 +24,19 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedStage:
-    """A device (or group of devices) and what it holds, in pipeline order; `load` in the answer's unit."""
+    """A device (or group of devices) and what it holds, in pipeline order; `load` in the answer's unit.
+
+    `data` and `tensor` are the degrees of a group, `variants` how each of its nodes runs, where a format knows these.
+    """
 
     device: str
     nodes: tuple[str, ...]
     load: float
     memory_bytes: float = 0.0
     detail: str = ""
+    data: int = 1
+    tensor: int = 1
+    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ from placer.errors import UsageError
 FAMILIES = {
     "dnn-partitioning": "placer.strategies.bench_dnn:rows",
     "profiles": "placer.strategies.bench_profiles:rows",
+    "piper": "placer.strategies.bench_piper:rows",
+    "aceso": "placer.strategies.bench_aceso:rows",
 }
 
 # What somebody else reached: the system, its value in the row's unit, its seconds where they were published.

@@ -19,6 +19,7 @@ from placer.files import read_text
 READERS = {
     "dnn-partitioning": "placer.placement.dnn_partitioning:read",
     "pipedream": "placer.placement.pipedream:read",
+    "piper": "placer.placement.piper_file:read",
 }
 
 OBJECTIVES = ("throughput", "latency")

@@ -84,6 +84,11 @@ class PiperProblem:
         _check_graph(self)
 
     @property
+    def format(self) -> str:
+        """The key of its solver."""
+        return "piper"
+
+    @property
     def tensor_degrees(self) -> tuple[int, ...]:
         """The tensor degrees that some node offers and the devices allow, ascending."""
         offered = {degree for node in self.nodes for degree, variants in node.variants if variants}

@@ -1,42 +1,43 @@
 """Reads Piper's JSON: `nodes[].TMPCs` (tensor degree -> variants), `edges[]`, and the machines the file names.
 
-In: a path, and what replaces the file's own machines. Out: a PiperProblem. Checked by shape on the way in.
+In: the text of a file, and what replaces the file's own machines. Out: a PiperProblem. Checked by shape on the way in.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from placer.errors import UsageError
 from placer.files import read_text
+from placer.placement.formats import PlaceRequest
 from placer.placement.piper import PiperEdge, PiperNode, PiperProblem, Variant
 
 
-def read_piper(
-    path: str | Path,
-    *,
-    devices: int | None = None,
-    memory_bytes: float | None = None,
-    bandwidth: float | None = None,
-    microbatches: int | None = None,
-) -> PiperProblem:
-    """The problem in `path`; what is given replaces the file's own. Raises UsageError saying what is wrong where."""
+def read(text: str, name: str, request: PlaceRequest) -> PiperProblem:
+    """The problem in `text`, from the file `name`. Raises UsageError saying what is wrong where."""
+    if request.free_form or request.objective != "throughput":
+        raise UsageError(f"{name} is a Piper graph: its stages are contiguous, its objective throughput; ask for those")
     try:
-        file = _File.model_validate_json(read_text(path, "the Piper graph"))
+        file = _File.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path} is no Piper graph: {where}: {first['msg']}; see the published format") from None
+        raise UsageError(f"{name} is no Piper graph: {where}: {first['msg']}; see the published format") from None
     return PiperProblem(
         nodes=tuple(_node(node) for node in file.nodes),
         edges=tuple(PiperEdge(source=e.sourceId, target=e.destId, bytes=e.communicationCost) for e in file.edges),
-        devices=file.maxDevices if devices is None else devices,
-        memory_bytes=file.maxMemoryPerDevice if memory_bytes is None else memory_bytes,
-        bandwidth=file.bandwidth if bandwidth is None else bandwidth,
-        microbatches=file.mbsInBatch if microbatches is None else microbatches,
+        devices=file.maxDevices if request.devices is None else request.devices,
+        memory_bytes=file.maxMemoryPerDevice if request.memory is None else request.memory,
+        bandwidth=file.bandwidth if request.bandwidth is None else request.bandwidth,
+        microbatches=file.mbsInBatch if request.microbatches is None else request.microbatches,
     )
+
+
+def read_piper(path: str | Path, request: PlaceRequest | None = None) -> PiperProblem:
+    """The problem in the file `path`."""
+    return read(read_text(path, "the Piper graph"), str(path), request or PlaceRequest())
 
 
 class _Variant(BaseModel):
@@ -44,12 +45,12 @@ class _Variant(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     id: str
-    timePerSample: float  # noqa: N815 - the format's own name, here and below
-    parameterSize: float  # noqa: N815
-    memoryUsageA: float  # noqa: N815
-    memoryUsageB: float  # noqa: N815
-    syncTimeFw: dict[int, float]  # noqa: N815
-    syncTimeBw: dict[int, float]  # noqa: N815
+    timePerSample: NonNegativeFloat  # noqa: N815 - the format's own name, here and below
+    parameterSize: NonNegativeFloat  # noqa: N815
+    memoryUsageA: NonNegativeFloat  # noqa: N815
+    memoryUsageB: NonNegativeFloat  # noqa: N815
+    syncTimeFw: dict[int, NonNegativeFloat]  # noqa: N815
+    syncTimeBw: dict[int, NonNegativeFloat]  # noqa: N815
 
 
 class _Node(BaseModel):
@@ -67,7 +68,7 @@ class _Edge(BaseModel):
     model_config = ConfigDict(frozen=True)
     sourceId: int  # noqa: N815
     destId: int  # noqa: N815
-    communicationCost: float  # noqa: N815
+    communicationCost: NonNegativeFloat  # noqa: N815
 
 
 class _File(BaseModel):

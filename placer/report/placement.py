@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placer.placement.answers import PlaceAnswer
+from placer.placement.answers import PlaceAnswer, PlacedStage
 from placer.placement.bench_row import BenchRow
 from placer.report.documents import Document
 from placer.report.printing import table
@@ -36,11 +36,20 @@ def answer_document(answer: PlaceAnswer) -> Document:
                 "memory_bytes": stage.memory_bytes,
                 "nodes": list(stage.nodes),
                 "detail": stage.detail,
+                **_variants(stage),
             }
             for stage in answer.stages
         ],
         "notes": list(answer.notes),
     }
+
+
+def _variants(stage: PlacedStage) -> Document:
+    """Degrees and variants by node, of formats that have them."""
+    if not stage.variants:
+        return {}
+    named = dict(zip(stage.nodes, stage.variants, strict=True))
+    return {"data": stage.data, "tensor": stage.tensor, "variants": dict(named)}
 
 
 def answer_view(answer: PlaceAnswer) -> RenderableType:
