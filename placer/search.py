@@ -16,6 +16,8 @@ from placer.costs import estimate
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.graph import Graph
 from placer.legality import check
+from placer.placement.answers import PlaceAnswer
+from placer.placement.formats import FileProblem, PlaceRequest
 from placer.plans import Alternative, ModelRef, Plan
 from placer.settings import RunSettings
 
@@ -31,6 +33,13 @@ BUILT_IN = {
     "exhaustive": "placer.strategies.exhaustive:Exhaustive",
     "stages": "placer.strategies.stages:Stages",
     "auto": "placer.strategies.portfolio:Portfolio",
+}
+
+# format of a placement file -> where it is solved
+PLACERS = {
+    "dnn-partitioning": "placer.strategies.placing:solve",
+    "pipedream": "placer.strategies.placing:solve",
+    "piper": "placer.strategies.placing_piper:solve",
 }
 
 
@@ -101,6 +110,23 @@ def strategy(name: str) -> Strategy:
             found: Strategy = point.load()()
             return found
     raise UsageError(f"there is no strategy {name!r}; known: {', '.join(BUILT_IN)}")
+
+
+class Placer(Protocol):
+    """Solves the problems of one file format; its answer is judged by `placer.placement`, never by itself."""
+
+    def __call__(self, problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
+        """The best placement it finds. Raises InfeasibleError with what binds."""
+        ...
+
+
+def place(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
+    """The placement of a problem that came as a file. Raises InfeasibleError with what binds, UsageError for misuse."""
+    if problem.format not in PLACERS:
+        raise UsageError(f"no solver takes a {problem.format!r} problem; known: {', '.join(PLACERS)}")
+    module, attribute = PLACERS[problem.format].split(":")
+    placer: Placer = getattr(importlib.import_module(module), attribute)
+    return placer(problem, request)
 
 
 def solve_with(problem: Problem, name: str) -> Solution:

@@ -1,8 +1,8 @@
 """Every plan of a small problem, judged by legality and estimate alone: the oracle the exact strategies are held to.
 
 In: a Problem of at most `MOST_PLANS` plans. Out: the plan of the smallest estimate; its bound is that estimate. The
-enumeration is its own: it shares no code with `space` or `stages`, so that a mistake there cannot hide here. Layouts are
-given to both (`layouts`); whether they are the best of all splits is tested apart, split by split.
+enumeration is its own: it shares no code with `space` or `stages`, so that a mistake there cannot hide here. Layouts
+are given to both (`layouts`); whether they are the best of all splits is tested apart, split by split.
 """
 
 from __future__ import annotations
