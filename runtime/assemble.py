@@ -104,6 +104,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         loss=made.cut.loss,
         autocast=made.plan.settings.precision == "bfloat16-autocast",
         device=made.device,
+        eager_attention=made.plan.settings.attention == "eager",
     )
 
 
