@@ -81,9 +81,10 @@ def test_the_time_of_a_layer_is_the_formula() -> None:
 
 def test_recomputed_and_sharded_layers_are_smaller() -> None:
     problem = made(1, 10000.0)
-    sizes = {(s, r): layer_MB(problem, LayerChoice(tensor=1, sharded=s, recompute=r)) for s in (0, 1) for r in (0, 1)}
-    assert sizes[1, 1] < sizes[1, 0] < sizes[0, 0]
-    assert sizes[1, 1] < sizes[0, 1] < sizes[0, 0]
+    ways = list(itertools.product((False, True), repeat=2))
+    sizes = {way: layer_MB(problem, LayerChoice(tensor=1, sharded=way[0], recompute=way[1])) for way in ways}
+    assert sizes[True, True] < sizes[True, False] < sizes[False, False]
+    assert sizes[True, True] < sizes[False, True] < sizes[False, False]
 
 
 @settings(max_examples=30, deadline=None)
