@@ -4,8 +4,8 @@ Executor."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import torch
 from torch import distributed as dist
@@ -14,7 +14,16 @@ from torch import fx, nn
 from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
-from placer.program import gradient_buckets, lower, position_of, shared_parameters
+from placer.program import (
+    degree,
+    gradient_buckets,
+    like_ranks,
+    lower,
+    part_buckets,
+    position_of,
+    replica_ranks,
+    shared_parameters,
+)
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.captured import PRECISIONS, Captured, captured, input_dtypes
 from placer.runtime.cut import Cut
@@ -22,6 +31,7 @@ from placer.runtime.executor import Executor, Parts
 from placer.runtime.feed import Batch
 from placer.runtime.gradients import Gradients
 from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
+from placer.runtime.lowering import Axis, Held, LocalBlocks
 from placer.runtime.messages import Shape
 from placer.runtime.observer import Relay
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
@@ -29,6 +39,9 @@ from placer.runtime.replicas import replica
 from placer.runtime.shapes import shapes_of
 from placer.runtime.stages import Stage, attribute, stage_code
 from placer.runtime.state import State
+from placer.rules.layouts import Cut as Pieces
+from placer.rules.layouts import piece
+from placer.splitting import parameter_states, value_state
 
 
 def load(
@@ -57,8 +70,11 @@ def load(
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
     _require_linear(plan, cut)
+    axis = Axis(degree(plan), rank % degree(plan))
+    if plan.layouts:
+        cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
     return _Assembly(
-        plan=plan, rank=rank, device=device, model=source, cut=cut, timeout_seconds=timeout_seconds
+        plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
     ).executor(optimizer)
 
 
@@ -98,16 +114,18 @@ class _Assembly:
     device: torch.device
     model: nn.Module
     cut: Cut
+    axis: Axis
     timeout_seconds: float
 
     def executor(self, optimizer: OptimizerFactory | None) -> Executor:
         plan, observer = self.plan, Relay()
         programs = lower(plan)
         program = programs[self.rank]
-        ranks = self._replica_ranks()
-        more = sorted({self._replica_ranks(p) for p in range(plan.positions)})
-        groups = Groups(programs, more, self.timeout_seconds)
+        ranks = like_ranks(plan, self.position, program.inner)
+        groups = Groups(programs, self._groups(), self.timeout_seconds)
         group = groups.of(ranks) if len(ranks) > 1 else None
+        if degree(plan) > 1:
+            self.axis.group = groups.of(replica_ranks(plan, self.position, program.replica))
         stages = self._stages(program.stages)
         for stage in stages.values():
             stage.watch(observer)
@@ -129,6 +147,7 @@ class _Assembly:
             buckets=self._buckets(program.stages),
             shared=shared_parameters(plan),
             counts_own=program.replica == 0,
+            held=self.held,
             group_of=groups.of,
             observer=observer,
         )
@@ -155,6 +174,7 @@ class _Assembly:
             loss=self.cut.loss,
             autocast=plan.settings.precision == "bfloat16-autocast",
             device=self.device,
+            counts_loss=program.inner == 0,
         )
         interpreter = Interpreter(
             wiring,
@@ -166,10 +186,22 @@ class _Assembly:
         executor = Executor(parts, interpreter)
         return executor
 
-    def _replica_ranks(self, position: int | None = None) -> tuple[int, ...]:
-        replicas = self.plan.stages[0].replicas
-        position = self.rank // replicas if position is None else position
-        return tuple(range(position * replicas, (position + 1) * replicas))
+    @property
+    def position(self) -> int:
+        """This rank's place in the pipeline."""
+        return self.rank // (self.plan.stages[0].replicas * degree(self.plan))
+
+    @cached_property
+    def held(self) -> Held:
+        """What this rank holds of each parameter and buffer."""
+        return Held(parameter_states(self.plan), self.axis)
+
+    def _groups(self) -> set[tuple[int, ...]]:
+        """Ranks that reduce gradients together, and those of each replica."""
+        plan = self.plan
+        like = {like_ranks(plan, p, inner) for p in range(plan.positions) for inner in range(degree(plan))}
+        replicas = range(plan.stages[0].replicas)
+        return like | {replica_ranks(plan, p, replica) for p in range(plan.positions) for replica in replicas}
 
     def _stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
         """This rank's stages. A parameter tied between stages is copied for each: their gradients are summed."""
@@ -185,7 +217,7 @@ class _Assembly:
         return found
 
     def _tensor(self, name: str, copy: bool) -> torch.Tensor:
-        tensor = attribute(self.model, name)
+        tensor = self.held.piece(name, attribute(self.model, name))
         if copy and isinstance(tensor, nn.Parameter):
             return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
         return tensor
@@ -200,7 +232,11 @@ class _Assembly:
         return {
             (stage, f"bucket {index}"): bucket.names
             for stage in stages
-            for index, bucket in enumerate(gradient_buckets(self.plan, stage))
+            for index, bucket in enumerate(gradient_buckets(self.plan, stage, self.axis.rank))
+        } | {
+            (stage, f"parts {index}"): bucket.names
+            for stage in stages
+            for index, bucket in enumerate(part_buckets(self.plan, stage, self.axis.rank))
         }
 
     def _home(self) -> dict[str, int]:
@@ -222,9 +258,18 @@ class _Assembly:
                 return {}
             autocast = plan.settings.precision == "bfloat16-autocast"
             found = shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
-            return {name: found[node] for node, name in values.items()}
+            return {name: self._held_shape(name, found[node]) for node, name in values.items()}
 
         return at
+
+    def _held_shape(self, name: str, shape: Shape) -> Shape:
+        """The shape of what this rank holds of a value that crosses stages."""
+        lay = value_state(self.plan, name).value if name.startswith("b") else None
+        if not isinstance(lay, Pieces):
+            return shape
+        start, end = piece(shape.shape[lay.dim], self.axis.degree, self.axis.rank)
+        sizes = (*shape.shape[: lay.dim], end - start, *shape.shape[lay.dim + 1 :])
+        return Shape(sizes, shape.dtype, shape.requires_grad)
 
     def _weights(self) -> tuple[torch.Tensor | None, ...]:
         """The class weights of each loss op."""
@@ -268,6 +313,7 @@ class _Assembly:
             persistent=persistent,
             first_rank=ranks[0],
             group=group,
+            held=self.held,
         )
 
     def _unread(self, every: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from placer.errors import UsageError
+from placer.runtime.lowering import Held
 from placer.runtime.stages import Stage
 
 
@@ -21,6 +22,7 @@ class State:
     """The named tensors of this rank. aliases: for each kept name the other names the model has for the same tensor.
 
     first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one.
+    held: what this rank holds of each; states are given whole, to which all ranks of a replica put their pieces.
     """
 
     def __init__(
@@ -32,9 +34,10 @@ class State:
         persistent: frozenset[str],
         first_rank: int,
         group: dist.ProcessGroup | None,
+        held: Held,
     ) -> None:
         self._stages, self._rest, self._aliases, self._persistent = stages, rest, aliases, persistent
-        self._first_rank, self._group = first_rank, group
+        self._first_rank, self._group, self._held = first_rank, group, held
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
@@ -43,20 +46,20 @@ class State:
         for stage in self._stages.values():
             for name, tensor in (*stage.own_parameters().items(), *stage.own_buffers().items()):
                 if name in self._persistent:
-                    found.setdefault(name, tensor.detach())
+                    found.setdefault(name, self._put_together(name, tensor.detach()))
         return found
 
     def full(self) -> dict[str, torch.Tensor]:
         """The whole model's state, on every rank."""
-        return self._with_aliases(_gathered({name: _whole(tensor) for name, tensor in self.local().items()}))
+        return self._with_aliases(_gathered({name: _plain(tensor) for name, tensor in self.local().items()}))
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
         """The gradients of all parameters, on every rank."""
         found: dict[str, torch.Tensor] = {}
         for stage in self._stages.values():
             for name, parameter in stage.own_parameters().items():
-                if parameter.grad is not None:
-                    found.setdefault(name, _whole(parameter.grad.detach()))
+                if parameter.grad is not None and name not in found:
+                    found[name] = self._held.whole(name, parameter.grad.detach()).cpu().clone()
         return self._with_aliases(_gathered(found))
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -76,7 +79,7 @@ class State:
                 for name, tensor in tensors.items():
                     source = self._find(state, name)
                     if source is not None:
-                        _copy(tensor, source)
+                        self._held.take(name, tensor, source)
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of replica 0."""
@@ -87,6 +90,10 @@ class State:
                 if name in self._persistent:
                     dist.broadcast(buffer, self._first_rank, group=self._group)
 
+    def _put_together(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor as it is saved: pieces as the whole, shards of whole ones as they are."""
+        return self._held.whole(name, tensor) if self._held.is_cut(name) else tensor
+
     def _find(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
         return next((state[n] for n in (name, *self._aliases.get(name, ())) if n in state), None)
 
@@ -95,7 +102,7 @@ class State:
         return {**state, **more}
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
 
@@ -112,7 +119,3 @@ def _gathered(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if isinstance(target, DTensor) and not isinstance(source, DTensor):
-        source = distribute_tensor(source.to(target.device), target.device_mesh, target.placements)
-    target.copy_(source)
