@@ -28,7 +28,7 @@ from placer.runtime.lowering.conversions import CONVERSIONS, Way, way
 from placer.runtime.lowering.forms import COUNTED, REWRITTEN, SHARES, TALKING, local_op, weighted
 from placer.runtime.lowering.halo import exchange
 from placer.runtime.rewrite import Rewrite, batch_norm, is_size, mutates
-from placer.splitting import LEAVES, Conversion, Edges, block_edges, parameter_states
+from placer.splitting import Edges, block_edges, border_state, parameter_states, value_state
 
 aten = torch.ops.aten
 
@@ -57,8 +57,20 @@ class LocalBlocks:
             return None
         places = dict(zip(_op_nodes(model, index), range(len(kind.ops)), strict=False))
         _require_same(block, kind, places)
+        layout = self.plan.stages[stage].layout
+        split = None if layout is None else self.plan.layouts[layout].splits[block.kind]
+        assert split is not None
         return LocalBlock(
-            model=model, block=block, kind=kind, edges=found, places=places, states=self.states, axis=self.axis
+            plan=self.plan,
+            model=model,
+            block=block,
+            kind=kind,
+            edges=found,
+            places=places,
+            inputs=tuple(map(border_state, split.inputs)),
+            outputs=tuple(map(border_state, split.outputs)),
+            states=self.states,
+            axis=self.axis,
         )
 
     def _require_whole(self, block: Block) -> None:
@@ -70,14 +82,17 @@ class LocalBlocks:
 class LocalBlock:
     """Writes the ops of one block as a rank runs them."""
 
+    plan: Plan
     model: Model
     block: Block
     kind: BlockClass
     edges: Edges
     places: Mapping[fx.Node, int]
+    inputs: tuple[State, ...]
+    outputs: tuple[State, ...]
     states: Mapping[str, State]
     axis: Axis
-    _converted: dict[Conversion, fx.Node] = field(default_factory=dict)
+    _converted: dict[tuple[fx.Node, State], fx.Node] = field(default_factory=dict)
     _parameters: dict[str, fx.Node] = field(default_factory=dict)
 
     def op(self, node: fx.Node, into: Writer) -> fx.Node | None:
@@ -100,9 +115,8 @@ class LocalBlock:
 
     def output(self, node: fx.Node, into: Writer) -> fx.Node:
         """A value that leaves the block, in the layout of the border."""
-        number = self._number_of_output(node)
         with self._naming(None):
-            return self._wanted(node, LEAVES, number, into)
+            return self._wanted(node, self._border(node), into)
 
     # -- arguments
 
@@ -110,19 +124,49 @@ class LocalBlock:
         """The tensor arguments as the op wants them, in order."""
         found = []
         for number, source in enumerate(_tensor_nodes(node)):
-            value = self._wanted(source, place, number, into)
+            value = self._wanted(source, self.edges.choices[place].inputs[number], into)
             found.append(self._window(value, place, number, into))
         return found
 
-    def _wanted(self, source: fx.Node, place: int, number: int, into: Writer) -> fx.Node:
-        value = self._value(source, into)
-        for found in self.edges.conversions:
-            if (place, number) in found.users:
-                if found not in self._converted:
-                    tensor = self.kind.tensor(found.reference)
-                    self._converted[found] = self._conversion(value, tensor, found.have, found.want, into)
-                return self._converted[found]
-        return value
+    def _wanted(self, source: fx.Node, want: State, into: Writer) -> fx.Node:
+        """A value in the state `want`; all who want the same share one conversion.
+
+        What an op reads is taken from the traced graph, not from the plan's: a cast that does nothing in the precision
+        of the capture hands on its argument, so that there its users read one or the other.
+        """
+        if (source, want) not in self._converted:
+            value, reference = self._value(source, into), self._reference(source)
+            made = self._conversion(value, self._tensor(reference), self._have(reference), want, into)
+            self._converted[source, want] = made
+        return self._converted[source, want]
+
+    def _reference(self, source: fx.Node) -> str:
+        """What the block class calls a value, or its global name where the class does not read it."""
+        if source in self.places:
+            return f"o{self.places[source]}.0"
+        if source.target is operator.getitem:
+            whole, index = source.args
+            assert isinstance(whole, fx.Node) and isinstance(index, int)
+            if whole in self.places:
+                return f"o{self.places[whole]}.{index}"
+        if source.op == "get_attr" and str(source.target) in self.block.parameters:
+            return f"p{self.block.parameters.index(str(source.target))}"
+        name = self.model.name(source)
+        return f"i{self.block.inputs.index(name)}" if name in self.block.inputs else name
+
+    def _have(self, reference: str) -> State:
+        """The state of a value as its maker left it."""
+        if reference[0] == "o":
+            op, number = reference[1:].split(".")
+            return self.edges.choices[int(op)].outputs[int(number)]
+        if reference[0] == "p":
+            return self.edges.parameters[int(reference[1:])]
+        if reference[0] == "i":
+            return self.inputs[int(reference[1:])]
+        return value_state(self.plan, reference) if reference[0] == "b" else SAME
+
+    def _tensor(self, reference: str) -> Tensor | Parameter:
+        return self.kind.tensor(reference) if reference[0] in "oip" else self.plan.graph.value(reference)
 
     def _value(self, source: fx.Node, into: Writer) -> fx.Node:
         """A value as its maker left it; a parameter in the state in which this block keeps it."""
@@ -131,15 +175,19 @@ class LocalBlock:
             return into.value(source)
         if name not in self._parameters:
             index = self.block.parameters.index(name)
-            held, kept = self.states.get(name, SAME), self.edges.parameters[index]
-            self._parameters[name] = self._conversion(
-                into.value(source), self.kind.parameters[index], held, kept, into
-            )
+            # A constant of the graph is the graph's own, whole on every rank.
+            known = self.model.state(name) is not None
+            held, kept = self.states.get(name, SAME) if known else SAME, self.edges.parameters[index]
+            parameter = self.kind.parameters[index]
+            self._parameters[name] = self._conversion(into.value(source), parameter, held, kept, into)
         return self._parameters[name]
 
     def _conversion(
         self, value: fx.Node, tensor: Tensor | Parameter, have: State, want: State, into: Writer
     ) -> fx.Node:
+        """A value in another state, and its gradient in that of the value."""
+        if have == want:
+            return value
         trains = tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
         forward = way(have.value, want.value, self._uneven(tensor, have.value))
         back = way(want.gradient, have.gradient, self._uneven(tensor, want.gradient)) if trains else Way("same")
@@ -273,12 +321,13 @@ class LocalBlock:
             if any(lay is not WHOLE for lay in lays):
                 raise UsageError(f"block {self.block.name}: {node.name} reads {source.name}, which is cut; plan again")
 
-    def _number_of_output(self, node: fx.Node) -> int:
+    def _border(self, node: fx.Node) -> State:
+        """The state in which a value leaves the block."""
         reference = self.model.name(node)
         prefix, _, number = reference.partition(".")
         if not prefix.startswith("b") or not number.isdigit():
             raise UsageError(f"block {self.block.name} gives {node.name}, which the plan's graph does not know; plan again")
-        return int(number)
+        return self.outputs[int(number)]
 
     @contextmanager
     def _naming(self, op: Op | None) -> Iterator[None]:
