@@ -7,6 +7,8 @@ They run one after the other, and nothing hides them: each stands between two op
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from placer.channels import Channels
 from placer.collectives import CollectiveKind
 from placer.compute import BlockSeconds
@@ -39,5 +41,5 @@ def moving_seconds(word: str, size: float, channels: Channels, devices: tuple[in
     if not size or len(devices) < 2:
         return 0.0
     if word == "exchange":
-        return max(channels.message(a, b, int(size)) for a, b in zip(devices, devices[1:], strict=False))
+        return max(channels.message(a, b, int(size)) for a, b in pairwise(devices))
     return channels.collective(KINDS[word], devices, size) if word in KINDS else 0.0

@@ -1,7 +1,7 @@
 """Seconds of every block on every kind of device, as prefix sums: a run of blocks is a difference of two numbers.
 
-In the graph of one of the `degree` devices of a replica, collectives between ops count too: they run among the replica's
-devices, those whose numbers have the same quotient by `degree`, while nothing else does.
+In the graph of one of the `degree` devices of a replica, collectives between ops count too: they run among the
+replica's devices, those whose numbers have the same quotient by `degree`, while nothing else does.
 """
 
 from __future__ import annotations

@@ -44,6 +44,9 @@ class Pins:
     microbatches: int | None = None
     schedule: str | None = None
     recompute: bool | None = None
+    tensor: int | None = None
+    height: int | None = None
+    width: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
 

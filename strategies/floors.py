@@ -183,13 +183,14 @@ class Bounds:
 
     def full(self, outline: Outline) -> Amounts:
         """Seconds of the blocks for a full microbatch."""
-        used = self.runs.kinds_used(outline.positions * outline.replicas)
-        return self._amounts_at(used, outline.microbatch, outline.replicas)
+        return self._amounts_at(self._used(outline), outline.microbatch, outline.replicas)
 
     def last(self, outline: Outline) -> Amounts:
         """Seconds of the blocks for the last microbatch."""
-        used = self.runs.kinds_used(outline.positions * outline.replicas)
-        return self._amounts_at(used, outline.last_rows, outline.replicas)
+        return self._amounts_at(self._used(outline), outline.last_rows, outline.replicas)
+
+    def _used(self, outline: Outline) -> tuple[int, ...]:
+        return self.runs.kinds_used(outline.positions * outline.replicas * outline.degree)
 
     @cached_property
     def commonest(self) -> tuple[int, int]:

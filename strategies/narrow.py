@@ -93,7 +93,7 @@ class Narrow:
 
     def _fixed(self, outline: Outline) -> float:
         """Seconds of the world's own collectives."""
-        size = outline.positions * outline.replicas
+        size = outline.positions * outline.replicas * outline.degree
         if size not in self._world:
             self._world[size] = self.costs.fixed(tuple(range(size)))
         return self._world[size]

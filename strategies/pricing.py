@@ -107,7 +107,8 @@ class Pricing:
     @cached_property
     def fixed(self) -> float:
         """Seconds of the step that no cut changes."""
-        return self.costs.fixed(tuple(range(self.outline.positions * self.outline.replicas)))
+        made = self.outline
+        return self.costs.fixed(tuple(range(made.positions * made.replicas * made.degree)))
 
     @cached_property
     def floors(self) -> Floors:
@@ -165,8 +166,9 @@ class Pricing:
         made = self.outline
         position = stage % made.positions
         alone = Stage(
-            first=first, last=last, devices=self.places.devices[position], sharding=made.sharding, recompute=recompute
-        )
+            first=first, last=last, devices=self.places.devices[position], sharding=made.sharding,
+            recompute=recompute, degree=made.degree,
+        )  # fmt: skip
         held = self.costs.memory(
             (alone,), schedule=made.schedule, positions=made.positions, position=position, microbatches=made.count,
             total_stages=made.stages, rows=made.microbatch,

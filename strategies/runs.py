@@ -10,9 +10,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
-from placer.cluster import Device
 from placer.collectives import message_seconds
-from placer.compute import BlockSeconds, block_seconds
+from placer.compute import BlockSeconds
 from placer.costs import Costs
 from placer.search import Problem
 from placer.topology import bottleneck
@@ -54,13 +53,11 @@ class Runs:
 
     def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block by itself, without the prologue."""
-        kind, chip = self._kinds[block], self.problem.cluster.devices[device]
+        kind = self._kinds[block]
         key = (kind, device, rows)
         found = self._seconds.get(key)
         if found is None:
-            found = self._seconds[key] = block_seconds(
-                self.problem.graph.classes[kind], self.costs.numerics, chip, self.problem.settings, rows
-            )
+            found = self._seconds[key] = self.costs.profiles.block(kind, device, rows)
         return found
 
     def kinds_used(self, count: int) -> tuple[int, ...]:
@@ -69,10 +66,8 @@ class Runs:
 
     @cached_property
     def _first_of_kind(self) -> tuple[int, ...]:
-        first: dict[Device, int] = {}
-        for index, chip in enumerate(self.problem.cluster.devices):
-            first.setdefault(chip, index)
-        return tuple(first.values())
+        whole = self.problem.cluster.size // self.costs.degree * self.costs.degree
+        return self.costs.profiles.kinds(range(whole))
 
     @cached_property
     def _kinds(self) -> tuple[int, ...]:
@@ -82,16 +77,19 @@ class Runs:
 class Places:
     """What tells positions of `positions` x `replicas` devices apart, as far as costs can see."""
 
-    def __init__(self, problem: Problem, positions: int, replicas: int) -> None:
+    def __init__(self, problem: Problem, costs: Costs, positions: int, replicas: int) -> None:
         self.problem = problem
-        self.devices = tuple(tuple(range(p * replicas, (p + 1) * replicas)) for p in range(positions))
+        self.costs = costs
+        count = replicas * costs.degree
+        self.devices = tuple(tuple(range(p * count, (p + 1) * count)) for p in range(positions))
 
     @cached_property
     def own(self) -> tuple[object, ...]:
         """Per position its devices' kinds in order of replica, and the levels its collectives climb."""
-        cluster = self.problem.cluster
+        cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.profiles.kind
         return tuple(
-            (_kinds_of(cluster.devices[d[0] : d[-1] + 1]), bottleneck(cluster, d), self._tied(d)) for d in self.devices
+            (_kinds_of(kinds[d[0] : d[-1] + 1]), bottleneck(cluster, d[::degree], groups=degree), self._tied(d))
+            for d in self.devices
         )
 
     @cached_property
@@ -116,8 +114,9 @@ class Places:
 
     @cached_property
     def distinct(self) -> tuple[tuple[int, ...], ...]:
-        """The devices of one position of each kind that `own` tells apart."""
-        return tuple(dict(zip(self.own, self.devices, strict=True)).values())
+        """The first devices of the replicas of one position of each kind that `own` tells apart."""
+        found = dict(zip(self.own, self.devices, strict=True)).values()
+        return tuple(devices[:: self.costs.degree] for devices in found)
 
     def _tied(self, devices: tuple[int, ...]) -> object:
         leading = self.devices[0]
@@ -128,4 +127,4 @@ class Places:
 
 def _kinds_of(devices: tuple[object, ...]) -> object:
     """The kinds in order, one for all where they are alike."""
-    return devices[0] if all(device is devices[0] for device in devices) else devices
+    return devices[0] if all(device == devices[0] for device in devices) else devices

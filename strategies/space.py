@@ -3,9 +3,10 @@
 In: a Problem. Out: `Outline`s (everything but where to cut and which stages recompute) and the Plan an outline makes.
 
 The space, stated once:
-    positions p and replicas d, the same at every position, with p * d <= devices; devices in cluster order, position by
-        position (position k has devices k*d .. (k+1)*d - 1); devices beyond p * d stay unused. On more than
-        `MANY_DEVICES` devices d is p's full share of them, or divides their number or a node's, or is a power of two.
+    layout: none, or one of `layouts.layouts`, the same at every position: a replica is then t = `degree` devices
+    positions p and replicas d, the same at every position, with p * d * t <= devices; devices in cluster order,
+        position by position and replica by replica; devices beyond p * d * t stay unused. On more than `MANY_DEVICES`
+        devices d is p's full share of them, or divides their number or a node's, or is a power of two.
     virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty; with v > 1 all of the same number of blocks, or one more (the
@@ -25,7 +26,7 @@ from itertools import pairwise
 from typing import get_args
 
 from placer.errors import UsageError
-from placer.plans import Plan, ScheduleName, Sharding, Stage
+from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
 
@@ -36,7 +37,10 @@ MOST_VIRTUAL = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Outline:
-    """A layout without its cuts: `rows` is the global batch, `microbatch` the rows of each but the last."""
+    """A plan without its cuts: `rows` is the global batch, `microbatch` the rows of each but the last.
+
+    `layout` is the number of one of the problem's layouts of `degree` devices a replica, -1 for none.
+    """
 
     positions: int
     replicas: int
@@ -45,6 +49,8 @@ class Outline:
     microbatch: int
     schedule: ScheduleName
     sharding: Sharding
+    layout: int = -1
+    degree: int = 1
 
     @property
     def stages(self) -> int:
@@ -79,10 +85,13 @@ class Outline:
 
     def devices(self, position: int) -> tuple[int, ...]:
         """The devices of a position."""
-        return tuple(range(position * self.replicas, (position + 1) * self.replicas))
+        count = self.replicas * self.degree
+        return tuple(range(position * count, (position + 1) * count))
 
     def __str__(self) -> str:
         parts = [f"pipeline={self.positions}", f"data={self.replicas}", f"microbatches={self.count}"]
+        if self.degree > 1:
+            parts.insert(2, f"split={self.degree}")
         if self.positions > 1:
             parts.append(self.schedule + (f" x{self.virtual}" if self.virtual > 1 else ""))
         if self.sharding != "none":
@@ -104,33 +113,38 @@ def outlines(problem: Problem) -> Iterator[Outline]:
                         )  # fmt: skip
 
 
-def plan_of(problem: Problem, outline: Outline, cuts: tuple[int, ...], recompute: tuple[bool, ...]) -> Plan:
+def plan_of(
+    problem: Problem, outline: Outline, cuts: tuple[int, ...], recompute: tuple[bool, ...],
+    layout: Layout | None = None,
+) -> Plan:  # fmt: skip
     """The plan with stages cut before blocks `cuts` (inner cuts only, ascending); `recompute` per stage."""
     edges = (0, *cuts, len(problem.graph.blocks))
     stages = tuple(
         Stage(
             first=edges[s], last=edges[s + 1], devices=outline.devices(s % outline.positions),
-            sharding=outline.sharding, recompute=recompute[s],
+            sharding=outline.sharding, recompute=recompute[s], layout=None if layout is None else 0,
+            degree=outline.degree,
         )
         for s in range(outline.stages)
     )  # fmt: skip
     return Plan(
         model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings, stages=stages,
         schedule=outline.schedule, microbatches=outline.microbatches, seed=problem.seed,
+        layouts=() if layout is None else (layout,),
     )  # fmt: skip
 
 
-def position_counts(problem: Problem) -> tuple[int, ...]:
-    """Allowed numbers of pipeline positions."""
-    most = min(len(problem.graph.blocks), problem.cluster.size)
+def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:
+    """Allowed numbers of pipeline positions with replicas of `degree` devices."""
+    most = min(len(problem.graph.blocks), problem.cluster.size // degree)
     pinned = problem.pins.pipeline
     least = 1 + max((stage for _, stage in problem.pins.stage_of), default=0) // MOST_VIRTUAL
     return tuple(p for p in range(least, most + 1) if pinned in (None, p))
 
 
-def replica_counts(problem: Problem, positions: int) -> tuple[int, ...]:
-    """Allowed numbers of replicas of each of `positions` positions."""
-    most = min(problem.cluster.size // positions, 1 if whole_batch(problem) else problem.rows)
+def replica_counts(problem: Problem, positions: int, degree: int = 1) -> tuple[int, ...]:
+    """Allowed numbers of replicas, of `degree` devices each, of each of `positions` positions."""
+    most = min(problem.cluster.size // positions // degree, 1 if whole_batch(problem) else problem.rows)
     if problem.pins.data is not None:
         return (problem.pins.data,) if problem.pins.data <= most else ()
     if problem.cluster.size <= MANY_DEVICES:

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 
 from placer.costs import Costs
 from placer.errors import Infeasible
+from placer.plans import Layout
 from placer.search import Problem, Solution
 from placer.strategies.chain import Partition, best_chain
 from placer.strategies.coarse import by_bound
@@ -24,11 +25,12 @@ from placer.strategies.diagnosis import what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
 from placer.strategies.judging import judge
+from placer.strategies.layouts import layouts, pinned_degree
 from placer.strategies.loop import best_loop
 from placer.strategies.narrow import Narrow
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
-from placer.strategies.space import Outline, plan_of
+from placer.strategies.space import Outline, plan_of, require_pins
 from placer.strategies.turns import best_turns
 
 # Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
@@ -51,15 +53,16 @@ class _Search:
     open."""
 
     problem: Problem
-    bounds: Bounds
-    narrow: Narrow
+    layouts: tuple[Layout, ...]
+    bounds: dict[int, Bounds]
+    narrow: dict[int, Narrow]
     queue: list[tuple[float, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
-    places: dict[tuple[int, int], Places] = field(default_factory=dict)
+    places: dict[tuple[int, int, int], Places] = field(default_factory=dict)
 
     @property
     def least(self) -> float | None:
@@ -79,17 +82,27 @@ class Stages:
 
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan. After an interrupt, the best so far with the bound proven so far."""
-        costs = Costs(problem.graph, problem.cluster, problem.settings)
-        bounds = Bounds(problem, Runs(problem, costs))
-        search = _Search(problem=problem, bounds=bounds, narrow=Narrow(bounds))
+        require_pins(problem)
+        search = _begun(problem)
         try:
             _run(search)
         except KeyboardInterrupt:
             if search.best is None:
                 raise
         if search.best is None:
-            return what_binds(problem, search.bounds)
+            return what_binds(problem, next(iter(search.bounds.values())))
         return _solution(search, search.best)
+
+
+def _begun(problem: Problem) -> _Search:
+    """The search with the costs of the model whole and under each layout the pins allow."""
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    found = layouts(problem, costs)
+    views = {number: costs.under(layout) for number, layout in enumerate(found)}
+    if pinned_degree(problem.pins) == 1:
+        views = {-1: costs} | views
+    bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
+    return _Search(problem=problem, layouts=found, bounds=bounds, narrow={n: Narrow(own) for n, own in bounds.items()})
 
 
 def _run(search: _Search) -> None:
@@ -110,7 +123,7 @@ def _run(search: _Search) -> None:
 
 def _narrow(search: _Search, outline: Outline) -> None:
     """Queue an outline by its second bound, unless it holds no plan."""
-    bound = search.narrow.step(outline, _places(search, outline))
+    bound = search.narrow[outline.layout].step(outline, _places(search, outline))
     if bound < search.ceiling:
         heappush(search.queue, (bound, outline))
 
@@ -118,7 +131,7 @@ def _narrow(search: _Search, outline: Outline) -> None:
 def _solve(search: _Search, bound: float, outline: Outline) -> None:
     """Improve on the best so far within one outline; keep its bound where it stays open."""
     search.evaluations += 1
-    pricing = Pricing(search.bounds, _places(search, outline), outline)
+    pricing = Pricing(search.bounds[outline.layout], _places(search, outline), outline)
     if pricing.floors.reached[0] > 0:
         return
     if outline.virtual == 1:
@@ -157,7 +170,8 @@ def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> No
 
 def _solution(search: _Search, best: _Found) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
-    plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute)
+    layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
+    plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout)
     verdict = judge(plan)
     left = [*search.open, *([] if search.least is None else [search.least])]
     bound = min([verdict.seconds, *left])
@@ -165,7 +179,8 @@ def _solution(search: _Search, best: _Found) -> Solution:
 
 
 def _places(search: _Search, outline: Outline) -> Places:
-    key = (outline.positions, outline.replicas)
+    key = (outline.positions, outline.replicas, outline.degree)
     if key not in search.places:
-        search.places[key] = Places(search.problem, *key)
+        costs = search.bounds[outline.layout].runs.costs
+        search.places[key] = Places(search.problem, costs, outline.positions, outline.replicas)
     return search.places[key]

@@ -17,6 +17,7 @@ from placer.graph import ITEM_BYTES, BlockClass, Op, Tensor
 from placer.rules.calls import Argument, Call, Value
 from placer.rules.layouts import Choice
 from placer.rules.splits import split_choices
+from placer.rules.splits.patterns import whole
 
 # A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
 MARKED_ROWS = 1_000_003
@@ -25,7 +26,7 @@ MARKED_ROWS = 1_000_003
 def call_of(kind: BlockClass, op: Op, rows: int) -> Call:
     """The call of an op of a block class for a batch of `rows` rows."""
     values = [_value(kind, reference, rows) for reference in op.inputs]
-    arguments, keywords = _parsed(op.arguments)
+    arguments, keywords = _parsed(_text(op))
     namespace, name = op.target.split(".")[:2]
     return Call(
         target=f"{namespace}::{name}",
@@ -36,15 +37,23 @@ def call_of(kind: BlockClass, op: Op, rows: int) -> Call:
 
 
 def op_choices(kind: BlockClass, op: Op) -> tuple[Choice, ...]:
-    """Every way to do an op of a block class along one axis, whatever the rows; `legal` says what a degree allows."""
-    return split_choices(call_of(kind, op, MARKED_ROWS))
+    """Every way to do an op of a block class along one axis, whatever the rows; `legal` says what a degree allows.
+
+    Of an op whose arguments were not kept nothing is known: it is computed whole.
+    """
+    call = call_of(kind, op, MARKED_ROWS)
+    return split_choices(call) if op.arguments or not op.inputs else (whole(call),)
 
 
 def tensor_arguments(op: Op) -> tuple[str, ...]:
     """The reference of each tensor argument, in the order of a choice's states (`cat([t0, t0])` has one twice)."""
-    trees = (tree for part in _parsed(op.arguments) for tree in part)
+    trees = (tree for part in _parsed(_text(op)) for tree in part)
     names = (node.id for tree in trees for node in _in_order(tree[1] if isinstance(tree, tuple) else tree))
     return tuple(op.inputs[int(name[1:])] for name in names if name[0] == "t" and name[1:].isdigit())
+
+
+def _text(op: Op) -> str:
+    return op.arguments or ", ".join(f"t{number}" for number in range(len(op.inputs)))
 
 
 def _in_order(tree: ast.expr) -> Iterator[ast.Name]:

@@ -1,0 +1,173 @@
+"""What each way to do an op, each conversion and each way to keep a parameter costs: seconds of one microbatch.
+
+In: a block class, the Costs of a problem, a device whose replica stands for all, the degree, rows. All numbers are
+those of `compute`, `communication` and `updates`, as the estimate of a whole plan uses them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from placer.communication import moving_seconds
+from placer.compute import HOST_SECONDS, BlockSeconds, host_seconds, memory_rate, op_seconds
+from placer.costs import Costs
+from placer.graph import BlockClass, Op, Parameter, Tensor
+from placer.memory import state_bytes
+from placer.numerics import OpNumerics
+from placer.rules import call_of, op_choices, tensor_arguments
+from placer.rules.layouts import Choice, Cut, State, conversion
+from placer.rules.splits import legal
+from placer.splitting.local_ops import FEW, inner_ops, local_op
+from placer.updates import update_bytes
+
+# Seconds per byte kept for backward or as state: far below what any op costs, it decides between equals.
+TIE = 1e-18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A choice with the seconds of the local op and of what it communicates inside itself."""
+
+    choice: Choice
+    busy: BlockSeconds
+    inside: float
+    kept: float
+
+
+class Prices:
+    """Prices of one class on the replica of `device`, `degree` devices, for microbatches of `rows` rows.
+
+    byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        kind: BlockClass,
+        *,
+        device: int,
+        degree: int,
+        rows: int,
+        microbatches: int,
+        byte: float = 0.0,
+    ) -> None:
+        self.costs = costs
+        self.kind = kind
+        self.degree = degree
+        self.rows = rows
+        self.microbatches = microbatches
+        self.byte = max(byte, TIE)
+        self.chip = costs.cluster.devices[device]
+        start = device - device % degree
+        self.devices = tuple(range(start, start + degree))
+        self._moving: dict[tuple[str, State, State], float | None] = {}
+
+    def choices(self, index: int) -> tuple[Choice, ...]:
+        """What op `index` may do: every choice that cuts no rows of the batch and whose sizes the degree cuts."""
+        return tuple(self._ways[index])
+
+    def doing(self, index: int, choice: Choice) -> BlockSeconds:
+        """Seconds of the op on one device."""
+        return self._ways[index][choice].busy
+
+    def inside(self, index: int, choice: Choice) -> float:
+        """Seconds of the collectives within the op."""
+        return self._ways[index][choice].inside
+
+    def tie(self, index: int, choice: Choice) -> float:
+        """What the bytes count that the op keeps."""
+        return self.byte * self._ways[index][choice].kept
+
+    def converting(self, reference: str, have: State, want: State) -> float | None:
+        """Seconds of a conversion there and of its gradient back; None where there is none."""
+        key = (reference, have, want)
+        if key not in self._moving:
+            self._moving[key] = self._convert(reference, have, want)
+        return self._moving[key]
+
+    def moves(self, reference: str, have: State, want: State) -> bool:
+        """Whether a conversion is an op of its own."""
+        return have.value != want.value or (self._trains(reference) and have.gradient != want.gradient)
+
+    def keeping(self, parameter: Parameter, state: State) -> float:
+        """Seconds per microbatch of what a step does with a parameter: its update, and the sum of partial gradients."""
+        if parameter.buffer or not parameter.trainable:
+            return 0.0
+        numerics, share = self.costs.numerics, 1 / self.degree if isinstance(state.value, Cut) else 1.0
+        moved = parameter.elements * share * update_bytes(numerics, self.costs.settings)
+        seconds = moved / memory_rate(self.chip)
+        if state.value != state.gradient:
+            size = parameter.elements * numerics.weight_bytes
+            seconds += moving_seconds("all_reduce", size, self.costs.channels, self.devices)
+        held = numerics.weight_bytes * 2 + state_bytes(numerics, self.costs.settings)
+        return seconds / self.microbatches + self.byte * held * parameter.elements * share
+
+    @property
+    def host(self) -> float:
+        """Seconds the host takes to issue the ops of the class."""
+        return host_seconds(self.kind, self.chip, self.costs.settings)
+
+    @property
+    def host_each(self) -> float:
+        """Seconds the host takes for one op more."""
+        return HOST_SECONDS if self.chip.backend == "cuda" else 0.0
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the class has a backward."""
+        return any(way.busy.backward for ways in self._ways for way in ways.values())
+
+    @cached_property
+    def _ways(self) -> tuple[dict[Choice, _Way], ...]:
+        numbers = self.costs.numerics.ops(self.kind)
+        return tuple(self._of(op, own) for op, own in zip(self.kind.ops, numbers, strict=True))
+
+    def _of(self, op: Op, numbers: OpNumerics) -> dict[Choice, _Way]:
+        call = call_of(self.kind, op, FEW)
+        allowed = (c for c in op_choices(self.kind, op) if legal(c, call, self.degree) and not self._cuts_rows(op, c))
+        return {choice: self._way(op, choice, numbers) for choice in allowed}
+
+    def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:
+        made = local_op(self.kind, op, choice, self.degree)
+        inside = 0.0
+        for inner in inner_ops(self.kind, op, choice, self.degree):
+            words = inner.target.split(".")[1:3]
+            sizes = (inner.written_bytes.at(self.rows), inner.backward_written_bytes.at(self.rows))
+            inside += sum(
+                moving_seconds(word, numbers.written * size, self.costs.channels, self.devices)
+                for word, size in zip(words, sizes, strict=True)
+            )
+        busy = op_seconds(made, numbers, self.chip, self.costs.settings, self.rows)
+        return _Way(choice=choice, busy=busy, inside=inside, kept=numbers.saved * made.saved_bytes.at(self.rows))
+
+    def _cuts_rows(self, op: Op, choice: Choice) -> bool:
+        """Whether a choice cuts a dim that grows with the batch, which replicas do already."""
+        values = (self.kind.tensor(reference) for reference in tensor_arguments(op))
+        pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
+        return any(
+            isinstance(state.value, Cut) and not state.value.own and isinstance(tensor, Tensor)
+            and tensor.shape[state.value.dim].per_row != 0
+            for tensor, state in pairs
+        )  # fmt: skip
+
+    def _trains(self, reference: str) -> bool:
+        tensor = self.kind.tensor(reference)
+        return tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
+
+    def _convert(self, reference: str, have: State, want: State) -> float | None:
+        tensor = self.kind.tensor(reference)
+        forward = conversion(have.value, want.value)
+        backward = conversion(want.gradient, have.gradient) if self._trains(reference) else ""
+        if "none" in (forward, backward):
+            return None
+        size = self._bytes(tensor)
+        return sum(
+            moving_seconds(word, size, self.costs.channels, self.devices) for word in (forward, backward) if word
+        )
+
+    def _bytes(self, tensor: Tensor | Parameter) -> int:
+        numerics = self.costs.numerics
+        if isinstance(tensor, Parameter):
+            return tensor.elements * numerics.weight_bytes
+        return numerics.bytes_of(tensor, self.rows)
