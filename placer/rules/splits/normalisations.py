@@ -69,7 +69,7 @@ def instance_norm(call: Call) -> tuple[Choice, ...]:
 
 def _summing(choice: Choice) -> Choice:
     sums = tuple(
-        Inner(collective="all_reduce", backward=backward, tensor=0, dims=(1,), times=2) for backward in (False, True)
+        Inner(collective="all_reduce", backward=backward, sizes=((0, 1),), times=2) for backward in (False, True)
     )
     return replace(choice, local="batch_norm", inner=sums)
 

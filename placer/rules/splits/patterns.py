@@ -129,3 +129,9 @@ def integers(argument: Argument) -> tuple[int, ...]:
     if isinstance(argument, tuple):
         return tuple(part for part in argument if isinstance(part, int))
     return (argument,) if isinstance(argument, int) else ()
+
+
+def broadcast(argument: Argument, count: int, default: int) -> tuple[int, ...]:
+    """`count` numbers from a list of as many, of one, or from a number; the default where there are none."""
+    found = integers(argument) or (default,)
+    return found * count if len(found) == 1 else found
