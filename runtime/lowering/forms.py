@@ -17,6 +17,7 @@ from placer.rules import Call
 from placer.rules.layouts import LocalOp
 from placer.runtime import losses, rewrite
 from placer.runtime.dropout import attention, dropout, kept
+from placer.runtime.local_calls import Given
 from placer.runtime.local_ops import FORMS
 from placer.runtime.lowering.axis import Axis
 from placer.runtime.mode import Mode
@@ -38,7 +39,7 @@ def local_op(name: str) -> Function:
         op: Function, args: Arguments, kwargs: dict[str, object], axis: Axis, target: str, **numbers: int
     ) -> object:
         local = LocalOp(name=name, call=Call(target=target), numbers=tuple(numbers.items()))
-        return form(local, op, tuple(args), kwargs, axis)
+        return form(Given(local=local, function=op, args=tuple(args), kwargs=kwargs, axis=axis))
 
     run.__name__ = run.__qualname__ = name
     return run
