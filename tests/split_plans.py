@@ -27,7 +27,7 @@ def split_plan(case: Case, degree: int, pick: Picker, borders: str = "whole") ->
         f"b{index}.{k}"
         for index, block in enumerate(graph.blocks)
         for k, reference in enumerate(graph.classes[block.kind].outputs)
-        if borders != "whole" and len(_shape(graph.classes[block.kind].tensor(reference))) == 3
+        if borders != "whole" and len(_shape(graph.classes[block.kind].tensor(reference))) >= 3
     }
     splits = tuple(_split(graph, kind, pick, degree, borders, cut_values) for kind in range(len(graph.classes)))
     plan = plan_of(case)

@@ -190,11 +190,11 @@ class LocalBlock:
             return value
         trains = tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
         forward = way(have.value, want.value, self._uneven(tensor, have.value))
-        back = way(want.gradient, have.gradient, self._uneven(tensor, want.gradient)) if trains else Way("same")
-        if forward.name == back.name == "same":
+        returned = way(want.gradient, have.gradient, self._uneven(tensor, want.gradient)) if trains else Way("same")
+        if forward.name == returned.name == "same":
             return value
         function = CONVERSIONS[forward.name]
-        return into.graph.call_function(function, (value, into.attached("axis", self.axis), forward), {"gradient": back})
+        return into.graph.call_function(function, (value, into.attached("axis", self.axis), forward), {"gradient": returned})
 
     def _uneven(self, tensor: Tensor | Parameter, lay: Lay) -> int | None:
         """The size of the dim that `lay` cuts, where its pieces differ."""

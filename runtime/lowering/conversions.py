@@ -63,6 +63,11 @@ def moved(tensor: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
     return _MOVES[by.name](tensor, axis, by)
 
 
+def returned(gradient: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
+    """The gradient of a converted value as its maker wants it."""
+    return moved(gradient, axis, by)
+
+
 def _placed(tensor: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
     size = tensor.shape[by.dim] * axis.degree if by.size is None else by.size
     start, end = axis.bounds(size)[axis.rank]
@@ -96,7 +101,7 @@ class _Converted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return moved(gradients[0], ctx.axis, ctx.gradient), None, None, None
+        return returned(gradients[0], ctx.axis, ctx.gradient), None, None, None
 
 
 def _named(name: Name, text: str) -> Callable[..., torch.Tensor]:

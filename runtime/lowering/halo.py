@@ -46,16 +46,22 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
-        axis, dim, found = ctx.axis, ctx.dim, gradients[0]
-        owned = axis.bounds(ctx.size)
-        mine, window = owned[axis.rank], ctx.windows[axis.rank]
-        parts = [_rows(found, dim, shared(one, window), window[0]) for one in owned]
-        places = [shared(mine, other) for other in ctx.windows]
-        made = found.new_zeros((*found.shape[:dim], mine[1] - mine[0], *found.shape[dim + 1 :]))
-        for (start, end), part in zip(places, _received(found, axis, dim, parts, places), strict=True):
-            if end > start:
-                made.narrow(dim, start - mine[0], end - start).add_(part)
-        return made, None, None, None, None
+        return returned(gradients[0], ctx.axis, ctx.dim, ctx.size, ctx.windows), None, None, None, None
+
+
+def returned(
+    gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[Rows, ...]
+) -> torch.Tensor:
+    """The gradient of the rank's piece: what all ranks found for its rows, added up."""
+    owned = axis.bounds(size)
+    mine, window = owned[axis.rank], windows[axis.rank]
+    parts = [_rows(gradient, dim, shared(one, window), window[0]) for one in owned]
+    places = [shared(mine, other) for other in windows]
+    made = gradient.new_zeros((*gradient.shape[:dim], mine[1] - mine[0], *gradient.shape[dim + 1 :]))
+    for (start, end), part in zip(places, _received(gradient, axis, dim, parts, places), strict=True):
+        if end > start:
+            made.narrow(dim, start - mine[0], end - start).add_(part)
+    return made
 
 
 def _rows(x: torch.Tensor, dim: int, rows: Rows, first: int) -> torch.Tensor:
