@@ -24,6 +24,8 @@ from placer.program import (
     replica_ranks,
     shared_parameters,
 )
+from placer.rules.layouts import Cut as Pieces
+from placer.rules.layouts import piece
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.captured import PRECISIONS, Captured, captured, input_dtypes
 from placer.runtime.cut import Cut
@@ -39,8 +41,6 @@ from placer.runtime.replicas import replica
 from placer.runtime.shapes import shapes_of
 from placer.runtime.stages import Stage, attribute, stage_code
 from placer.runtime.state import State
-from placer.rules.layouts import Cut as Pieces
-from placer.rules.layouts import piece
 from placer.splitting import parameter_states, value_state
 
 

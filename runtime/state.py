@@ -117,5 +117,3 @@ def _gathered(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         for name, tensor in part.items():
             found.setdefault(name, tensor)
     return found
-
-

@@ -50,14 +50,12 @@ def picked(kind: BlockClass, degree: int, wishes: Wishes, inputs: tuple[str, ...
     return Split(choices=tuple(chosen), inputs=inputs, outputs=outputs)
 
 
-def _split(
-    graph: Graph, number: int, pick: Picker, degree: int, borders: str, cut_values: set[str]
-) -> Split | None:
+def _split(graph: Graph, number: int, pick: Picker, degree: int, borders: str, cut_values: set[str]) -> Split | None:
     kind = graph.classes[number]
     wishes = pick(kind)
     if wishes is None:
         return None
-    block = next((block for block in (*graph.blocks, graph.prologue) if block.kind == number))
+    block = next(block for block in (*graph.blocks, graph.prologue) if block.kind == number)
     index = next((i for i, one in enumerate(graph.blocks) if one.kind == number), -1)
     inputs = tuple(borders if reference in cut_values else "whole" for reference in block.inputs)
     outputs = tuple(borders if f"b{index}.{k}" in cut_values else "whole" for k in range(len(kind.outputs)))

@@ -46,9 +46,7 @@ def without_neighbours_gradients(plan: Plan) -> VerifyReport:
     """A runtime that forgets what neighbours found for the rows they were lent."""
     returned = halo.returned
 
-    def alone(
-        gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[halo.Rows, ...]
-    ) -> torch.Tensor:
+    def alone(gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[halo.Rows, ...]) -> torch.Tensor:
         owned = axis.bounds(size)
         start, end = halo.shared(owned[axis.rank], windows[axis.rank])
         first = windows[axis.rank][0]

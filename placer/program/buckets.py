@@ -129,7 +129,9 @@ def _uses(graph: Graph, first: int, last: int) -> Iterator[list[str]]:
             yield [block.parameters[i] for i in local if kind.parameters[i].trainable and not kind.parameters[i].buffer]
 
 
-def _filled(parameters: Mapping[str, Parameter], settings: RunSettings, names: Iterable[str]) -> Iterator[GradientBucket]:
+def _filled(
+    parameters: Mapping[str, Parameter], settings: RunSettings, names: Iterable[str]
+) -> Iterator[GradientBucket]:
     """Buckets closed as soon as they reach the cap; what is left over at the end in a bucket per dtype."""
     pending: dict[str, list[str]] = {}
     size: dict[str, int] = {}

@@ -94,9 +94,7 @@ def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Ite
         )
 
 
-def _tied(
-    plan: Plan, name: str, stages: tuple[int, ...], position: int, place: tuple[int, int]
-) -> Collective | None:
+def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: tuple[int, int]) -> Collective | None:
     """The sum of a tied parameter's gradient over all that hold it; of its shards over the holders of each shard."""
     replica, inner = place
     positions, replicas = position_of(plan), plan.stages[0].replicas

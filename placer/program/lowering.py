@@ -98,9 +98,7 @@ def _lines(plan: Plan, inner: int) -> list[list[_Item]]:
     return lines
 
 
-def _events(
-    plan: Plan, positions: tuple[int, ...], inner: int
-) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
+def _events(plan: Plan, positions: tuple[int, ...], inner: int) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
     """Every computation, message and collective of the step with its place in the order and its positions."""
     schedule = plan_actions(plan)
     times = timetable(schedule, len(plan.stages))

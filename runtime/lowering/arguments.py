@@ -82,7 +82,10 @@ class LocalCall:
                 strict=True,
             )
         )  # fmt: skip
-        wholes, locals_ = [dict(one.whole.keywords) for one in (few, more)], [dict(one.local.keywords) for one in (few, more)]
+        wholes, locals_ = (
+            [dict(one.whole.keywords) for one in (few, more)],
+            [dict(one.local.keywords) for one in (few, more)],
+        )
         kwargs = {
             name: filler.argument(own, wholes[0][name], wholes[1][name], locals_[0][name], locals_[1][name])
             for name, own in node.kwargs.items()

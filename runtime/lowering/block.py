@@ -20,8 +20,8 @@ from placer.graph import Affine, Block, BlockClass, Op, Parameter, Tensor
 from placer.plans import Plan
 from placer.rules import tensor_arguments
 from placer.rules.layouts import SAME, WHOLE, Choice, Cut, Lay, State, piece, wanted
-from placer.runtime.cut import Local, Writer
 from placer.runtime.cut import Cut as Model
+from placer.runtime.cut import Local, Writer
 from placer.runtime.lowering.arguments import Line, LocalCall, local_call
 from placer.runtime.lowering.axis import Axis
 from placer.runtime.lowering.conversions import CONVERSIONS, Way, way
@@ -194,7 +194,9 @@ class LocalBlock:
         if forward.name == returned.name == "same":
             return value
         function = CONVERSIONS[forward.name]
-        return into.graph.call_function(function, (value, into.attached("axis", self.axis), forward), {"gradient": returned})
+        return into.graph.call_function(
+            function, (value, into.attached("axis", self.axis), forward), {"gradient": returned}
+        )
 
     def _uneven(self, tensor: Tensor | Parameter, lay: Lay) -> int | None:
         """The size of the dim that `lay` cuts, where its pieces differ."""
@@ -326,7 +328,9 @@ class LocalBlock:
         reference = self.model.name(node)
         prefix, _, number = reference.partition(".")
         if not prefix.startswith("b") or not number.isdigit():
-            raise UsageError(f"block {self.block.name} gives {node.name}, which the plan's graph does not know; plan again")
+            raise UsageError(
+                f"block {self.block.name} gives {node.name}, which the plan's graph does not know; plan again"
+            )
         return self.outputs[int(number)]
 
     @contextmanager
@@ -336,9 +340,7 @@ class LocalBlock:
             yield
         except UsageError as error:
             what = "its outputs" if op is None else f"op {op.name} ({op.target}, {op.source or op.module})"
-            raise UsageError(
-                f"block {self.block.name}, {what}: {error}; plan again with another split"
-            ) from None
+            raise UsageError(f"block {self.block.name}, {what}: {error}; plan again with another split") from None
 
 
 def _size(tensor: Tensor | Parameter, dim: int) -> Affine:
@@ -394,6 +396,3 @@ def _number(line: Line, into: Writer) -> Argument:
     if line.per_row != 1:
         made = into.graph.call_function(operator.mul, (made, line.per_row))
     return made if not line.fixed else into.graph.call_function(operator.add, (made, line.fixed))
-
-
-

@@ -49,9 +49,7 @@ class _Exchange(torch.autograd.Function):
         return returned(gradients[0], ctx.axis, ctx.dim, ctx.size, ctx.windows), None, None, None, None
 
 
-def returned(
-    gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[Rows, ...]
-) -> torch.Tensor:
+def returned(gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[Rows, ...]) -> torch.Tensor:
     """The gradient of the rank's piece: what all ranks found for its rows, added up."""
     owned = axis.bounds(size)
     mine, window = owned[axis.rank], windows[axis.rank]
@@ -68,8 +66,6 @@ def _rows(x: torch.Tensor, dim: int, rows: Rows, first: int) -> torch.Tensor:
     return x.narrow(dim, rows[0] - first if rows[1] > rows[0] else 0, rows[1] - rows[0])
 
 
-def _received(
-    x: torch.Tensor, axis: Axis, dim: int, parts: list[torch.Tensor], rows: list[Rows]
-) -> list[torch.Tensor]:
+def _received(x: torch.Tensor, axis: Axis, dim: int, parts: list[torch.Tensor], rows: list[Rows]) -> list[torch.Tensor]:
     shapes = [(*x.shape[:dim], end - start, *x.shape[dim + 1 :]) for start, end in rows]
     return axis.exchange(parts, shapes)
