@@ -103,21 +103,30 @@ def _replicas(plan: Plan) -> Iterator[str]:
 
 
 def _rows(plan: Plan) -> Iterator[str]:
-    """Microbatches are positive and give every replica at least one row."""
+    """Microbatches are positive, and some microbatch has a row for every replica.
+
+    In others, such as a last one with what a batch leaves over, a replica may be without rows.
+    """
     if not plan.microbatches:
         yield "there is no microbatch; give at least one"
     for index, rows in enumerate(plan.microbatches):
         if rows < 1:
             yield f"microbatch {index} has {rows} rows; give at least one"
             return
-        for stage in plan.stages[:1]:
-            sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
-            if stage.devices and sound and min(replica_rows(rows, stage.shares, stage.replicas)) < 1:
-                yield (
-                    f"microbatch {index} has {rows} rows for {stage.replicas} replicas; every replica needs one: "
-                    "use larger microbatches or fewer replicas"
-                )
-                return
+    for stage in plan.stages[:1]:
+        sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
+        if plan.microbatches and stage.devices and sound:
+            yield from _idle(plan, stage)
+
+
+def _idle(plan: Plan, stage: Stage) -> Iterator[str]:
+    each = zip(*(replica_rows(rows, stage.shares, stage.replicas) for rows in plan.microbatches), strict=True)
+    idle = [replica for replica, rows in enumerate(each) if not any(rows)]
+    if idle:
+        yield (
+            f"replica {idle[0]} of {stage.replicas} has no row of any microbatch; the largest has "
+            f"{max(plan.microbatches)} rows: use larger microbatches, other shares or fewer replicas"
+        )
 
 
 def _schedule(plan: Plan) -> Iterator[str]:
@@ -198,8 +207,9 @@ def _communication(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
     plan = _shortened(plan)
     broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
-    # Replicas differ in the number of their rows only: one of them stands for all.
-    yield from broken or agreement(lower(plan, replicas=(0,)), partial=True)
+    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all.
+    shares = plan.stages[0].shares or (1,)
+    yield from broken or agreement(lower(plan, replicas=(shares.index(max(shares)),)), partial=True)
 
 
 def _shortened(plan: Plan) -> Plan:

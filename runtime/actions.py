@@ -7,10 +7,13 @@
     OptimizerStep  clip and update
 
 A value that several stages read gets its gradient from each of them; they are summed before the backward of its maker.
+A rank without rows of a microbatch skips it, unless DDP or FSDP2 wait for it: then it computes one row that counts
+nothing (a ghost). It sends and gets nothing either way.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -168,10 +171,7 @@ class Interpreter:
             return made.detach().requires_grad_(made.requires_grad and step.training)
         feed = step.feeds[microbatch]
         shape = self._wiring.shapes(feed.mode.rows)[name]
-        if feed.ghost:
-            value = torch.zeros(shape.shape, dtype=shape.dtype, device=self._wiring.device)
-        else:
-            value = step.values.pop((stage, microbatch, name))
+        value = _made_up(shape, self._wiring.device) if feed.ghost else step.values.pop((stage, microbatch, name))
         return value.requires_grad_(shape.requires_grad and step.training)
 
     def _autocast(self) -> torch.autocast:
@@ -231,10 +231,7 @@ class Interpreter:
     # -- messages
 
     def _message(self, step: _Step, message: Message) -> None:
-        feed = step.feeds[message.microbatch]
-        if feed.ghost:
-            return
-        shapes = self._wiring.shapes(feed.mode.rows)
+        shapes = self._wiring.shapes(step.feeds[message.microbatch].mode.rows)
         # A value whose only readers feed neither loss nor buffers is not made, hence not sent.
         names = [name for name in message.values if name in shapes]
         if message.direction == "receive":
@@ -267,6 +264,13 @@ class Interpreter:
 
 def _add(into: dict[tuple[int, int, str], torch.Tensor], key: tuple[int, int, str], tensor: torch.Tensor) -> None:
     into[key] = into[key] + tensor if key in into else tensor
+
+
+def _made_up(shape: Shape, device: torch.device) -> torch.Tensor:
+    """What a ghost computes with. Zeros will not do: the gradient of a norm there is not a number, nor times zero."""
+    if not shape.dtype.is_floating_point:
+        return torch.zeros(shape.shape, dtype=shape.dtype, device=device)
+    return torch.arange(math.prod(shape.shape), device=device).cos().to(shape.dtype).view(shape.shape)
 
 
 def _last_backward(program: Program) -> dict[int, Action]:

@@ -38,11 +38,11 @@ class BlockCode:
 class Local(Protocol):
     """How the ops of a block are written where they are cut over the devices of a replica."""
 
-    def op(self, node: fx.Node, into: Writer) -> fx.Node | None:
+    def op(self, node: fx.Node) -> fx.Node | None:
         """The rank's form of `node`; None where it is written as it is."""
         ...
 
-    def output(self, node: fx.Node, into: Writer) -> fx.Node:
+    def output(self, node: fx.Node) -> fx.Node:
         """A value as it leaves the block."""
         ...
 
@@ -50,8 +50,8 @@ class Local(Protocol):
 class Lowering(Protocol):
     """Which blocks are cut over the devices of a replica."""
 
-    def block(self, model: Cut, index: int) -> Local | None:
-        """How block `index` is; None where every device runs all of it."""
+    def block(self, model: Cut, index: int, into: Writer) -> Local | None:
+        """How block `index` is written `into` its graph; None where every device runs all of it."""
         ...
 
 
@@ -176,18 +176,17 @@ class Cut:
         return 0
 
     def _code(self, index: int, nodes: tuple[fx.Node, ...], outputs: tuple[fx.Node, ...]) -> BlockCode:
-        local = self.lowering.block(self, index) if self.lowering is not None and index >= 0 else None
-        writer = Writer(self, index, local)
+        writer = Writer(self, index)
         for node in nodes:
             writer.copy(node)
         return writer.code(outputs)
 
 
 class Writer:
-    """Writes the graph of one block, its ops as `local` says where that is given."""
+    """Writes the graph of one block; where it is cut over the devices of a replica, as the rank runs it."""
 
-    def __init__(self, cut: Cut, index: int, local: Local | None = None) -> None:
-        self._cut, self._index, self._local = cut, index, local
+    def __init__(self, cut: Cut, index: int) -> None:
+        self._cut, self._index = cut, index
         self.graph = fx.Graph()
         self._root = nn.Module()
         self._written: dict[fx.Node, fx.Node] = {}
@@ -195,10 +194,12 @@ class Writer:
         self.mode = self.graph.placeholder("mode")
         self._after_inputs = self.mode
         self._attached: dict[str, fx.Node] = {}
+        lowering = cut.lowering if index >= 0 else None
+        self._local = None if lowering is None else lowering.block(cut, index, self)
 
     def copy(self, node: fx.Node) -> None:
         """Write `node` with what it reads."""
-        found = None if self._local is None else self._local.op(node, self)
+        found = None if self._local is None else self._local.op(node)
         if found is not None:
             self._written[node] = found
             return
@@ -217,7 +218,7 @@ class Writer:
 
     def code(self, outputs: tuple[fx.Node, ...]) -> BlockCode:
         """The finished block."""
-        leaving = self.value if self._local is None else lambda node: self._local.output(node, self)  # type: ignore[union-attr]
+        leaving = self.value if self._local is None else self._local.output
         self.graph.output(tuple(map(leaving, outputs)))
         self.graph.lint()
         return BlockCode(

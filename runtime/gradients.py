@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.program import Collective
-from placer.runtime.lowering import Held
+from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer
 from placer.runtime.replicas import reduce_bucket
 
@@ -24,7 +24,7 @@ class Gradients:
     """The gradients of this rank's stages.
 
     buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter.
-    held: what this rank holds of each.
+    pieces: what this rank holds of each.
     counts_own: whether this rank's whole (not sharded) gradients enter the norm: only one replica's do.
     """
 
@@ -35,12 +35,13 @@ class Gradients:
         buckets: Mapping[tuple[int, str], tuple[str, ...]],
         shared: Mapping[str, tuple[int, ...]],
         counts_own: bool,
-        held: Held,
+        pieces: Pieces,
         group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
         observer: Observer,
     ) -> None:
         self._parameters, self._buckets, self._shared = parameters, buckets, shared
-        self._counts_own, self._held_as, self._group_of, self.observer = counts_own, held, group_of, observer
+        self._counts_own, self._pieces = counts_own, pieces
+        self._group_of, self.observer = group_of, observer
         self._summed: set[str] = set()
         self._squared: torch.Tensor | None = None
 
@@ -124,7 +125,7 @@ class Gradients:
                 if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
                     continue
                 device = parameter.device
-                if not self._held_as.counts(name):
+                if not self._pieces.counts(name):
                     continue
                 if isinstance(parameter.grad, DTensor) or self._counts_own:
                     total = total.to(device) + _local(parameter.grad).double().square().sum()

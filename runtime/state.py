@@ -11,18 +11,20 @@ from collections.abc import Mapping
 
 import torch
 from torch import distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.errors import UsageError
-from placer.runtime.lowering import Held
-from placer.runtime.stages import Stage
+from placer.runtime.cut import Cut
+from placer.runtime.lowering import Pieces
+from placer.runtime.stages import Stage, attribute
 
 
 class State:
     """The named tensors of this rank. aliases: for each kept name the other names the model has for the same tensor.
 
     first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one.
-    held: what this rank holds of each; states are given whole, to which all ranks of a replica put their pieces.
+    pieces: what this rank holds of each. States are given whole: all ranks of a replica put their pieces together.
     """
 
     def __init__(
@@ -34,10 +36,10 @@ class State:
         persistent: frozenset[str],
         first_rank: int,
         group: dist.ProcessGroup | None,
-        held: Held,
+        pieces: Pieces,
     ) -> None:
         self._stages, self._rest, self._aliases, self._persistent = stages, rest, aliases, persistent
-        self._first_rank, self._group, self._held = first_rank, group, held
+        self._first_rank, self._group, self._pieces = first_rank, group, pieces
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
@@ -45,13 +47,13 @@ class State:
         found: dict[str, torch.Tensor] = {n: t.detach() for n, t in self._rest.items()}
         for stage in self._stages.values():
             for name, tensor in (*stage.own_parameters().items(), *stage.own_buffers().items()):
-                if name in self._persistent:
-                    found.setdefault(name, self._put_together(name, tensor.detach()))
+                if name in self._persistent and name not in found:
+                    found[name] = self._pieces.joined(name, tensor.detach())
         return found
 
     def full(self) -> dict[str, torch.Tensor]:
         """The whole model's state, on every rank."""
-        return self._with_aliases(_gathered({name: _plain(tensor) for name, tensor in self.local().items()}))
+        return self._with_aliases(_gathered({name: _whole(tensor) for name, tensor in self.local().items()}))
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
         """The gradients of all parameters, on every rank."""
@@ -59,7 +61,7 @@ class State:
         for stage in self._stages.values():
             for name, parameter in stage.own_parameters().items():
                 if parameter.grad is not None and name not in found:
-                    found[name] = self._held.whole(name, parameter.grad.detach()).cpu().clone()
+                    found[name] = _whole(self._pieces.joined(name, parameter.grad.detach()))
         return self._with_aliases(_gathered(found))
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -79,7 +81,7 @@ class State:
                 for name, tensor in tensors.items():
                     source = self._find(state, name)
                     if source is not None:
-                        self._held.take(name, tensor, source)
+                        self._pieces.take(name, tensor, source)
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of replica 0."""
@@ -90,10 +92,6 @@ class State:
                 if name in self._persistent:
                     dist.broadcast(buffer, self._first_rank, group=self._group)
 
-    def _put_together(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor as it is saved: pieces as the whole, shards of whole ones as they are."""
-        return self._held.whole(name, tensor) if self._held.is_cut(name) else tensor
-
     def _find(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
         return next((state[n] for n in (name, *self._aliases.get(name, ())) if n in state), None)
 
@@ -102,7 +100,46 @@ class State:
         return {**state, **more}
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def model_state(
+    model: nn.Module, cut: Cut, stages: Mapping[int, Stage], *, rank: int, first_rank: int,
+    group: dist.ProcessGroup | None, pieces: Pieces,
+) -> State:  # fmt: skip
+    """The state of `model` as rank `rank` holds it in its `stages`; the others as in `State`."""
+    return State(
+        stages,
+        _unread(model, cut) if rank == 0 else {},
+        aliases=_aliases(model),
+        persistent=frozenset(model.state_dict(keep_vars=True)),
+        first_rank=first_rank,
+        group=group,
+        pieces=pieces,
+    )
+
+
+def _aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """For each name of the model's state the other names of the same tensor."""
+    by_tensor: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        by_tensor.setdefault(id(tensor), []).append(name)
+    return {name: tuple(n for n in names if n != name) for names in by_tensor.values() for name in names}
+
+
+def _unread(model: nn.Module, cut: Cut) -> dict[str, torch.Tensor]:
+    """What no stage reads."""
+    read = {
+        str(source.target)
+        for nodes in cut.nodes_of.values()
+        for node in nodes
+        for source in node.all_input_nodes
+        if source.op == "get_attr"
+    }
+    every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    kept = model.state_dict(keep_vars=True)
+    read_ids = {id(attribute(model, name)) for name in read if name in every or name in kept}
+    return {name: tensor for name, tensor in every.items() if name in kept and id(tensor) not in read_ids}
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
 

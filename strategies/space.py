@@ -11,8 +11,8 @@ The space, stated once:
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty; with v > 1 all of the same number of blocks, or one more (the
         closed step time is that of even turns, and uneven ones only trade memory for a bubble it does not see)
-    microbatches of R rows, the last one the rest, each with a row for every replica; in a batch of more than
-        `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
+    microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
+        of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
     recompute: per stage
 """
@@ -155,13 +155,12 @@ def replica_counts(problem: Problem, positions: int, degree: int = 1) -> tuple[i
 
 
 def microbatch_rows(problem: Problem, replicas: int) -> tuple[int, ...]:
-    """Allowed rows of a (full) microbatch over `replicas` replicas, ascending; every replica has a row of each one."""
+    """Allowed rows of a full microbatch over `replicas` replicas, ascending: every replica has a row of each."""
     rows, pinned = problem.rows, problem.pins.microbatches
     if whole_batch(problem):
         return (rows,)
     found = range(replicas, rows + 1) if rows <= MANY_ROWS or pinned else _likely_rows(rows, replicas)
-    counted = (r for r in found if pinned in (None, -(-rows // r)))
-    return tuple(r for r in counted if rows % r == 0 or rows % r >= replicas)
+    return tuple(r for r in found if pinned in (None, -(-rows // r)))
 
 
 def _likely_rows(rows: int, replicas: int) -> tuple[int, ...]:

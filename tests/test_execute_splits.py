@@ -11,6 +11,7 @@ import split_runs
 from examples import verify_models
 from examples.verify_cases import Case
 from placer.errors import ExecutionError
+from placer.graph import BlockClass
 from placer.legality import check
 from placer.plans import Plan, Split
 from placer.program import Collective, agreement, lower
@@ -152,14 +153,14 @@ def with_choice(made: Plan, op: str, choice: str) -> Plan:
     """The plan with another choice for the ops of a name."""
     layout = made.layouts[0]
     splits = tuple(
-        split and Split(
-            choices=tuple(choice if entry.name == op else old for entry, old in zip(kind.ops, split.choices, strict=True)),
-            inputs=split.inputs,
-            outputs=split.outputs,
-        )
+        split and replace(split, choices=tuple(choice if name == op else old for name, old in _named(kind, split)))
         for kind, split in zip(made.graph.classes, layout.splits, strict=True)
-    )  # fmt: skip
+    )
     return replace(made, layouts=(replace(layout, splits=splits),))
+
+
+def _named(kind: BlockClass, split: Split) -> list[tuple[str, str]]:
+    return [(op.name, choice) for op, choice in zip(kind.ops, split.choices, strict=True)]
 
 
 def test_what_cannot_be_cut_is_refused_by_name_before_training() -> None:

@@ -47,7 +47,7 @@ BROKEN: list[tuple[str, Plan, str]] = [
     ("replicas", changed_stage(plan(), 1, shares=(3, 1)), "divide rows among replicas differently"),
     ("rows", replace(plan(), microbatches=()), "there is no microbatch"),
     ("rows", replace(plan(), microbatches=(4, 0)), "microbatch 1 has 0 rows"),
-    ("rows", replace(plan(), microbatches=(4, 1)), "microbatch 1 has 1 rows for 2 replicas"),
+    ("rows", replace(plan(), microbatches=(1, 1)), "replica 1 of 2 has no row of any microbatch"),
     ("schedule", plan(turns=2), "one stage per position"),
     ("sharding", plan(schedule="zero-bubble", sharding="parameters"), "which zero-bubble splits"),
     ("sharding", plan(replicas=1, sharding="gradients"), "over one device"),
@@ -105,7 +105,7 @@ def test_a_parameter_tied_between_a_sharded_and_a_whole_stage_is_refused() -> No
 
 
 def test_several_broken_rules_are_all_listed() -> None:
-    made = replace(changed_stage(plan(), 1, first=5), microbatches=(1, 4))
+    made = replace(changed_stage(plan(), 1, first=5), microbatches=(0, 4))
     with pytest.raises(IllegalPlanError) as error:
         require(made)
     assert "blocks: stage 1" in str(error.value) and "rows: microbatch 0" in str(error.value)
@@ -116,12 +116,20 @@ def test_too_little_memory_is_infeasible_and_says_by_how_much() -> None:
         require(small_memory())
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@pytest.mark.parametrize("microbatches", [(4, 4, 1), (1, 4, 1)])
+def test_a_microbatch_may_leave_replicas_without_rows(schedule: str, microbatches: tuple[int, ...]) -> None:
+    made = plan(schedule=schedule, microbatches=microbatches)
+    assert check(made) == ()
+    assert agreement(lower(made)) == ()
+
+
 def test_unequal_shares_are_legal_where_every_replica_gets_a_row() -> None:
     made = plan(microbatches=(8, 8))
     uneven = replace(made, stages=tuple(replace(stage, shares=(3, 1)) for stage in made.stages))
     assert check(uneven) == ()
     starved = replace(uneven, stages=tuple(replace(stage, shares=(9, 1)) for stage in made.stages))
-    assert "every replica needs one" in check(replace(starved, microbatches=(2, 2)))[0].message
+    assert "replica 1 of 2 has no row" in check(replace(starved, microbatches=(2, 2)))[0].message
 
 
 def turns(schedule: str, positions: int, stages: int, microbatches: int) -> list[list[tuple[int, str]]]:

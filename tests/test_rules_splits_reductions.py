@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from placer.rules.splits import split_choices
 from split_cases import Builder, Sizes, case, floats, ids, pieces_agree, plain, positive
 from split_ranks import Case
 
@@ -184,9 +185,20 @@ CASES: dict[str, Builder] = {
     "l1_loss": distance(aten.l1_loss.default),
     "smooth_l1_loss": distance(aten.smooth_l1_loss.default),
     "binary_cross_entropy_with_logits": with_logits,
+    "kl_div": distance(aten.kl_div.default),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_pieces_put_together_are_the_whole_reduction(name: str) -> None:
     pieces_agree(CASES[name])
+
+
+def test_a_reduction_of_all_is_not_mistaken_for_one_of_dim_1() -> None:
+    found = case(aten.var.default, floats(4, 6), True)
+    assert [choice.name for choice in split_choices(found.call)] == ["whole", "deferred"]
+
+
+def test_gradients_scaled_by_how_often_a_row_is_read_are_not_cut() -> None:
+    found = case(aten.embedding.default, floats(4, 6), ids(4, 8), -1, True)
+    assert [choice.name for choice in split_choices(found.call)] == ["whole", "deferred"]

@@ -46,8 +46,9 @@ class Message:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """A collective of `ranks` over `bytes` (of the full buffer). `engine` says who issues it; placer's are prescribed,
-    those of DDP and FSDP2 expected. `purpose`: gradients, parameters, parts (of gradients, on the devices of a replica), tied, norm, loss. `unit` names what is moved (a
-    bucket, an FSDP unit, a tied parameter), `overlaps` says that it may run beside the Compute it follows."""
+    those of DDP and FSDP2 expected. `purpose`: gradients, parameters, parts (of gradients, summed over the devices of a
+    replica), tied, norm, loss. `unit` names what is moved (a bucket, an FSDP unit, a tied parameter), `overlaps` says
+    that it may run beside the Compute it follows."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     engine: Engine

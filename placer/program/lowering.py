@@ -129,7 +129,7 @@ def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[tuple[in
 
 
 def _filled(plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...]) -> Iterator[Instruction]:
-    """The instructions of one rank: rows, ranks and sizes put in."""
+    """The instructions of one rank: rows, ranks and sizes put in; of a microbatch without rows nothing is sent."""
     positions = position_of(plan)
     sizes = _sizes(plan, line, rows, place.inner)
     for item in line:
@@ -137,7 +137,7 @@ def _filled(plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...])
             yield Compute(action=item, rows=rows[item.microbatch])
         elif isinstance(item, Collective):
             yield item
-        else:
+        elif rows[item.microbatch]:
             source, target = item.ends
             sending = positions[source] == place.position
             peer = rank_of(plan, positions[target if sending else source], place.replica, place.inner)

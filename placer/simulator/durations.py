@@ -40,13 +40,14 @@ class Durations:
         """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
         action = entry.action
         adds, ends = action.microbatch > 0, action.microbatch == len(self._plan.microbatches) - 1
-        key = (program.device, action.stage, action.kind, adds, ends, entry.rows)
+        stage = self._plan.stages[action.stage]
+        rows = entry.rows or self._least_rows(stage)
+        key = (program.device, action.stage, action.kind, adds, ends, rows)
         found = self._computed.get(key)
         if found is None:
-            stage = self._plan.stages[action.stage]
-            seconds = self._stage(stage, program.device, entry.rows)
-            more = self._costs.accumulate(stage.first, stage.last, device=program.device) if adds else 0.0
-            scatter = self._scatter(stage, entry.rows) if ends else 0.0
+            seconds = self._stage(stage, program.device, rows)
+            more = self._costs.accumulate(stage.first, stage.last, device=program.device) if adds and rows else 0.0
+            scatter = self._scatter(stage, rows) if ends else 0.0
             parts = _parts(action.kind, seconds, more, scatter)
             found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
         return found
@@ -77,6 +78,11 @@ class Durations:
             )
             for stage in map(self._plan.stages.__getitem__, entry.stages)
         )
+
+    def _least_rows(self, stage: Stage) -> int:
+        """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
+        alone = len(self._plan.stages) == 1
+        return int(stage.replicas > 1 and (alone or stage.sharding != "none"))
 
     def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
         return self._costs.stage(

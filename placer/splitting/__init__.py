@@ -7,6 +7,7 @@ is the graph of one device, so that everything that reckons with graphs reckons 
 from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges
 from placer.splitting.holding import (
     block_edges,
+    block_split,
     held_parameter,
     held_parameters,
     held_value,
@@ -20,6 +21,7 @@ __all__ = [
     "Conversion",
     "Edges",
     "block_edges",
+    "block_split",
     "border_state",
     "edges",
     "held_parameter",

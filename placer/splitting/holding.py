@@ -16,10 +16,15 @@ from placer.rules.layouts import SAME, SHARED, Cut, State, piece
 from placer.splitting.edges import Edges, border_state, edges
 
 
+def block_split(plan: Plan, stage: int, kind: int) -> Split | None:
+    """How block class `kind` lies over the devices of a stage's replicas; None where each has all of it."""
+    layout = plan.stages[stage].layout
+    return None if layout is None else plan.layouts[layout].splits[kind]
+
+
 def block_edges(plan: Plan, stage: int, kind: int) -> Edges | None:
     """How block class `kind` is cut in a stage; None where every device runs all of it."""
-    layout = plan.stages[stage].layout
-    split = None if layout is None else plan.layouts[layout].splits[kind]
+    split = block_split(plan, stage, kind)
     return None if split is None else _edges(plan.graph.classes[kind], split)
 
 
@@ -53,12 +58,12 @@ def held_parameters(plan: Plan, rank: int) -> Mapping[str, Parameter]:
 
 def value_state(plan: Plan, reference: str) -> State:
     """How a value that crosses blocks (`b3.0`) lies over the devices of the replica that makes it."""
-    block, number = reference[1:].split(".")
-    stage = next((s for s in plan.stages if s.first <= int(block) < s.last), None)
-    if reference.startswith("x:") or stage is None or stage.layout is None:
+    if not plan.layouts or not reference.startswith("b"):
         return SAME
-    split = plan.layouts[stage.layout].splits[plan.graph.blocks[int(block)].kind]
-    return SAME if split is None else border_state(split.outputs[int(number)])
+    block, number = map(int, reference[1:].split("."))
+    stage = next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
+    split = None if stage is None else block_split(plan, stage, plan.graph.blocks[block].kind)
+    return SAME if split is None else border_state(split.outputs[number])
 
 
 def held_value(tensor: Tensor, state: State, degree: int, rank: int) -> Tensor:

@@ -6,7 +6,7 @@ call says what the whole call says, the op's own argument stays (which may be a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
@@ -82,17 +82,9 @@ class LocalCall:
                 strict=True,
             )
         )  # fmt: skip
-        wholes, locals_ = (
-            [dict(one.whole.keywords) for one in (few, more)],
-            [dict(one.local.keywords) for one in (few, more)],
-        )
-        kwargs = {
-            name: filler.argument(own, wholes[0][name], wholes[1][name], locals_[0][name], locals_[1][name])
-            for name, own in node.kwargs.items()
-        }
-        for name, told in locals_[0].items():
-            if name not in kwargs:
-                kwargs[name] = filler.argument(None, None, None, told, locals_[1][name])
+        told = [dict(call.keywords) for call in (few.whole, more.whole, few.local, more.local)]
+        names = dict.fromkeys((*node.kwargs, *told[2]))
+        kwargs = {name: filler.argument(node.kwargs.get(name), *(one.get(name) for one in told)) for name in names}
         return args, kwargs
 
 
@@ -117,31 +109,32 @@ class _Filler:
     """Puts tensors and numbers into arguments."""
 
     def __init__(
-        self, tensors: object, number: Callable[[Line], Argument], value: Callable[[fx.Node], fx.Node]
+        self, tensors: Iterator[fx.Node], number: Callable[[Line], Argument], value: Callable[[fx.Node], fx.Node]
     ) -> None:
         self._tensors, self._number, self._value = tensors, number, value
 
-    def argument(self, own: object, whole: Told, whole_more: Told, local: Told, local_more: Told) -> Argument:
+    def argument(self, own: Argument, whole: Told, whole_more: Told, local: Told, local_more: Told) -> Argument:
         """One argument, lists entry by entry."""
         if isinstance(local, Value):
-            return next(self._tensors)  # type: ignore[call-overload,no-any-return]
+            return next(self._tensors)
         if isinstance(local, tuple) and isinstance(local_more, tuple):
             return self._listed(own, whole, whole_more, local, local_more)
         if local == whole and local_more == whole_more and type(local) is type(whole) and own is not None:
             return self._kept(own)
-        if isinstance(local, bool | str | float) or local is None or local_more is None:
-            return self._kept(own) if local is None else local  # type: ignore[return-value]
-        assert isinstance(local, int) and isinstance(local_more, int)
-        return self._number(Line.through(local, local_more))
+        if isinstance(local, bool | str | float):
+            return local
+        if isinstance(local, int) and isinstance(local_more, int):
+            return self._number(Line.through(local, local_more))
+        return self._kept(own)
 
     def _listed(
-        self, own: object, whole: Told, whole_more: Told, local: tuple[Told, ...], more: tuple[Told, ...]
+        self, own: Argument, whole: Told, whole_more: Told, local: tuple[Told, ...], more: tuple[Told, ...]
     ) -> Argument:
         known = own if isinstance(own, list | tuple) and len(own) == len(local) else [None] * len(local)
         before = whole if isinstance(whole, tuple) and len(whole) == len(local) else (None,) * len(local)
         after = whole_more if isinstance(whole_more, tuple) and len(whole_more) == len(local) else before
         return [self.argument(*parts) for parts in zip(known, before, after, local, more, strict=True)]
 
-    def _kept(self, own: object) -> Argument:
+    def _kept(self, own: Argument) -> Argument:
         """The op's own argument: a constant, a type, or a size."""
-        return fx.map_arg(own, self._value)  # type: ignore[no-any-return]
+        return fx.map_arg(own, self._value)

@@ -37,6 +37,11 @@ class Axis(nn.Module):
         start, end = piece(tensor.shape[dim], self.degree, self.rank)
         return tensor.narrow(dim, start, end - start).contiguous()
 
+    def own_shape(self, shape: Shape, dim: int) -> Shape:
+        """The shape of this rank's piece."""
+        start, end = piece(shape[dim], self.degree, self.rank)
+        return _with(shape, dim, end - start)
+
     def all_reduce(self, tensor: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
         """The sum or maximum (`"sum"`, `"max"`) over the ranks."""
         made = tensor.detach().contiguous().clone()
@@ -88,7 +93,7 @@ class Axis(nn.Module):
         counts = [prod(shape) for shape in shapes]
         made = flat.new_empty(sum(counts))
         dist.all_to_all_single(made, flat, counts, [part.numel() for part in parts], group=self._ready())
-        return [one.view(shape) for one, shape in zip(made.split(counts), shapes, strict=True)]
+        return [one.view(shape) for one, shape in zip(made.split_with_sizes(counts), shapes, strict=True)]
 
     def _ready(self) -> dist.ProcessGroup:
         if self.group is None:

@@ -179,8 +179,11 @@ def _groups(place: Place) -> Call:
 
 
 def _share(place: Place) -> LocalOp:
-    parts, whole = (max(value.elements for value in tensors(call)) for call in (place.call, place.whole))
-    return LocalOp(name="mean_share", call=place.call, numbers=(("part", parts), ("of", whole)))
+    number, dim = next(
+        (number, state.value.dim) for number, state in enumerate(place.choice.inputs) if isinstance(state.value, Cut)
+    )
+    part, of = (tensors(call)[number].shape[dim] for call in (place.call, place.whole))
+    return LocalOp(name="mean_share", call=place.call, numbers=(("part", part), ("of", of)))
 
 
 def _range_of(name: str, number: int) -> Callable[[Place], LocalOp]:

@@ -61,8 +61,10 @@ def batch_norm(call: Call) -> tuple[Choice, ...]:
 
 
 def instance_norm(call: Call) -> tuple[Choice, ...]:
-    """`instance_norm(x, weight, bias, ...)`: batch and channels."""
+    """`instance_norm(x, weight, bias, mean, variance, ...)`: channels, and the batch where no statistics are kept."""
     labels = tuple("" if label.startswith("space") else label for label in _image(call.tensor(0).shape))
+    if call.argument(3, "running_mean") is not None:
+        labels = without(labels, 0)
     others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
     return pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
 

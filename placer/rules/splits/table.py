@@ -35,7 +35,7 @@ _NAMES: dict[SplitRule, str] = {
     "log_sigmoid logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit lt maximum minimum mish "
     "ne nan_to_num nextafter not_equal pow prelu_kernel reciprocal relu relu6 remainder round rsqrt selu sgn sigmoid "
     "sign silu sin sinc sinh softplus softshrink sqrt square tan tanh threshold trunc xlogy __and__ __or__ __xor__ "
-    "__rshift__ __lshift__ bitwise_left_shift bitwise_right_shift addcmul addcdiv zeros_like ones_like full_like "
+    "__rshift__ __lshift__ bitwise_left_shift bitwise_right_shift addcmul addcdiv rsub zeros_like ones_like full_like "
     "empty_like",
     pointwise.linear: "neg clone contiguous alias detach positive lift_fresh_copy real imag",
     pointwise.cast: "to _to_copy type_as",
@@ -108,7 +108,7 @@ _NAMES: dict[SplitRule, str] = {
     gathers.scatter: "scatter scatter_add",
     losses.cross_entropy: "cross_entropy_loss nll_loss nll_loss_nd",
     losses.elementwise: "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits",
+    "binary_cross_entropy_with_logits kl_div",
     experts.grouped_product: "grouped_mm _grouped_mm grouped_mm_fallback",
     experts.histogram: "histc",
     creation.filled: "zeros ones full empty new_zeros new_ones new_full new_empty",

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from placer.rules.layouts import SHARED, Cut, State
+from placer.rules.layouts import Cut, State
 from placer.runtime.lowering.axis import Axis
 
 
-class Held:
+class Pieces:
     """`states` of the parameters and buffers that are not held alike everywhere, on the ranks of `axis`."""
 
     def __init__(self, states: Mapping[str, State], axis: Axis) -> None:
@@ -27,10 +27,6 @@ class Held:
         """Whether each rank of a replica has a piece of its own."""
         return self._dim(name) is not None
 
-    def is_shared(self, name: str) -> bool:
-        """Whether each rank of a replica has a part of the gradient."""
-        return self._states.get(name) == SHARED
-
     def counts(self, name: str) -> bool:
         """Whether this rank's elements of `name` count among those of its replica."""
         return self.first or self.is_cut(name)
@@ -43,12 +39,15 @@ class Held:
         mine = self._axis.own(tensor.detach(), dim).clone()
         return nn.Parameter(mine, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else mine
 
-    def whole(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The whole of what the ranks of the replica hold; all of them must ask, in the same order."""
-        plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The whole of the pieces that the ranks of a replica hold, all of which must ask, in the same order.
+
+        What is not cut is given as it is (a DTensor where the replicas shard it).
+        """
         dim = self._dim(name)
         if dim is None:
-            return plain
+            return tensor
+        plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         return self._axis.all_gather(plain, dim, self._size(plain, dim))
 
     def take(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
