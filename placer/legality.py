@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from placer.costs import estimate
-from placer.errors import IllegalPlanError, Infeasible, InfeasibleError
+from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
 from placer.program import agreement, lower, plan_actions, position_of, shared_parameters
 from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
+from placer.splitting import require_layout
 
 GIB = 2**30
 
@@ -88,6 +89,28 @@ def _devices(plan: Plan) -> Iterator[str]:
         other = next((d for d in stage.devices if seen.setdefault(d, stage.devices) != stage.devices), None)
         if other is not None:
             yield f"stage {index} shares device {other} with a stage on other devices; stages share all or none"
+
+
+def _layouts(plan: Plan) -> Iterator[str]:
+    """A stage's layout exists, is of its degree, cuts this model, and its devices make whole replicas."""
+    degrees = sorted({stage.degree for stage in plan.stages})
+    if len(degrees) > 1:
+        yield f"the stages have replicas of {_listed(degrees)} devices; all must have equally many"
+    for index, stage in enumerate(plan.stages):
+        if stage.degree < 1 or len(stage.devices) % stage.degree:
+            yield f"stage {index} has {len(stage.devices)} devices, which replicas of {stage.degree} do not use up"
+        elif stage.layout is None and stage.degree > 1:
+            yield f"stage {index} has replicas of {stage.degree} devices and no layout that says how to use them"
+        elif stage.layout is not None and not 0 <= stage.layout < len(plan.layouts):
+            yield f"stage {index} wants layout {stage.layout}, the plan has {len(plan.layouts)}; plan again"
+        elif stage.layout is not None and plan.layouts[stage.layout].degree != stage.degree:
+            wanted = plan.layouts[stage.layout].degree
+            yield f"stage {index} has replicas of {stage.degree} devices, its layout is for {wanted}; plan again"
+    for layout in plan.layouts:
+        try:
+            require_layout(plan.graph, layout)
+        except UsageError as error:
+            yield str(error)
 
 
 def _replicas(plan: Plan) -> Iterator[str]:
@@ -231,6 +254,7 @@ def _shortened(plan: Plan) -> Plan:
 STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "blocks": _blocks,
     "devices": _devices,
+    "layouts": _layouts,
     "replicas": _replicas,
     "rows": _rows,
     "schedule": _schedule,

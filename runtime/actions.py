@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placer.program import Collective, Compute, Message, Program
 from placer.runtime.feed import Feed
@@ -47,6 +49,7 @@ class Wiring:
     autocast: bool
     device: torch.device
     counts_loss: bool = True
+    eager_attention: bool = False
 
 
 @dataclass(slots=True)
@@ -94,7 +97,10 @@ class Interpreter:
 
     def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
         """One step; this rank's share of the loss (float64, on the CPU)."""
-        step = _Step(feeds, True)
+        with self._kernels():
+            return self._trained(_Step(feeds, True))
+
+    def _trained(self, step: _Step) -> torch.Tensor:
         loss: torch.Tensor | None = None
         for entry in self._wiring.program.instructions:
             if isinstance(entry, Compute):
@@ -116,7 +122,10 @@ class Interpreter:
     @torch.no_grad()
     def evaluate(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
         """The forwards of a step and their messages only."""
-        step = _Step(feeds, False)
+        with self._kernels():
+            return self._evaluated(_Step(feeds, False))
+
+    def _evaluated(self, step: _Step) -> torch.Tensor:
         loss: torch.Tensor | None = None
         for entry in self._wiring.program.instructions:
             if isinstance(entry, Compute) and entry.action.kind == "F":
@@ -176,6 +185,10 @@ class Interpreter:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._wiring.device.type, torch.bfloat16, enabled=self._wiring.autocast)
+
+    def _kernels(self) -> AbstractContextManager[object]:
+        """Attention that materialises its scores, where the plan was priced with that."""
+        return sdpa_kernel(SDPBackend.MATH) if self._wiring.eager_attention else nullcontext()
 
     # -- backward
 

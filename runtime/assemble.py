@@ -112,6 +112,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         autocast=made.plan.settings.precision == "bfloat16-autocast",
         device=made.device,
         counts_loss=held.program.inner == 0,
+        eager_attention=made.plan.settings.attention == "eager",
     )
 
 

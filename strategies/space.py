@@ -218,7 +218,8 @@ def require_pins(problem: Problem) -> None:
 
 
 def _require_known(pins: Pins) -> None:
-    for name, value in (("data", pins.data), ("pipeline", pins.pipeline), ("microbatches", pins.microbatches)):
+    counts = (("data", pins.data), ("pipeline", pins.pipeline), ("microbatches", pins.microbatches), *pins.axes)
+    for name, value in counts:
         if value is not None and value < 1:
             raise UsageError(f"pin {name}={value}: give a number of at least 1")
     if pins.schedule is not None:
@@ -247,6 +248,16 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         yield f"pin {name}={value} contradicts the cluster {problem.cluster.name}: it has {devices} devices"
     if pipeline * data > devices:
         yield f"pins pipeline={pipeline} and data={data} need {pipeline * data} devices, the cluster has {devices}"
+    split = [(axis, degree) for axis, degree in pins.axes if degree and degree > 1]
+    if len(split) > 1:
+        names = " and ".join(f"{axis}={degree}" for axis, degree in split)
+        yield f"pins {names} together: a replica's devices lie along one axis"
+    for axis, degree in split:
+        if pipeline * data * degree > devices:
+            found = pipeline * data * degree
+            yield f"pin {axis}={degree} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
+        elif any(node.size % degree and degree % node.size for node, _ in problem.cluster.groups):
+            yield f"pin {axis}={degree} contradicts the cluster {problem.cluster.name}: it does not divide its nodes"
     if data > rows:
         yield f"pin data={data} contradicts the batch of {rows} rows: every replica needs a row"
     elif pins.microbatches and -(-rows // -(-rows // count)) != count:

@@ -150,3 +150,13 @@ def test_ctrl_c_ends_without_a_traceback() -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode not in (0, None)
     assert "Traceback" not in errors
+
+
+def test_how_the_run_updates_its_weights_is_kept_in_the_plan(placer: Command, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    how = ("--optimizer", "sgd", "--momentum", "0.9", "--weight-decay", "0", "--clip-norm", "0")
+    one = ("--cluster", "h100", "--batch", "2x8", "--strategy", "single", "-o", str(path))
+    placer("plan", "examples.models:tiny_gpt2", *one, *how)
+    settings = Plan.load(path).settings
+    assert (settings.optimizer, settings.momentum, settings.weight_decay) == ("sgd", 0.9, 0.0)
+    assert settings.clip_norm is None

@@ -12,7 +12,7 @@ from made_clusters import SLOW, cluster
 from pipeline_plans import chain, changed_stage, pipeline_plan
 from placer.errors import IllegalPlanError, InfeasibleError
 from placer.legality import FULL_TURNS, RULES, check, require
-from placer.plans import Plan
+from placer.plans import Layout, Plan
 from placer.program import agreement, lower
 from placer.schedule import actions
 from placer.settings import RunSettings
@@ -42,6 +42,10 @@ BROKEN: list[tuple[str, Plan, str]] = [
     ("devices", changed_stage(plan(), 1, devices=(1, 2)), "stage 1 shares device 1"),
     ("devices", changed_stage(plan(), 1, devices=(2, 2)), "names a device twice"),
     ("devices", changed_stage(plan(), 1, devices=()), "stage 1 has no device"),
+    ("layouts", changed_stage(plan(), 1, degree=2), "the stages have replicas of 1, 2 devices"),
+    ("layouts", changed_stage(plan(), 1, degree=2), "no layout that says how to use them"),
+    ("layouts", changed_stage(plan(), 1, layout=3), "wants layout 3, the plan has 0"),
+    ("layouts", replace(plan(), layouts=(Layout(degree=2, splits=()),)), "splits 0 block classes"),
     ("replicas", changed_stage(plan(), 1, devices=(2,)), "the stages have 2, 1 replicas"),
     ("replicas", changed_stage(plan(), 1, shares=(1, 0)), "one positive share per replica"),
     ("replicas", changed_stage(plan(), 1, shares=(3, 1)), "divide rows among replicas differently"),

@@ -46,7 +46,7 @@ class Durations:
         found = self._computed.get(key)
         if found is None:
             seconds = self._stage(stage, program.device, rows)
-            more = self._costs.accumulate(stage.first, stage.last, device=program.device) if adds and rows else 0.0
+            more = self._of(stage).accumulate(stage.first, stage.last, device=program.device) if adds and rows else 0.0
             scatter = self._scatter(stage, rows) if ends else 0.0
             parts = _parts(action.kind, seconds, more, scatter)
             found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
@@ -67,13 +67,13 @@ class Durations:
         """Seconds of a collective once all of its ranks are there."""
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
-            return self._costs.bucket(devices, entry.bytes)
+            return self._of(self._plan.stages[0]).bucket(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
         """Seconds of clipping and updating the parameters of a rank's stages."""
         return sum(
-            self._costs.optimizer(
+            self._of(stage).optimizer(
                 stage.first, stage.last, device=program.device, sharding=stage.sharding, replicas=stage.replicas
             )
             for stage in map(self._plan.stages.__getitem__, entry.stages)
@@ -85,16 +85,19 @@ class Durations:
         return int(stage.replicas > 1 and (alone or stage.sharding != "none"))
 
     def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
-        return self._costs.stage(
+        return self._of(stage).stage(
             stage.first, stage.last, device=device, rows=rows, recompute=stage.recompute, sharding=stage.sharding,
-            replicas=stage.replicas, devices=stage.devices,
+            replicas=stage.replicas, devices=stage.leaders,
         )  # fmt: skip
+
+    def _of(self, stage: Stage) -> Costs:
+        return self._costs.of_stage(self._plan, stage)
 
     def _scatter(self, stage: Stage, rows: int) -> float:
         if stage.sharding == "none":
             return 0.0
-        return self._costs.reduction(
-            stage.first, stage.last, devices=stage.devices, rows=rows, backward=0.0, sharding=stage.sharding
+        return self._of(stage).reduction(
+            stage.first, stage.last, devices=stage.leaders, rows=rows, backward=0.0, sharding=stage.sharding
         )
 
 
