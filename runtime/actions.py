@@ -38,6 +38,7 @@ class Wiring:
     """What the interpreter needs to know of the plan.
 
     home: the stage that makes each value. shapes: of all values, for a number of rows. loss: the loss's reference.
+    counts_loss: whether this rank's loss enters the sum: all devices of a replica have the same.
     """
 
     program: Program
@@ -47,6 +48,7 @@ class Wiring:
     loss: str
     autocast: bool
     device: torch.device
+    counts_loss: bool = True
     eager_attention: bool = False
 
 
@@ -166,7 +168,7 @@ class Interpreter:
         with self.observer.during("forward"), self._autocast():
             made = replica.forward(feed.mode, *inputs, *leaves.values())
         outputs = dict(zip(code.produces, made, strict=True))
-        if self._wiring.loss in outputs and not feed.ghost:
+        if self._wiring.loss in outputs and self._wiring.counts_loss and not feed.ghost:
             step.loss += outputs[self._wiring.loss].detach().double().cpu()
         step.passes[stage, microbatch] = _Pass(leaves, outputs, feed.ghost)
 

@@ -4,6 +4,7 @@ Executor."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from torch import nn
 from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
-from placer.program import gradient_buckets, shared_parameters
+from placer.program import degree, gradient_buckets, part_buckets, shared_parameters
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import PRECISIONS, Captured, captured
@@ -20,6 +21,7 @@ from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.labels import class_weights, labels_of
+from placer.runtime.lowering import Axis, LocalBlocks
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.state import model_state
 
@@ -50,7 +52,12 @@ def load(
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
     _require_linear(plan, cut)
-    made = Assembly(plan=plan, rank=rank, device=device, model=source, cut=cut, timeout_seconds=timeout_seconds)
+    axis = Axis(degree(plan), rank % degree(plan))
+    if plan.layouts:
+        cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
+    made = Assembly(
+        plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
+    )
     return _executor(made, made.held(), optimizer)
 
 
@@ -83,7 +90,7 @@ def _require_linear(plan: Plan, cut: Cut) -> None:
 
 def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Executor:
     """The parts of one rank wired together."""
-    gradients = _gradients(made.plan, held)
+    gradients = _gradients(made, held)
     interpreter = Interpreter(
         _wiring(made, held),
         reduce=gradients.reduce,
@@ -104,21 +111,25 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         loss=made.cut.loss,
         autocast=made.plan.settings.precision == "bfloat16-autocast",
         device=made.device,
+        counts_loss=held.program.inner == 0,
         eager_attention=made.plan.settings.attention == "eager",
     )
 
 
-def _gradients(plan: Plan, held: Held) -> Gradients:
+def _gradients(made: Assembly, held: Held) -> Gradients:
+    plan, inner = made.plan, held.program.inner
     buckets = {
-        (stage, f"bucket {index}"): bucket.names
+        (stage, f"{unit} {index}"): bucket.names
         for stage in held.program.stages
-        for index, bucket in enumerate(gradient_buckets(plan, stage))
+        for unit, found in (("bucket", gradient_buckets), ("parts", part_buckets))
+        for index, bucket in enumerate(found(plan, stage, inner))
     }
     return Gradients(
         held.parameters,
         buckets=buckets,
         shared=shared_parameters(plan),
         counts_own=held.program.replica == 0,
+        pieces=made.pieces,
         group_of=held.groups.of,
         observer=held.relay,
     )
@@ -126,7 +137,8 @@ def _gradients(plan: Plan, held: Held) -> Gradients:
 
 def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
     state = model_state(
-        made.model, made.cut, held.stages, rank=made.rank, first_rank=held.ranks[0], group=held.group
+        made.model, made.cut, held.stages, rank=made.rank, first_rank=held.ranks[0], group=held.group,
+        pieces=made.pieces,
     )  # fmt: skip
     return Parts(
         plan=made.plan,

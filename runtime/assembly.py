@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import torch
@@ -11,15 +11,18 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.plans import Plan
-from placer.program import Program, lower, position_of
+from placer.program import Program, degree, like_ranks, lower, position_of, replica_ranks
+from placer.rules.layouts import Cut as Piece
 from placer.runtime.captured import input_dtypes
 from placer.runtime.cut import Cut
 from placer.runtime.groups import Groups
+from placer.runtime.lowering import Axis, Pieces
 from placer.runtime.messages import Shape
 from placer.runtime.observer import Relay
 from placer.runtime.replicas import Replica, replica
 from placer.runtime.shapes import shapes_of
 from placer.runtime.stages import Stage, attribute, stage_code
+from placer.splitting import parameter_states, value_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +56,23 @@ class Assembly:
     device: torch.device
     model: nn.Module
     cut: Cut
+    axis: Axis
     timeout_seconds: float
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """What this rank holds of each parameter and buffer."""
+        return Pieces(parameter_states(self.plan), self.axis)
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
-        programs, relay = lower(self.plan), Relay()
-        program, ranks = programs[self.rank], self._replica_ranks(self.rank // self.plan.stages[0].replicas)
-        every = sorted({self._replica_ranks(position) for position in range(self.plan.positions)})
-        groups = Groups(programs, every, self.timeout_seconds)
+        programs, relay, plan = lower(self.plan), Relay(), self.plan
+        program = programs[self.rank]
+        position = position_of(plan)[program.stages[0]]
+        ranks = like_ranks(plan, position, program.inner)
+        groups = Groups(programs, self._groups(), self.timeout_seconds)
+        if degree(plan) > 1:
+            self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
         stages = self._stages(program.stages)
         for stage in stages.values():
             stage.watch(relay)
@@ -88,13 +100,22 @@ class Assembly:
                 return {}
             autocast = plan.settings.precision == "bfloat16-autocast"
             found = shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
-            return {name: found[node] for node, name in values.items()}
+            return {name: self._piece(name, found[node]) for node, name in values.items()}
 
         return at
 
-    def _replica_ranks(self, position: int) -> tuple[int, ...]:
-        replicas = self.plan.stages[0].replicas
-        return tuple(range(position * replicas, (position + 1) * replicas))
+    def _piece(self, name: str, shape: Shape) -> Shape:
+        """The shape of what this rank has of a value that crosses blocks."""
+        lay = value_state(self.plan, name).value
+        return replace(shape, shape=self.axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
+
+    def _groups(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks that hold the same in the replicas of a position, and those of each replica."""
+        plan = self.plan
+        like = {like_ranks(plan, at, inner) for at in range(plan.positions) for inner in range(degree(plan))}
+        replicas = range(plan.stages[0].replicas)
+        inside = {replica_ranks(plan, at, replica) for at in range(plan.positions) for replica in replicas}
+        return tuple(sorted(like | inside))
 
     def _replica(
         self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
@@ -124,7 +145,7 @@ class Assembly:
         return found
 
     def _tensor(self, name: str, copy: bool) -> torch.Tensor:
-        tensor = attribute(self.model, name)
+        tensor = self.pieces.piece(name, attribute(self.model, name))
         if copy and isinstance(tensor, nn.Parameter):
             return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
         return tensor
