@@ -2,7 +2,7 @@
 
     minimise max_i time_i   over stages, degrees and variants       (placer.placement.piper has the formula)
 
-A limit on the time is met or not (`sweep`); halving between the bound and the best plan finds the least that is met.
+A limit on the time is met or not (`Sweep`); halving between the bound and the best plan finds the least that is met.
 A pass that fails proves that nothing lies below the next time at which anything changes; one that succeeds has stages
 whose variants are then chosen exactly: either the plan stands, and its value is the new best, or a table learns that
 it promised too much and the pass is repeated. First on few ideals, for a plan; then on all, for the proof.
@@ -20,7 +20,7 @@ from placer.placement.piper import PiperProblem, PiperStage, value_of
 from placer.strategies.knapsack import Choice, Ints
 from placer.strategies.piper_pairs import Family, degrees, ideals, least_work, stage_pairs, thinned
 from placer.strategies.piper_recompute import Recompute
-from placer.strategies.piper_sweep import Space, StageChoice, sweep
+from placer.strategies.piper_sweep import Space, StageChoice, Sweep
 
 # A plan is called optimal when nothing below it by more than this part of it is left.
 TOLERANCE = 1e-9
@@ -108,8 +108,9 @@ def _narrowed(
 
 def _tried(space: Space, limit: float, enough: float) -> _Tried:
     """Passes until one fails, or its stages with variants chosen exactly stay within `enough`, at least `limit`."""
+    walk = Sweep(space, limit)
     while True:
-        swept = sweep(space, limit)
+        swept = walk.run()
         if not swept.stages:
             return _Tried(plan=None, bound=max(limit, swept.next_limit))
         decided = [space.recompute.decide(stage.pair, stage.degrees, stage.y) for stage in swept.stages]
