@@ -18,14 +18,18 @@ import numpy as np
 from placer.errors import Infeasible
 from placer.placement.piper import PiperProblem, PiperStage, value_of
 from placer.strategies.knapsack import Choice, Ints
-from placer.strategies.piper_pairs import Family, degrees, ideals, least_work, stage_pairs, thinned
+from placer.strategies.piper_ideals import Family, ideals, least_work, thinned, widened
+from placer.strategies.piper_pairs import degrees, stage_pairs
 from placer.strategies.piper_recompute import Recompute
 from placer.strategies.piper_sweep import Space, StageChoice, Sweep
 
 # A plan is called optimal when nothing below it by more than this part of it is left.
 TOLERANCE = 1e-9
-# Ideals of the first search, for a plan, and of the second, for the proof: beyond them only one order of the nodes.
-FEW, MANY = 40, 2000
+# Ideals of the first search, for a plan, and of the second, for the proof: beyond them some orders of the nodes.
+FEW, MANY = 40, 1000
+# Where there are more: how far a plan may be from the best of a family, how much a round may gain, and how the family
+# grows around the cuts of the plan.
+COARSE, HOPED, ROUNDS, NEAR, NEAR_LIMIT = 1e-3, 0.03, 4, 3, 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class _Tried:
 
 
 def solve_piper(problem: PiperProblem, *, many: int = MANY) -> PiperSolution | Infeasible:
-    """The best plan; Infeasible only where it is proved that there is none, or none along the order searched."""
+    """The best plan; Infeasible only where it is proved that there is none, or none along the orders searched."""
     started = time.perf_counter()
     family = ideals(problem, many)
     few = thinned(problem, family, FEW) if len(family.inside) > 2 * FEW else family
@@ -69,14 +73,27 @@ def solve_piper(problem: PiperProblem, *, many: int = MANY) -> PiperSolution | I
         return _infeasible(problem, family)
     bound = _work_bound(problem)
     if few is not family:
-        best, _ = _narrowed(problem, few, best, bound, 1e-3)
-    best, proved = _narrowed(problem, family, best, bound, TOLERANCE)
+        best, _ = _narrowed(problem, few, best, bound, COARSE)
+    best, proved = _narrowed(problem, family, best, bound, TOLERANCE if family.complete else COARSE)
+    if not family.complete:
+        best = _improved(problem, family, best, bound)
     return PiperSolution(
         stages=best.stages,
         objective=best.value,
         bound=best.value if family.complete and proved >= best.value * (1 - TOLERANCE) else min(best.value, bound),
         seconds=time.perf_counter() - started,
     )
+
+
+def _improved(problem: PiperProblem, family: Family, best: _Plan, bound: float) -> _Plan:
+    """The best plan after widening the family around its cuts, while that helps."""
+    for _ in range(ROUNDS):
+        wider = widened(problem, family, best.stages, steps=NEAR, limit=NEAR_LIMIT)
+        before = best.value
+        best, _ = _narrowed(problem, wider, best, max(bound, best.value * (1 - HOPED)), COARSE)
+        if best.value > before * (1 - COARSE):
+            break
+    return best
 
 
 def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
@@ -162,7 +179,11 @@ def _longest(problem: PiperProblem) -> float:
 
 def _infeasible(problem: PiperProblem, family: Family) -> Infeasible:
     """What binds."""
-    scope = "" if family.complete else " along the one order of the nodes that was searched (there are too many ideals)"
+    scope = (
+        ""
+        if family.complete
+        else " along the orders of the nodes that were searched (there are too many ideals for all)"
+    )
     return Infeasible(
         binding=f"no stages fit {problem.memory_bytes / 2**30:.3g} GiB on each of {problem.devices} devices{scope}",
         advice="give more memory or more devices",

@@ -12,7 +12,8 @@ import numpy as np
 
 from placer.placement.piper import PiperEdge, PiperProblem, Variant
 from placer.strategies.knapsack import ROUNDING, Choice, Floats, Ints, Steps, cheapest_choice, steps_down
-from placer.strategies.piper_pairs import Degrees, Family, Flags, Pairs, offer
+from placer.strategies.piper_ideals import Family, Flags
+from placer.strategies.piper_pairs import Degrees, Pairs, offer
 
 
 class Recompute:

@@ -20,7 +20,8 @@ import numpy as np
 
 from placer.placement.piper import PiperProblem
 from placer.strategies.knapsack import Ints
-from placer.strategies.piper_pairs import Degrees, Family, Pairs
+from placer.strategies.piper_ideals import Family
+from placer.strategies.piper_pairs import Degrees, Pairs
 from placer.strategies.piper_recompute import Recompute
 
 # Times that differ by less are the same time summed in another order.
