@@ -111,8 +111,11 @@ def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
 def _narrowed(
     problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float
 ) -> tuple[_Plan, float]:
-    """The best plan of `family` and the bound proved for it, by halving what lies between."""
-    space = _space(problem, family, best.value)
+    """The best plan of `family` and the bound proved for it, by halving what lies between.
+
+    With a tolerance above TOLERANCE variants are rounded, not relaxed: only the plan counts then, not the bound.
+    """
+    space = _space(problem, family, best.value, rounded=tolerance > TOLERANCE)
     while bound < best.value * (1 - tolerance):
         limit = (bound + best.value) / 2
         tried = _tried(space, limit, (limit + best.value) / 2)
@@ -136,12 +139,12 @@ def _tried(space: Space, limit: float, enough: float) -> _Tried:
             return _Tried(plan=_Plan(stages=stages, value=value_of(space.problem, stages).value), bound=0.0)
 
 
-def _space(problem: PiperProblem, family: Family, limit: float) -> Space:
+def _space(problem: PiperProblem, family: Family, limit: float, *, rounded: bool = False) -> Space:
     """What there is to walk over for limits up to `limit`."""
     by = degrees(problem)
     needed = _needed(problem, family, limit)
     pairs = stage_pairs(problem, family, by, limit, needed)
-    recompute = Recompute(problem, family, by, pairs)
+    recompute = Recompute(problem, family, by, pairs, rounded=rounded)
     return Space(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute)
 
 
