@@ -26,6 +26,7 @@ from placer.strategies.hypercut import cheapest_split
 
 # Larger graphs walk one path only: each takes half a minute.
 MOST_NODES = 500
+CLOSE = 1e-9
 
 
 def path_bound(problem: PlacementProblem, upper: float) -> float:
@@ -41,7 +42,7 @@ def path_bound(problem: PlacementProblem, upper: float) -> float:
     bound = 0.0
     for key in keys if len(problem.nodes) <= MOST_NODES else keys[:1]:
         path = reach.heaviest_path(key)
-        if path not in tried and bound < upper:
+        if path not in tried and bound < upper * (1 - CLOSE):
             bound = max(bound, min(upper, _along(problem, reach, path, upper)))
             tried.add(path)
     return bound
