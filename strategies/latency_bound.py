@@ -32,8 +32,9 @@ CLOSE = 1e-9
 def path_bound(problem: PlacementProblem, upper: float) -> float:
     """The best bound of a few paths, in the problem's unit, at most `upper` (the value of a placement, or infinite)."""
     reach = Reach(problem=problem)
+    mean = math.fsum(node.send for node in problem.nodes) / len(problem.nodes)
     keys: tuple[Callable[[int], float], ...] = (
-        lambda node: problem.nodes[node].send,
+        lambda node: problem.nodes[node].send + mean / 1e6,  # of equally dear paths the longer
         lambda node: 1.0,
         lambda node: problem.nodes[node].accelerator,
         lambda node: problem.nodes[node].host,
