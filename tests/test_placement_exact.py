@@ -92,7 +92,7 @@ def test_classes_that_wait_for_each_other_may_part_in_free_form_only() -> None:
 
 def test_the_published_optima_are_reached_and_proved(shared: Path) -> None:
     """Those of the inputs that take moments; `placer bench placement` has them all."""
-    quick = (
+    quick: tuple[tuple[str, Form], ...] = (
         ("bert24_inference", "contiguous"), ("bert24_inference", "free"), ("bert24_training", "contiguous"),
         ("bert24_training", "free"), ("resnet50_inference", "contiguous"), ("resnet50_training", "contiguous"),
         ("inceptionv3_training", "contiguous"), ("bert_L-12_training", "contiguous"),
