@@ -14,7 +14,7 @@ from placer.placement.legality import violations
 from placer.placement.loads import finish_time
 from placer.placement.problem import Placement, PlacementProblem
 from placer.strategies.contiguous import Effort, Machines, SpentError
-from placer.strategies.folding import Folded, by_colour, fold
+from placer.strategies.folding import Folded, fold
 from placer.strategies.found import Found
 from placer.strategies.ideals import every_ideal, ideals_of, prefixes
 from placer.strategies.ladder import CELLS, Limits, everything, topological_orders
@@ -105,7 +105,7 @@ def _integer_program(
     problem: PlacementProblem, best: Incumbent, bound: float, seconds: float | None
 ) -> tuple[Incumbent, float]:
     """The incumbent and the bound after the integer program, where it is small enough or nothing was found yet."""
-    folded = by_colour(problem)
+    folded = fold(problem, merge=False, ordered=False)
     given = machines(problem, folded)
     cells = folded.count * (given.accelerators + 1)
     if (cells > MOST_CELLS and best.placement is not None) or (seconds is not None and seconds <= 0):
