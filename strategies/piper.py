@@ -10,6 +10,7 @@ it promised too much and the pass is repeated. First on few ideals, for a plan; 
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -25,8 +26,9 @@ from placer.strategies.piper_sweep import Space, StageChoice, Sweep
 
 # A plan is called optimal when nothing below it by more than this part of it is left.
 TOLERANCE = 1e-9
-# Ideals of the first search, for a plan, and of the second, for the proof: beyond them some orders of the nodes.
-FEW, MANY = 40, 1000
+# Ideals of the first search, for a plan. Most ideals of the second, for the proof, and most stages x degrees that they may
+# make (8 bytes each): beyond them some orders of the nodes are searched instead of all.
+FEW, MANY, MOST = 40, 5000, 4 * 10**7
 # Where there are more: how far a plan may be from the best of a family, how much a round may gain, and how the family
 # grows around the cuts of the plan.
 COARSE, HOPED, ROUNDS, NEAR, NEAR_LIMIT = 1e-3, 0.03, 4, 3, 240
@@ -63,10 +65,14 @@ class _Tried:
     bound: float
 
 
-def solve_piper(problem: PiperProblem, *, many: int = MANY) -> PiperSolution | Infeasible:
-    """The best plan; Infeasible only where it is proved that there is none, or none along the orders searched."""
+def solve_piper(problem: PiperProblem, *, many: int | None = None) -> PiperSolution | Infeasible:
+    """The best plan; Infeasible only where it is proved that there is none, or none along the orders searched.
+
+    All ideals are searched where there are at most `many` of them; by default as many as fit in memory.
+    """
     started = time.perf_counter()
-    family = ideals(problem, many)
+    alternatives = max(1, len(degrees(problem).data))
+    family = ideals(problem, many or min(MANY, math.isqrt(2 * MOST // alternatives)))
     few = thinned(problem, family, FEW) if len(family.inside) > 2 * FEW else family
     best = _first_plan(problem, few) or (_first_plan(problem, family) if few is not family else None)
     if best is None:
