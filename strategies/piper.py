@@ -26,8 +26,8 @@ from placer.strategies.piper_sweep import Space, StageChoice, Sweep
 
 # A plan is called optimal when nothing below it by more than this part of it is left.
 TOLERANCE = 1e-9
-# Ideals of the first search, for a plan. Most ideals of the second, for the proof, and most stages x degrees that they may
-# make (8 bytes each): beyond them some orders of the nodes are searched instead of all.
+# Ideals of the first search, for a plan. Most ideals of the second, for the proof, and most stages x degrees that they
+# may make (8 bytes each): beyond them some orders of the nodes are searched instead of all.
 FEW, MANY, MOST = 40, 5000, 4 * 10**7
 # Where there are more: how far a plan may be from the best of a family, how much a round may gain, and how the family
 # grows around the cuts of the plan.
@@ -36,12 +36,16 @@ COARSE, HOPED, ROUNDS, NEAR, NEAR_LIMIT = 1e-3, 0.03, 4, 3, 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PiperSolution:
-    """A plan, its value by the evaluator, a proved lower bound of any plan's value, and the seconds it took."""
+    """A plan, its value by the evaluator, a proved lower bound of any plan's value, the seconds it took.
+
+    `complete`: all ideals were searched, not some orders of the nodes.
+    """
 
     stages: tuple[PiperStage, ...]
     objective: float
     bound: float
     seconds: float
+    complete: bool
 
     @property
     def gap(self) -> float:
@@ -65,12 +69,16 @@ class _Tried:
     bound: float
 
 
-def solve_piper(problem: PiperProblem, *, many: int | None = None) -> PiperSolution | Infeasible:
+def solve_piper(
+    problem: PiperProblem, *, many: int | None = None, seconds: float | None = None
+) -> PiperSolution | Infeasible:
     """The best plan; Infeasible only where it is proved that there is none, or none along the orders searched.
 
-    All ideals are searched where there are at most `many` of them; by default as many as fit in memory.
+    All ideals are searched where there are at most `many` of them; by default as many as fit in memory. After
+    `seconds` the best plan found by then is returned, with the bound proved by then.
     """
     started = time.perf_counter()
+    until = np.inf if seconds is None else started + seconds
     alternatives = max(1, len(degrees(problem).data))
     family = ideals(problem, many or min(MANY, math.isqrt(2 * MOST // alternatives)))
     few = thinned(problem, family, FEW) if len(family.inside) > 2 * FEW else family
@@ -79,24 +87,30 @@ def solve_piper(problem: PiperProblem, *, many: int | None = None) -> PiperSolut
         return _infeasible(problem, family)
     bound = _work_bound(problem)
     if few is not family:
-        best, _ = _narrowed(problem, few, best, bound, COARSE)
-    best, proved = _narrowed(problem, family, best, bound, TOLERANCE if family.complete else COARSE)
+        best, _ = _narrowed(problem, few, best, bound, COARSE, until)
+    best, proved = _narrowed(problem, family, best, bound, TOLERANCE if family.complete else COARSE, until)
     if not family.complete:
-        best = _improved(problem, family, best, bound)
+        best = _improved(problem, family, best, bound, until)
     return PiperSolution(
         stages=best.stages,
         objective=best.value,
-        bound=best.value if family.complete and proved >= best.value * (1 - TOLERANCE) else min(best.value, bound),
+        bound=_settled(best.value, proved if family.complete else bound),
         seconds=time.perf_counter() - started,
+        complete=family.complete,
     )
 
 
-def _improved(problem: PiperProblem, family: Family, best: _Plan, bound: float) -> _Plan:
+def _settled(value: float, bound: float) -> float:
+    """The bound; the value where only TOLERANCE lies between them."""
+    return value if bound >= value * (1 - TOLERANCE) else bound
+
+
+def _improved(problem: PiperProblem, family: Family, best: _Plan, bound: float, until: float) -> _Plan:
     """The best plan after widening the family around its cuts, while that helps."""
     for _ in range(ROUNDS):
         wider = widened(problem, family, best.stages, steps=NEAR, limit=NEAR_LIMIT)
         before = best.value
-        best, _ = _narrowed(problem, wider, best, max(bound, best.value * (1 - HOPED)), COARSE)
+        best, _ = _narrowed(problem, wider, best, max(bound, best.value * (1 - HOPED)), COARSE, until)
         if best.value > before * (1 - COARSE):
             break
     return best
@@ -115,14 +129,14 @@ def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
 
 
 def _narrowed(
-    problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float
+    problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float, until: float
 ) -> tuple[_Plan, float]:
     """The best plan of `family` and the bound proved for it, by halving what lies between.
 
     With a tolerance above TOLERANCE variants are rounded, not relaxed: only the plan counts then, not the bound.
     """
     space = _space(problem, family, best.value, rounded=tolerance > TOLERANCE)
-    while bound < best.value * (1 - tolerance):
+    while bound < best.value * (1 - tolerance) and time.perf_counter() < until:
         limit = (bound + best.value) / 2
         tried = _tried(space, limit, (limit + best.value) / 2)
         if tried.plan is not None:

@@ -202,6 +202,14 @@ def test_a_knapsack_cut_short_still_gives_a_bound_and_an_answer() -> None:
     assert short.bound <= exact.cost <= short.cost
 
 
+def test_a_search_cut_short_has_a_plan_and_a_bound() -> None:
+    problem = chain([5, 7, 4, 9, 6], devices=4, memory=4.0, edge=0.1)
+    exact, short = solve_piper(problem), solve_piper(problem, seconds=1e-9)
+    assert isinstance(exact, PiperSolution) and isinstance(short, PiperSolution)
+    assert short.bound <= exact.objective <= short.objective
+    assert value_of(problem, short.stages).value == short.objective
+
+
 def test_more_memory_or_more_devices_are_never_worse() -> None:
     values = {}
     for devices, memory in itertools.product((2, 4), (4.0, 8.0)):
