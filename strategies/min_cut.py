@@ -25,8 +25,8 @@ from placer.strategies.hypercut import Split, cheapest_split
 from placer.strategies.ladder import Limits, along_orders, floor
 from placer.strategies.throughput import chain_placement, machines
 
-# Deterministic seconds of the integer program: a few minutes.
-EFFORT = 120.0
+# Deterministic seconds of the integer program: some two minutes.
+EFFORT = 60.0
 SHARES = 24
 CLOSE = 1e-9
 
@@ -52,7 +52,9 @@ def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     if _proved(bound, best):
         return _found(problem, folded, best, bound)
     hint = None if best.placement is None else _of_classes(problem, folded, given, best.placement)
-    solved = solve_free(folded, given, hint=hint, floor=bound, upper=best.value, effort=EFFORT, seconds=limits.seconds)
+    solved = solve_free(
+        folded, given, hint=hint, floor=bound, upper=best.value, effort=limits.effort(EFFORT), seconds=limits.seconds
+    )
     if solved.devices is not None:
         best = _better(problem, best, _of_nodes(problem, folded, given, solved.devices))
     return _found(problem, folded, best, min(solved.bound, best.value))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from placement_cases import optimum, problems, small_enough
 from placer.errors import InfeasibleError
 from placer.placement.answers import PlaceAnswer
-from placer.placement.formats import PlaceRequest
+from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.legality import Form
 from placer.placement.problem import Node, PlacementProblem
 from placer.search import place
@@ -69,11 +72,20 @@ def test_free_form_is_never_worse_than_contiguous(problem: PlacementProblem) -> 
         assert free.objective <= contiguous.objective + COUNTED
 
 
-@settings(QUICK, max_examples=30)
-@given(problems())
-def test_the_same_problem_gives_the_same_assignment(problem: PlacementProblem) -> None:
-    first, second = answer(problem, "contiguous"), answer(problem, "contiguous")
+@settings(QUICK, max_examples=20)
+@given(problems(training=False), st.sampled_from(get_args(Form)))
+def test_the_same_problem_gives_the_same_assignment(problem: PlacementProblem, form: Form) -> None:
+    first, second = answer(problem, form), answer(problem, form)
     assert (first and first.assignment) == (second and second.assignment)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+def test_a_budget_ends_the_search_with_a_placement_and_an_honest_bound(shared: Path, objective: str) -> None:
+    (path,) = (shared / "placement" / "dnn-partitioning" / "latency-inputs").glob("*/bert24_inference.json")
+    asked = PlaceRequest(objective=objective, devices=4, budget=1)
+    problem = read_problem(path, asked)
+    short, full = place(problem, asked), place(problem, replace(asked, budget=None))
+    assert short.bound <= full.objective <= short.objective
 
 
 def test_classes_that_wait_for_each_other_may_part_in_free_form_only() -> None:
