@@ -62,6 +62,40 @@ def convolutions(choice: str) -> Picker:
     return pick
 
 
+def experts_of_all_rows(kind: BlockClass) -> Wishes | None:
+    """Each rank has some experts; all rows are on every rank, and results are summed."""
+    if not _has(kind, "grouped_mm_fallback_1"):
+        return None
+    return {**dict.fromkeys(("grouped_mm_fallback_1", "grouped_mm_fallback_2"), "experts"), **_EXPERT_WEIGHTS}
+
+
+def experts_sent_to(kind: BlockClass) -> Wishes | None:
+    """Each rank has some experts and some of the rows, which go to their experts' ranks and come back."""
+    if not _has(kind, "grouped_mm_fallback_1"):
+        return None
+    names = [op.name for op in kind.ops]
+    start, end = names.index("topk_1") - 4, names.index("sort_1")
+    rows = dict.fromkeys(names[start:end], "dim 0") | {"linear_5": "lead 0"}
+    own = dict.fromkeys(names[end + 1 :], "dim 0, own order")
+    back = names.index("index_3") + 1
+    after = dict.fromkeys(names[back : names.index("reshape_8")], "dim 0") | dict.fromkeys(names[-2:], "whole")
+    return {**own, **rows, **_OWN_ORDER, **_EXPERT_WEIGHTS, **after}
+
+
+_EXPERT_WEIGHTS = {"transpose_5": "dim 0", "transpose_6": "dim 0"}
+_OWN_ORDER = {
+    "sort_1": "own order",
+    "index_1": "to own order",
+    "index_2": "to own order",
+    "histc_1": "own rows",
+    "cumsum_1": "own",
+    "grouped_mm_fallback_1": "own rows, experts apart",
+    "grouped_mm_fallback_2": "own rows, experts apart",
+    "index_put__1": "own order",
+    "index_3": "from own order",
+}
+
+
 def _ends(kind: BlockClass) -> Wishes | None:
     if _has(kind, "cross_entropy_loss_1"):
         return HEAD

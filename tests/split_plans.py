@@ -9,7 +9,7 @@ from math import prod
 from examples.verify_cases import Case, captured_graph, plan_of, processes
 from placer.graph import Affine, BlockClass, Graph, Op, Parameter, Tensor
 from placer.plans import Layout, Plan, Split
-from placer.rules import call_of, op_choices, tensor_arguments
+from placer.rules import block_choices, call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, Cut, State, conversion
 from placer.rules.splits import legal
 from placer.splitting import border_state
@@ -43,8 +43,10 @@ def picked(kind: BlockClass, degree: int, wishes: Wishes, inputs: tuple[str, ...
     """A split of a class: ops with a wish as wished, the others so that little must be converted."""
     states: dict[str, State] = {f"i{index}": border_state(text) for index, text in enumerate(inputs)}
     chosen: list[str] = []
-    for index, op in enumerate(kind.ops):
-        choice = _choice(kind, op, degree, wishes, states)
+    for index, (op, known) in enumerate(zip(kind.ops, block_choices(kind), strict=True)):
+        usable = [choice for choice in known if choice.name == wishes.get(op.name)]
+        usable = usable or [choice for choice in known if _fits(kind, op, choice, degree)]
+        choice = min(usable, key=lambda choice: _price(kind, op, choice, states))
         chosen.append(choice.name)
         states |= {f"o{index}.{k}": state for k, state in enumerate(choice.outputs)}
     return Split(choices=tuple(chosen), inputs=inputs, outputs=outputs)
@@ -60,13 +62,6 @@ def _split(graph: Graph, number: int, pick: Picker, degree: int, borders: str, c
     inputs = tuple(borders if reference in cut_values else "whole" for reference in block.inputs)
     outputs = tuple(borders if f"b{index}.{k}" in cut_values else "whole" for k in range(len(kind.outputs)))
     return picked(kind, degree, wishes, inputs, outputs)
-
-
-def _choice(kind: BlockClass, op: Op, degree: int, wishes: Wishes, states: dict[str, State]) -> Choice:
-    usable = [choice for choice in op_choices(kind, op) if _fits(kind, op, choice, degree)]
-    if op.name in wishes:
-        return next(choice for choice in usable if choice.name == wishes[op.name])
-    return min(usable, key=lambda choice: _price(kind, op, choice, states))
 
 
 def _fits(kind: BlockClass, op: Op, choice: Choice, degree: int) -> bool:

@@ -63,6 +63,8 @@ class CutBlock:
 
     def tensor(self, reference: str) -> Tensor | Parameter:
         """The whole tensor of a value."""
+        if reference.startswith("n:"):
+            raise UsageError(f"it reads {reference[2:]}, which the plan's graph does not know, otherwise than whole")
         return self.kind.tensor(reference) if reference[0] in "oip" else self.plan.graph.value(reference)
 
     def border(self, node: fx.Node) -> State:
@@ -105,7 +107,8 @@ class Values:
         """A value in the state `want`."""
         if (source, want) not in self._converted:
             value, reference = self._found(source), self.cut.reference(source)
-            made = self._conversion(value, self.cut.tensor(reference), self.cut.state(reference), want)
+            have = self.cut.state(reference)
+            made = value if have == want else self._conversion(value, self.cut.tensor(reference), have, want)
             self._converted[source, want] = made
         return self._converted[source, want]
 
