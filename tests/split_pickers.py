@@ -74,7 +74,7 @@ def experts_sent_to(kind: BlockClass) -> Wishes | None:
     if not _has(kind, "grouped_mm_fallback_1"):
         return None
     names = [op.name for op in kind.ops]
-    start, end = names.index("topk_1") - 4, names.index("sort_1")
+    start, end = names.index("reshape_5"), names.index("sort_1")
     rows = dict.fromkeys(names[start:end], "dim 0") | {"linear_5": "lead 0"}
     own = dict.fromkeys(names[end + 1 :], "dim 0, own order")
     back = names.index("index_3") + 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 import split_runs
 from examples import verify_models
-from examples.verify_cases import Case
+from examples.verify_cases import Case, plan_of
 from placer.errors import ExecutionError
 from placer.graph import BlockClass
 from placer.legality import check
@@ -19,6 +20,8 @@ from ranks import on_ranks
 from split_pickers import (
     columns_and_rows,
     convolutions,
+    experts_of_all_rows,
+    experts_sent_to,
     megatron_gpt2,
     megatron_llama,
     nothing,
@@ -32,6 +35,8 @@ DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_mod
 IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 LLAMA = Case(model="examples.models:tiny_llama")
+# The product of experts knows no float64.
+MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32")
 RESNET = Case(model="examples.models:tiny_resnet")
 
 SEQUENCE = rows_of_the_sequence(nothing)
@@ -51,6 +56,8 @@ ALONE = [
     (GPT2, rows_of_the_sequence(megatron_gpt2), 2, "cut 1"),
     (LLAMA, megatron_llama, 2, "whole"),
     (LLAMA, megatron_llama, 2, "cut 1"),
+    (MIXTRAL, experts_of_all_rows, 4, "whole"),
+    (MIXTRAL, experts_sent_to, 2, "whole"),
 ]
 PRODUCTS = [
     (replace(WORDS, positions=2), columns_and_rows, 2, "whole"),
@@ -64,6 +71,7 @@ PRODUCTS = [
     (replace(IMAGES, replicas=2), HEIGHT, 2, "cut 2"),
     (replace(LLAMA, positions=2), megatron_llama, 2, "cut 1"),
     (replace(LLAMA, replicas=2), megatron_llama, 2, "cut 1"),
+    (replace(MIXTRAL, replicas=2), experts_sent_to, 2, "whole"),
 ]
 
 
@@ -121,6 +129,18 @@ def test_each_rank_holds_its_piece_under_the_models_own_name() -> None:
 def test_a_loaded_state_gives_the_same_loss() -> None:
     for before, after in on_ranks(2, split_runs.trained_and_loaded, plan(*WORDS_ARGS)):
         assert before == pytest.approx(after, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [SEQUENCE_ARGS, (replace(WORDS, positions=2), None, 1, "whole"), (replace(WORDS, replicas=2), None, 1, "whole")],
+    ids=["another split", "pipeline", "data parallel"],
+)
+def test_a_checkpoint_goes_on_under_another_layout(other: tuple[Case, Picker | None, int, str], tmp_path: Path) -> None:
+    case, pick, degree, borders = other
+    second = plan_of(case) if pick is None else plan(case, pick, degree, borders)
+    for before, after in on_ranks(2, split_runs.resumed, plan(*WORDS_ARGS), second, str(tmp_path)):
+        assert after == pytest.approx(before, rel=1e-9)
 
 
 def test_the_code_of_a_rank_shows_local_ops_and_collectives() -> None:
