@@ -5,7 +5,7 @@
     optimizer/NAME/KEY    the optimizer's state of it (`exp_avg`, `step`, ...)
 
 Each rank gives its own part, sharded tensors as DTensors; torch.distributed.checkpoint makes one whole of them. What
-the devices of a replica hold in pieces they put together first, so that a checkpoint holds whole tensors and loads under
+the devices of a replica hold in pieces they put together first, so that checkpoints hold whole tensors and load under
 any other layout.
 """
 

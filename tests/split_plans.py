@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
+from random import Random
 
 from examples.verify_cases import Case, captured_graph, plan_of, processes
 from placer.graph import Affine, BlockClass, Graph, Op, Parameter, Tensor
 from placer.plans import Layout, Plan, Split
-from placer.rules import block_choices, call_of, tensor_arguments
+from placer.rules import block_choices, call_of, op_choices, tensor_arguments
 from placer.rules.layouts import SAME, Choice, Cut, State, conversion
 from placer.rules.splits import legal
 from placer.splitting import border_state
@@ -37,6 +38,20 @@ def split_plan(case: Case, degree: int, pick: Picker, borders: str = "whole") ->
     return replace(
         plan, stages=stages, layouts=(Layout(degree=degree, splits=splits),), cluster=processes(case.ranks * degree)
     )
+
+
+def random_plan(case: Case, degree: int, seed: int) -> Plan:
+    """A plan whose every op is cut at random, and whose borders are whole or cut on dim 1 (images: 2) at random."""
+    draw = Random(seed)
+
+    def any_of(kind: BlockClass) -> Wishes:
+        return {op.name: draw.choice(_drawable(kind, op, degree)) for op in kind.ops}
+
+    return split_plan(case, degree, any_of, draw.choice(("whole", "cut 2" if "images" in case.model else "cut 1")))
+
+
+def _drawable(kind: BlockClass, op: Op, degree: int) -> list[str]:
+    return [choice.name for choice in op_choices(kind, op) if _fits(kind, op, choice, degree)]
 
 
 def picked(kind: BlockClass, degree: int, wishes: Wishes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Split:
