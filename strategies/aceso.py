@@ -4,7 +4,8 @@
 
 For each microbatch and each division of the devices over stages a floor is proved first (`floor_table`); they are
 searched in the order of their floors, while a floor lies below the best plan: the fastest stage of every range of ops
-(`stage_table`), then the cuts (`best_cuts`). The least floor of all is the bound. Budgets are counted in tables times ops.
+(`stage_table`), then the cuts (`best_cuts`). The least floor of all is the bound. The budget counts tables
+times ops.
 """
 
 from __future__ import annotations

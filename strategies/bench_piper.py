@@ -1,4 +1,4 @@
-"""Rows of `placer bench placement` for Piper: every published setting, beside its best known value and an equal split."""
+"""Rows of `placer bench placement` for Piper: every published setting, beside its best known value."""
 
 from __future__ import annotations
 

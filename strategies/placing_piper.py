@@ -10,8 +10,8 @@ from placer.placement.formats import FileProblem, PlaceRequest
 from placer.placement.piper import PiperProblem, PiperStage, value_of
 from placer.strategies.piper import PiperSolution, solve_piper
 
-UNIT = "per microbatch, in the file's unit of time"
-KIND = "largest stage time, data x tensor x pipeline x recompute"
+UNIT = "file's time"
+KIND = "largest stage time per microbatch, data x tensor x pipeline x recompute"
 
 
 def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
@@ -48,7 +48,7 @@ def _stage(number: int, stage: PiperStage, time: float, memory: float) -> Placed
         nodes=tuple(str(node) for node in stage.nodes),
         load=time,
         memory_bytes=memory,
-        detail=f"data {stage.data} x tensor {stage.tensor}: {variants};",
+        detail=f"data {stage.data} x tensor {stage.tensor}, {variants}:",
         data=stage.data,
         tensor=stage.tensor,
         variants=stage.variants,

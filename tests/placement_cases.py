@@ -57,4 +57,4 @@ def optimum(problem: PlacementProblem, form: Form) -> float:
 
 def small_enough(problem: PlacementProblem) -> bool:
     """Whether trying every placement takes a moment only."""
-    return problem.devices ** (max(classes(problem)) + 1) <= MOST_PLACEMENTS
+    return bool(problem.devices ** (max(classes(problem)) + 1) <= MOST_PLACEMENTS)

@@ -18,9 +18,9 @@ from torch.utils import _pytree
 
 from placer.rules import Call
 from placer.rules.layouts import PARTIAL, Choice, Cut, Lay, is_own
-from placer.rules.splits import legal, localise, own_choices, split_choices
+from placer.rules.splits import divided, in_parts, legal, localise, own_choices, split_choices
 from placer.runtime.local_ops import run_local
-from split_ranks import Case, parted, thread_axes, windows
+from split_ranks import Case, parted, put_together, thread_axes, windows
 
 T = TypeVar("T")
 
@@ -113,10 +113,10 @@ class CutRun:
         return results[0] if not _several(function) else results
 
     def _choice(self, call: Call, values: list[torch.Tensor | Own]) -> Choice:
-        every = [
-            *split_choices(call, self.degree),
-            *(one for one in own_choices(call) if legal(one, call, self.degree)),
-        ]
+        plain = split_choices(call)
+        parts = (in_parts(call, one, count) for one in plain for count in (2, 3))
+        special = (*own_choices(call), *divided(call), *(one for one in parts if one is not None))
+        every = [one for one in (*plain, *special) if legal(one, call, self.degree)]
         fit = [one for one in every if not one.inner and _fits(one, values)]
         own = [one for one in fit if any(is_own(state.value) for state in one.outputs)]
         cutting = [one for one in fit if one.name not in ("whole", "deferred")]
@@ -145,7 +145,7 @@ class CutRun:
         if is_own(lay):
             return Own(tuple(parts), lay)
         if isinstance(lay, Cut):
-            return torch.cat(parts, lay.dim)
+            return put_together(parts, lay)[0]
         return torch.stack(parts).sum(0).to(parts[0].dtype) if lay is PARTIAL else parts[0]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree
 
 from placer.rules import Argument, Call, Value
-from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay, LocalOp, State, piece, wanted
+from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay, LocalOp, State, piece, ranges, wanted
 from placer.rules.splits import localise, split_choices, tensors
 from placer.runtime.local_ops import run_local
 
@@ -191,12 +191,16 @@ def windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple[
 def parted(tensor: torch.Tensor, lay: Lay, degree: int, generator: torch.Generator) -> list[torch.Tensor]:
     """What each rank holds of a tensor that lies so; summands are random."""
     if isinstance(lay, Cut):
-        bounds = [piece(tensor.shape[lay.dim], degree, rank) for rank in range(degree)]
-        return [tensor.narrow(lay.dim, start, end - start) for start, end in bounds]
+        return [_piece(tensor, lay, degree, rank) for rank in range(degree)]
     if lay is WHOLE:
         return [tensor] * degree
     parts = [_random(tensor, generator) for _ in range(degree - 1)]
     return [*parts, tensor - sum(parts, torch.zeros_like(tensor))]
+
+
+def _piece(tensor: torch.Tensor, lay: Cut, degree: int, rank: int) -> torch.Tensor:
+    bounds = ranges(lay, tensor.shape[lay.dim], degree, rank)
+    return torch.cat([tensor.narrow(lay.dim, start, end - start) for start, end in bounds], lay.dim)
 
 
 def _compare_outputs(whole: _Run, runs: list[_Run], choice: Choice, degree: int) -> None:
@@ -228,16 +232,19 @@ def _gradient(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _compare(what: str, whole: torch.Tensor, parts: list[torch.Tensor], lay: Lay) -> None:
-    for one in _puttogether(parts, lay):
+    for one in put_together(parts, lay):
         if one.shape != whole.shape:
             raise WrongSplitError(f"{what}: shape {list(one.shape)} put together, {list(whole.shape)} whole")
         if not torch.allclose(one, whole, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
             raise WrongSplitError(f"{what} ({lay}): differs by {(one - whole).abs().max().item():.3g}")
 
 
-def _puttogether(parts: list[torch.Tensor], lay: Lay) -> list[torch.Tensor]:
+def put_together(parts: list[torch.Tensor], lay: Lay) -> list[torch.Tensor]:
+    """The whole of what the ranks hold; of what lies whole, what each of them has."""
     if isinstance(lay, Cut):
-        return [torch.cat(parts, lay.dim)]
+        # Every rank's piece of the first part, then of the second, and so on.
+        pieces = [torch.chunk(one, lay.parts, lay.dim) for one in parts]
+        return [torch.cat([one[at] for at in range(lay.parts) for one in pieces], lay.dim)]
     return parts if lay is WHOLE else [sum(parts[1:], parts[0])]
 
 

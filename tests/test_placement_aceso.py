@@ -114,7 +114,7 @@ def every_plan(problem: AcesoProblem) -> list[AcesoPlan]:
                 data=tuple(s[0][1] for s in chosen),
                 algo=(0,) * length,
                 recompute=tuple(s[1] for s in chosen),
-            )  # fmt: skip
+            )
             for chosen in itertools.product(states, repeat=length)
         ]
 
@@ -148,8 +148,8 @@ def test_cuts_minimise_the_maximum_times_all_but_one_plus_the_sum() -> None:
     tables = tuple(np.where(table == 0, np.inf, table) for table in tables)
     ways = [(a, b, 5) for a in range(1, 5) for b in range(a + 1, 5)]
     values = []
-    for cuts in ways:
-        parts = [t[a, b] for t, a, b in zip(tables, (0, *cuts), cuts, strict=False)]
+    for way in ways:
+        parts = [t[a, b] for t, a, b in zip(tables, (0, *way), way, strict=False)]
         values.append(9 * max(parts) + sum(parts))
     step, cuts = best_cuts(tables, 10)
     assert step == pytest.approx(min(values)) and cuts == ways[int(np.argmin(values))]

@@ -121,7 +121,9 @@ def problems(draw: st.DrawFn) -> PiperProblem:
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count) if draw(st.booleans())]
 
     def made(node: int, name: str) -> Variant:
-        sync = lambda others: tuple((o, float(draw(whole))) for o in others)  # noqa: E731 - two uses, one line each
+        def sync(others: list[int]) -> tuple[tuple[int, float], ...]:
+            return tuple((other, float(draw(whole))) for other in others)
+
         return Variant(
             name=name,
             time=float(draw(st.integers(1, 12))),

@@ -99,6 +99,29 @@ def test_the_graph_alone_tells_what_each_rank_runs_at_any_number_of_rows(name: s
                         _halves_add_up(call, choice)
 
 
+@pytest.mark.parametrize(
+    ("name", "divider", "maker"),
+    [
+        ("gpt2", ("aten.split.Tensor", "dim 2 of 3 parts"), ("aten.addmm.default", "n in 3 parts")),
+        (
+            "mixtral_8x7b",
+            ("aten.chunk.default", "dim 1 of 2 parts"),
+            ("transformers.grouped_mm_fallback.default", "n in 2 parts"),
+        ),
+    ],
+)
+def test_what_makes_several_things_in_one_dim_may_cut_each_of_them(
+    name: str, divider: tuple[str, str], maker: tuple[str, str]
+) -> None:
+    offered = {
+        (op.target, choice.name)
+        for kind in traced(name).graph.classes
+        for op, choices in zip(kind.ops, block_choices(kind), strict=True)
+        for choice in choices
+    }
+    assert divider in offered and maker in offered
+
+
 def _halves_add_up(call: Call, choice: Choice) -> None:
     """Where nothing is padded or done twice the two ranks' products have the FLOPs of the whole."""
     rule = rule_for(call.target)

@@ -33,6 +33,8 @@ from placer.rules.layouts import (
 )
 from placer.rules.splits import (
     SplitRule,
+    divided,
+    in_parts,
     legal,
     localise,
     named,
@@ -50,6 +52,9 @@ def registered(target: str, rule: SplitRule) -> Iterator[None]:
         yield
     finally:
         unregister_split(target)
+
+
+aten = torch.ops.aten
 
 
 def floats(*shape: int) -> torch.Tensor:
@@ -239,7 +244,7 @@ def test_a_wrong_rule_is_caught(name: str) -> None:
 
 
 def test_a_halo_one_row_short_is_caught() -> None:
-    case = Case(function=torch.ops.aten.conv1d.default, args=(floats(2, 2, 12), floats(2, 2, 3), None, [1], [1]))
+    case = Case(function=aten.conv1d.default, args=(floats(2, 2, 12), floats(2, 2, 3), None, [1], [1]))
     choice = next(one for one in split_choices(case.call) if one.name == "space 0")
     check(case, choice, 3)
     short = replace(choice, halo=(Halo(2, 2, 1, 1, 1), None))
@@ -254,6 +259,55 @@ def test_uneven_pieces_are_allowed_where_all_cut_sizes_are_one_size() -> None:
     assert legal(rows, call, 2) and not legal(rows, call, 6)
     flat = Call(target="aten::view", arguments=(Value((5, 6)), (30,)), outputs=(Value((30,)),))
     assert "dim 0" not in [one.name for one in split_choices(flat, 2)]
+
+
+DIVIDED: dict[str, Case] = {
+    "split": Case(function=aten.split.Tensor, args=(floats(2, 12), 4, 1)),
+    "split_with_sizes": Case(function=aten.split_with_sizes.default, args=(floats(2, 12), [6, 6], -1)),
+    "chunk": Case(function=aten.chunk.default, args=(floats(2, 12), 3, 1)),
+    "view": Case(function=aten.view.default, args=(floats(2, 24), [2, 3, -1, 2])),
+}
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_each_part_of_a_dim_that_is_divided_may_be_cut(name: str) -> None:
+    call = DIVIDED[name].call
+    (choice,) = divided(call)
+    assert isinstance(choice.inputs[0].value, Cut) and choice.inputs[0].value.parts == len(call.outputs) + 2 * (
+        name == "view"
+    )
+    assert legal(choice, call, 2)
+    check(DIVIDED[name], choice, 2)
+
+
+IN_PARTS: dict[str, Case] = {
+    "linear": Case(function=aten.linear.default, args=(floats(12, 12), floats(12, 12), floats(12))),
+    "addmm": Case(function=aten.addmm.default, args=(floats(12), floats(12, 12), floats(12, 12))),
+    "gelu": Case(function=aten.gelu.default, args=(floats(12, 12),)),
+    "mul": Case(function=aten.mul.Tensor, args=(floats(12, 12), floats(12))),
+    "transpose": Case(function=aten.transpose.int, args=(floats(12, 12), 0, 1)),
+    "view": Case(function=aten.view.default, args=(floats(12, 2, 12), [12, 24])),
+    "softmax": Case(function=aten.softmax.int, args=(floats(12, 12), 1)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_a_dim_whose_indices_are_treated_alike_may_be_cut_in_parts(name: str) -> None:
+    case = IN_PARTS[name]
+    made = [in_parts(case.call, choice, 3) for choice in split_choices(case.call, 2)]
+    cuts = [choice for choice in made if choice is not None]
+    assert cuts
+    for choice in cuts:
+        for degree in (2, 4):
+            check(case, choice, degree)
+
+
+def test_offsets_and_windows_are_not_cut_in_parts() -> None:
+    lookup = Case(function=aten.embedding.default, args=(floats(12, 4), torch.arange(6)))
+    window = Case(function=aten.conv1d.default, args=(floats(2, 4, 12), floats(4, 4, 3)))
+    for case, name in ((lookup, "vocabulary"), (window, "space 0")):
+        choice = next(one for one in split_choices(case.call) if one.name == name)
+        assert in_parts(case.call, choice, 3) is None
 
 
 def test_inner_collectives_are_sized_by_the_ranks_pieces() -> None:

@@ -21,6 +21,7 @@ FAMILIES = {
     "profiles": "placer.strategies.bench_profiles:rows",
     "piper": "placer.strategies.bench_piper:rows",
     "aceso": "placer.strategies.bench_aceso:rows",
+    "galvatron": "placer.strategies.bench_galvatron:rows",
 }
 
 # What somebody else reached: the system, its value in the row's unit, its seconds where they were published.

@@ -16,8 +16,8 @@ from math import inf, nan
 from placer.errors import UsageError
 from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Tensor
 from placer.rules.calls import Argument, Call, Value
-from placer.rules.layouts import WHOLE, Choice, Lay, is_own
-from placer.rules.splits import own_choices, split_choices
+from placer.rules.layouts import WHOLE, Choice, Cut, Lay, is_own
+from placer.rules.splits import divided, in_parts, own_choices, split_choices
 from placer.rules.splits.patterns import whole
 
 # A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
@@ -67,19 +67,53 @@ def _in_order(tree: ast.expr) -> Iterator[ast.Name]:
 
 
 def block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
-    """For each op of a class its choices, and those on rows in each rank's own order where such rows come from."""
-    own: dict[str, set[Lay]] = {}
+    """For each op of a class its choices, with those that only make sense beside the ops around it.
+
+    Rows in each rank's own order are offered where such rows come from, dims in parts where they are divided later.
+    """
+    calls = [call_of(kind, op, MARKED_ROWS) if op.arguments else None for op in kind.ops]
+    own, parts = _own(kind, calls), _in_parts(kind, calls)
+    return tuple((*op_choices(kind, op), *own[at], *parts[at]) for at, op in enumerate(kind.ops))
+
+
+def _own(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+    known: dict[str, set[Lay]] = {}
     found = []
-    for number, op in enumerate(kind.ops):
-        call = call_of(kind, op, MARKED_ROWS)
+    for number, (op, call) in enumerate(zip(kind.ops, calls, strict=True)):
         references = tensor_arguments(op)
-        routed = tuple(one for one in own_choices(call) if op.arguments and _reached(one, references, own))
-        for choice in routed:
+        every = () if call is None else own_choices(call)
+        found.append(tuple(one for one in every if _reached(one, references, known)))
+        for choice in found[-1]:
             for output, state in enumerate(choice.outputs):
                 if is_own(state.value):
-                    own.setdefault(f"o{number}.{output}", set()).add(state.value)
-        found.append((*op_choices(kind, op), *routed))
-    return tuple(found)
+                    known.setdefault(f"o{number}.{output}", set()).add(state.value)
+    return found
+
+
+def _in_parts(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+    """Backwards from the ops that divide a dim: whatever makes their input may cut it in the same parts."""
+    wished: dict[str, set[Cut]] = {}
+    found: list[tuple[Choice, ...]] = []
+    for number in reversed(range(len(kind.ops))):
+        call = calls[number]
+        wishes = wished.get(f"o{number}.0", set()) if len(kind.ops[number].outputs) == 1 else set()
+        every = () if call is None else (*divided(call), *_granted(call, wishes))
+        for choice in every:
+            for reference, state in zip(tensor_arguments(kind.ops[number]), choice.inputs, strict=True):
+                if isinstance(state.value, Cut):
+                    wished.setdefault(reference, set()).add(state.value)
+        found.append(every)
+    return found[::-1]
+
+
+def _granted(call: Call, wishes: set[Cut]) -> Iterator[Choice]:
+    for wish in sorted(one for one in wishes if one.parts > 1):
+        for choice in split_choices(call):
+            lay = choice.outputs[0].value
+            if isinstance(lay, Cut) and lay.dim == wish.dim:
+                made = in_parts(call, choice, wish.parts)
+                if made is not None:
+                    yield made
 
 
 def _reached(choice: Choice, references: Sequence[str], own: dict[str, set[Lay]]) -> bool:

@@ -27,10 +27,14 @@ class Cut(NamedTuple):
 
     With `own` the pieces are not those of the whole: each rank works on rows of its own in an order of its own (tokens
     sorted by expert, indices counting from the rank's first row), and nothing converts from or to it.
+
+    With `parts` the dim is that many equal parts one after another (query, key and value of one product), and each rank
+    has its piece of every part: `ranges` gives the rows.
     """
 
     dim: int
     own: bool = False
+    parts: int = 1
 
 
 class Everywhere(Enum):
@@ -154,6 +158,13 @@ def is_own(lay: Lay) -> bool:
 def piece(size: int, degree: int, rank: int) -> tuple[int, int]:
     """Start and end of the rank's piece of a dim: size * rank // degree on, so pieces differ by at most one."""
     return size * rank // degree, size * (rank + 1) // degree
+
+
+def ranges(lay: Cut, size: int, degree: int, rank: int) -> tuple[tuple[int, int], ...]:
+    """The rows of a dim that the rank has, one range for each of the cut's parts, in order."""
+    part = size // lay.parts
+    start, end = piece(part, degree, rank)
+    return tuple((part * at + start, part * at + end) for at in range(lay.parts))
 
 
 def wanted(halo: Halo, size: int, start: int, end: int) -> Rows:

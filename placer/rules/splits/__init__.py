@@ -6,6 +6,7 @@ table (`table`) from operator names to rules. Needs no torch.
 
 from placer.rules.splits.local import legal, localise
 from placer.rules.splits.naming import named
+from placer.rules.splits.parts import divided, in_parts
 from placer.rules.splits.patterns import tensors
 from placer.rules.splits.table import (
     SplitRule,
@@ -18,6 +19,8 @@ from placer.rules.splits.table import (
 
 __all__ = [
     "SplitRule",
+    "divided",
+    "in_parts",
     "legal",
     "localise",
     "named",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from placer.errors import UsageError
 from placer.rules.calls import Argument, Call, Value
-from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, piece, wanted
+from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, piece, ranges, wanted
 from placer.rules.splits.patterns import broadcast, tensors
 
 # Ops that are told the sizes of their result, and at which argument.
@@ -75,7 +75,10 @@ def legal(choice: Choice, call: Call, degree: int) -> bool:
     if any(count % degree for count in choice.counts):
         return False
     pairs = (*zip(tensors(call), choice.inputs, strict=True), *zip(call.outputs, choice.outputs, strict=True))
-    sizes = [value.shape[state.value.dim] for value, state in pairs if isinstance(state.value, Cut)]
+    cuts = [(value.shape[state.value.dim], state.value.parts) for value, state in pairs if isinstance(state.value, Cut)]
+    if any(size % parts for size, parts in cuts):
+        return False
+    sizes = [size // parts for size, parts in cuts]
     if choice.uneven or any(choice.halo):
         return all(size >= degree for size in sizes) and _reaches(choice, call, degree)
     return all(size % degree == 0 for size in sizes)
@@ -106,8 +109,8 @@ def _piece(value: Value, state: State, degree: int, rank: int) -> Value:
     if not isinstance(state.value, Cut):
         return value
     dim = state.value.dim
-    start, end = piece(value.shape[dim], degree, rank)
-    return value._replace(shape=_with(value.shape, dim, end - start))
+    size = sum(end - start for start, end in ranges(state.value, value.shape[dim], degree, rank))
+    return value._replace(shape=_with(value.shape, dim, size))
 
 
 def _with(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
@@ -164,6 +167,13 @@ def _pad(place: Place) -> Call:
     last = len(place.whole.outputs[0].shape) - 1 - place.cut_dim
     listed[2 * last : 2 * last + 2] = [rows.before, rows.behind]
     return _put(place.call, 1, "pad", tuple(listed))
+
+
+def _split(place: Place) -> Call:
+    """Parts as long as the rank's pieces of them."""
+    lengths = tuple(out.shape[place.cut_dim] for out in place.call.outputs)
+    told = place.whole.arguments[1]
+    return _put(place.call, 1, "split_size", lengths if isinstance(told, tuple) else lengths[0])
 
 
 def _repeat(place: Place) -> Call:
@@ -291,6 +301,7 @@ FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
     "slice": _slice,
     "pad": _pad,
     "repeat": _repeat,
+    "split": _split,
     "groups": _groups,
     "mean_share": _share,
     "mean_loss": _named("mean_loss"),
