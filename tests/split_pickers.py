@@ -17,10 +17,16 @@ def megatron_llama(kind: BlockClass) -> Wishes | None:
 
 
 def megatron_gpt2(kind: BlockClass) -> Wishes | None:
-    """The same of GPT-2, whose queries, keys and values are one product; its pieces are no heads and are exchanged."""
+    """The same of GPT-2, whose queries, keys and values are one product: a rank has its heads of each of the three."""
     if _has(kind, "addmm_4"):
-        heads = {"scaled_dot_product_attention_1": "heads"}
-        return {"addmm_1": "n", "addmm_2": "k", "addmm_3": "n", "addmm_4": "k", **heads}
+        return {"addmm_2": "k", "addmm_3": "n", "addmm_4": "k", **_THREE_PARTS}
+    return _ends(kind)
+
+
+def exchanged_gpt2(kind: BlockClass) -> Wishes | None:
+    """GPT-2 with plain columns for queries, keys and values, which are no heads: they are put together first."""
+    if _has(kind, "addmm_4"):
+        return {"addmm_1": "n", "scaled_dot_product_attention_1": "heads", "addmm_2": "k"}
     return _ends(kind)
 
 
@@ -82,6 +88,7 @@ def experts_sent_to(kind: BlockClass) -> Wishes | None:
     return {**own, **rows, **_OWN_ORDER, **_EXPERT_WEIGHTS, **after}
 
 
+_THREE_PARTS = {"addmm_1": "n in 3 parts", "view_2": "dim 1 in 3 parts", "split_1": "dim 2 of 3 parts"}
 _EXPERT_WEIGHTS = {"transpose_5": "dim 0", "transpose_6": "dim 0"}
 _OWN_ORDER = {
     "sort_1": "own order",

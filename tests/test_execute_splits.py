@@ -16,10 +16,12 @@ from placer.graph import BlockClass
 from placer.legality import check
 from placer.plans import Plan, Split
 from placer.program import Collective, agreement, lower
+from placer.search import Pins
 from ranks import on_ranks
 from split_pickers import (
     columns_and_rows,
     convolutions,
+    exchanged_gpt2,
     experts_of_all_rows,
     experts_sent_to,
     megatron_gpt2,
@@ -28,7 +30,7 @@ from split_pickers import (
     rows_and_columns,
     rows_of_the_sequence,
 )
-from split_plans import Picker, split_plan
+from split_plans import Picker, random_plan, searched_plans, split_plan
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
@@ -54,6 +56,8 @@ ALONE = [
     (IMAGES, convolutions("in"), 2, "whole"),
     (RESNET, HEIGHT, 2, "cut 2"),
     (GPT2, rows_of_the_sequence(megatron_gpt2), 2, "cut 1"),
+    (GPT2, exchanged_gpt2, 2, "whole"),
+    (GPT2, megatron_gpt2, 4, "whole"),
     (LLAMA, megatron_llama, 2, "whole"),
     (LLAMA, megatron_llama, 2, "cut 1"),
     (MIXTRAL, experts_of_all_rows, 4, "whole"),
@@ -88,6 +92,25 @@ def test_the_plan_equals_the_reference_run(case: Case, pick: Picker, degree: int
     assert reports[0].passed, str(reports[0])
     assert {c.quantity for c in reports[0].comparisons} >= {"loss", "gradients", "parameters", "evaluation"}
     assert all(other == reports[0] for other in reports)
+
+
+@pytest.mark.parametrize("case", [WORDS, DROPPING, IMAGES, replace(WORDS, positions=2)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_plans_whose_every_op_is_cut_at_random_equal_the_reference_run(case: Case, seed: int) -> None:
+    made = random_plan(case, 2, seed)
+    report = on_ranks(made.world_size, split_runs.equal, made, 2)[0]
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(
+    ("case", "pins"), [(WORDS, Pins(tensor=2)), (IMAGES, Pins(height=2)), (GPT2, Pins(tensor=2))], ids=str
+)
+def test_the_layouts_that_a_search_finds_equal_the_reference_run(case: Case, pins: Pins) -> None:
+    made = searched_plans(case, 2, pins)
+    assert made
+    for one in made:
+        report = on_ranks(2, split_runs.equal, one)[0]
+        assert report.passed, str(report)
 
 
 def test_models_that_do_not_cast_are_held_to_1e_9() -> None:

@@ -122,11 +122,11 @@ def _with_kernels_of(graph: fx.Graph, device: torch.device) -> None:
 
 def histc_of_integers(values: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
     """`aten.histc` where there is no kernel for integers."""
-    return torch.ops.aten.histc.default(values.to(torch.float32), bins, low, high).type_as(values)
+    return torch.histc(values.to(torch.float32), bins, low, high).type_as(values)
 
 
 #: Functions of this package that stand in a traced graph for an operator.
-STANDS_FOR = {histc_of_integers: torch.ops.aten.histc.default}
+STANDS_FOR: dict[object, torch._ops.OpOverload] = {histc_of_integers: torch.ops.aten.histc.default}
 
 
 def _on_device(arguments: T, device: torch.device) -> T:
