@@ -8,7 +8,6 @@ the same devices: stage s sits at pipeline position s % positions.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from placer.cluster import Cluster
 from placer.errors import StalePlanError, UsageError
-from placer.files import read_text, write_text
+from placer.files import parsed_json, read_text, write_text
 from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.settings import RunSettings
@@ -169,9 +168,9 @@ class Plan:
     def from_json(text: str, path: str = "the plan") -> Plan:
         """The plan of `to_json`."""
         try:
-            document = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"{path} is not a plan: no JSON ({error}); make one with `placer plan`") from None
+            document = parsed_json(text, f"{path} is not a plan")
+        except UsageError as error:
+            raise UsageError(f"{error}; make one with `placer plan`") from None
         found = document.get("schema_version") if isinstance(document, dict) else None
         if found is None:
             raise UsageError(f"{path} is not a plan: it has no schema_version; make one with `placer plan`")

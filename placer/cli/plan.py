@@ -10,6 +10,7 @@ from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model
 from placer.cli.output import print_result
 from placer.errors import UsageError
+from placer.files import require_writable
 from placer.references import named
 from placer.report import plan_document, plan_view
 from placer.settings import Precision, RunSettings
@@ -51,6 +52,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Plan, print, save."""
+    if output is not None:
+        require_writable(output)  # before the search, not after it
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, recompute=recompute, attention=attention
     )

@@ -13,7 +13,7 @@ from placer.api import simulate
 from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
 from placer.cli.plan_file import ForCluster, load_plan
-from placer.files import write_text
+from placer.files import require_writable, write_text
 from placer.report import ledger_document
 from placer.report.plan_view import memory_view, seconds_view
 from placer.report.units import seconds_text
@@ -32,6 +32,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Simulate, print, export."""
+    if trace is not None:
+        require_writable(trace)
     plan = load_plan(plan_file, cluster)
     timeline = simulate(plan)
     if trace is not None:

@@ -21,6 +21,7 @@ from placer.cluster import Cluster
 from placer.demo.contest import chosen, contest, contest_view
 from placer.demo.model import BATCH, REFERENCE
 from placer.demo.reference import reference_losses
+from placer.files import make_folder, write_text
 from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.plans import Plan
@@ -89,12 +90,11 @@ def tell(*, steps: int, keep: Path | None, stream: IO[str]) -> Outcome:
     """Run the demo; files go to `keep`, or to a folder that is gone afterwards. Raises PlacerError if a step fails."""
     say = Narrator(stream)
     with nullcontext(keep) if keep else tempfile.TemporaryDirectory(prefix="placer-demo-") as name:
-        folder = Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder(name)
         plan = _plan(say, _problem(say))
         plan.save(folder / "plan.json")
         timeline = simulate(plan)
-        (folder / "trace.json").write_text(timeline.to_chrome_json())
+        write_text(folder / "trace.json", timeline.to_chrome_json())
         report = _execute(say, plan, folder, steps)
         losses = _one_device(say, plan, steps)
     return Outcome(plan=plan, report=report, one_device_losses=losses, simulated=timeline.ledger)
