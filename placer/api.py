@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from placer import costs, simulator
 from placer.cluster import Cluster
+from placer.errors import UsageError
 from placer.fingerprint import versions
 from placer.graph import Graph
 from placer.ledger import Ledger
@@ -69,6 +70,7 @@ def plan(
     graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size)
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
+    _require_trainable(graph)
     problem = Problem(
         graph=graph,
         cluster=cluster,
@@ -80,6 +82,17 @@ def plan(
         budget=budget,
     )
     return solve(problem, strategy)
+
+
+def _require_trainable(graph: Graph) -> None:
+    if graph.loss.reduction == "none":
+        raise UsageError(
+            f"{graph.name} gives no loss for this batch, and a training step needs one; give the inputs from which the "
+            "model computes its loss (labels), or a loss of your own: --loss package.module:function, a function of "
+            "(output, batch) that returns one number (loss_fn=function in Python)"
+        )
+    if not graph.parameter_bytes:
+        raise UsageError(f"{graph.name} has no parameters: there is nothing to train and nothing to place")
 
 
 def solve(problem: Problem, strategy: str = "auto") -> Plan:

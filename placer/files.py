@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: written beside, then renamed. Pipes and devices are written through, links followed.
+"""Files appear whole or not at all: written beside, then renamed. Pipes and devices are written through.
 
 A path that is wrong is misuse (UsageError); a full or failing disk is a failure (PlacerError). Neither leaves a part.
 """

@@ -102,5 +102,5 @@ def test_a_folder_is_one_or_can_be_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "not json", "1" * 5000])
 def test_what_is_no_json_is_said_without_a_traceback(text: str) -> None:
-    with pytest.raises(UsageError, match="^the plan: "):
+    with pytest.raises(UsageError, match=r"^the plan: "):
         parsed_json(text, "the plan")

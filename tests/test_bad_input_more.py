@@ -1,0 +1,163 @@
+"""More mistakes, each with one clear error: in a person's own code, in names and shapes, in files to be written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bad_input import HERE, Command, command_in
+from placer.api import capture
+
+
+@pytest.fixture
+def placer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Run a command in this process, in an empty folder that sees the test models."""
+    return command_in(tmp_path, monkeypatch, capsys)
+
+
+def line_of(text: str) -> str:
+    """`bad_models.py:N`, the line that holds `text`."""
+    lines = (HERE / "bad_models.py").read_text().splitlines()
+    return f"bad_models.py:{next(i for i, line in enumerate(lines, 1) if text in line)}"
+
+
+# --- a person's own code
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("bad_models:raises", "ValueError: no weather data at "),
+        ("bad_models:ends", "SystemExit"),
+        ("bad_models:sized", "(width"),
+        (":", "package.module:function"),
+        (":build", "package.module:function"),
+        ("tests/bad_models.py:tiny", "package.module:function"),
+        ("", "no name"),
+    ],
+)
+def test_a_factory_that_fails_is_misuse_and_says_how(placer: Command, model: str, said: str) -> None:
+    ended = placer("plan", model, "--cluster", "small.yaml", "--batch", "x=8x64", "-o", "plan.json")
+    assert ended.code == 2
+    assert said in ended.error
+    assert len(ended.error.splitlines()) == 1
+    assert not Path("plan.json").exists()
+
+
+def test_a_factory_that_raises_names_its_line(placer: Command) -> None:
+    error = placer("plan", "bad_models:raises", "--cluster", "small.yaml").error
+    assert line_of("# the factory's own line") in error
+
+
+def test_a_syntax_error_in_the_models_file_names_the_line(placer: Command) -> None:
+    Path("slips.py").write_text("def build(:\n    pass\n")
+    ended = placer("plan", "slips:build", "--cluster", "small.yaml")
+    assert ended.code == 2
+    assert "SyntaxError" in ended.error and "slips.py:1 (def build(:)" in ended.error
+
+
+def test_a_module_that_the_models_file_lacks_is_not_taken_for_the_file(placer: Command) -> None:
+    Path("lacking.py").write_text("import no_such_library\n")
+    error = placer("plan", "lacking:build", "--cluster", "small.yaml").error
+    assert "no_such_library" in error and "lacking.py:1" in error and "on the path" not in error
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "gpt2", "n_embd": 65, "n_head": 4}, "refused by transformers"),
+        ({"model_type": "gpt2", "n_layer": "two"}, "refused by transformers"),
+        ({"model_type": "gpt2", "n_layer": -1}, "n_layer is -1"),
+        ({"model_type": "gpt22"}, "like it: gpt2"),
+    ],
+)
+def test_a_configuration_that_builds_no_model(placer: Command, fields: dict[str, object], said: str) -> None:
+    Path("config.json").write_text(json.dumps(fields))
+    ended = placer("plan", "config.json", "--cluster", "small.yaml", "--batch", "8x32")
+    assert ended.code == 2
+    assert said in ended.error
+    assert len(ended.error) < 600
+
+
+# --- the loss
+
+
+def test_a_model_without_a_loss_is_told_of_the_flag(placer: Command) -> None:
+    ended = placer("plan", "bad_models:dense", "--cluster", "small.yaml", "--batch", "x=8x64")
+    assert ended.code == 2
+    assert "--loss package.module:function" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [("many", "shape (3, 10)"), ("no_tensor", "a float"), ("looks_up", "KeyError: 'answers'"), ("absent", "absent")],
+)
+def test_a_loss_that_gives_no_number_says_what_it_gave(placer: Command, loss: str, said: str) -> None:
+    ended = placer(
+        "plan", "bad_models:dense", "--cluster", "small.yaml", "--batch", "x=8x64", "--loss", f"bad_models:{loss}"
+    )
+    assert ended.code == 2
+    assert said in ended.error
+    assert "torch.where" not in ended.error
+
+
+def test_a_model_without_parameters_is_refused(placer: Command) -> None:
+    ended = placer("plan", "bad_models:empty", "--cluster", "small.yaml", "--batch", "x=8x64")
+    assert ended.code == 2
+    assert "no parameters" in ended.error
+
+
+# --- the batch
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "said"),
+    [
+        ("dense", "z=8x64", "no input 'z'; it takes x"),
+        ("dense", "8x64", "--batch x=8x64"),
+        ("dense", "x=8x65", "3x65 float32"),
+        ("dense", "x=8x64,x=8x64", "'x' twice"),
+        ("dense", "x=8x64:int65", "int65"),
+        ("dense", "x=8x64:", "y=8:int64"),
+        ("raising", "x=8x64", "RuntimeError: the forward blew up"),
+        ("tiny", "input_idz=8x32", "did you mean input_ids?"),
+        ("tiny", "input_ids=8x32,labels=4x32", "8 rows in input_ids and 4 in labels"),
+    ],
+)
+def test_a_batch_that_does_not_fit_the_model(placer: Command, model: str, batch: str, said: str) -> None:
+    ended = placer("plan", f"bad_models:{model}", "--cluster", "small.yaml", "--batch", batch)
+    assert ended.code == 2
+    assert said in ended.error
+    assert "torch.where" not in ended.error
+    assert len(ended.error.splitlines()) == 1
+
+
+def test_a_wrong_size_names_the_line_it_failed_at(placer: Command) -> None:
+    ended = placer("plan", "bad_models:dense", "--cluster", "small.yaml", "--batch", "x=8x65")
+    assert line_of("# the layer takes 64") in ended.error
+
+
+def test_a_branch_on_values_is_told_of_where(placer: Command) -> None:
+    ended = placer("plan", "bad_models:branches", "--cluster", "small.yaml", "--batch", "x=8x4")
+    assert "torch.where" in ended.error
+    assert len(ended.error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("labels", ["y=8:int64", "y=8"])
+def test_labels_of_classes_are_integers_where_said_and_where_nothing_else_computes(labels: str) -> None:
+    from bad_models import classes, dense
+    from placer.cli.plan import named_shapes
+
+    graph = capture(dense(), batch=named_shapes(f"x=8x64,{labels}"), loss_fn=classes)
+    assert {entry.name: entry.tensor.dtype for entry in graph.inputs} == {"x": "float32", "y": "int64"}
+    assert any("int64" in note for note in graph.notes) == (labels == "y=8")
+
+
+def test_a_given_type_is_never_replaced() -> None:
+    from bad_models import classes, dense
+
+    with pytest.raises(Exception, match="float64"):
+        capture(dense(), batch={"x": (8, 64), "y": ((8,), torch.float64)}, loss_fn=classes)
