@@ -212,4 +212,3 @@ FORMS: dict[str, Callable[[LocalOp, Function, tuple[Any, ...], dict[str, Any], A
     "attention_heads": _attention_heads,
     "batch_norm": _batch_norm,
 }
-
