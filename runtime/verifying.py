@@ -6,7 +6,13 @@ buffers.
 An element's updated value is compared only where its gradients agreed to a few digits: where a gradient is nothing but
 rounding (a key's bias), AdamW turns that rounding into a full step. The reference then goes on from the plan's value of
 that element, so that the next step compares the same computation. Such gradients themselves are compared like all
-others.
+others, with one exception: a parameter's gradient that is a plain sum of many terms (a bias) and is zero but for
+rounding in every element,
+
+    max |b| <= tolerance * max over its elements of (sum of |terms|)      (`summed.Summed` adds up the terms)
+
+as of a bias before batch norm. Its error is taken relative to that sum of |terms|, which is what float sums are exact
+to: a gradient that should be zero and is not is still found.
 """
 
 from __future__ import annotations
@@ -201,10 +207,20 @@ def _step_comparisons(
     return [
         _scalar(step, "loss", ours.loss, theirs.loss),
         *([_scalar(step, "norm", ours.norm, theirs.norm)] if ours.norm else []),
-        _tensors(step, "gradients", ours.gradients, theirs.gradients, {}),
+        _tensors(step, "gradients", ours.gradients, theirs.gradients, {}, _vanishing(theirs, tolerance)),
         _tensors(step, "parameters", ours.state, weights, agreed),
         *([_tensors(step, "buffers", ours.state, kept, {})] if kept else []),
     ]
+
+
+def _vanishing(theirs: Outcome, tolerance: float) -> dict[str, float]:
+    """What the gradients that are zero but for rounding were summed from, at its largest element."""
+    found = {name: float(magnitude.max()) for name, magnitude in theirs.magnitudes.items() if name in theirs.gradients}
+    return {
+        name: scale
+        for name, scale in found.items()
+        if float(theirs.gradients[name].double().abs().max()) <= tolerance * scale
+    }
 
 
 def _scalar(step: int, quantity: str, ours: float, theirs: float) -> Comparison:
@@ -218,8 +234,12 @@ def _tensors(
     ours: Mapping[str, torch.Tensor],
     theirs: Mapping[str, torch.Tensor],
     masks: Mapping[str, torch.Tensor],
+    scales: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """The tensor with the largest relative error; one that is missing has an infinite one."""
+    """The tensor with the largest relative error; one that is missing has an infinite one.
+
+    scales: what counts as the size of some tensors instead of their largest element.
+    """
     largest = max((float(t.double().abs().max()) for t in theirs.values() if t.numel()), default=0.0)
     worst = Comparison(step=step, quantity=quantity, absolute=0.0, relative=0.0)
     for name, right in theirs.items():
@@ -233,7 +253,8 @@ def _tensors(
         if name in masks:
             difference = torch.where(masks[name], difference, 0.0)
         error = float(difference.max())
-        relative = error / (float(right.double().abs().max()) + _COMMON_SCALE * largest + 1e-300)
+        scale = (scales or {}).get(name, float(right.double().abs().max()))
+        relative = error / (scale + _COMMON_SCALE * largest + 1e-300)
         if not relative <= worst.relative:
             worst = Comparison(step=step, quantity=quantity, absolute=error, relative=relative, where=name)
     return worst
