@@ -13,8 +13,6 @@ from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.report import error_document
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count it
-
 app = typer.Typer(
     name="placer",
     help="Plans how a PyTorch model is laid out on given machines, predicts seconds and bytes, and runs the plan.",
@@ -28,7 +26,7 @@ for module in (plan, explain, simulate, execute, verify, demo, doctor, calibrate
 
 
 def main() -> None:
-    """The console script `placer`."""
+    """Parse the command line and run it; `placer.__main__` is the console script around it."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on configurations is not ours to print
     # A console script does not search the current folder, where the user's model lies.
     if "" not in sys.path and os.getcwd() not in sys.path:
@@ -38,9 +36,6 @@ def main() -> None:
     except PlacerError as error:
         _say(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("placer: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader (head, less) has enough; Python would complain again while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
