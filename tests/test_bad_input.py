@@ -198,7 +198,7 @@ def test_a_plan_with_a_field_of_a_wrong_type_names_the_field(placer: Command, ma
 def test_an_illegal_plan_names_every_broken_rule(placer: Command, made: Plan) -> None:
     replace(made, stages=(replace(made.stages[0], first=1, devices=(7,)),)).save("plan.json")
     ended = placer("explain", "plan.json")
-    assert ended.code == 1
+    assert ended.code == 2 == placer("simulate", "plan.json").code
     assert len(re.findall("breaks a rule", ended.out)) >= 2
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import JsonValue
 
-from bad_input import HERE, Command, command_in
-from placer.api import capture
+from bad_input import HERE, Command, command_in, plan_in
+from placer.api import capture, estimate
+from placer.plans import Plan
 
 
 @pytest.fixture
 def placer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Run a command in this process, in an empty folder that sees the test models."""
     return command_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """A plan of the tiny model as two replicas."""
+    return plan_in(tmp_path_factory.mktemp("made"))
 
 
 def line_of(text: str) -> str:
@@ -161,3 +172,112 @@ def test_a_given_type_is_never_replaced() -> None:
 
     with pytest.raises(Exception, match="float64"):
         capture(dense(), batch={"x": (8, 64), "y": ((8,), torch.float64)}, loss_fn=classes)
+
+
+# --- a plan changed by hand
+
+
+def edited(made: Plan, change: Callable[[dict[str, JsonValue]], object], name: str = "plan.json") -> None:
+    """plan.json of `made` with `change` done to it."""
+    document = json.loads(made.to_json())
+    change(document)
+    Path(name).write_text(json.dumps(document))
+
+
+def test_a_plan_as_it_was_written_is_taken_as_it_is_however_it_is_laid_out(placer: Command, made: Plan) -> None:
+    edited(made, lambda document: None)
+    ended = placer("explain", "plan.json")
+    assert (ended.code, ended.error) == (0, "")
+    assert "no plan searched takes less than" in ended.out or made.bound is None
+
+
+def test_a_changed_plan_is_predicted_anew_and_said_so(placer: Command, made: Plan) -> None:
+    edited(made, lambda document: document.update(microbatches=[4, 4], bound=1e-9))
+    ended = placer("explain", "plan.json", "--json")
+    assert "was changed since placer wrote it" in ended.error
+    shown = json.loads(ended.out)
+    assert shown["step_time_seconds"] == estimate(replace(made, microbatches=(4, 4))).step_seconds
+    assert shown["bound_seconds"] is None and shown["alternatives"] == []
+
+
+@pytest.mark.parametrize("command", ["explain", "simulate", "verify"])
+def test_microbatches_that_do_not_add_up_to_the_batch_are_refused(placer: Command, made: Plan, command: str) -> None:
+    edited(made, lambda document: document.update(microbatches=[3, 3, 3]))
+    ended = placer(command, "plan.json")
+    assert ended.code == 2
+    assert "9 rows" in ended.error and "8" in ended.error
+
+
+def test_a_field_that_no_plan_has_is_named(placer: Command, made: Plan) -> None:
+    edited(made, lambda document: document["stages"][0].update(frobnicate=1))  # type: ignore[index,union-attr,call-arg]
+    ended = placer("explain", "plan.json")
+    assert ended.code == 2
+    assert "stages.0.frobnicate" in ended.error
+
+
+def test_a_plan_nested_beyond_reason_is_no_plan(placer: Command) -> None:
+    Path("plan.json").write_text("[" * 1_000_000)
+    ended = placer("explain", "plan.json")
+    assert ended.code == 2
+    assert "nested too deeply" in ended.error
+
+
+# --- choices that contradict
+
+
+@pytest.mark.parametrize("pins", [("pipeline=2", "pipeline=1"), ("recompute=yes", "recompute=no")])
+def test_pins_that_contradict_are_both_named(placer: Command, pins: tuple[str, str]) -> None:
+    given = [argument for pin in pins for argument in ("--pin", pin)]
+    ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x32", *given)
+    assert ended.code == 2
+    assert pins[0] in ended.error and pins[1] in ended.error
+
+
+@pytest.mark.parametrize("timeout", ["nan", "0", "-5", "inf"])
+@pytest.mark.parametrize("command", ["verify", "execute"])
+def test_a_timeout_that_is_none_is_refused(placer: Command, made: Plan, command: str, timeout: str) -> None:
+    made.save("plan.json")
+    ended = placer(command, "plan.json", f"--timeout={timeout}")
+    assert ended.code == 2
+    assert "--timeout" in ended.error
+
+
+# --- outputs of a run
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (("--report", "nowhere/r.json"), "does not exist"),
+        (("--log-file", "nowhere/log.jsonl"), "does not exist"),
+        (("--checkpoint", "small.yaml"), "is a file"),
+        (("--tensorboard", "small.yaml/tb"), "is a file"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_first_rank_joins(
+    placer: Command, made: Plan, monkeypatch: pytest.MonkeyPatch, output: tuple[str, str], said: str
+) -> None:
+    made.save("plan.json")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ended = placer("execute", "plan.json", *output)
+    assert ended.code == 2
+    assert said in ended.error
+
+
+def test_tensorboard_that_is_not_installed_is_said_before_the_first_rank_joins(
+    placer: Command, made: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.save("plan.json")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    ended = placer("execute", "plan.json", "--tensorboard", "tb")
+    assert ended.code == 2
+    assert "placer-planner[report]" in ended.error
+
+
+def test_a_folder_of_the_demo_that_is_a_file_is_refused_at_once(placer: Command) -> None:
+    ended = placer("demo", "--keep", "small.yaml")
+    assert ended.code == 2
+    assert "small.yaml is a file" in ended.error

@@ -8,7 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placer.cli.options import Json, PlanFile, Steps
+from placer.cli.options import Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.report import comparison_view, ledger_document
@@ -46,7 +46,7 @@ def run(
     log: Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")] = "",
     tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
     report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
-    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank counts as dead.")] = 60.0,
+    timeout: Annotated[float, Timeout] = 60.0,
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""

@@ -14,7 +14,7 @@ from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
-from placer.legality import check
+from placer.legality import check, error_of
 from placer.plans import Plan
 from placer.program import Collective, Compute, Instruction, Message, Program, lower
 from placer.report import plan_document, plan_view
@@ -23,7 +23,7 @@ from placer.report.units import bytes_text
 NAME = "explain"
 HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.
 
-Exit 1 if the plan breaks a rule; each broken one is named.
+Exit 2 if the plan breaks a rule (1 if it only does not fit); each broken one is named.
 
 Example: placer explain plan.json --program --rank 0
 """
@@ -39,13 +39,14 @@ def run(
     """Load, print."""
     plan = load_plan(plan_file, cluster)
     if not program:
-        broken = [str(violation) for violation in check(plan)]
+        found = check(plan)
+        broken = [str(violation) for violation in found]
         listed: list[JsonValue] = list(broken)
         shown = replace(plan, ledger=None) if broken else plan  # an illegal plan has no seconds or bytes to believe
         view = Group(plan_view(shown), *(Text(f"breaks a rule: {rule}", style="bold red") for rule in broken))
         print_result(view, plan_document(plan) | {"violations": listed}, json)
         if broken:
-            raise typer.Exit(1)
+            raise typer.Exit(error_of(found).exit_code)
         return
     chosen = _program(plan, rank)
     lines = [instruction_text(instruction) for instruction in chosen.instructions]

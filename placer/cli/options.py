@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from placer.errors import UsageError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whose keys carry units.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]
 Model = Annotated[
@@ -30,4 +32,14 @@ Batch = Annotated[
         "Default: what the model's own configuration implies.",
     ),
 ]
+
+
+def _seconds(value: float) -> float:
+    if not (0 < value < MOST_SECONDS):
+        raise UsageError(f"--timeout is {value}; give a number of seconds above 0 and below {MOST_SECONDS:.0f}")
+    return value
+
+
+MOST_SECONDS = 1e8  # three years: what a person means is less, and torch's timeouts end at some hundred years
+Timeout = typer.Option(callback=_seconds, help="Seconds after which ranks that do not answer are given up.")
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]

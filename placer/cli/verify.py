@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from rich.text import Text
 
 from placer import legality
-from placer.cli.options import Json, PlanFile, Steps
+from placer.cli.options import Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.files import write_text
@@ -36,7 +36,7 @@ def run(
     plan_file: PlanFile,
     steps: Steps = 3,
     cluster: ForCluster = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which ranks started here are given up.")] = 600.0,
+    timeout: Annotated[float, Timeout] = 600.0,
     report: Annotated[
         str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
     ] = "",
