@@ -104,9 +104,16 @@ def solve(problem: Problem, strategy: str = "auto") -> Plan:
 
 def estimate(plan: Plan) -> Ledger:
     """Predicted seconds and bytes of one step by the closed form: what searches compare."""
+    _require_plan(plan)
     return costs.estimate(plan)
 
 
 def simulate(plan: Plan) -> Timeline:
     """The step played event by event: its slices, and its ledger."""
+    _require_plan(plan)
     return simulator.simulate(plan)
+
+
+def _require_plan(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        raise UsageError(f"{plan!r:.80} is no plan; give what placer.plan returned, or Plan.load('plan.json')")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import log
+from os import PathLike
 from typing import Literal
 
 from placer.errors import UsageError
@@ -204,6 +205,10 @@ class Cluster:
         """
         if isinstance(spec, Cluster):
             return spec
+        if not isinstance(spec, str | PathLike) or not str(spec).strip():
+            raise UsageError(
+                f"the cluster is {spec!r}; give a Cluster, a cluster file, a name such as h100x8*4, or localx2"
+            )
         from placer.catalogue import load_cluster  # the reader needs these types
 
         return load_cluster(str(spec))

@@ -90,8 +90,11 @@ def read_text(path: str | Path, what: str) -> str:
         return Path(path).read_text()
     except FileNotFoundError:
         raise UsageError(f"{what} {path} does not exist; check the path") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise UsageError(f"{what} {path} cannot be read: {error}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{what} {path} is a folder; name a file") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{what} {path} cannot be read: {why}; check the path") from None
 
 
 def parsed_json(text: str, what: str) -> JsonValue:

@@ -282,3 +282,32 @@ def test_a_folder_of_the_demo_that_is_a_file_is_refused_at_once(placer: Command)
     ended = placer("demo", "--keep", "small.yaml")
     assert ended.code == 2
     assert "small.yaml is a file" in ended.error
+
+
+# --- the cluster
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "found an empty file"),
+        ("[1, 2]", "expected fields such as name, devices"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        (
+            "name: lab\nnodes:\n  - {name: n, devices: [{kind: z}]}\ndevices:\n  z: {use: y}\n  y: {use: z}\n",
+            "never one",
+        ),
+    ],
+)
+def test_a_cluster_file_that_describes_none(placer: Command, text: str, said: str) -> None:
+    Path("wrong.yaml").write_text(text)
+    ended = placer("plan", "bad_models:tiny", "--cluster", "wrong.yaml", "--batch", "8x32")
+    assert ended.code == 2
+    assert said in ended.error and "(found" not in ended.error
+
+
+def test_a_cluster_that_is_a_folder_is_named(placer: Command) -> None:
+    Path("lab").mkdir()
+    ended = placer("plan", "bad_models:tiny", "--cluster", "./lab", "--batch", "8x32")
+    assert ended.code == 2
+    assert "is a folder; name a file" in ended.error

@@ -63,8 +63,10 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
         found = _by_position(model, (batch,))
     elif isinstance(batch, Mapping):
         found = batch
-    else:
+    elif isinstance(batch, Sequence):
         found = _by_position(model, batch)
+    else:
+        raise UsageError(f"the batch is {batch!r:.80}; give shapes or tensors by name, as in {{'x': (8, 64)}}, or 8x64")
     if not own_loss and config is not None and "labels" not in found:
         first = {name: _shape(name, value) for name, value in found.items()}
         found = {**found, **label_shapes(model, first)}
