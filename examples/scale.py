@@ -108,13 +108,15 @@ def _run(name: str, case: Case, strategy: str) -> None:
     ledger = plan.ledger
     assert ledger is not None
     gap = "none" if plan.gap is None else f"{plan.gap:.1%}"
-    print(
-        f"{name}: {seconds:.1f} s in all, peak {peak / 2**30:.2f} GiB; pipeline {plan.positions} x data {stage.replicas} "
-        f"x split {stage.degree}, {len(plan.microbatches)} microbatches, {plan.schedule}, sharding {stage.sharding}, "
-        f"{sum(s.recompute for s in plan.stages)} of {len(plan.stages)} stages recompute; "
+    again = sum(each.recompute for each in plan.stages)
+    parts = (
+        f"{name}: {seconds:.1f} s in all, peak {peak / 2**30:.2f} GiB",
+        f"pipeline {plan.positions} x data {stage.replicas} x split {stage.degree}",
+        f"{len(plan.microbatches)} microbatches, {plan.schedule}, sharding {stage.sharding}",
+        f"{again} of {len(plan.stages)} stages recompute",
         f"step {ledger.step_seconds:.3f} s, MFU {ledger.mfu:.0%}, gap {gap}",
-        flush=True,
     )
+    print("; ".join(parts), flush=True)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ def cases() -> Iterator[Case]:
         yield replace(base, positions=2, recompute=True)
         yield replace(base, replicas=4, sharding="parameters", microbatches=(4, 4))
         yield replace(base, positions=2, replicas=2, sharding="parameters")
+        yield replace(base, positions=2, replicas=2, microbatches=(4, 3, 1))
+        yield replace(base, positions=2, replicas=2, microbatches=(4, 3, 1), sharding="parameters")
         yield replace(base, positions=4)
         yield replace(base, positions=4, replicas=2)
         for precision in ("float32", "bfloat16-autocast"):

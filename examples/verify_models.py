@@ -68,6 +68,25 @@ class Images(nn.Module):
         return functional.cross_entropy(self.head(x.mean((2, 3))), labels)
 
 
+class Directions(nn.Module):
+    """Layers of what is divided by its length, which has no derivative at zero, added in place to a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean loss of tokens and labels (rows, LENGTH)."""
+        x = self.table(tokens)
+        for layer in self.layers:
+            made = layer(x / x.square().sum(-1, keepdim=True).sqrt())
+            made += x
+            x = made
+        return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
 def words() -> Words:
     """Without dropout."""
     return Words()
@@ -81,6 +100,11 @@ def dropping_words() -> Words:
 def images() -> Images:
     """With batch norm."""
     return Images()
+
+
+def directions() -> Directions:
+    """Without a derivative at zero, writing in place."""
+    return Directions()
 
 
 def dropping_gpt2() -> nn.Module:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from placer.costs import estimate
-from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError
+from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
 from placer.program import agreement, lower, plan_actions, position_of, shared_parameters
 from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
+from placer.splitting import require_layout
 
 GIB = 2**30
 
@@ -95,6 +96,28 @@ def _devices(plan: Plan) -> Iterator[str]:
             yield f"stage {index} shares device {other} with a stage on other devices; stages share all or none"
 
 
+def _layouts(plan: Plan) -> Iterator[str]:
+    """A stage's layout exists, is of its degree, cuts this model, and its devices make whole replicas."""
+    degrees = sorted({stage.degree for stage in plan.stages})
+    if len(degrees) > 1:
+        yield f"the stages have replicas of {_listed(degrees)} devices; all must have equally many"
+    for index, stage in enumerate(plan.stages):
+        if stage.degree < 1 or len(stage.devices) % stage.degree:
+            yield f"stage {index} has {len(stage.devices)} devices, which replicas of {stage.degree} do not use up"
+        elif stage.layout is None and stage.degree > 1:
+            yield f"stage {index} has replicas of {stage.degree} devices and no layout that says how to use them"
+        elif stage.layout is not None and not 0 <= stage.layout < len(plan.layouts):
+            yield f"stage {index} wants layout {stage.layout}, the plan has {len(plan.layouts)}; plan again"
+        elif stage.layout is not None and plan.layouts[stage.layout].degree != stage.degree:
+            wanted = plan.layouts[stage.layout].degree
+            yield f"stage {index} has replicas of {stage.degree} devices, its layout is for {wanted}; plan again"
+    for layout in plan.layouts:
+        try:
+            require_layout(plan.graph, layout)
+        except UsageError as error:
+            yield str(error)
+
+
 def _replicas(plan: Plan) -> Iterator[str]:
     """All stages have as many replicas, which take the same shares of the rows."""
     counts = [stage.replicas for stage in plan.stages]
@@ -108,21 +131,30 @@ def _replicas(plan: Plan) -> Iterator[str]:
 
 
 def _rows(plan: Plan) -> Iterator[str]:
-    """Microbatches are positive and give every replica at least one row."""
+    """Microbatches are positive, and some microbatch has a row for every replica.
+
+    In others, such as a last one with what a batch leaves over, a replica may be without rows.
+    """
     if not plan.microbatches:
         yield "there is no microbatch; give at least one"
     for index, rows in enumerate(plan.microbatches):
         if rows < 1:
             yield f"microbatch {index} has {rows} rows; give at least one"
             return
-        for stage in plan.stages[:1]:
-            sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
-            if stage.devices and sound and min(replica_rows(rows, stage.shares, stage.replicas)) < 1:
-                yield (
-                    f"microbatch {index} has {rows} rows for {stage.replicas} replicas; every replica needs one: "
-                    "use larger microbatches or fewer replicas"
-                )
-                return
+    for stage in plan.stages[:1]:
+        sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
+        if plan.microbatches and stage.devices and sound:
+            yield from _idle(plan, stage)
+
+
+def _idle(plan: Plan, stage: Stage) -> Iterator[str]:
+    each = zip(*(replica_rows(rows, stage.shares, stage.replicas) for rows in plan.microbatches), strict=True)
+    idle = [replica for replica, rows in enumerate(each) if not any(rows)]
+    if idle:
+        yield (
+            f"replica {idle[0]} of {stage.replicas} has no row of any microbatch; the largest has "
+            f"{max(plan.microbatches)} rows: use larger microbatches, other shares or fewer replicas"
+        )
 
 
 def _schedule(plan: Plan) -> Iterator[str]:
@@ -203,8 +235,9 @@ def _communication(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
     plan = _shortened(plan)
     broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
-    # Replicas differ in the number of their rows only: one of them stands for all.
-    yield from broken or agreement(lower(plan, replicas=(0,)), partial=True)
+    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all.
+    shares = plan.stages[0].shares or (1,)
+    yield from broken or agreement(lower(plan, replicas=(shares.index(max(shares)),)), partial=True)
 
 
 def _shortened(plan: Plan) -> Plan:
@@ -226,6 +259,7 @@ def _shortened(plan: Plan) -> Plan:
 STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "blocks": _blocks,
     "devices": _devices,
+    "layouts": _layouts,
     "replicas": _replicas,
     "rows": _rows,
     "schedule": _schedule,

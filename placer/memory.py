@@ -2,8 +2,8 @@
 
     parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
                    with `gradients` (FSDP2 without resharding keeps both)
-    gradients      the same elements at the same dtype; sharded with either, but whole as well while several
-                   microbatches add up (only the last backward scatters)
+    gradients      the same elements at the same dtype; sharded with either, but whole where several microbatches add up
+                   (only the last backward scatters, unit by unit, giving up the whole ones as it goes)
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with either
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
@@ -58,7 +58,7 @@ def stage_memory(
     kept = span.inputs.at(rows) if recompute else span.saved.at(rows)
     return StageMemory(
         parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
-        gradients=_share(gradients, parts) + (gradients if accumulates and parts > 1 else 0),
+        gradients=gradients if accumulates else _share(gradients, parts),
         optimizer=_share(held.trainable * state_bytes(numerics, settings), parts),
         buffers=held.buffers,
         kept=kept + span.sent.at(rows),

@@ -72,9 +72,17 @@ class Numerics:
         return tensor.bytes_at(rows) // ITEM_BYTES[tensor.dtype] * ITEM_BYTES[self.kept(tensor.dtype)]
 
     def ops(self, kind: BlockClass) -> tuple[OpNumerics, ...]:
-        """For each op of a block class its numerics, types carried along the edges."""
-        known: dict[str, str] = {}
-        return tuple(self._op(kind, index, op, known) for index, op in enumerate(kind.ops))
+        """For each op of a block class its numerics, types carried along the edges; remembered by the class itself."""
+        found = self._by_class.get(id(kind))
+        if found is None:
+            known: dict[str, str] = {}
+            numbers = tuple(self._op(kind, index, op, known) for index, op in enumerate(kind.ops))
+            found = self._by_class[id(kind)] = (kind, numbers)
+        return found[1]
+
+    @cached_property
+    def _by_class(self) -> dict[int, tuple[BlockClass, tuple[OpNumerics, ...]]]:
+        return {}
 
     def _op(self, kind: BlockClass, index: int, op: Op, known: dict[str, str]) -> OpNumerics:
         tensors = [(reference, kind.tensor(reference)) for reference in op.inputs]

@@ -1,4 +1,4 @@
-"""Pins as people write them: `pipeline=2`, `schedule=1f1b`, `recompute=yes`, `h.3@stage=1`."""
+"""Pins as people write them: `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=yes`, `h.3@stage=1`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placer.plans import ScheduleName, Sharding
 from placer.search import Pins
 
 YES_NO = {"yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False}
-COUNTS = ("data", "pipeline", "microbatches")
+COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width")
 CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
 KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute'))}, or BLOCK@stage=N"
 
@@ -44,6 +44,9 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
         data=counts.get("data"),
         pipeline=counts.get("pipeline"),
         microbatches=counts.get("microbatches"),
+        tensor=counts.get("tensor"),
+        height=counts.get("height"),
+        width=counts.get("width"),
         shard=choices.get("shard"),
         schedule=choices.get("schedule"),
         recompute=recompute,

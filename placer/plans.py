@@ -45,8 +45,12 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each)."""
+    """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
 
+    axis: what the devices are along: `tensor`, or `height` or `width` of images.
+    """
+
+    axis: str = "tensor"
     degree: int
     splits: tuple[Split | None, ...]
 

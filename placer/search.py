@@ -16,6 +16,8 @@ from placer.costs import estimate
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.graph import Graph
 from placer.legality import check
+from placer.placement.answers import PlaceAnswer
+from placer.placement.formats import FileProblem, PlaceRequest
 from placer.plans import Alternative, ModelRef, Plan
 from placer.settings import RunSettings
 
@@ -33,6 +35,13 @@ BUILT_IN = {
     "auto": "placer.strategies.portfolio:Portfolio",
 }
 
+# format of a placement file -> where it is solved
+PLACERS = {
+    "dnn-partitioning": "placer.strategies.placing:solve",
+    "pipedream": "placer.strategies.placing:solve",
+    "piper": "placer.strategies.placing_piper:solve",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
@@ -48,6 +57,11 @@ class Pins:
     height: int | None = None
     width: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def axes(self) -> tuple[tuple[str, int | None], ...]:
+        """How many devices of a replica each axis is pinned to."""
+        return ("tensor", self.tensor), ("height", self.height), ("width", self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +110,23 @@ def strategy(name: str) -> Strategy:
             found: Strategy = point.load()()
             return found
     raise UsageError(f"there is no strategy {name!r}; known: {', '.join(BUILT_IN)}")
+
+
+class Placer(Protocol):
+    """Solves the problems of one file format; its answer is judged by `placer.placement`, never by itself."""
+
+    def __call__(self, problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
+        """The best placement it finds. Raises InfeasibleError with what binds."""
+        ...
+
+
+def place(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
+    """The placement of a problem that came as a file. Raises InfeasibleError with what binds, UsageError for misuse."""
+    if problem.format not in PLACERS:
+        raise UsageError(f"no solver takes a {problem.format!r} problem; known: {', '.join(PLACERS)}")
+    module, attribute = PLACERS[problem.format].split(":")
+    placer: Placer = getattr(importlib.import_module(module), attribute)
+    return placer(problem, request)
 
 
 def solve_with(problem: Problem, name: str) -> Solution:
@@ -152,12 +183,21 @@ def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
         ("recompute", pins.recompute, {stage.recompute for stage in plan.stages}),
     )
     broken = [f"pin {name}={pin} is not honoured" for name, pin, found in wanted if pin is not None and found != {pin}]
+    for axis, degree in pins.axes:
+        if degree is not None and _degree(plan, axis) != degree:
+            broken.append(f"pin {axis}={degree} is not honoured")
     index = {block.name: i for i, block in enumerate(plan.graph.blocks)} if pins.stage_of else {}
     for name, stage in pins.stage_of:
         held = stage < len(plan.stages) and plan.stages[stage].first <= index[name] < plan.stages[stage].last
         if not held:
             broken.append(f"pin {name}@stage={stage} is not honoured")
     return tuple(broken)
+
+
+def _degree(plan: Plan, axis: str) -> int:
+    """The devices of a replica along an axis."""
+    used = [plan.layouts[stage.layout] for stage in plan.stages if stage.layout is not None]
+    return max((layout.degree for layout in used if layout.axis == axis), default=1)
 
 
 def _foreign(plan: Plan, problem: Problem) -> list[str]:

@@ -7,14 +7,19 @@
     OptimizerStep  clip and update
 
 A value that several stages read gets its gradient from each of them; they are summed before the backward of its maker.
+A rank without rows of a microbatch skips it, unless DDP or FSDP2 wait for it: then it computes one row that counts
+nothing (a ghost). It sends and gets nothing either way.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placer.program import Collective, Compute, Message, Program
 from placer.runtime.feed import Feed
@@ -33,6 +38,7 @@ class Wiring:
     """What the interpreter needs to know of the plan.
 
     home: the stage that makes each value. shapes: of all values, for a number of rows. loss: the loss's reference.
+    counts_loss: whether this rank's loss enters the sum: all devices of a replica have the same.
     """
 
     program: Program
@@ -42,6 +48,8 @@ class Wiring:
     loss: str
     autocast: bool
     device: torch.device
+    counts_loss: bool = True
+    eager_attention: bool = False
 
 
 @dataclass(slots=True)
@@ -89,7 +97,10 @@ class Interpreter:
 
     def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
         """One step; this rank's share of the loss (float64, on the CPU)."""
-        step = _Step(feeds, True)
+        with self._kernels():
+            return self._trained(_Step(feeds, True))
+
+    def _trained(self, step: _Step) -> torch.Tensor:
         loss: torch.Tensor | None = None
         for entry in self._wiring.program.instructions:
             if isinstance(entry, Compute):
@@ -111,7 +122,10 @@ class Interpreter:
     @torch.no_grad()
     def evaluate(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
         """The forwards of a step and their messages only."""
-        step = _Step(feeds, False)
+        with self._kernels():
+            return self._evaluated(_Step(feeds, False))
+
+    def _evaluated(self, step: _Step) -> torch.Tensor:
         loss: torch.Tensor | None = None
         for entry in self._wiring.program.instructions:
             if isinstance(entry, Compute) and entry.action.kind == "F":
@@ -154,7 +168,7 @@ class Interpreter:
         with self.observer.during("forward"), self._autocast():
             made = replica.forward(feed.mode, *inputs, *leaves.values())
         outputs = dict(zip(code.produces, made, strict=True))
-        if self._wiring.loss in outputs and not feed.ghost:
+        if self._wiring.loss in outputs and self._wiring.counts_loss and not feed.ghost:
             step.loss += outputs[self._wiring.loss].detach().double().cpu()
         step.passes[stage, microbatch] = _Pass(leaves, outputs, feed.ghost)
 
@@ -166,14 +180,15 @@ class Interpreter:
             return made.detach().requires_grad_(made.requires_grad and step.training)
         feed = step.feeds[microbatch]
         shape = self._wiring.shapes(feed.mode.rows)[name]
-        if feed.ghost:
-            value = torch.zeros(shape.shape, dtype=shape.dtype, device=self._wiring.device)
-        else:
-            value = step.values.pop((stage, microbatch, name))
+        value = _made_up(shape, self._wiring.device) if feed.ghost else step.values.pop((stage, microbatch, name))
         return value.requires_grad_(shape.requires_grad and step.training)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._wiring.device.type, torch.bfloat16, enabled=self._wiring.autocast)
+
+    def _kernels(self) -> AbstractContextManager[object]:
+        """Attention that materialises its scores, where the plan was priced with that."""
+        return sdpa_kernel(SDPBackend.MATH) if self._wiring.eager_attention else nullcontext()
 
     # -- backward
 
@@ -229,10 +244,7 @@ class Interpreter:
     # -- messages
 
     def _message(self, step: _Step, message: Message) -> None:
-        feed = step.feeds[message.microbatch]
-        if feed.ghost:
-            return
-        shapes = self._wiring.shapes(feed.mode.rows)
+        shapes = self._wiring.shapes(step.feeds[message.microbatch].mode.rows)
         # A value whose only readers feed neither loss nor buffers is not made, hence not sent.
         names = [name for name in message.values if name in shapes]
         if message.direction == "receive":
@@ -265,6 +277,13 @@ class Interpreter:
 
 def _add(into: dict[tuple[int, int, str], torch.Tensor], key: tuple[int, int, str], tensor: torch.Tensor) -> None:
     into[key] = into[key] + tensor if key in into else tensor
+
+
+def _made_up(shape: Shape, device: torch.device) -> torch.Tensor:
+    """What a ghost computes with. Zeros will not do: the gradient of a norm there is not a number, nor times zero."""
+    if not shape.dtype.is_floating_point:
+        return torch.zeros(shape.shape, dtype=shape.dtype, device=device)
+    return torch.arange(math.prod(shape.shape), device=device).cos().to(shape.dtype).view(shape.shape)
 
 
 def _last_backward(program: Program) -> dict[int, Action]:

@@ -3,32 +3,27 @@ Executor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
-from torch import distributed as dist
-from torch import fx, nn
+from torch import nn
 
 from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
-from placer.program import gradient_buckets, lower, position_of, shared_parameters
+from placer.program import degree, gradient_buckets, part_buckets, shared_parameters
 from placer.runtime.actions import Interpreter, Wiring
-from placer.runtime.captured import PRECISIONS, Captured, captured, input_dtypes
+from placer.runtime.assembly import Assembly, Held
+from placer.runtime.captured import PRECISIONS, Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
-from placer.runtime.feed import Batch
 from placer.runtime.gradients import Gradients
-from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
-from placer.runtime.messages import Shape
-from placer.runtime.observer import Relay
+from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
+from placer.runtime.labels import class_weights, labels_of
+from placer.runtime.lowering import Axis, LocalBlocks
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
-from placer.runtime.replicas import replica
-from placer.runtime.shapes import shapes_of
-from placer.runtime.stages import Stage, attribute, stage_code
-from placer.runtime.state import State
+from placer.runtime.state import model_state
 
 
 def load(
@@ -57,9 +52,13 @@ def load(
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
     _require_linear(plan, cut)
-    return _Assembly(
-        plan=plan, rank=rank, device=device, model=source, cut=cut, timeout_seconds=timeout_seconds
-    ).executor(optimizer)
+    axis = Axis(degree(plan), rank % degree(plan))
+    if plan.layouts:
+        cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
+    made = Assembly(
+        plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
+    )
+    return _executor(made, made.held(), optimizer)
 
 
 def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
@@ -89,199 +88,72 @@ def _require_linear(plan: Plan, cut: Cut) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Assembly:
-    """What every part of an executor is made from."""
+def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Executor:
+    """The parts of one rank wired together."""
+    gradients = _gradients(made, held)
+    interpreter = Interpreter(
+        _wiring(made, held),
+        reduce=gradients.reduce,
+        sum_over=gradients.sum_over,
+        update=lambda: executor.finish_step(),
+        observer=held.relay,
+    )
+    executor = Executor(_parts(made, held, gradients, optimizer), interpreter)
+    return executor
 
-    plan: Plan
-    rank: int
-    device: torch.device
-    model: nn.Module
-    cut: Cut
-    timeout_seconds: float
 
-    def executor(self, optimizer: OptimizerFactory | None) -> Executor:
-        plan, observer = self.plan, Relay()
-        programs = lower(plan)
-        program = programs[self.rank]
-        ranks = self._replica_ranks()
-        more = sorted({self._replica_ranks(p) for p in range(plan.positions)})
-        groups = Groups(programs, more, self.timeout_seconds)
-        group = groups.of(ranks) if len(ranks) > 1 else None
-        stages = self._stages(program.stages)
-        for stage in stages.values():
-            stage.watch(observer)
-        held = {
-            s: replica(
-                stage,
-                alone=len(plan.stages) == 1,
-                sharding=plan.stages[s].sharding,
-                ranks=ranks,
-                group=group,
-                bucket_bytes=plan.settings.bucket_bytes,
-                observer=observer,
-            )
-            for s, stage in stages.items()
-        }
-        parameters = {s: stage.own_parameters() for s, stage in stages.items()}
-        gradients = Gradients(
-            parameters,
-            buckets=self._buckets(program.stages),
-            shared=shared_parameters(plan),
-            counts_own=program.replica == 0,
-            group_of=groups.of,
-            observer=observer,
-        )
-        updater = Updater(_named_once(parameters), optimizer or optimizer_factory(plan.settings))
-        parts = Parts(
-            plan=plan,
-            rank=self.rank,
-            replica=program.replica,
-            relay=observer,
-            device=self.device,
-            stages=stages,
-            gradients=gradients,
-            updater=updater,
-            state=self._state(stages, ranks, group),
-            counts=self.cut.rewrites.counts,
-            weights=self._weights(),
-            labels=self._labels(),
-        )
-        wiring = Wiring(
-            program=program,
-            replicas=held,
-            home=self._home(),
-            shapes=self._shapes(),
-            loss=self.cut.loss,
-            autocast=plan.settings.precision == "bfloat16-autocast",
-            device=self.device,
-        )
-        interpreter = Interpreter(
-            wiring,
-            reduce=gradients.reduce,
-            sum_over=gradients.sum_over,
-            update=lambda: executor.finish_step(),
-            observer=observer,
-        )
-        executor = Executor(parts, interpreter)
-        return executor
+def _wiring(made: Assembly, held: Held) -> Wiring:
+    return Wiring(
+        program=held.program,
+        replicas=held.replicas,
+        home=made.home(),
+        shapes=made.shapes(),
+        loss=made.cut.loss,
+        autocast=made.plan.settings.precision == "bfloat16-autocast",
+        device=made.device,
+        counts_loss=held.program.inner == 0,
+        eager_attention=made.plan.settings.attention == "eager",
+    )
 
-    def _replica_ranks(self, position: int | None = None) -> tuple[int, ...]:
-        replicas = self.plan.stages[0].replicas
-        position = self.rank // replicas if position is None else position
-        return tuple(range(position * replicas, (position + 1) * replicas))
 
-    def _stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
-        """This rank's stages. A parameter tied between stages is copied for each: their gradients are summed."""
-        found: dict[int, Stage] = {}
-        taken: set[str] = set()
-        for index in indices:
-            plan = self.plan.stages[index]
-            code = stage_code(self.cut, plan.first, plan.last, self._produces(index))
-            names = {n[2:] for block in (code.prologue, *code.blocks) for n in block.inputs if n.startswith("p:")}
-            state = {name: self._tensor(name, name in taken) for name in names}
-            taken |= names
-            found[index] = Stage(code, state, plan.recompute)
-        return found
+def _gradients(made: Assembly, held: Held) -> Gradients:
+    plan, inner = made.plan, held.program.inner
+    buckets = {
+        (stage, f"{unit} {index}"): bucket.names
+        for stage in held.program.stages
+        for unit, found in (("bucket", gradient_buckets), ("parts", part_buckets))
+        for index, bucket in enumerate(found(plan, stage, inner))
+    }
+    return Gradients(
+        held.parameters,
+        buckets=buckets,
+        shared=shared_parameters(plan),
+        counts_own=held.program.replica == 0,
+        pieces=made.pieces,
+        group_of=held.groups.of,
+        observer=held.relay,
+    )
 
-    def _tensor(self, name: str, copy: bool) -> torch.Tensor:
-        tensor = attribute(self.model, name)
-        if copy and isinstance(tensor, nn.Parameter):
-            return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
-        return tensor
 
-    def _produces(self, index: int) -> tuple[str, ...]:
-        """What later stages read of stage `index`, and the loss."""
-        plan, graph = self.plan, self.plan.graph
-        read = dict.fromkeys(name for block in graph.blocks[plan.stages[index].last :] for name in block.inputs)
-        return (*read, self.cut.loss)
-
-    def _buckets(self, stages: tuple[int, ...]) -> dict[tuple[int, str], tuple[str, ...]]:
-        return {
-            (stage, f"bucket {index}"): bucket.names
-            for stage in stages
-            for index, bucket in enumerate(gradient_buckets(self.plan, stage))
-        }
-
-    def _home(self) -> dict[str, int]:
-        """The stage that makes each block output."""
-        found = {}
-        for stage, entry in enumerate(self.plan.stages):
-            for block in range(entry.first, entry.last):
-                for node in self.cut.outputs_of.get(block, ()):
-                    found[self.cut.name(node)] = stage
-        return found
-
-    def _shapes(self) -> Callable[[int], Mapping[str, Shape]]:
-        values = {node: self.cut.name(node) for nodes in self.cut.outputs_of.values() for node in nodes}
-        plan, module = self.plan, self.cut.module
-
-        @cache
-        def at(rows: int) -> dict[str, Shape]:
-            if position_of(plan).count(0) == len(plan.stages):
-                return {}
-            autocast = plan.settings.precision == "bfloat16-autocast"
-            found = shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
-            return {name: found[node] for node, name in values.items()}
-
-        return at
-
-    def _weights(self) -> tuple[torch.Tensor | None, ...]:
-        """The class weights of each loss op."""
-        nodes = (count.weight for count in self.cut.rewrites.counts)
-        return tuple(None if n is None else attribute(self.cut.module, str(n.target)).cpu() for n in nodes)
-
-    def _labels(self) -> Callable[[Batch], tuple[torch.Tensor, ...]]:
-        """A function from model inputs to the labels of each loss op."""
-        nodes: list[fx.Node] = [count.target for count in self.cut.rewrites.counts]
-        names = [self.cut.name(node) for node in nodes]
-        code = self.cut.prologue(names)
-        unknown = [name for name in names if not name.startswith("x:") and name not in code.outputs]
-        if unknown:
-            raise UsageError("the labels of the loss are computed from parameters; give them as a model input")
-
-        own = {n: attribute(self.model, n[2:]).cpu() for n in code.inputs if n.startswith("p:")}
-
-        def labels(batch: Batch) -> tuple[torch.Tensor, ...]:
-            values = {**{f"x:{name}": tensor for name, tensor in batch.items()}, **own}
-            given = [values[name] for name in code.inputs]
-            values.update(zip(code.outputs, code.module(None, *given), strict=True))
-            return tuple(values[name] for name in names)
-
-        return labels
-
-    def _state(self, stages: Mapping[int, Stage], ranks: tuple[int, ...], group: dist.ProcessGroup | None) -> State:
-        model = self.model
-        every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        aliases: dict[str, tuple[str, ...]] = {}
-        persistent = frozenset(model.state_dict(keep_vars=True))
-        by_tensor: dict[int, list[str]] = {}
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            by_tensor.setdefault(id(tensor), []).append(name)
-        for names in by_tensor.values():
-            for name in names:
-                aliases[name] = tuple(other for other in names if other != name)
-        return State(
-            stages,
-            self._unread(every) if self.rank == 0 else {},
-            aliases=aliases,
-            persistent=persistent,
-            first_rank=ranks[0],
-            group=group,
-        )
-
-    def _unread(self, every: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What no stage reads."""
-        read = {
-            str(source.target)
-            for nodes in self.cut.nodes_of.values()
-            for node in nodes
-            for source in node.all_input_nodes
-            if source.op == "get_attr"
-        }
-        kept = self.model.state_dict(keep_vars=True)
-        read_ids = {id(attribute(self.model, name)) for name in read if name in every or name in kept}
-        return {name: tensor for name, tensor in every.items() if name in kept and id(tensor) not in read_ids}
+def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
+    state = model_state(
+        made.model, made.cut, held.stages, rank=made.rank, first_rank=held.ranks[0], group=held.group,
+        pieces=made.pieces,
+    )  # fmt: skip
+    return Parts(
+        plan=made.plan,
+        rank=made.rank,
+        replica=held.program.replica,
+        relay=held.relay,
+        device=made.device,
+        stages=held.stages,
+        gradients=gradients,
+        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings)),
+        state=state,
+        counts=made.cut.rewrites.counts,
+        weights=class_weights(made.cut),
+        labels=labels_of(made.cut),
+    )
 
 
 def _named_once(parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> dict[str, nn.Parameter]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import fx, nn
@@ -34,11 +35,31 @@ class BlockCode:
     module: fx.GraphModule
 
 
+class Local(Protocol):
+    """How the ops of a block are written where they are cut over the devices of a replica."""
+
+    def op(self, node: fx.Node) -> fx.Node | None:
+        """The rank's form of `node`; None where it is written as it is."""
+        ...
+
+    def output(self, node: fx.Node) -> fx.Node:
+        """A value as it leaves the block."""
+        ...
+
+
+class Lowering(Protocol):
+    """Which blocks are cut over the devices of a replica."""
+
+    def block(self, model: Cut, index: int, into: Writer) -> Local | None:
+        """How block `index` is written `into` its graph; None where every device runs all of it."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """A captured model ready to be cut: `model` holds the parameters, `module` the graph and its constants.
 
-    shapes: of every tensor of the graph, at `MARKED_ROWS` rows.
+    shapes: of every tensor of the graph, at `MARKED_ROWS` rows. lowering: where replicas have several devices.
     """
 
     model: nn.Module
@@ -47,6 +68,7 @@ class Cut:
     reference_of: Mapping[str, str]
     loss: str
     shapes: Mapping[fx.Node, tuple[int, ...]]
+    lowering: Lowering | None = None
 
     @cached_property
     def rewrites(self) -> Rewrites:
@@ -154,51 +176,76 @@ class Cut:
         return 0
 
     def _code(self, index: int, nodes: tuple[fx.Node, ...], outputs: tuple[fx.Node, ...]) -> BlockCode:
-        writer = _Writer(self, index)
+        writer = Writer(self, index)
         for node in nodes:
             writer.copy(node)
         return writer.code(outputs)
 
 
-class _Writer:
-    """Writes the graph of one block."""
+class Writer:
+    """Writes the graph of one block; where it is cut over the devices of a replica, as the rank runs it."""
 
     def __init__(self, cut: Cut, index: int) -> None:
         self._cut, self._index = cut, index
-        self._graph = fx.Graph()
+        self.graph = fx.Graph()
         self._root = nn.Module()
         self._written: dict[fx.Node, fx.Node] = {}
         self._inputs: dict[str, None] = {}
-        self._mode = self._graph.placeholder("mode")
-        self._after_inputs = self._mode
+        self.mode = self.graph.placeholder("mode")
+        self._after_inputs = self.mode
+        self._attached: dict[str, fx.Node] = {}
+        lowering = cut.lowering if index >= 0 else None
+        self._local = None if lowering is None else lowering.block(cut, index, self)
 
     def copy(self, node: fx.Node) -> None:
         """Write `node` with what it reads."""
+        found = None if self._local is None else self._local.op(node)
+        if found is not None:
+            self._written[node] = found
+            return
         change = self._cut.rewrites.by_node.get(node)
         if mutates(node) and first_argument(node).op != "get_attr":
             self._own(node)
         if change is None:
             for source in node.all_input_nodes:
-                self._value(source)
-            self._written[node] = self._graph.node_copy(node, self._value)
+                self.value(source)
+            self._written[node] = self.graph.node_copy(node, self.value)
             return
-        arguments = fx.map_arg(change.arguments, self._value)
-        new = self._graph.call_function(change.function, arguments, {"mode": self._mode})
+        arguments = fx.map_arg(change.arguments, self.value)
+        new = self.graph.call_function(change.function, arguments, {"mode": self.mode})
         new.meta = dict(node.meta)
         self._written[node] = new
 
     def code(self, outputs: tuple[fx.Node, ...]) -> BlockCode:
         """The finished block."""
-        self._graph.output(tuple(self._value(node) for node in outputs))
-        self._graph.lint()
+        leaving = self.value if self._local is None else self._local.output
+        self.graph.output(tuple(map(leaving, outputs)))
+        self.graph.lint()
         return BlockCode(
             index=self._index,
             inputs=tuple(self._inputs),
             outputs=tuple(self._cut.name(node) for node in outputs),
-            module=fx.GraphModule(self._root, self._graph, f"Block{self._index}"),
+            module=fx.GraphModule(self._root, self.graph, f"Block{self._index}"),
         )
 
-    def _value(self, node: fx.Node) -> fx.Node:
+    def attached(self, name: str, module: nn.Module) -> fx.Node:
+        """A module that the graph holds under `name`."""
+        if name not in self._attached:
+            put(self._root, name, module)
+            with self.graph.inserting_after(self._after_inputs):
+                self._attached[name] = self.graph.get_attr(name)
+        return self._attached[name]
+
+    @property
+    def rows(self) -> fx.Node:
+        """The rows of the microbatch."""
+        if "rows" not in self._attached:
+            with self.graph.inserting_after(self._after_inputs):
+                self._attached["rows"] = self.graph.call_function(getattr, (self.mode, "rows"))
+        return self._attached["rows"]
+
+    def value(self, node: fx.Node) -> fx.Node:
+        """What stands for a node of the model's graph here."""
         if node not in self._written:
             self._written[node] = self._make(node)
         return self._written[node]
@@ -215,18 +262,18 @@ class _Writer:
         if self._cut.state(target) is not None:
             return self._input(node, f"p:{target}")
         put(self._root, target, _attribute(self._cut.module, target))
-        return self._graph.get_attr(target)
+        return self.graph.get_attr(target)
 
     def _size(self, node: fx.Node) -> fx.Node:
         """A size, computed again from the model input it comes from."""
         for source in node.all_input_nodes:
-            self._value(source)
-        return self._graph.node_copy(node, self._value)
+            self.value(source)
+        return self.graph.node_copy(node, self.value)
 
     def _input(self, node: fx.Node, name: str) -> fx.Node:
         self._inputs[name] = None
-        with self._graph.inserting_after(self._after_inputs):
-            new = self._graph.placeholder(f"v{len(self._inputs)}_{node.name}")
+        with self.graph.inserting_after(self._after_inputs):
+            new = self.graph.placeholder(f"v{len(self._inputs)}_{node.name}")
         self._after_inputs = new
         new.meta = dict(node.meta)
         return new
@@ -234,7 +281,7 @@ class _Writer:
     def _own(self, node: fx.Node) -> None:
         """An op that writes a value of another block writes a copy: the received value must stay as it was."""
         base = first_argument(node)
-        if self._value(base).op != "placeholder":
+        if self.value(base).op != "placeholder":
             return
         later = [u for u in base.users if self._cut.home.get(u, self._index) != self._index and _after(u, node)]
         if later:
@@ -242,7 +289,7 @@ class _Writer:
                 f"{node.name} ({node.meta.get('source', '')}) writes a value in place that another block reads later; "
                 "use the out-of-place form"
             )
-        self._written[base] = self._graph.call_function(aten.clone.default, (self._value(base),))
+        self._written[base] = self.graph.call_function(aten.clone.default, (self.value(base),))
 
 
 def _after(first: fx.Node, second: fx.Node) -> bool:

@@ -1,6 +1,6 @@
-"""What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the stages that
-share a
-parameter, and their norm over the whole model taken, each parameter counted once."""
+"""What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the devices of its
+replica where each has a part, over the stages that share a parameter, and their norm over the whole model taken, each
+element counted once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.program import Collective
+from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer
 from placer.runtime.replicas import reduce_bucket
 
@@ -23,6 +24,7 @@ class Gradients:
     """The gradients of this rank's stages.
 
     buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter.
+    pieces: what this rank holds of each.
     counts_own: whether this rank's whole (not sharded) gradients enter the norm: only one replica's do.
     """
 
@@ -33,17 +35,19 @@ class Gradients:
         buckets: Mapping[tuple[int, str], tuple[str, ...]],
         shared: Mapping[str, tuple[int, ...]],
         counts_own: bool,
+        pieces: Pieces,
         group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
         observer: Observer,
     ) -> None:
         self._parameters, self._buckets, self._shared = parameters, buckets, shared
-        self._counts_own, self._group_of, self.observer = counts_own, group_of, observer
+        self._counts_own, self._pieces = counts_own, pieces
+        self._group_of, self.observer = group_of, observer
         self._summed: set[str] = set()
         self._squared: torch.Tensor | None = None
 
     def reduce(self, collective: Collective) -> None:
         """Do one of placer's collectives on gradients."""
-        if collective.purpose == "gradients":
+        if collective.purpose in ("gradients", "parts"):
             self._reduce_bucket(collective)
         elif collective.purpose == "tied":
             self._reduce_tied(collective)
@@ -73,7 +77,7 @@ class Gradients:
         members = [named[name] for name in self._buckets[collective.stage, collective.unit] if name in named]
         if not members:
             return
-        size = reduce_bucket([_gradient(parameter) for parameter in members], self._group_of(collective.ranks))
+        size = reduce_bucket([_local(_gradient(parameter)) for parameter in members], self._group_of(collective.ranks))
         self._tell(collective, size)
 
     def _reduce_tied(self, collective: Collective) -> None:
@@ -109,7 +113,10 @@ class Gradients:
         return [self._parameters[s][name] for s in stages if s in self._parameters and name in self._parameters[s]]
 
     def _local_squared(self) -> torch.Tensor:
-        """The squared norm of what this rank counts: shards always, whole gradients on one replica, tied ones once."""
+        """The squared norm of what this rank counts: shards always, whole gradients on one replica, tied ones once.
+
+        What all devices of a replica hold alike is counted by the first of them.
+        """
         self._sum_local_ties()
         device = torch.device("cpu")
         total = torch.zeros((), dtype=torch.float64)
@@ -118,6 +125,8 @@ class Gradients:
                 if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
                     continue
                 device = parameter.device
+                if not self._pieces.counts(name):
+                    continue
                 if isinstance(parameter.grad, DTensor) or self._counts_own:
                     total = total.to(device) + _local(parameter.grad).double().square().sum()
         return total.to(device)

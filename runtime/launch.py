@@ -136,9 +136,10 @@ def _environment(ranks: int) -> dict[str, str]:
 
 def _read(process: subprocess.Popen[str], tail: deque[str], echo: Callable[[str], None]) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        tail.append(line.rstrip("\n"))
-        echo(line.rstrip("\n"))
+    with process.stdout as lines:
+        for line in lines:
+            tail.append(line.rstrip("\n"))
+            echo(line.rstrip("\n"))
 
 
 def _end(process: subprocess.Popen[str]) -> None:

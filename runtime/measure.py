@@ -106,6 +106,7 @@ class Saved:
 
     def __init__(self, known: Iterable[torch.Tensor]) -> None:
         self._known = {_local(tensor).untyped_storage().data_ptr() for tensor in known}
+        self._apart: set[int] = set()
         self._holders: dict[int, int] = {}
         self.alive = 0
         self.peak = 0
@@ -116,11 +117,15 @@ class Saved:
         with saved_tensors_hooks(self._pack, _unpack):
             yield
 
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """Do not count the storage of `tensor`, whatever its address: a gathered parameter's comes and goes."""
+        self._apart.add(tensor.untyped_storage()._cdata)
+
     def _pack(self, tensor: torch.Tensor) -> _Kept:
         kept = _Kept(tensor=tensor)
         storage = tensor.untyped_storage()
         address, size = storage.data_ptr(), storage.nbytes()
-        if size and address not in self._known:
+        if size and address not in self._known and tensor.untyped_storage()._cdata not in self._apart:
             self._hold(address, size)
             weakref.finalize(kept, self._release, address, size)
         return kept
@@ -157,11 +162,17 @@ def peak_memory(
     gradients: int,
     optimizer: Iterable[torch.Tensor],
     activations: int,
+    gathered: int,
+    keeps_gathered: bool,
     device: torch.device,
 ) -> MemoryBytes:
-    """Peak bytes of this rank. `gradients` and `activations` are peaks in bytes, the tensors are counted here."""
+    """Peak bytes of this rank. `gradients`, `activations` and `gathered` are peaks in bytes, tensors are counted here.
+
+    keeps_gathered: gathered parameters stay from forward to backward, and count as parameters.
+    """
     known = MemoryBytes(
-        parameters=local_bytes(parameters),
+        parameters=local_bytes(parameters) + keeps_gathered * gathered,
+        communication=0 if keeps_gathered else gathered,
         buffers=local_bytes(buffers),
         gradients=gradients,
         optimizer=local_bytes(optimizer),
@@ -177,6 +188,7 @@ def peak_memory(
         gradients=known.gradients,
         optimizer=known.optimizer,
         activations=known.activations,
+        communication=known.communication,
         workspace=max(0, allocated - known.total),
         overhead=max(0, reserved - allocated),
     )

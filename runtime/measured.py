@@ -4,6 +4,11 @@
     step 2         memory and communication are watched, which slows it: its time is not used
     step 3 ...     seconds by category, of at most TIMED_STEPS
 
+Memory counts what `placer.memory` predicts under the same name: `parameters` a rank's own, of sharded ones its shards,
+with sharding `gradients` the gathered copies too, which stay; with sharding `parameters` the most that was gathered at
+once is `communication` (buffers of collectives are predicted there too, but measured on GPUs only, as workspace);
+`gradients` at the end of the step or, whole ones of sharded parameters included, after a microbatch.
+
 `seconds` are of the rank that computed longest, `memory` of the fullest rank of each position, `sent_bytes` of all
 messages, `reduced_bytes` of the gradients of every position, counted once for its replicas.
 """
@@ -22,8 +27,10 @@ import torch.distributed as dist
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan
 from placer.program import Collective, Message
+from placer.runtime.gathered import Gathered
 from placer.runtime.measure import Category, Clock, Saved, local_bytes, median_seconds, peak_memory, synchronizer
 from placer.runtime.record import Communication, Recorder
+from placer.runtime.stages import Stage
 from placer.runtime.waits import CollectiveKey, Events, MessageKey, Wait, apart
 
 WATCHED_STEP = 2
@@ -36,8 +43,9 @@ PRODUCT_DTYPE = {"bfloat16-autocast": "bfloat16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Tensors that an executor holds on this rank, sharded ones as DTensors."""
+    """Tensors that an executor holds on this rank, sharded ones as DTensors, and the stages they lie in."""
 
+    stages: tuple[Stage, ...]
     parameters: tuple[torch.Tensor, ...]
     buffers: tuple[torch.Tensor, ...]
     optimizer: tuple[torch.Tensor, ...]
@@ -76,6 +84,7 @@ class Measurement:
         self._memory = MemoryBytes()
         self._gradients = 0
         self._held: Held | None = None
+        self._gathered: Gathered | None = None
         self._communications: tuple[Communication, ...] = ()
 
     @contextmanager
@@ -104,20 +113,23 @@ class Measurement:
     def _watched(self, holder: Holder) -> Iterator[None]:
         self._held = held = holder.held
         saved = Saved((*held.parameters, *held.buffers))
+        self._gathered = gathered = Gathered(held.stages, saved)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        with Recorder() as recorder, saved.watching():
+        with Recorder() as recorder, saved.watching(), gathered.watching():
             yield
         self._communications = recorder.records
         self._memory = peak_memory(
             parameters=held.parameters,
             buffers=held.buffers,
             optimizer=held.optimizer,
-            gradients=self._gradients,
+            gradients=max(self._gradients, gathered.gradients),
             activations=saved.peak,
+            gathered=gathered.parameters,
+            keeps_gathered=any(stage.sharding == "gradients" for stage in self._plan.stages),
             device=self._device,
         )
-        self._held = None
+        self._held = self._gathered = None
 
     # What the executor tells.
 
@@ -128,6 +140,8 @@ class Measurement:
             self._gradients = local_bytes(p.grad for p in self._held.parameters if p.grad is not None)
         if not self._timing:
             yield
+            if category == "backward" and self._gathered is not None:
+                self._gathered.look_at_gradients()
             return
         self._now.began = time.time()
         with self._clock.during(category):

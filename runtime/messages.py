@@ -59,7 +59,7 @@ class Mailbox:
         self._pending: list[tuple[list[dist.Work], list[torch.Tensor]]] = []
 
     def send(self, message: Message, tensors: list[torch.Tensor]) -> None:
-        """Post the values of `message`; empty ones (no rows) are not sent."""
+        """Post the values of `message`; those without elements are not sent."""
         whole = [tensor.detach().contiguous() for tensor in tensors]
         works = self._post(dist.isend, message, whole)
         self._pending.append((works, whole))

@@ -14,6 +14,7 @@ divide factor of 1. Only the backward of a stage's last microbatch reduces.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -101,6 +102,9 @@ class Sharded:
     def __init__(self, stage: Stage, mesh: DeviceMesh, sharding: Sharding) -> None:
         self.stage = stage
         gives_up = sharding == "parameters"
+        # A block may return a view, of which torch 2.13 warns as an in-place write into it would lose a hook. There is
+        # none: `cut` lets an op that writes a value of another block write a copy.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for block in stage.blocks:
             if any(True for _ in block.parameters()):
                 self._shard(block, mesh, gives_up)

@@ -92,6 +92,24 @@ class RunReport:
         return median(steady) if steady else 0.0
 
     @property
+    def rows_per_second(self) -> float | None:
+        """At the median step; None where no step was left to do."""
+        return self.rows / self.median_step_seconds if self.median_step_seconds else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """As `rows_per_second`; None also where the model reads no text."""
+        return self.rows_per_second * self.tokens_per_row if self.rows_per_second and self.tokens_per_row else None
+
+    @property
+    def mfu(self) -> float | None:
+        """The share of the devices' rate that the model's FLOPs take at the median step; None where it is not known."""
+        ledger = self.measured or self.predicted
+        if ledger is None or not ledger.peak_flops or not self.median_step_seconds:
+            return None
+        return ledger.flops / self.median_step_seconds / ledger.peak_flops
+
+    @property
     def one_device_difference(self) -> float | None:
         """The largest relative difference between the losses of this run and of one device; None where not asked."""
         pairs = zip(self.losses, self.one_device_losses, strict=False)

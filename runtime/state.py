@@ -11,16 +11,20 @@ from collections.abc import Mapping
 
 import torch
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from placer.errors import UsageError
-from placer.runtime.stages import Stage
+from placer.runtime.cut import Cut
+from placer.runtime.lowering import Pieces
+from placer.runtime.stages import Stage, attribute
 
 
 class State:
     """The named tensors of this rank. aliases: for each kept name the other names the model has for the same tensor.
 
     first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one.
+    pieces: what this rank holds of each. States are given whole: all ranks of a replica put their pieces together.
     """
 
     def __init__(
@@ -32,9 +36,10 @@ class State:
         persistent: frozenset[str],
         first_rank: int,
         group: dist.ProcessGroup | None,
+        pieces: Pieces,
     ) -> None:
         self._stages, self._rest, self._aliases, self._persistent = stages, rest, aliases, persistent
-        self._first_rank, self._group = first_rank, group
+        self._first_rank, self._group, self._pieces = first_rank, group, pieces
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
@@ -42,8 +47,8 @@ class State:
         found: dict[str, torch.Tensor] = {n: t.detach() for n, t in self._rest.items()}
         for stage in self._stages.values():
             for name, tensor in (*stage.own_parameters().items(), *stage.own_buffers().items()):
-                if name in self._persistent:
-                    found.setdefault(name, tensor.detach())
+                if name in self._persistent and name not in found:
+                    found[name] = self._pieces.joined(name, tensor.detach())
         return found
 
     def full(self) -> dict[str, torch.Tensor]:
@@ -55,8 +60,8 @@ class State:
         found: dict[str, torch.Tensor] = {}
         for stage in self._stages.values():
             for name, parameter in stage.own_parameters().items():
-                if parameter.grad is not None:
-                    found.setdefault(name, _whole(parameter.grad.detach()))
+                if parameter.grad is not None and name not in found:
+                    found[name] = _whole(self._pieces.joined(name, parameter.grad.detach()))
         return self._with_aliases(_gathered(found))
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -76,7 +81,7 @@ class State:
                 for name, tensor in tensors.items():
                     source = self._find(state, name)
                     if source is not None:
-                        _copy(tensor, source)
+                        self._pieces.take(name, tensor, source)
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of replica 0."""
@@ -95,6 +100,45 @@ class State:
         return {**state, **more}
 
 
+def model_state(
+    model: nn.Module, cut: Cut, stages: Mapping[int, Stage], *, rank: int, first_rank: int,
+    group: dist.ProcessGroup | None, pieces: Pieces,
+) -> State:  # fmt: skip
+    """The state of `model` as rank `rank` holds it in its `stages`; the others as in `State`."""
+    return State(
+        stages,
+        _unread(model, cut) if rank == 0 else {},
+        aliases=_aliases(model),
+        persistent=frozenset(model.state_dict(keep_vars=True)),
+        first_rank=first_rank,
+        group=group,
+        pieces=pieces,
+    )
+
+
+def _aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """For each name of the model's state the other names of the same tensor."""
+    by_tensor: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        by_tensor.setdefault(id(tensor), []).append(name)
+    return {name: tuple(n for n in names if n != name) for names in by_tensor.values() for name in names}
+
+
+def _unread(model: nn.Module, cut: Cut) -> dict[str, torch.Tensor]:
+    """What no stage reads."""
+    read = {
+        str(source.target)
+        for nodes in cut.nodes_of.values()
+        for node in nodes
+        for source in node.all_input_nodes
+        if source.op == "get_attr"
+    }
+    every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    kept = model.state_dict(keep_vars=True)
+    read_ids = {id(attribute(model, name)) for name in read if name in every or name in kept}
+    return {name: tensor for name, tensor in every.items() if name in kept and id(tensor) not in read_ids}
+
+
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
@@ -110,9 +154,3 @@ def _gathered(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         for name, tensor in part.items():
             found.setdefault(name, tensor)
     return found
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if isinstance(target, DTensor) and not isinstance(source, DTensor):
-        source = distribute_tensor(source.to(target.device), target.device_mesh, target.placements)
-    target.copy_(source)

@@ -57,6 +57,7 @@ class TrainingState:
         stages, updater = self._executor.stages.values(), self._executor.updater
         states = (_optimizer_state(updater, tensor) for tensor in updater.updated.values())
         return Held(
+            stages=tuple(stages),
             parameters=tuple(p for stage in stages for p in stage.own_parameters().values()),
             buffers=tuple(b for stage in stages for b in stage.own_buffers().values()),
             optimizer=(*updater.masters.values(), *(tensor for state in states for tensor in state.values())),

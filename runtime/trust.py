@@ -10,11 +10,24 @@ from placer.plans import Plan
 def require_runnable(plan: Plan) -> tuple[str, ...]:
     """Warnings to print before `plan` runs here. Raises StalePlanError where model or versions have changed."""
     require_fresh(plan, model=_model_now(plan))
+    warnings = _unheeded(plan)
     if not made_elsewhere(plan):
-        return ()
+        return warnings
     imported = plan.model.reference if plan.model.kind == "factory" else "transformers"
     loss = f" and the loss {plan.model.loss}" if plan.model.loss else ""
-    return (f"this plan was made on another machine; running it imports and runs code that it names: {imported}{loss}",)
+    named = f"running it imports and runs code that it names: {imported}{loss}"
+    return (f"this plan was made on another machine; {named}", *warnings)
+
+
+def _unheeded(plan: Plan) -> tuple[str, ...]:
+    """Settings that the prediction heeds and the runtime does not."""
+    found = []
+    if plan.settings.fusion:
+        found.append("the plan was priced with fused kernels (fusion), which this runtime does not make: it is slower")
+    alone = len(plan.stages) == 1 or any(stage.sharding != "none" for stage in plan.stages)
+    if not plan.settings.overlap and alone and plan.stages[0].replicas > 1:
+        found.append("the plan was priced without overlap, but DDP and FSDP2 reduce beside the backward: it is faster")
+    return tuple(found)
 
 
 def _model_now(plan: Plan) -> str | None:

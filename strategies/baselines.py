@@ -46,6 +46,9 @@ class Baseline(ABC):
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The first legal candidate. Raises UsageError for contradicting pins."""
         require_pins(problem)
+        pinned = [f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1]
+        if pinned:
+            return Infeasible(binding=f"the pin {', '.join(pinned)} cuts ops, which {self.name} does not")
         evaluations, last = 0, None
         for group in self.candidates(problem):
             verdicts = [judge(plan) for plan in group]

@@ -39,10 +39,22 @@ class _Family:
     seconds: NDArray[np.float64]
 
 
-def by_bound(all_bounds: Mapping[int, Bounds]) -> Iterator[tuple[float, Outline]]:
-    """Every outline the pins allow with its bound, ascending."""
+@dataclass(frozen=True, slots=True)
+class Coarse:
+    """How many outlines there are (shardings not counted), and all of them with their bounds, ascending."""
+
+    count: int
+    outlines: Iterator[tuple[float, Outline]]
+
+
+def by_bound(all_bounds: Mapping[int, Bounds]) -> Coarse:
+    """Every outline the pins allow with its bound."""
     problem = next(iter(all_bounds.values())).problem
     families = [family for layout, bounds in all_bounds.items() for family in _families(layout, bounds)]
+    return Coarse(sum(len(family.seconds) for family in families), _ascending(problem, families))
+
+
+def _ascending(problem: Problem, families: list[_Family]) -> Iterator[tuple[float, Outline]]:
     if not families:
         return
     seconds = np.concatenate([family.seconds for family in families])

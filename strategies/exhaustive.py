@@ -1,19 +1,22 @@
 """Every plan of a small problem, judged by legality and estimate alone: the oracle the exact strategies are held to.
 
 In: a Problem of at most `MOST_PLANS` plans. Out: the plan of the smallest estimate; its bound is that estimate. The
-enumeration is its own: it shares no code with `space` or `stages`, so that a mistake there cannot hide here.
+enumeration is its own: it shares no code with `space` or `stages`, so that a mistake there cannot hide here. Layouts
+are given to both (`layouts`); whether they are the best of all splits is tested apart, split by split.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from placer.costs import Costs
 from placer.errors import Infeasible, UsageError
 from placer.legality import check
-from placer.plans import Plan, ScheduleName, Sharding, Stage
+from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search import Problem, Solution, broken_pins
+from placer.strategies.layouts import layouts
 
 # Some ten seconds of estimates and checks on one core.
 MOST_PLANS = 20_000
@@ -50,25 +53,37 @@ class Exhaustive:
 
 def every_plan(problem: Problem) -> Iterator[Plan]:
     """Every plan the pins allow, legal or not."""
-    for stages, schedule in _layouts(problem):
-        for microbatches in _microbatches(problem.rows):
-            plan = Plan(
-                model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings,
-                stages=stages, schedule=schedule, microbatches=microbatches, seed=problem.seed,
-            )  # fmt: skip
-            if not broken_pins(plan, problem.pins):
-                yield plan
+    found = layouts(problem, Costs(problem.graph, problem.cluster, problem.settings))
+    for layout in (None, *found):
+        for stages, schedule in _stagings(problem, 1 if layout is None else layout.degree):
+            for microbatches in _microbatches(problem.rows):
+                plan = _plan(problem, stages, schedule, microbatches, layout)
+                if not broken_pins(plan, problem.pins):
+                    yield plan
 
 
-def _layouts(problem: Problem) -> Iterator[tuple[tuple[Stage, ...], ScheduleName]]:
-    blocks, devices = len(problem.graph.blocks), problem.cluster.size
+def _plan(
+    problem: Problem, stages: tuple[Stage, ...], schedule: ScheduleName, microbatches: tuple[int, ...],
+    layout: Layout | None,
+) -> Plan:  # fmt: skip
+    if layout is not None:
+        stages = tuple(replace(stage, layout=0, degree=layout.degree) for stage in stages)
+    return Plan(
+        model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings,
+        stages=stages, schedule=schedule, microbatches=microbatches, seed=problem.seed,
+        layouts=() if layout is None else (layout,),
+    )  # fmt: skip
+
+
+def _stagings(problem: Problem, degree: int) -> Iterator[tuple[tuple[Stage, ...], ScheduleName]]:
+    blocks, devices = len(problem.graph.blocks), problem.cluster.size // degree
     for positions in range(1, min(blocks, devices) + 1):
         for replicas in range(1, min(devices // positions, problem.rows) + 1):
             for loops in range(1, DEEPEST_LOOP + 1 if positions > 1 else 2):
                 for sharding in SHARDINGS if replicas > 1 else SHARDINGS[:1]:
                     for edges in _cuts(blocks, positions * loops, even=loops > 1):
                         for recompute in _recomputes(problem, positions * loops):
-                            stages = _stages((0, *edges, blocks), positions, replicas, sharding, recompute)
+                            stages = _stages((0, *edges, blocks), positions, replicas * degree, sharding, recompute)
                             names = ONE_STAGE_SCHEDULES if loops == 1 else ("interleaved",)
                             yield from ((stages, name) for name in names)
 
@@ -82,12 +97,12 @@ def _cuts(blocks: int, stages: int, *, even: bool) -> Iterator[tuple[int, ...]]:
 
 
 def _stages(
-    edges: tuple[int, ...], positions: int, replicas: int, sharding: Sharding, recompute: tuple[bool, ...]
+    edges: tuple[int, ...], positions: int, count: int, sharding: Sharding, recompute: tuple[bool, ...]
 ) -> tuple[Stage, ...]:
-    first = [(s % positions) * replicas for s in range(len(edges) - 1)]
+    first = [(s % positions) * count for s in range(len(edges) - 1)]
     return tuple(
         Stage(
-            first=edges[s], last=edges[s + 1], devices=tuple(range(first[s], first[s] + replicas)),
+            first=edges[s], last=edges[s + 1], devices=tuple(range(first[s], first[s] + count)),
             sharding=sharding, recompute=recompute[s],
         )
         for s in range(len(edges) - 1)

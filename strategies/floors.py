@@ -3,11 +3,13 @@
 `floor` is linear in the seconds of the blocks it is given (but for one maximum of sums), so that it serves for a block,
 for all blocks from j on and for the whole model:
 
-    fill      1f1b, gpipe: F + B;  interleaved: (F + B) / v;  zero-bubble: max(F, B - W)
+    fill      1f1b, gpipe: F + B;  interleaved: (F + B) / v;  zero-bubble: max(F, I)
     steady    (m-2) (F + B) + F' + B' (m = 1: 0); interleaved: + (1 - 1/v) (F + B) (1 + max(0, p - m));
               zero-bubble: + what each block alone hides
 
-on the fastest kind of device used, without messages, gathers, recompute (unless it is fixed) and prologue. A step:
+each of F, B, W and the rest of the backward I = B - W on the kind of device used that is fastest at it (another one may
+be at each, so that B - W of their least ones bounds nothing), without messages, gathers, recompute (unless it is fixed)
+and prologue. It mirrors `steptime.terms`; tests/test_strategies_floors.py fails when they part. A step:
 
     step >= fill(all) + max(steady(all) / p, steady of the slowest block,
                             ceil(c / p) * steady of a block that occurs c times before the last block)
@@ -37,11 +39,12 @@ SLACK = 1 - 1e-12
 
 
 class Amount(NamedTuple):
-    """Seconds of some blocks; `hide` the sum of each block's least of W, F and B - W."""
+    """Seconds of some blocks; `inner` the backward without W, `hide` the sum of each block's least of W, F, `inner`."""
 
     forward: float = 0.0
     backward: float = 0.0
     weight: float = 0.0
+    inner: float = 0.0
     hide: float = 0.0
 
     def plus(self, other: Amount) -> Amount:
@@ -101,7 +104,7 @@ class Rhythm:
             share = (1 - 1 / self.virtual) * work
             return work / self.virtual, base + share, share, 0.0
         if self.schedule == "zero-bubble":
-            return max(full.forward, full.backward - full.weight), base, 0.0, full.hide
+            return max(full.forward, full.inner), base, 0.0, full.hide
         return work, base, 0.0, 0.0
 
     def _weight(self, full: Amount) -> float:
@@ -226,4 +229,5 @@ class Bounds:
         again = recomputes(self.problem) == (True,) and block < len(self.problem.graph.blocks) - 1
         backward = min(seconds.backward for seconds in found) + again * forward
         weight = min(seconds.weight for seconds in (*found, *few))
-        return Amount(forward, backward, weight, max(0.0, min(weight, forward, backward - weight)))
+        inner = min(seconds.backward - seconds.weight for seconds in found) + again * forward
+        return Amount(forward, backward, weight, inner, min(weight, forward, inner))

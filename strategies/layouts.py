@@ -23,6 +23,7 @@ from placer.graph import Graph, Tensor
 from placer.plans import Layout, Split
 from placer.search import Pins, Problem
 from placer.strategies.sharding import Border, Sharded, best_split
+from placer.strategies.space import powers_of_two
 from placer.strategies.split_prices import Prices
 
 WHOLE = "whole"
@@ -67,21 +68,22 @@ def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
 
 def pinned_degree(pins: Pins) -> int:
     """The devices of a replica that pins demand; 1 where they demand none."""
-    return max((getattr(pins, axis) or 1 for axis in AXES), default=1)
+    return max(degree or 1 for _, degree in pins.axes)
 
 
 def degrees(problem: Problem) -> tuple[int, ...]:
-    """Numbers of devices a replica may have, above 1: powers of two within a node, where the nodes hold them."""
+    """Numbers of devices a replica may have, above 1: powers of two that divide every node, and what is pinned."""
     sizes = [node.size for node, _ in problem.cluster.groups]
-    return tuple(d for d in (1 << e for e in range(1, 17)) if d <= min(sizes) and all(s % d == 0 for s in sizes))
+    likely = {*powers_of_two(min(sizes)), *(degree for _, degree in problem.pins.axes if degree)} - {1}
+    return tuple(d for d in sorted(likely) if all(s % d == 0 for s in sizes) or d % max(sizes) == 0)
 
 
 def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
-    pinned = {axis: getattr(problem.pins, axis) for axis in AXES}
-    if any(pinned.values()):
-        yield from ((degree, axis) for axis, degree in pinned.items() if degree and degree > 1)
-        return
-    yield from product(degrees(problem), AXES)
+    """Degrees and axes the pins allow: one axis may be more than 1."""
+    pinned = dict(problem.pins.axes)
+    for degree, axis in product(degrees(problem), AXES):
+        if pinned[axis] in (None, degree) and all(other in (None, 1) for a, other in pinned.items() if a != axis):
+            yield degree, axis
 
 
 def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -> Layout | None:
@@ -108,7 +110,7 @@ def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -
         splits[kind] = tables[kind][tuple(best[group] for group in factor.groups)].split
     if all(name in (WHOLE, "deferred") for split in splits if split for name in split.choices):
         return None
-    return Layout(degree=degree, splits=tuple(splits))
+    return Layout(axis=axis, degree=degree, splits=tuple(splits))
 
 
 def _table(

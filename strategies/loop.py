@@ -178,7 +178,7 @@ def _hopeless(search: _Search, node: Node, stage: int, last: int) -> bool:
 def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> Node | None:
     """`node` with one more stage; None where its position is over-full or would hold a group twice."""
     position, turn = stage % loop.positions, stage // loop.positions
-    load = extended(node.loads[position], piece, turn, loop.peaks[position])
+    load = _extended(node.loads[position], piece, turn, loop.peaks[position])
     homes = _homes(loop, node, position, last)
     if load.bytes > loop.capacity[position] or homes is None:
         return None
@@ -190,7 +190,7 @@ def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> 
     )
 
 
-def extended(load: Load, piece: LoopPiece, turn: int, peaks: tuple[tuple[int, ...], ...]) -> Load:
+def _extended(load: Load, piece: LoopPiece, turn: int, peaks: tuple[tuple[int, ...], ...]) -> Load:
     """The load of a position with one more stage, its `turn`-th."""
     return Load(
         load.steady + piece.steady,

@@ -4,8 +4,8 @@ For `c` blocks of the commonest class, with what one of them adds to a position 
 forward recomputed), S stages, a_j microbatches alive at position j at once:
 
     messages    every stage but the last sends at least the least that crosses between two blocks: X
-    gathers     of sharded state, over all stages: at least what one stage of all blocks shows (`gathers.py`: where a
-                cut parts two blocks the whole gather shows instead of a part of it)
+    gathers     of sharded state, over all stages: what one stage of all blocks shows (`gathers.py`), and for every cut
+                between two blocks the rest of the second one's gather, which nothing hides
     memory      position j holds at most n_j = capacity / (state + a_j kept) blocks, n'_j of them recomputed
     recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
     steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s), min(n'_j, (T - X_j) / s')) >= c
@@ -16,6 +16,7 @@ forward recomputed), S stages, a_j microbatches alive at position j at once:
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -76,15 +77,16 @@ class Narrow:
         full, last = self.bounds.full(outline), self.bounds.last(outline)
         block, count = self.bounds.commonest
         chosen = recomputes(self.problem) != (True,)  # where it is fixed, the amounts have it
-        extra = [Amount(0.0, chosen * amounts.each[block].forward) for amounts in (full, last)]
+        extra = [_backward(chosen * amounts.each[block].forward) for amounts in (full, last)]
         one = pace.floor(p, full.each[block], last.each[block])
         once = pace.floor(p, full.each[block].plus(extra[0]), last.each[block].plus(extra[1]))
-        whole = pace.floor(p, full.rest[0], last.rest[0])
+        more = [_backward(again * amount.backward) for amount in extra]
+        whole = pace.floor(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
         message = self._message(outline, places)
         shown = self._gathered(outline, places)
         adding = (outline.count - 1) * self._accumulate(block)
-        fill = whole.fill + again * (once.fill - one.fill) + ((outline.stages - 1) * message + shown.fill) / v
-        mean = (whole.steady + again * (once.steady - one.steady) + count * adding + shown.steady) / p
+        fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
+        mean = (whole.steady + count * adding + shown.steady) / p
         stalled = 0.0 if outline.schedule == "gpipe" or outline.count < 2 else stalls(p, outline.count) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         each = _shared(count, room, one.steady + adding, once.steady + adding, waits, mixed=v > 1)
@@ -106,43 +108,35 @@ class Narrow:
         state = 0 if span.held.elsewhere else self.bounds.state_bytes(outline, block, block + 1)
         sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
         peaks = alive(outline.schedule, outline.positions, outline.stages, outline.count)
-        spread = self._turns if outline.virtual > 1 else _lone
-        found = [spread(outline, room, state, sizes, own) for room, own in zip(places.capacity, peaks, strict=True)]
+        if outline.virtual > 1:
+            least = self._least_blocks(outline)
+            most = outline.lengths(len(self.problem.graph.blocks)).stop - 1
+            found = [
+                _turns(room, state, sizes, own, least[j :: outline.positions], most)
+                for j, (room, own) in enumerate(zip(places.capacity, peaks, strict=True))
+            ]
+        else:
+            found = [_lone(room, state, sizes, own) for room, own in zip(places.capacity, peaks, strict=True)]
         kept, again = np.minimum(count, np.array(found, dtype=np.int64).T)
         allowed = recomputes(self.problem)
         return _Room(kept * (False in allowed), again * (True in allowed))
 
-    def _turns(
-        self, outline: Outline, room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...]
-    ) -> tuple[int, int]:
-        """The same where several stages of the same number of blocks (or one more) share the position.
+    def _least_blocks(self, outline: Outline) -> list[int]:
+        """How many blocks of the commonest class each stage of an even outline holds at least.
 
-        All but `others` blocks are of the class; recomputed turns come first, those of which most are alive.
+        A stage of q or q + 1 blocks lies between the shortest and the longest that can come before and after it.
         """
-        blocks = len(self.problem.graph.blocks)
-        lengths, others = outline.lengths(blocks), blocks - self.bounds.commonest[1]
-        most = outline.virtual * (lengths.stop - 1)
-        least = max(0, outline.virtual * lengths.start - others)
-        kept = most
-        for peak in peaks:
-            needed = [max(0, sum(peak) * lengths.start - max(peak) * others) * size for size in sizes]
-            free = room - least * state - needed[1]
-            if free < 0:
-                return 0, 0
-            if room - least * state < needed[0]:
-                kept = min(kept, self._kept_turns(peak, max(0, free), sizes, lengths, others))
-        return kept, most
-
-    def _kept_turns(self, peak: tuple[int, ...], free: int, sizes: tuple[int, int], lengths: range, others: int) -> int:
-        """Blocks of turns that need not recompute: those of which fewest are alive, as far as `free` bytes go."""
-        extra, count = max(0, sizes[0] - sizes[1]), 0
-        free += max(peak) * others * extra
-        for living in sorted(peak):
-            free -= living * lengths.start * extra
-            if free < 0:
-                break
-            count += lengths.stop - 1
-        return count
+        blocks = self.problem.graph.blocks
+        size, stages = outline.lengths(len(blocks)).start, outline.stages
+        kind = blocks[self.bounds.commonest[0]].kind
+        others = [block.kind != kind or index == len(blocks) - 1 for index, block in enumerate(blocks)]
+        before = [0, *accumulate(others)]
+        found = []
+        for s in range(stages):
+            first = max(s * size, len(blocks) - (stages - s) * (size + 1))
+            last = min((s + 1) * (size + 1), len(blocks) - (stages - s - 1) * size)
+            found.append(max(0, size - (before[last] - before[first])))
+        return found
 
     def _message(self, outline: Outline, places: Places) -> float:
         """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
@@ -167,10 +161,13 @@ class Narrow:
         """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
         found, beside = (
             [self.costs.passes.gathers(devices, own, outline.sharding) for devices in places.distinct]
-            for own in (rows // outline.replicas, -(-rows // outline.replicas))
+            # A replica without rows gathers nothing; the others then have one row each.
+            for own in (max(1, rows // outline.replicas), -(-rows // outline.replicas))
         )
-        forward = sum(_least(found, "forward")) + min(each.gather[0] for each in found)
-        backward = sum(_least(found, "backward")) + min(each.gather[-1] for each in found) * found[0].regathers
+        gather = np.min([each.gather for each in found], axis=0)
+        again = gather * found[0].regathers
+        forward = _over_stages(found, "forward", gather[1:], outline.stages) + float(gather[0])
+        backward = _over_stages(found, "backward", again[:-1], outline.stages) + float(again[-1])
         beyond = np.min([np.diff(each.scattering) - np.diff(each.backward) for each in beside], axis=0)
         return forward, backward, max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found)
 
@@ -206,18 +203,46 @@ class Narrow:
         return self.costs.spans.of(block, block + 1).held.elsewhere > 0
 
 
-def _lone(
-    outline: Outline, room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...]
+def _turns(
+    room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...], least: list[int], most: int
 ) -> tuple[int, int]:
+    """Blocks a position of several stages holds that need not recompute, and all of them; 0 where none fit.
+
+    Its stages hold `least` blocks of the class each at least and `most` at most. Turns of which fewest microbatches are
+    alive are the first that need not recompute.
+    """
+    kept = len(least) * most
+    for peak in peaks:
+        free = room - sum(least) * state - sum(a * n for a, n in zip(peak, least, strict=True)) * sizes[1]
+        if free < 0:
+            return 0, 0
+        extra, turns = max(0, sizes[0] - sizes[1]), 0
+        for need in sorted(a * n * extra for a, n in zip(peak, least, strict=True)):
+            free -= need
+            turns += free >= 0
+        kept = min(kept, turns * most)
+    return kept, len(least) * most
+
+
+def _lone(room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
     """Blocks a position of one stage holds, none recomputed, and all of them."""
     living = max(peak[0] for peak in peaks)
     kept, again = (max(0, room) // max(1, state + living * size) for size in sizes)
     return kept, again
 
 
-def _least(found: list[Gathers], name: Literal["forward", "backward"]) -> list[float]:
-    """Of each pair of neighbours the least that shows at any place."""
-    return [float(x) for x in np.min([np.diff(getattr(each, name)) for each in found], axis=0)]
+def _backward(seconds: float) -> Amount:
+    """Seconds of backward that make no weight gradients."""
+    return Amount(backward=seconds, inner=seconds)
+
+
+def _over_stages(
+    found: list[Gathers], name: Literal["forward", "backward"], alone: NDArray[np.float64], stages: int
+) -> float:
+    """What all pairs of neighbours show, those parted by a cut (the ones to which it matters least) all of a gather."""
+    shown = np.min([np.diff(getattr(each, name)) for each in found], axis=0)
+    hidden = np.sort(np.maximum(0.0, alone - np.max([np.diff(getattr(each, name)) for each in found], axis=0)))
+    return float(shown.sum() + hidden[: stages - 1].sum())
 
 
 def _times(held: Held, count: int) -> Held:

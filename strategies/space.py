@@ -11,8 +11,8 @@ The space, stated once:
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty; with v > 1 all of the same number of blocks, or one more (the
         closed step time is that of even turns, and uneven ones only trade memory for a bubble it does not see)
-    microbatches of R rows, the last one the rest, each with a row for every replica; in a batch of more than
-        `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
+    microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
+        of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
     recompute: per stage
 """
@@ -155,13 +155,12 @@ def replica_counts(problem: Problem, positions: int, degree: int = 1) -> tuple[i
 
 
 def microbatch_rows(problem: Problem, replicas: int) -> tuple[int, ...]:
-    """Allowed rows of a (full) microbatch over `replicas` replicas, ascending; every replica has a row of each one."""
+    """Allowed rows of a full microbatch over `replicas` replicas, ascending: every replica has a row of each."""
     rows, pinned = problem.rows, problem.pins.microbatches
     if whole_batch(problem):
         return (rows,)
     found = range(replicas, rows + 1) if rows <= MANY_ROWS or pinned else _likely_rows(rows, replicas)
-    counted = (r for r in found if pinned in (None, -(-rows // r)))
-    return tuple(r for r in counted if rows % r == 0 or rows % r >= replicas)
+    return tuple(r for r in found if pinned in (None, -(-rows // r)))
 
 
 def _likely_rows(rows: int, replicas: int) -> tuple[int, ...]:
@@ -219,7 +218,8 @@ def require_pins(problem: Problem) -> None:
 
 
 def _require_known(pins: Pins) -> None:
-    for name, value in (("data", pins.data), ("pipeline", pins.pipeline), ("microbatches", pins.microbatches)):
+    counts = (("data", pins.data), ("pipeline", pins.pipeline), ("microbatches", pins.microbatches), *pins.axes)
+    for name, value in counts:
         if value is not None and value < 1:
             raise UsageError(f"pin {name}={value}: give a number of at least 1")
     if pins.schedule is not None:
@@ -248,6 +248,16 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         yield f"pin {name}={value} contradicts the cluster {problem.cluster.name}: it has {devices} devices"
     if pipeline * data > devices:
         yield f"pins pipeline={pipeline} and data={data} need {pipeline * data} devices, the cluster has {devices}"
+    split = [(axis, degree) for axis, degree in pins.axes if degree and degree > 1]
+    if len(split) > 1:
+        names = " and ".join(f"{axis}={degree}" for axis, degree in split)
+        yield f"pins {names} together: a replica's devices lie along one axis"
+    for axis, degree in split:
+        if pipeline * data * degree > devices:
+            found = pipeline * data * degree
+            yield f"pin {axis}={degree} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
+        elif any(node.size % degree and degree % node.size for node, _ in problem.cluster.groups):
+            yield f"pin {axis}={degree} contradicts the cluster {problem.cluster.name}: it does not divide its nodes"
     if data > rows:
         yield f"pin data={data} contradicts the batch of {rows} rows: every replica needs a row"
     elif pins.microbatches and -(-rows // -(-rows // count)) != count:

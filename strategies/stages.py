@@ -7,6 +7,7 @@ and a nearer one (`narrow`), which is made when its turn comes. Outlines are sol
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
+In a large space it ends when they are within a hundredth of each other.
 When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
 """
 
@@ -36,6 +37,8 @@ from placer.strategies.turns import best_turns
 # Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
 PATIENCE = 4_000
 PATIENCE_IN_ALL = 100_000
+# With more outlines than this the search ends when so small a gap is proven.
+LARGE, LARGE_GAP = 10_000, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +110,10 @@ def _begun(problem: Problem) -> _Search:
 
 def _run(search: _Search) -> None:
     """Solve outlines until none that is left can be better."""
-    coarse = by_bound(search.bounds)
+    found = by_bound(search.bounds)
+    coarse, enough = found.outlines, 1 - LARGE_GAP if found.count > LARGE else 1.0
     search.next = next(coarse, None)
-    while (least := search.least) is not None and least < search.ceiling:
+    while (least := search.least) is not None and least < search.ceiling * enough:
         if search.problem.budget is not None and search.evaluations >= search.problem.budget:
             return
         if search.next is not None and search.next[0] <= least:

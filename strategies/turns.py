@@ -13,12 +13,15 @@ and one whose bound reaches the ceiling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from placer.strategies.chain import Partition
-from placer.strategies.loop import Load, Loop, LoopPiece, extended
+from placer.strategies.loop import Loop, LoopPiece
 
 
 class Option(NamedTuple):
@@ -64,10 +67,7 @@ def _options(loop: Loop, position: int, size: int, *, longer: bool) -> list[Opti
     """What fits a position, without what is nowhere below another with as many longer turns."""
     found: list[Option] = []
     for chosen in product((0, 1) if longer else (0,), repeat=loop.turns):
-        for pieces in product(*_pieces(loop, position, size, chosen)):
-            option = _option(loop, position, pieces, chosen)
-            if option is not None:
-                found.append(option)
+        found.extend(_fitting(loop, position, list(_pieces(loop, position, size, chosen)), chosen))
     kept: list[Option] = []
     for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
         if not any(sum(o.longer) == sum(option.longer) and _nowhere_above(o, option) for o in kept):
@@ -84,15 +84,41 @@ def _pieces(loop: Loop, position: int, size: int, longer: tuple[int, ...]) -> It
         yield loop.pieces(stage, first, first + size + more) or ()
 
 
-def _option(loop: Loop, position: int, pieces: tuple[LoopPiece, ...], longer: tuple[int, ...]) -> Option | None:
-    peaks = loop.peaks[position]
-    load = Load(0.0, 0.0, 0, (), (0,) * len(peaks))
-    for turn, piece in enumerate(pieces):
-        load = extended(load, piece, turn, peaks)
-    if load.bytes > loop.capacity[position]:
-        return None
-    fill = sum(piece.fill for piece in pieces)
-    return Option(fill, load.steady, load.tail, longer, tuple(piece.recompute for piece in pieces))
+def _fitting(loop: Loop, position: int, turns: list[Sequence[LoopPiece]], longer: tuple[int, ...]) -> Iterator[Option]:
+    """Every way to take one piece for each turn that fits the position's memory; rows of all arrays are such ways."""
+    if not all(turns):
+        return
+    ways = np.array(list(product(*(range(len(pieces)) for pieces in turns))))
+    fill, steady, tail, state, kept = (_taken(turns, ways, name) for name in _SUMMED)
+    largest = sum(_taken(turns, ways, number).max(axis=1) for number in _LARGEST)
+    alive = (kept @ np.array(loop.peaks[position]).T).max(axis=1)
+    for row in np.flatnonzero(state.sum(axis=1) + largest + alive <= loop.capacity[position]):
+        recompute = tuple(pieces[n].recompute for pieces, n in zip(turns, ways[row], strict=True))
+        sums = [float(each[row].sum()) for each in (fill, steady, tail)]
+        yield Option(sums[0], sums[1], sums[2], longer, recompute)
+
+
+def _taken(
+    turns: list[Sequence[LoopPiece]], ways: NDArray[np.int64], number: Callable[[LoopPiece], float]
+) -> NDArray[np.float64]:
+    """A number of the pieces taken: a row for each way, a column for each turn."""
+    columns = (np.array([number(piece) for piece in pieces], dtype=np.float64) for pieces in turns)
+    return np.stack([column[ways[:, turn]] for turn, column in enumerate(columns)], axis=1)
+
+
+_SUMMED: tuple[Callable[[LoopPiece], float], ...] = (
+    lambda piece: piece.fill,
+    lambda piece: piece.steady,
+    lambda piece: piece.tail,
+    lambda piece: piece.state,
+    lambda piece: piece.kept,
+)
+# Temporaries of which a position holds the largest only.
+_LARGEST: tuple[Callable[[LoopPiece], float], ...] = (
+    lambda piece: piece.largest[0],
+    lambda piece: piece.largest[1],
+    lambda piece: piece.largest[2],
+)
 
 
 def _next(

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
+from examples.verify_cases import processes
 from execute_models import LENGTH
 from graphs import BlockSpec, chain_graph
 from placer import tracer
-from placer.cluster import Cluster, Curve, Device, Link, Node
 from placer.graph import Graph
 from placer.plans import ModelRef, Plan, ScheduleName, Sharding, Stage
 from placer.settings import RunSettings
-
-
-def cpu_cluster(devices: int) -> Cluster:
-    """One node of `devices` processes on a CPU."""
-    cpu = Device(
-        name="cpu", backend="cpu", memory_bytes=2**33, memory_bandwidth=1e10, rates=(("float32", 1e10),),
-        launch_seconds=1e-6, curve=Curve(points=((1.0, 1.0),)),
-    )  # fmt: skip
-    link = Link(name="loopback", latency_seconds=1e-5, bandwidth=1e9)
-    return Cluster(name="cpus", groups=((Node(name="here", devices=((cpu, devices),), link=link), 1),))
 
 
 def two_rank_plan() -> Plan:
@@ -28,7 +18,7 @@ def two_rank_plan() -> Plan:
     return Plan(
         model=ModelRef(kind="module", reference="", fingerprint=""),
         graph=chain_graph((BlockSpec(), BlockSpec())),
-        cluster=cpu_cluster(2),
+        cluster=processes(2),
         settings=RunSettings(),
         stages=(Stage(first=0, last=1, devices=(0,)), Stage(first=1, last=2, devices=(1,))),
         schedule="1f1b",
@@ -48,7 +38,7 @@ def tiny_plan(
     return Plan(
         model=reference,
         graph=graph,
-        cluster=cpu_cluster(devices),
+        cluster=processes(devices),
         settings=settings,
         stages=tuple(
             Stage(

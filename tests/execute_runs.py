@@ -31,6 +31,8 @@ def main() -> None:
         warmup_steps=2,
     )  # fmt: skip
     assert whole is not None
+    for sharding in ("gradients", "parameters"):
+        run(folder, sharding, tiny_plan(2, 1, sharding=sharding))
     run(folder, "undisturbed", pipeline, checkpoint=str(folder / "a"))
     run(folder, "first half", pipeline, checkpoint=str(folder / "b"), steps=SAVED_AT)
     for name, plan in {"pipeline": pipeline, "data": data, "sharded": sharded}.items():

@@ -50,12 +50,18 @@ CASES: dict[int, dict[str, Callable[[], Plan]]] = {
         "fsdp parameters, recompute": lambda: tiny_plan(2, 1, sharding="parameters", recompute=True),
         "gpipe": lambda: tiny_plan(2, 2, schedule="gpipe"),
         "1f1b, small last microbatch": lambda: tiny_plan(2, 2, microbatches=(4, 4, 4, 2)),
+        "ddp, a rank without rows": lambda: tiny_plan(2, 1, microbatches=(4, 1)),
+        "fsdp parameters, a rank without rows": lambda: tiny_plan(2, 1, sharding="parameters", microbatches=(4, 1)),
         "zero-bubble": lambda: tiny_plan(2, 2, schedule="zero-bubble", model="untied"),
         "interleaved": lambda: tiny_plan(2, 2, schedule="interleaved", looped=2),
     },
     4: {
         "gpipe x data": lambda: tiny_plan(4, 2, schedule="gpipe"),
         "1f1b x data, small buckets": lambda: tiny_plan(4, 2, settings=SMALL_BUCKETS),
+        "1f1b x data, a rank without rows": lambda: tiny_plan(4, 2, microbatches=(4, 4, 1)),
+        "1f1b x fsdp parameters, a rank without rows": lambda: tiny_plan(
+            4, 2, sharding="parameters", microbatches=(4, 4, 1)
+        ),
         "zero-bubble x data": lambda: tiny_plan(4, 2, schedule="zero-bubble"),
         "interleaved x data": lambda: tiny_plan(4, 2, schedule="interleaved", looped=2),
         "1f1b x fsdp parameters": lambda: tiny_plan(4, 2, sharding="parameters"),

@@ -10,8 +10,8 @@ import torch
 from torch.utils import _pytree
 
 from placer.rules import Argument, Call, Value
-from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay, LocalOp, State, piece, wanted
-from placer.rules.splits import legal, localise, split_choices, tensors
+from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay, LocalOp, State, piece, ranges, wanted
+from placer.rules.splits import localise, split_choices, tensors
 from placer.runtime.local_ops import run_local
 
 Function = Callable[..., object]
@@ -59,8 +59,8 @@ def check(case: Case, choice: Choice, degree: int, seed: int = 0) -> None:
         for number, tensor in enumerate(_tensors((case.args, case.kwargs)))
     ]
     states = [state.gradient for state in choice.outputs]
-    given = [_parted(one, lay, degree, generator) for one, lay in zip(gradients, states, strict=True)]
-    axes = _axes(degree)
+    given = [parted(one, lay, degree, generator) for one, lay in zip(gradients, states, strict=True)]
+    axes = thread_axes(degree)
     runs: list[_Run | None] = [None] * degree
 
     def rank(number: int) -> None:
@@ -75,7 +75,7 @@ def check(case: Case, choice: Choice, degree: int, seed: int = 0) -> None:
         run.backward([one[number] for one in given])
         runs[number] = run
 
-    _together(rank, degree, threads=bool(choice.inner))
+    together(rank, degree, threads=bool(choice.inner))
     done = [run for run in runs if run is not None]
     _compare_outputs(whole, done, choice, degree)
     _compare_inputs(call, whole, done, choice, degree)
@@ -117,7 +117,7 @@ class _Run:
 class ThreadAxis:
     """One rank's end of an axis whose ranks are threads."""
 
-    def __init__(self, degree: int, rank: int, barrier: threading.Barrier, board: list[torch.Tensor | None]):
+    def __init__(self, degree: int, rank: int, barrier: threading.Barrier, board: list[list[torch.Tensor]]):
         self.degree = degree
         self.rank = rank
         self._barrier = barrier
@@ -125,24 +125,30 @@ class ThreadAxis:
 
     def all_reduce(self, tensor: torch.Tensor, reduce: str) -> torch.Tensor:
         """The sum or maximum over the ranks."""
-        every = self._everyone(tensor)
-        stacked = torch.stack(every)
+        stacked = torch.stack([given[0] for given in self._everyone([tensor])])
         return stacked.sum(0) if reduce == "sum" else stacked.amax(0)
 
-    def _everyone(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        self._board[self.rank] = tensor.detach()
+    def all_to_all(self, tensor: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, list[int]]:
+        """The rows that every rank sent here."""
+        received = [given[self.rank] for given in self._everyone(list(torch.split(tensor, counts)))]
+        return torch.cat(received), [len(rows) for rows in received]
+
+    def _everyone(self, given: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+        self._board[self.rank] = [tensor.detach() for tensor in given]
         self._barrier.wait(timeout=20)
-        every = [one for one in self._board if one is not None]
+        every = list(self._board)
         self._barrier.wait(timeout=20)
         return every
 
 
-def _axes(degree: int) -> list[ThreadAxis]:
-    barrier, board = threading.Barrier(degree), [None] * degree
-    return [ThreadAxis(degree, rank, barrier, board) for rank in range(degree)]  # type: ignore[arg-type]
+def thread_axes(degree: int) -> list[ThreadAxis]:
+    """The ends of one axis, one for each thread."""
+    barrier, board = threading.Barrier(degree), [[] for _ in range(degree)]  # type: ignore[var-annotated]
+    return [ThreadAxis(degree, rank, barrier, board) for rank in range(degree)]
 
 
-def _together(rank: Callable[[int], None], degree: int, *, threads: bool) -> None:
+def together(rank: Callable[[int], None], degree: int, *, threads: bool) -> None:
+    """Run every rank; those that talk to each other as threads."""
     if not threads:
         for number in range(degree):
             rank(number)
@@ -169,11 +175,12 @@ def _parts(
 ) -> list[torch.Tensor]:
     halo = choice.halo[number] if choice.halo else None
     if halo is None:
-        return _parted(tensor.detach(), choice.inputs[number].value, degree, generator)
-    return [tensor.detach().narrow(halo.dim, low, high - low) for low, high in _windows(call, choice, number, degree)]
+        return parted(tensor.detach(), choice.inputs[number].value, degree, generator)
+    return [tensor.detach().narrow(halo.dim, low, high - low) for low, high in windows(call, choice, number, degree)]
 
 
-def _windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple[int, int]]:
+def windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple[int, int]]:
+    """The rows of a windowed argument that each rank reads."""
     halo, lay = choice.halo[number], choice.outputs[0].value
     assert halo is not None and isinstance(lay, Cut)
     size, made = tensors(call)[number].shape[halo.dim], call.outputs[0].shape[lay.dim]
@@ -181,14 +188,19 @@ def _windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple
     return [(one.start, one.end) for one in rows]
 
 
-def _parted(tensor: torch.Tensor, lay: Lay, degree: int, generator: torch.Generator) -> list[torch.Tensor]:
+def parted(tensor: torch.Tensor, lay: Lay, degree: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """What each rank holds of a tensor that lies so; summands are random."""
     if isinstance(lay, Cut):
-        bounds = [piece(tensor.shape[lay.dim], degree, rank) for rank in range(degree)]
-        return [tensor.narrow(lay.dim, start, end - start) for start, end in bounds]
+        return [_piece(tensor, lay, degree, rank) for rank in range(degree)]
     if lay is WHOLE:
         return [tensor] * degree
     parts = [_random(tensor, generator) for _ in range(degree - 1)]
     return [*parts, tensor - sum(parts, torch.zeros_like(tensor))]
+
+
+def _piece(tensor: torch.Tensor, lay: Cut, degree: int, rank: int) -> torch.Tensor:
+    bounds = ranges(lay, tensor.shape[lay.dim], degree, rank)
+    return torch.cat([tensor.narrow(lay.dim, start, end - start) for start, end in bounds], lay.dim)
 
 
 def _compare_outputs(whole: _Run, runs: list[_Run], choice: Choice, degree: int) -> None:
@@ -209,7 +221,7 @@ def _compare_inputs(call: Call, whole: _Run, runs: list[_Run], choice: Choice, d
         found = [_gradient(run.inputs[number]) for run in runs]
         if halo is not None:
             placed = torch.zeros_like(mine.grad)
-            for (low, high), one in zip(_windows(call, choice, number, degree), found, strict=True):
+            for (low, high), one in zip(windows(call, choice, number, degree), found, strict=True):
                 placed.narrow(halo.dim, low, high - low).add_(one)
             found, state = [placed], State(PARTIAL, PARTIAL)
         _compare(f"gradient of argument {number}", mine.grad, found, state.gradient)
@@ -220,16 +232,19 @@ def _gradient(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _compare(what: str, whole: torch.Tensor, parts: list[torch.Tensor], lay: Lay) -> None:
-    for one in _put_together(parts, lay):
+    for one in put_together(parts, lay):
         if one.shape != whole.shape:
             raise WrongSplitError(f"{what}: shape {list(one.shape)} put together, {list(whole.shape)} whole")
         if not torch.allclose(one, whole, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
             raise WrongSplitError(f"{what} ({lay}): differs by {(one - whole).abs().max().item():.3g}")
 
 
-def _put_together(parts: list[torch.Tensor], lay: Lay) -> list[torch.Tensor]:
+def put_together(parts: list[torch.Tensor], lay: Lay) -> list[torch.Tensor]:
+    """The whole of what the ranks hold; of what lies whole, what each of them has."""
     if isinstance(lay, Cut):
-        return [torch.cat(parts, lay.dim)]
+        # Every rank's piece of the first part, then of the second, and so on.
+        pieces = [torch.chunk(one, lay.parts, lay.dim) for one in parts]
+        return [torch.cat([one[at] for at in range(lay.parts) for one in pieces], lay.dim)]
     return parts if lay is WHOLE else [sum(parts[1:], parts[0])]
 
 
@@ -268,6 +283,3 @@ def _copied(tree: object, fill: Iterator[torch.Tensor] | None):  # type: ignore[
         return one.detach().clone() if fill is None else next(fill)
 
     return _pytree.tree_map(leaf, tree)
-
-
-__all__ = ["Case", "ThreadAxis", "WrongSplitError", "check", "checked", "legal"]

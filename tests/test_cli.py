@@ -170,3 +170,13 @@ def test_importing_placer_imports_neither_torch_nor_pydantic() -> None:
     code = "import sys, placer; print(sorted({'torch', 'pydantic', 'numpy'} & set(sys.modules)), placer.Plan.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[] Plan\n"
+
+
+def test_how_the_run_updates_its_weights_is_kept_in_the_plan(placer: Command, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    how = ("--optimizer", "sgd", "--momentum", "0.9", "--weight-decay", "0", "--clip-norm", "0")
+    one = ("--cluster", "h100", "--batch", "2x8", "--strategy", "single", "-o", str(path))
+    placer("plan", "examples.models:tiny_gpt2", *one, *how)
+    settings = Plan.load(path).settings
+    assert (settings.optimizer, settings.momentum, settings.weight_decay) == ("sgd", 0.9, 0.0)
+    assert settings.clip_norm is None

@@ -11,7 +11,9 @@ import pytest
 
 from execute_plans import tiny_plan
 from execute_runs import SAVED_AT, STEPS
+from placer.costs import estimate
 from placer.errors import UsageError
+from placer.plans import Sharding
 from placer.program import Message, lower
 from placer.runtime.checkpoint import latest
 from placer.runtime.execute import execute
@@ -64,6 +66,18 @@ def test_the_measured_ledger_adds_up_and_knows_what_was_sent(runs: Path) -> None
     assert all(memory.activations > 0 and memory.optimizer >= 2 * memory.parameters for memory in found.measured.memory)
     sent = sum(e.bytes for p in lower(plan) for e in p.instructions if isinstance(e, Message) and e.direction == "send")
     assert found.measured.sent_bytes == sent
+
+
+@pytest.mark.parametrize("sharding", ["gradients", "parameters"])
+def test_of_sharded_state_what_is_predicted_is_measured(sharding: Sharding, runs: Path) -> None:
+    found = report(runs, sharding).measured
+    assert found is not None
+    (measured,), (predicted,) = found.memory, estimate(tiny_plan(2, 1, sharding=sharding)).memory
+    assert (measured.parameters, measured.gradients) == (predicted.parameters, predicted.gradients)
+    assert measured.activations == pytest.approx(predicted.activations, rel=0.05)
+    # Each parameter has a count of its steps beside the moments.
+    assert measured.optimizer == pytest.approx(predicted.optimizer, rel=0.05)
+    assert (measured.communication > 0) == (sharding == "parameters")
 
 
 def stage_parameters() -> list[set[str]]:

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from execute_plans import cpu_cluster, two_rank_plan
+from examples.verify_cases import processes
+from execute_plans import two_rank_plan
 from placer.errors import StalePlanError
 from placer.fingerprint import changes, made_elsewhere, require_fresh, versions
 
 
 def test_a_plan_made_here_is_fresh() -> None:
     plan = replace(two_rank_plan(), versions=versions())
-    require_fresh(plan, model=plan.model.fingerprint, cluster=cpu_cluster(2))
+    require_fresh(plan, model=plan.model.fingerprint, cluster=processes(2))
     assert not made_elsewhere(plan)
 
 
@@ -24,7 +25,7 @@ def test_the_error_says_what_changed() -> None:
     with pytest.raises(
         StalePlanError, match=r"the model \(fingerprint a.*the cluster.*torch \(1\.0 in the plan"
     ) as error:
-        require_fresh(plan, model="b", cluster=cpu_cluster(3))
+        require_fresh(plan, model="b", cluster=processes(3))
     assert "plan again" in str(error.value).lower()
 
 

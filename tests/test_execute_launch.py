@@ -73,13 +73,13 @@ def test_no_rank_outlives_a_launcher_that_is_killed() -> None:
     call = "launch_module(('execute_ranks', 'sleeps'), 2, 600, echo=print)"
     code = f"from placer.runtime.launch import launch_module; {call}"
     paths = os.pathsep.join(sys.path)
-    launcher = subprocess.Popen(
-        [sys.executable, "-uc", code], env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True
-    )
-    assert launcher.stdout is not None
-    ranks = [_pid(launcher.stdout.readline()) for _ in range(2)]
-    launcher.kill()
-    launcher.wait()
+    environment = {**os.environ, "PYTHONPATH": paths}
+    with subprocess.Popen(
+        [sys.executable, "-uc", code], env=environment, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        ranks = [_pid(launcher.stdout.readline()) for _ in range(2)]
+        launcher.kill()
     psutil.wait_procs([psutil.Process(pid) for pid in ranks if psutil.pid_exists(pid)], timeout=10)
     assert not any(psutil.pid_exists(pid) for pid in ranks)
 

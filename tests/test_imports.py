@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES = """
 errors extras usercode references
 files units
+placement
 graph cluster settings ledger
 topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yaml catalogue
 schedule plans
@@ -38,7 +39,7 @@ ORDER = LINES.split()
 # cli may import every room but demo, runtime and calibrate, which it reaches inside the command that needs them.
 BESIDE = {
     "strategies": ORDER[: ORDER.index("search") + 1],
-    "runtime": [*ORDER[: ORDER.index("rules") + 1], "program", "legality", "tracer"],
+    "runtime": [*ORDER[: ORDER.index("splitting") + 1], "program", "legality", "tracer"],
     "tracer": ORDER[: ORDER.index("rules") + 1],
     "doctor": [*ORDER[: ORDER.index("doctor")], "calibrate"],
     "demo": [*ORDER[: ORDER.index("cli")], "tracer", "runtime"],

@@ -12,7 +12,7 @@ from made_clusters import SLOW, cluster
 from pipeline_plans import chain, changed_stage, pipeline_plan
 from placer.errors import IllegalPlanError, InfeasibleError
 from placer.legality import FULL_TURNS, RULES, check, require
-from placer.plans import Plan
+from placer.plans import Layout, Plan
 from placer.program import agreement, lower
 from placer.schedule import actions
 from placer.settings import RunSettings
@@ -42,12 +42,16 @@ BROKEN: list[tuple[str, Plan, str]] = [
     ("devices", changed_stage(plan(), 1, devices=(1, 2)), "stage 1 shares device 1"),
     ("devices", changed_stage(plan(), 1, devices=(2, 2)), "names a device twice"),
     ("devices", changed_stage(plan(), 1, devices=()), "stage 1 has no device"),
+    ("layouts", changed_stage(plan(), 1, degree=2), "the stages have replicas of 1, 2 devices"),
+    ("layouts", changed_stage(plan(), 1, degree=2), "no layout that says how to use them"),
+    ("layouts", changed_stage(plan(), 1, layout=3), "wants layout 3, the plan has 0"),
+    ("layouts", replace(plan(), layouts=(Layout(degree=2, splits=()),)), "splits 0 block classes"),
     ("replicas", changed_stage(plan(), 1, devices=(2,)), "the stages have 2, 1 replicas"),
     ("replicas", changed_stage(plan(), 1, shares=(1, 0)), "one positive share per replica"),
     ("replicas", changed_stage(plan(), 1, shares=(3, 1)), "divide rows among replicas differently"),
     ("rows", replace(plan(), microbatches=()), "there is no microbatch"),
     ("rows", replace(plan(), microbatches=(4, 0)), "microbatch 1 has 0 rows"),
-    ("rows", replace(plan(), microbatches=(4, 1)), "microbatch 1 has 1 rows for 2 replicas"),
+    ("rows", replace(plan(), microbatches=(1, 1)), "replica 1 of 2 has no row of any microbatch"),
     ("schedule", plan(turns=2), "one stage per position"),
     ("sharding", plan(schedule="zero-bubble", sharding="parameters"), "which zero-bubble splits"),
     ("sharding", plan(replicas=1, sharding="gradients"), "over one device"),
@@ -105,7 +109,7 @@ def test_a_parameter_tied_between_a_sharded_and_a_whole_stage_is_refused() -> No
 
 
 def test_several_broken_rules_are_all_listed() -> None:
-    made = replace(changed_stage(plan(), 1, first=5), microbatches=(1, 4))
+    made = replace(changed_stage(plan(), 1, first=5), microbatches=(0, 4))
     with pytest.raises(IllegalPlanError) as error:
         require(made)
     assert "blocks: stage 1" in str(error.value) and "rows: microbatch 0" in str(error.value)
@@ -116,12 +120,20 @@ def test_too_little_memory_is_infeasible_and_says_by_how_much() -> None:
         require(small_memory())
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@pytest.mark.parametrize("microbatches", [(4, 4, 1), (1, 4, 1)])
+def test_a_microbatch_may_leave_replicas_without_rows(schedule: str, microbatches: tuple[int, ...]) -> None:
+    made = plan(schedule=schedule, microbatches=microbatches)
+    assert check(made) == ()
+    assert agreement(lower(made)) == ()
+
+
 def test_unequal_shares_are_legal_where_every_replica_gets_a_row() -> None:
     made = plan(microbatches=(8, 8))
     uneven = replace(made, stages=tuple(replace(stage, shares=(3, 1)) for stage in made.stages))
     assert check(uneven) == ()
     starved = replace(uneven, stages=tuple(replace(stage, shares=(9, 1)) for stage in made.stages))
-    assert "every replica needs one" in check(replace(starved, microbatches=(2, 2)))[0].message
+    assert "replica 1 of 2 has no row" in check(replace(starved, microbatches=(2, 2)))[0].message
 
 
 def turns(schedule: str, positions: int, stages: int, microbatches: int) -> list[list[tuple[int, str]]]:

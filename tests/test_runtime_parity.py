@@ -15,6 +15,7 @@ from ranks import on_ranks
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
 IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
+DIRECTIONS = Case(model="examples.verify_models:directions", shapes=verify_models.TEXT)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 
 TWO_RANKS = [
@@ -25,6 +26,12 @@ TWO_RANKS = [
     replace(WORDS, replicas=2, shares=(3, 1), microbatches=(4, 4)),
     replace(WORDS, replicas=2, microbatches=(5, 3)),
     replace(WORDS, replicas=2, sharding="parameters", microbatches=(5, 3)),
+    # A last microbatch of one row: the other replica has none of it.
+    replace(WORDS, replicas=2, microbatches=(4, 3, 1)),
+    replace(DROPPING, replicas=2, microbatches=(4, 3, 1)),
+    replace(WORDS, replicas=2, shares=(1, 3), microbatches=(4, 3, 1), sharding="gradients"),
+    replace(IMAGES, replicas=2, microbatches=(4, 3, 1), sharding="parameters", recompute=True),
+    replace(IMAGES, replicas=2, shares=(1, 3), microbatches=(4, 3, 1)),
     replace(WORDS, positions=2, schedule="gpipe"),
     replace(WORDS, positions=2, schedule="1f1b", optimizer="sgd"),
     replace(WORDS, positions=2, schedule="interleaved", turns=2),
@@ -45,7 +52,13 @@ FOUR_RANKS = [
     replace(WORDS, positions=2, replicas=2, sharding="parameters"),
     replace(WORDS, positions=2, replicas=2, schedule="interleaved", turns=2, sharding="gradients"),
     replace(WORDS, positions=2, replicas=2, microbatches=(5, 3)),
+    replace(WORDS, positions=2, replicas=2, microbatches=(4, 3, 1)),
+    replace(WORDS, positions=2, replicas=2, microbatches=(1, 6, 1), schedule="gpipe"),
+    replace(WORDS, positions=2, replicas=2, microbatches=(4, 3, 1), schedule="zero-bubble"),
+    replace(WORDS, positions=2, replicas=2, microbatches=(4, 3, 1), schedule="interleaved", turns=2),
+    replace(DIRECTIONS, positions=2, replicas=2, microbatches=(4, 3, 1), sharding="parameters"),
     replace(IMAGES, positions=2, replicas=2),
+    replace(IMAGES, positions=2, replicas=2, microbatches=(4, 3, 1)),
     replace(WORDS, positions=4),
     replace(GPT2, positions=2, replicas=2),
 ]

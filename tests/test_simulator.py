@@ -25,6 +25,7 @@ from placer.schedule import NAMES
 from placer.settings import RunSettings
 from placer.simulator import replica_classes, simulate
 from placer.simulator.durations import Durations
+from placer.timeline import Timeline
 
 # The design's bound on closed form against simulation, for homogeneous pipelines.
 AGREEMENT = 0.02
@@ -69,7 +70,8 @@ def any_plans(draw: st.DrawFn) -> Plan:
         positions=positions,
         turns=2 if name == "interleaved" else 1,
         replicas=replicas,
-        microbatches=[draw(st.integers(replicas, 6)) for _ in range(draw(st.integers(1, 5)))],
+        # One row may be too few for both replicas.
+        microbatches=[replicas, *(draw(st.integers(1, 6)) for _ in range(draw(st.integers(0, 4))))],
         schedule=name,
         machines=machines,
     )
@@ -231,6 +233,19 @@ def test_a_slow_replica_holds_up_the_others() -> None:
     assert replica_classes(even) == ((0, 1),)
     assert replica_classes(uneven) == ((0,), (1,))
     assert simulate(uneven).step_seconds > simulate(even).step_seconds
+
+
+def test_a_replica_without_rows_is_free_where_nobody_waits_for_it() -> None:
+    how = {"replicas": 2, "microbatches": (8, 1)}
+    idle = simulate(pipeline_plan(chain(), positions=2, **how))  # type: ignore[arg-type]
+    waited_for = simulate(pipeline_plan(chain(), sharding="parameters", **how))  # type: ignore[arg-type]
+    assert seconds_of_second_microbatch(idle, rank=1) == 0
+    assert seconds_of_second_microbatch(waited_for, rank=1) > 0
+    assert all(seconds_of_second_microbatch(timeline, rank=0) > 0 for timeline in (idle, waited_for))
+
+
+def seconds_of_second_microbatch(timeline: Timeline, rank: int) -> float:
+    return sum(e.seconds for e in timeline.lane(rank, "compute") if e.name in ("0F1", "0B1"))
 
 
 def test_equal_replicas_are_played_once_and_stand_for_all() -> None:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from placer.cli import calibrate, demo, doctor, execute, explain, plan, schema, simulate, verify
+from placer.cli import bench, calibrate, demo, doctor, execute, explain, place, plan, schema, simulate, verify
 from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.report import error_document
@@ -21,8 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (plan, explain, simulate, execute, verify, demo, doctor, calibrate, schema):
+for module in (plan, explain, place, simulate, execute, verify, demo, doctor, calibrate, schema):
     app.command(module.NAME, help=module.HELP)(module.run)
+app.add_typer(bench.app)
 
 
 def main() -> None:

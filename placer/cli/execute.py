@@ -81,7 +81,8 @@ def run_view(report: RunReport) -> RenderableType:
     """Losses, speed, and predicted beside measured."""
     lines: list[RenderableType] = [Text(f"{len(report.losses)} steps on {report.ranks} ranks, data {report.data}")]
     if report.losses:
-        speed = f"{report.rows / report.median_step_seconds:.3g} rows/s"
+        speeds = {"rows/s": report.rows_per_second, "tokens/s": report.tokens_per_second, "MFU": report.mfu}
+        speed = ", ".join(f"{value:.3g} {name}" for name, value in speeds.items() if value is not None)
         lines.append(
             Text(
                 f"loss {report.losses[0]:.4f} -> {report.losses[-1]:.4f}, "
@@ -104,6 +105,9 @@ def run_document(report: RunReport) -> Document:
         "losses": list(report.losses),
         "step_seconds": list(report.step_seconds),
         "median_step_seconds": report.median_step_seconds,
+        "rows_per_second": report.rows_per_second,
+        "tokens_per_second": report.tokens_per_second,
+        "mfu": report.mfu,
         "evaluations": [{"step": entry.step, "loss": entry.loss} for entry in report.evaluations],
         "checkpoint": report.checkpoint or None,
         "predicted": ledger_document(report.predicted) if report.predicted else None,

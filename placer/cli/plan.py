@@ -41,6 +41,9 @@ def run(
     precision: Annotated[Precision, typer.Option(help="What the step computes in.")] = "float32",
     optimizer: Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")] = "adamw",
     learning_rate: Annotated[float, typer.Option(help="The learning rate of the run.")] = 1e-3,
+    weight_decay: Annotated[float, typer.Option(help="The weight decay of AdamW and SGD.")] = 0.01,
+    momentum: Annotated[float, typer.Option(help="The momentum of SGD.")] = 0.0,
+    clip_norm: Annotated[float, typer.Option(min=0.0, help="Clip gradients to this global norm; 0 is never.")] = 1.0,
     recompute: Annotated[
         Literal["auto", "none", "full"], typer.Option(help="Run forwards again instead of keeping activations.")
     ] = "auto",
@@ -55,8 +58,9 @@ def run(
     if output is not None:
         require_writable(output)  # before the search, not after it
     settings = RunSettings(
-        precision=precision, optimizer=optimizer, learning_rate=learning_rate, recompute=recompute, attention=attention
-    )
+        precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
+        momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention,
+    )  # fmt: skip
     made = make_plan(
         model,
         cluster,

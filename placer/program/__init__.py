@@ -18,11 +18,12 @@ from placer.program.buckets import (
     ShardUnit,
     ddp_buckets,
     gradient_buckets,
+    part_buckets,
     shard_units,
     shared_parameters,
 )
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
-from placer.program.layout import Transfer, position_of, transfers
+from placer.program.layout import Transfer, degree, like_ranks, position_of, rank_of, replica_ranks, transfers
 from placer.program.lowering import lower, plan_actions, rows_of_replica
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
@@ -39,11 +40,16 @@ __all__ = [
     "Transfer",
     "agreement",
     "ddp_buckets",
+    "degree",
     "gradient_buckets",
+    "like_ranks",
     "lower",
     "parameter_dtype",
+    "part_buckets",
     "plan_actions",
     "position_of",
+    "rank_of",
+    "replica_ranks",
     "rows_of_replica",
     "shard_units",
     "shared_parameters",

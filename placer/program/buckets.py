@@ -10,14 +10,15 @@ placer's own: as DDP's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from placer.graph import ITEM_BYTES, Graph, Parameter
 from placer.plans import Plan
 from placer.program.layout import stage_of_block
 from placer.program.sizes import parameter_dtype
 from placer.settings import RunSettings
+from placer.splitting import held_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +40,30 @@ class ShardUnit:
     gradient_bytes: int
 
 
-def ddp_buckets(plan: Plan) -> tuple[GradientBucket, ...]:
-    """The buckets of a one-stage replicated plan, in order of reduction."""
-    return tuple(_filled(plan.graph, plan.settings, ready_order(plan.graph, *_span(plan, 0))))
+def ddp_buckets(plan: Plan, inner: int = 0) -> tuple[GradientBucket, ...]:
+    """The buckets of a one-stage replicated plan, in order of reduction; of device `inner` of each replica."""
+    return tuple(_filled(held_parameters(plan, inner), plan.settings, ready_order(plan.graph, *_span(plan, 0))))
 
 
-def gradient_buckets(plan: Plan, stage: int) -> tuple[GradientBucket, ...]:
+def gradient_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
     """placer's buckets of a stage, in order of reduction; parameters tied to other stages are not among them."""
     shared = shared_parameters(plan)
     names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared]
-    return tuple(_filled(plan.graph, plan.settings, names))
+    return tuple(_filled(held_parameters(plan, inner), plan.settings, names))
+
+
+def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
+    """The buckets of what each device of a replica has a part of the gradient of, to be summed over the replica.
+
+    Of sharded stages they hold the shards.
+    """
+    if not plan.layouts:
+        return ()
+    held, replicas = held_parameters(plan, inner), plan.stages[stage].replicas
+    if plan.stages[stage].sharding != "none" and replicas > 1:
+        held = {name: _shard(parameter, replicas) for name, parameter in held.items()}
+    names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if held[name].summed]
+    return tuple(_filled(held, plan.settings, names))
 
 
 def shared_parameters(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -58,7 +73,7 @@ def shared_parameters(plan: Plan) -> dict[str, tuple[int, ...]]:
     return {name: stages for name, stages in found.items() if len(stages) > 1}
 
 
-def shard_units(plan: Plan, stage: int) -> tuple[ShardUnit, ...]:
+def shard_units(plan: Plan, stage: int, inner: int = 0) -> tuple[ShardUnit, ...]:
     """FSDP2's units of a stage: the root first if it holds anything, then its blocks in order."""
     graph, (first, last) = plan.graph, _span(plan, stage)
     users: dict[str, list[int]] = {}
@@ -69,7 +84,8 @@ def shard_units(plan: Plan, stage: int) -> tuple[ShardUnit, ...]:
     members: dict[int, list[str]] = {}
     for name, blocks in users.items():
         members.setdefault(blocks[0] if len(blocks) == 1 else -1, []).append(name)
-    return tuple(_unit(plan, stage, block, tuple(members[block])) for block in sorted(members))
+    held = held_parameters(plan, inner)
+    return tuple(_unit(plan, stage, block, {name: held[name] for name in members[block]}) for block in sorted(members))
 
 
 def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:
@@ -88,15 +104,13 @@ def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:
     return (*sorted(uses, key=uses.__getitem__), *dict.fromkeys(trained))
 
 
-def held_bytes(graph: Graph, name: str, settings: RunSettings) -> int:
+def held_bytes(parameter: Parameter, settings: RunSettings) -> int:
     """Bytes of a parameter, and of its gradient, in a run."""
-    parameter = graph.parameters[name]
     return parameter.elements * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
 
 
-def shard_bytes(graph: Graph, name: str, settings: RunSettings, ranks: int) -> int:
+def shard_bytes(parameter: Parameter, settings: RunSettings, ranks: int) -> int:
     """Bytes of the largest shard of a parameter split over `ranks` in dim 0."""
-    parameter = graph.parameters[name]
     return _padded_elements(parameter, ranks) // ranks * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
 
 
@@ -115,25 +129,32 @@ def _uses(graph: Graph, first: int, last: int) -> Iterator[list[str]]:
             yield [block.parameters[i] for i in local if kind.parameters[i].trainable and not kind.parameters[i].buffer]
 
 
-def _filled(graph: Graph, settings: RunSettings, names: Iterable[str]) -> Iterator[GradientBucket]:
+def _filled(
+    parameters: Mapping[str, Parameter], settings: RunSettings, names: Iterable[str]
+) -> Iterator[GradientBucket]:
     """Buckets closed as soon as they reach the cap; what is left over at the end in a bucket per dtype."""
     pending: dict[str, list[str]] = {}
     size: dict[str, int] = {}
     for name in names:
-        dtype = parameter_dtype(graph.parameters[name].dtype, settings)
+        dtype = parameter_dtype(parameters[name].dtype, settings)
         pending.setdefault(dtype, []).append(name)
-        size[dtype] = size.get(dtype, 0) + held_bytes(graph, name, settings)
+        size[dtype] = size.get(dtype, 0) + held_bytes(parameters[name], settings)
         if size[dtype] >= settings.bucket_bytes:
             yield GradientBucket(names=tuple(pending.pop(dtype)), dtype=dtype, bytes=size.pop(dtype))
     for dtype, members in pending.items():
         yield GradientBucket(names=tuple(members), dtype=dtype, bytes=size[dtype])
 
 
-def _unit(plan: Plan, stage: int, block: int, names: tuple[str, ...]) -> ShardUnit:
-    graph, settings, ranks = plan.graph, plan.settings, plan.stages[stage].replicas
-    padded = {name: shard_bytes(graph, name, settings, ranks) * ranks for name in names}
-    trained = sum(size for name, size in padded.items() if graph.parameters[name].trainable)
-    return ShardUnit(block=block, names=names, bytes=sum(padded.values()), gradient_bytes=trained)
+def _unit(plan: Plan, stage: int, block: int, held: Mapping[str, Parameter]) -> ShardUnit:
+    settings, ranks = plan.settings, plan.stages[stage].replicas
+    padded = {name: shard_bytes(parameter, settings, ranks) * ranks for name, parameter in held.items()}
+    trained = sum(size for name, size in padded.items() if held[name].trainable)
+    return ShardUnit(block=block, names=tuple(held), bytes=sum(padded.values()), gradient_bytes=trained)
+
+
+def _shard(parameter: Parameter, ranks: int) -> Parameter:
+    rows, *rest = parameter.shape or (1,)
+    return replace(parameter, shape=(-(-rows // ranks), *rest))
 
 
 def _padded_elements(parameter: Parameter, ranks: int) -> int:

@@ -3,7 +3,10 @@
 one stage, replicated        DDP: its buckets during the last microbatch's backward
 sharded stages               FSDP2: gather and scatter per unit (see `sharded`)
 several stages, replicated   placer: each stage's buckets after its last backward
+replicas of several devices  parts of gradients summed over the replica's devices
 all                          tied parameters held by several stages, the squared norm, the loss
+
+Data parallelism reduces over the devices that stand alike in their replicas (`inner`).
 """
 
 from __future__ import annotations
@@ -11,17 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placer.plans import Plan
-from placer.program.buckets import ddp_buckets, gradient_buckets, held_bytes, shard_bytes, shared_parameters
+from placer.program.buckets import (
+    ddp_buckets,
+    gradient_buckets,
+    held_bytes,
+    part_buckets,
+    shard_bytes,
+    shared_parameters,
+)
 from placer.program.instructions import Collective, Engine
-from placer.program.layout import position_of
+from placer.program.layout import like_ranks, position_of, rank_of, replica_ranks
 from placer.program.sharded import sharded_collectives
 from placer.schedule import Action
+from placer.splitting import held_parameters
 
 # The squared norm and the loss are summed in float64.
 SCALAR_BYTES = 8
 
 
-def stage_collectives(plan: Plan, position: int, line: tuple[Action, ...]) -> dict[Action, tuple[Collective, ...]]:
+def stage_collectives(
+    plan: Plan, position: int, line: tuple[Action, ...], inner: int = 0
+) -> dict[Action, tuple[Collective, ...]]:
     """The collectives of the stages of one position, by the action they stand behind, in order of issue."""
     found: dict[Action, tuple[Collective, ...]] = {}
     for stage in sorted({action.stage for action in line}):
@@ -29,16 +42,17 @@ def stage_collectives(plan: Plan, position: int, line: tuple[Action, ...]) -> di
             continue
         own = tuple(action for action in line if action.stage == stage)
         if plan.stages[stage].sharding == "none":
-            found[own[-1]] = tuple(_bucket_reductions(plan, position, stage))
+            found[own[-1]] = tuple(_bucket_reductions(plan, position, stage, inner))
         else:
-            found |= sharded_collectives(plan, stage, position_ranks(plan, position), own)
+            found |= sharded_collectives(plan, stage, like_ranks(plan, position, inner), own, inner)
     return found
 
 
-def closing_collectives(plan: Plan, position: int, replica: int) -> Iterator[Collective]:
-    """What follows a rank's last computation: tied parameters in order of their names, the norm, the loss."""
+def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0) -> Iterator[Collective]:
+    """What follows a rank's last computation: parts of gradients, tied parameters by name, the norm, the loss."""
+    yield from _parts(plan, position, replica, inner)
     for name, stages in sorted(shared_parameters(plan).items()):
-        collective = _tied(plan, name, stages, position, replica)
+        collective = _tied(plan, name, stages, position, (replica, inner))
         if collective is not None and len(collective.ranks) > 1:
             yield collective
     everyone = tuple(range(plan.world_size))
@@ -49,21 +63,30 @@ def closing_collectives(plan: Plan, position: int, replica: int) -> Iterator[Col
     yield Collective(kind="all_reduce", engine="placer", purpose="loss", ranks=everyone, bytes=SCALAR_BYTES)
 
 
-def position_ranks(plan: Plan, position: int) -> tuple[int, ...]:
-    """The ranks of a position, replica by replica."""
-    replicas = plan.stages[0].replicas
-    return tuple(range(position * replicas, (position + 1) * replicas))
+def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Collective]:
+    """The sums over a replica's devices of the gradients each of them has a part of."""
+    for stage, at in enumerate(position_of(plan)):
+        for index, bucket in enumerate(part_buckets(plan, stage, inner) if at == position else ()):
+            yield Collective(
+                kind="all_reduce",
+                engine="placer",
+                purpose="parts",
+                ranks=replica_ranks(plan, position, replica),
+                bytes=bucket.bytes,
+                stage=stage,
+                unit=f"parts {index}",
+            )
 
 
-def _bucket_reductions(plan: Plan, position: int, stage: int) -> Iterator[Collective]:
+def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Iterator[Collective]:
     alone = len(plan.stages) == 1
     engine: Engine = "ddp" if alone else "placer"
-    for index, bucket in enumerate(ddp_buckets(plan) if alone else gradient_buckets(plan, stage)):
+    for index, bucket in enumerate(ddp_buckets(plan, inner) if alone else gradient_buckets(plan, stage, inner)):
         yield Collective(
             kind="all_reduce",
             engine=engine,
             purpose="gradients",
-            ranks=position_ranks(plan, position),
+            ranks=like_ranks(plan, position, inner),
             bytes=bucket.bytes,
             stage=stage,
             unit=f"bucket {index}",
@@ -71,15 +94,16 @@ def _bucket_reductions(plan: Plan, position: int, stage: int) -> Iterator[Collec
         )
 
 
-def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, replica: int) -> Collective | None:
+def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: tuple[int, int]) -> Collective | None:
     """The sum of a tied parameter's gradient over all that hold it; of its shards over the holders of each shard."""
+    replica, inner = place
     positions, replicas = position_of(plan), plan.stages[0].replicas
     holders = sorted({positions[stage] for stage in stages})
     if position not in holders:
         return None
-    graph, settings = plan.graph, plan.settings
+    parameter, settings = held_parameters(plan, inner)[name], plan.settings
     sharded = plan.stages[stages[0]].sharding != "none" and replicas > 1
     members = (replica,) if sharded else range(replicas)
-    size = shard_bytes(graph, name, settings, replicas) if sharded else held_bytes(graph, name, settings)
-    ranks = tuple(holder * replicas + member for holder in holders for member in members)
+    size = shard_bytes(parameter, settings, replicas) if sharded else held_bytes(parameter, settings)
+    ranks = tuple(rank_of(plan, holder, member, inner) for holder in holders for member in members)
     return Collective(kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name)

@@ -46,12 +46,13 @@ class Message:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """A collective of `ranks` over `bytes` (of the full buffer). `engine` says who issues it; placer's are prescribed,
-    those of DDP and FSDP2 expected. `purpose`: gradients, parameters, tied, norm, loss. `unit` names what is moved (a
-    bucket, an FSDP unit, a tied parameter), `overlaps` says that it may run beside the Compute it follows."""
+    those of DDP and FSDP2 expected. `purpose`: gradients, parameters, parts (of gradients, summed over the devices of a
+    replica), tied, norm, loss. `unit` names what is moved (a bucket, an FSDP unit, a tied parameter), `overlaps` says
+    that it may run beside the Compute it follows."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     engine: Engine
-    purpose: Literal["gradients", "parameters", "tied", "norm", "loss"]
+    purpose: Literal["gradients", "parameters", "parts", "tied", "norm", "loss"]
     ranks: tuple[int, ...]
     bytes: int
     stage: int = -1
@@ -71,10 +72,11 @@ Instruction = Compute | Message | Collective | OptimizerStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The instructions of one rank, in order."""
+    """The instructions of one rank, in order; `inner` numbers the devices of its replica."""
 
     rank: int
     device: int
     replica: int
     stages: tuple[int, ...]
     instructions: tuple[Instruction, ...]
+    inner: int = 0

@@ -27,6 +27,26 @@ def position_of(plan: Plan) -> tuple[int, ...]:
     return tuple(order.setdefault(stage.devices, len(order)) for stage in plan.stages)
 
 
+def degree(plan: Plan) -> int:
+    """Devices of a replica; `inner` numbers them."""
+    return plan.stages[0].degree
+
+
+def rank_of(plan: Plan, position: int, replica: int, inner: int = 0) -> int:
+    """Ranks go position by position, replica by replica, then over the devices of the replica."""
+    return (position * plan.stages[0].replicas + replica) * degree(plan) + inner
+
+
+def like_ranks(plan: Plan, position: int, inner: int = 0) -> tuple[int, ...]:
+    """The ranks of a position that hold the same, replica by replica: those over which data parallelism reduces."""
+    return tuple(rank_of(plan, position, replica, inner) for replica in range(plan.stages[0].replicas))
+
+
+def replica_ranks(plan: Plan, position: int, replica: int) -> tuple[int, ...]:
+    """The ranks of one replica."""
+    return tuple(rank_of(plan, position, replica, inner) for inner in range(degree(plan)))
+
+
 def transfers(plan: Plan) -> tuple[Transfer, ...]:
     """One transfer for every pair of stages at different positions where the later reads what the earlier makes.
 

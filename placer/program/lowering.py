@@ -9,13 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
+from placer.graph import Tensor
 from placer.numerics import Numerics
 from placer.plans import Plan, replica_rows
 from placer.program.collectives import closing_collectives, stage_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
-from placer.program.layout import Transfer, position_of, transfers
+from placer.program.layout import Transfer, degree, position_of, rank_of, transfers
 from placer.schedule import Action, Actions, actions, timetable
+from placer.splitting import held_value, value_state
+
+
+class _Place(NamedTuple):
+    """Where a rank stands."""
+
+    position: int
+    replica: int
+    inner: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +55,25 @@ def lower(plan: Plan, replicas: Iterable[int] | None = None) -> tuple[Program, .
     """The program of every rank, in rank order; only of the ranks of some replicas, if these are given."""
     chosen = range(plan.stages[0].replicas) if replicas is None else sorted(set(replicas))
     positions = position_of(plan)
-    lines, devices = _lines(plan), plan.ranks
+    lines, devices = [_lines(plan, inner) for inner in range(degree(plan))], plan.ranks
     ready: dict[tuple[int, ...], tuple[Instruction, ...]] = {}
     programs = []
-    for position, line in enumerate(lines):
+    for position in range(plan.positions):
         stages = tuple(s for s, at in enumerate(positions) if at == position)
-        for replica in chosen:
+        for replica, inner in product(chosen, range(degree(plan))):
             rows = rows_of_replica(plan, replica)
             # Ranks that name no peer differ in their rows only, and share what they do.
-            key = rows if len(lines) == 1 else (position, replica)
+            key = rows if plan.positions == degree(plan) == 1 else (position, replica, inner)
             if key not in ready:
-                ready[key] = (*_filled(plan, line, position, replica, rows), OptimizerStep(stages=stages))
-            rank = position * plan.stages[0].replicas + replica
+                place = _Place(position, replica, inner)
+                ready[key] = (*_filled(plan, lines[inner][position], place, rows), OptimizerStep(stages=stages))
+            rank = rank_of(plan, position, replica, inner)
             programs.append(
-                Program(rank=rank, device=devices[rank], replica=replica, stages=stages, instructions=ready[key])
-            )
+                Program(
+                    rank=rank, device=devices[rank], replica=replica, inner=inner, stages=stages,
+                    instructions=ready[key],
+                )
+            )  # fmt: skip
     return tuple(programs)
 
 
@@ -72,23 +88,23 @@ def plan_actions(plan: Plan) -> Actions:
     return actions(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
 
 
-def _lines(plan: Plan) -> list[list[_Item]]:
-    """What each position does, cut from one order of the whole step."""
+def _lines(plan: Plan, inner: int) -> list[list[_Item]]:
+    """What device `inner` of the replicas of each position does, cut from one order of the whole step."""
     positions = position_of(plan)
     lines: list[list[_Item]] = [[] for _ in range(plan.positions)]
-    for _, item, at in sorted(_events(plan, positions), key=lambda event: event[0]):
+    for _, item, at in sorted(_events(plan, positions, inner), key=lambda event: event[0]):
         for position in at:
             lines[position].append(item)
     return lines
 
 
-def _events(plan: Plan, positions: tuple[int, ...]) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
+def _events(plan: Plan, positions: tuple[int, ...], inner: int) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
     """Every computation, message and collective of the step with its place in the order and its positions."""
     schedule = plan_actions(plan)
     times = timetable(schedule, len(plan.stages))
     made = transfers(plan)
     for position, line in enumerate(schedule):
-        behind = stage_collectives(plan, position, line)
+        behind = stage_collectives(plan, position, line, inner)
         for action in line:
             start, end = times[action]
             yield (start, 2, (position,)), action, (position,)
@@ -112,21 +128,21 @@ def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[tuple[in
             yield index, transfer
 
 
-def _filled(plan: Plan, line: list[_Item], position: int, replica: int, rows: tuple[int, ...]) -> Iterator[Instruction]:
-    """The instructions of one replica: rows, ranks and sizes put in."""
-    positions, replicas = position_of(plan), plan.stages[0].replicas
-    sizes = _sizes(plan, line, rows)
+def _filled(plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...]) -> Iterator[Instruction]:
+    """The instructions of one rank: rows, ranks and sizes put in; of a microbatch without rows nothing is sent."""
+    positions = position_of(plan)
+    sizes = _sizes(plan, line, rows, place.inner)
     for item in line:
         if isinstance(item, Action):
             yield Compute(action=item, rows=rows[item.microbatch])
         elif isinstance(item, Collective):
             yield item
-        else:
+        elif rows[item.microbatch]:
             source, target = item.ends
-            sending = positions[source] == position
-            peer = positions[target if sending else source] * replicas + replica
+            sending = positions[source] == place.position
+            peer = rank_of(plan, positions[target if sending else source], place.replica, place.inner)
             yield _message(item, sending, peer, sizes[item.transfer, rows[item.microbatch]])
-    yield from closing_collectives(plan, position, replica)
+    yield from closing_collectives(plan, *place)
 
 
 def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int]) -> Message:
@@ -145,9 +161,15 @@ def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int]) -> Me
     )
 
 
-def _sizes(plan: Plan, line: list[_Item], rows: tuple[int, ...]) -> dict[tuple[Transfer, int], dict[str, int]]:
-    """Bytes of each value by transfer and number of rows."""
-    numerics, value = Numerics.of(plan.graph, plan.settings), plan.graph.value
+def _sizes(
+    plan: Plan, line: list[_Item], rows: tuple[int, ...], inner: int
+) -> dict[tuple[Transfer, int], dict[str, int]]:
+    """Bytes of what a rank holds of each value by transfer and number of rows."""
+    numerics = Numerics.of(plan.graph, plan.settings)
+
+    def value(reference: str) -> Tensor:
+        return held_value(plan.graph.value(reference), value_state(plan, reference), degree(plan), inner)
+
     found: dict[tuple[Transfer, int], dict[str, int]] = {}
     for item in line:
         if isinstance(item, _Move) and (key := (item.transfer, rows[item.microbatch])) not in found:

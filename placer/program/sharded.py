@@ -62,10 +62,10 @@ class _Units:
 
 
 def sharded_collectives(
-    plan: Plan, stage: int, ranks: tuple[int, ...], own: tuple[Action, ...]
+    plan: Plan, stage: int, ranks: tuple[int, ...], own: tuple[Action, ...], inner: int = 0
 ) -> dict[Action, tuple[Collective, ...]]:
     """The collectives of one stage, by the action that issues them. `own`: the stage's actions in order."""
-    units = shard_units(plan, stage)
+    units = shard_units(plan, stage, inner)
     state = _Units(units=units, keeps=plan.stages[stage].sharding == "gradients", late=_scattered_late(plan, units))
     found = {}
     for action in own:

@@ -84,13 +84,14 @@ def ranges_text(numbers: tuple[int, ...]) -> str:
 
 
 def _stages(plan: Plan) -> Table:
-    view = table("stage", "blocks", "devices", "replicas", "state", "recompute", left=3)
+    view = table("stage", "blocks", "devices", "replicas", "split", "state", "recompute", left=3)
     for index, stage in enumerate(plan.stages):
         view.add_row(
             str(index),
             _blocks(plan, stage),
             _devices(plan, stage),
             str(stage.replicas),
+            "-" if stage.layout is None else f"{plan.layouts[stage.layout].axis} {stage.degree}",
             {"none": "whole", "gradients": "gradients sharded", "parameters": "sharded"}[stage.sharding],
             "yes" if stage.recompute else "no",
         )

@@ -16,7 +16,7 @@ an op of a captured Graph.
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
-from placer.rules.captured import call_of, op_choices, tensor_arguments
+from placer.rules.captured import Unsplit, block_choices, call_of, op_choices, tensor_arguments, unsplit
 from placer.rules.table import kind_of, register, rule_for, unregister
 
 __all__ = [
@@ -24,8 +24,10 @@ __all__ = [
     "Call",
     "MatrixProduct",
     "Rule",
+    "Unsplit",
     "Value",
     "Work",
+    "block_choices",
     "call_of",
     "gradients",
     "kind_of",
@@ -34,4 +36,5 @@ __all__ = [
     "rule_for",
     "tensor_arguments",
     "unregister",
+    "unsplit",
 ]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, nan
 
 from placer.errors import UsageError
-from placer.graph import ITEM_BYTES, BlockClass, Op, Tensor
+from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Tensor
 from placer.rules.calls import Argument, Call, Value
-from placer.rules.layouts import Choice
-from placer.rules.splits import split_choices
+from placer.rules.layouts import WHOLE, Choice, Cut, Lay, is_own
+from placer.rules.splits import divided, in_parts, own_choices, split_choices
 from placer.rules.splits.patterns import whole
 
 # A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
@@ -49,7 +50,7 @@ def tensor_arguments(op: Op) -> tuple[str, ...]:
     """The reference of each tensor argument, in the order of a choice's states (`cat([t0, t0])` has one twice)."""
     trees = (tree for part in _parsed(_text(op)) for tree in part)
     names = (node.id for tree in trees for node in _in_order(tree[1] if isinstance(tree, tuple) else tree))
-    return tuple(op.inputs[int(name[1:])] for name in names if name[0] == "t" and name[1:].isdigit())
+    return tuple(op.inputs[int(name[1:])] for name in names if _is_tensor(name))
 
 
 def _text(op: Op) -> str:
@@ -63,6 +64,102 @@ def _in_order(tree: ast.expr) -> Iterator[ast.Name]:
     elif isinstance(tree, ast.List):
         for part in tree.elts:
             yield from _in_order(part)
+
+
+def block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
+    """For each op of a class its choices, with those that only make sense beside the ops around it.
+
+    Rows in each rank's own order are offered where such rows come from, dims in parts where they are divided later.
+    """
+    calls = [call_of(kind, op, MARKED_ROWS) if op.arguments else None for op in kind.ops]
+    own, parts = _own(kind, calls), _in_parts(kind, calls)
+    return tuple((*op_choices(kind, op), *own[at], *parts[at]) for at, op in enumerate(kind.ops))
+
+
+def _own(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+    known: dict[str, set[Lay]] = {}
+    found = []
+    for number, (op, call) in enumerate(zip(kind.ops, calls, strict=True)):
+        references = tensor_arguments(op)
+        every = () if call is None else own_choices(call)
+        found.append(tuple(one for one in every if _reached(one, references, known)))
+        for choice in found[-1]:
+            for output, state in enumerate(choice.outputs):
+                if is_own(state.value):
+                    known.setdefault(f"o{number}.{output}", set()).add(state.value)
+    return found
+
+
+def _in_parts(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+    """Backwards from the ops that divide a dim: whatever makes their input may cut it in the same parts."""
+    wished: dict[str, set[Cut]] = {}
+    found: list[tuple[Choice, ...]] = []
+    for number in reversed(range(len(kind.ops))):
+        call = calls[number]
+        wishes = wished.get(f"o{number}.0", set()) if len(kind.ops[number].outputs) == 1 else set()
+        every = () if call is None else (*divided(call), *_granted(call, wishes))
+        for choice in every:
+            for reference, state in zip(tensor_arguments(kind.ops[number]), choice.inputs, strict=True):
+                if isinstance(state.value, Cut):
+                    wished.setdefault(reference, set()).add(state.value)
+        found.append(every)
+    return found[::-1]
+
+
+def _granted(call: Call, wishes: set[Cut]) -> Iterator[Choice]:
+    for wish in sorted(one for one in wishes if one.parts > 1):
+        for choice in split_choices(call):
+            lay = choice.outputs[0].value
+            if isinstance(lay, Cut) and lay.dim == wish.dim:
+                made = in_parts(call, choice, wish.parts)
+                if made is not None:
+                    yield made
+
+
+def _reached(choice: Choice, references: Sequence[str], own: dict[str, set[Lay]]) -> bool:
+    return all(
+        not is_own(state.value) or state.value in own.get(reference, ())
+        for state, reference in zip(choice.inputs, references, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsplit:
+    """An operator that only has the choice to be done whole: how often, where first, its share of the FLOPs.
+
+    `share` is of the forward FLOPs of the model, `bytes` what it reads and writes forward.
+    """
+
+    target: str
+    count: int
+    source: str
+    share: float
+    bytes: int
+
+
+def unsplit(graph: Graph) -> tuple[Unsplit, ...]:
+    """The operators of a graph that cannot be cut, those with most FLOPs and bytes first."""
+    found: dict[str, Unsplit] = {}
+    uncut: dict[int, list[bool]] = {}
+    total = max(1, graph.forward_flops)
+    for block in (graph.prologue, *graph.blocks):
+        kind = graph.classes[block.kind]
+        if block.kind not in uncut:
+            uncut[block.kind] = [all(_is_whole(one) for one in choices) for choices in block_choices(kind)]
+        for op, alone in zip(kind.ops, uncut[block.kind], strict=True):
+            if alone:
+                before = found.get(op.target, Unsplit(target=op.target, count=0, source=op.source, share=0.0, bytes=0))
+                found[op.target] = replace(
+                    before,
+                    count=before.count + 1,
+                    share=before.share + op.forward_flops.at(graph.rows) / total,
+                    bytes=before.bytes + op.read_bytes.at(graph.rows) + op.written_bytes.at(graph.rows),
+                )
+    return tuple(sorted(found.values(), key=lambda one: (-one.share, -one.bytes, one.target)))
+
+
+def _is_whole(choice: Choice) -> bool:
+    return all(state.value is WHOLE for state in (*choice.inputs, *choice.outputs))
 
 
 def _value(kind: BlockClass, reference: str, rows: int) -> Value:
@@ -89,7 +186,7 @@ def _argument(tree: ast.expr, values: Sequence[Value], rows: int) -> Argument:
             return value
         case ast.List(elts=parts):
             return tuple(_argument(part, values, rows) for part in parts)
-        case ast.Name(id=name) if name[0] == "t" and name[1:].isdigit():
+        case ast.Name(id=name) if _is_tensor(name):
             return values[int(name[1:])]
         case ast.Name(id=name) if name in ("rows", "inf", "nan"):
             return rows if name == "rows" else inf if name == "inf" else nan
@@ -100,6 +197,10 @@ def _argument(tree: ast.expr, values: Sequence[Value], rows: int) -> Argument:
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return _number(left, rows) * _number(right, rows)
     raise UsageError(f"a Graph's op has the argument {ast.unparse(tree)!r}, which says nothing; capture it again")
+
+
+def _is_tensor(name: str) -> bool:
+    return name[0] == "t" and name[1:].isdigit()
 
 
 def _number(tree: ast.expr, rows: int) -> int | float:

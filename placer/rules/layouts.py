@@ -16,32 +16,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import Literal, NamedTuple, TypeAlias
 
-from placer.rules.calls import Call
+from placer.rules.calls import Call, Value
 
 
 class Cut(NamedTuple):
     """Each rank has its piece of dim `dim`, in the order of the ranks.
 
     With `own` the pieces are not those of the whole: each rank works on rows of its own in an order of its own (tokens
-    sorted by expert, indices counting from the rank's first row), and there is no conversion from or to it.
+    sorted by expert, indices counting from the rank's first row), and nothing converts from or to it.
+
+    With `parts` the dim is that many equal parts one after another (query, key and value of one product), and each rank
+    has its piece of every part: `ranges` gives the rows.
     """
 
     dim: int
     own: bool = False
+    parts: int = 1
 
 
 class Everywhere(Enum):
-    """The layouts in which every rank holds a tensor of the full shape."""
+    """The layouts in which every rank holds a tensor of the full shape.
+
+    OWN: it belongs to rows in an order of the rank's own (their count per expert), and nothing converts from or to it.
+    """
 
     WHOLE = "whole"
     PARTIAL = "partial"
+    OWN = "own"
 
 
 Lay: TypeAlias = Cut | Everywhere
 WHOLE = Everywhere.WHOLE
 PARTIAL = Everywhere.PARTIAL
+OWN = Everywhere.OWN
 
 
 class State(NamedTuple):
@@ -54,6 +64,7 @@ class State(NamedTuple):
 SAME = State(WHOLE, WHOLE)
 SHARED = State(WHOLE, PARTIAL)
 SUMMED = State(PARTIAL, WHOLE)
+OWNED = State(OWN, OWN)
 
 
 def cut(dim: int, *, own: bool = False) -> State:
@@ -90,16 +101,16 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 class Inner(NamedTuple):
-    """A collective within an op: `times` * the product of the sizes of `dims` of tensor argument `tensor`, per rank.
+    """A collective within an op, forward or backward, over `times` * the product of `sizes` elements on each rank.
 
-    The sizes are those of the rank's piece; the elements have the width of that argument. In an all-to-all this is what
-    one rank holds, of which it sends (degree - 1) / degree where the load is balanced.
+    sizes: pairs (tensor argument, dim), read from the rank's pieces; none means one element. Elements are as wide as
+    those of the first argument. In an all-to-all they are what a rank holds, of which it sends (degree - 1) / degree
+    where the load is balanced.
     """
 
     collective: Collective
     backward: bool
-    tensor: int
-    dims: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...] = ()
     times: int = 1
     reduce: Literal["sum", "max"] = "sum"
 
@@ -139,9 +150,21 @@ class LocalOp:
         return dict(self.numbers)[name]
 
 
+def is_own(lay: Lay) -> bool:
+    """Whether a layout is of rows in an order of each rank's own."""
+    return lay.own if isinstance(lay, Cut) else lay is OWN
+
+
 def piece(size: int, degree: int, rank: int) -> tuple[int, int]:
     """Start and end of the rank's piece of a dim: size * rank // degree on, so pieces differ by at most one."""
     return size * rank // degree, size * (rank + 1) // degree
+
+
+def ranges(lay: Cut, size: int, degree: int, rank: int) -> tuple[tuple[int, int], ...]:
+    """The rows of a dim that the rank has, one range for each of the cut's parts, in order."""
+    part = size // lay.parts
+    start, end = piece(part, degree, rank)
+    return tuple((part * at + start, part * at + end) for at in range(lay.parts))
 
 
 def wanted(halo: Halo, size: int, start: int, end: int) -> Rows:
@@ -162,6 +185,11 @@ def wanted(halo: Halo, size: int, start: int, end: int) -> Rows:
     return Rows(low, high, max(0, min(last, 0) - first), max(0, last - max(first, size)))
 
 
+def inner_bytes(inner: Inner, pieces: tuple[Value, ...]) -> int:
+    """Bytes that each rank puts into the collective; `pieces` are the tensor arguments of its local op."""
+    return inner.times * prod(pieces[tensor].shape[dim] for tensor, dim in inner.sizes) * pieces[0].item_bytes
+
+
 def conversion(have: Lay, want: Lay) -> Collective | Literal["", "none"]:
     """What makes layout `want` of `have`; "" is free (a slice, a share, zeros around), "none": there is no way.
 
@@ -169,7 +197,7 @@ def conversion(have: Lay, want: Lay) -> Collective | Literal["", "none"]:
     """
     if have == want:
         return ""
-    if (isinstance(have, Cut) and have.own) or (isinstance(want, Cut) and want.own):
+    if is_own(have) or is_own(want):
         return "none"
     if isinstance(have, Cut):
         return "all_to_all" if isinstance(want, Cut) else "all_gather" if want is WHOLE else ""

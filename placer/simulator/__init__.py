@@ -42,6 +42,10 @@ def replica_classes(plan: Plan) -> Sequence[tuple[int, ...]]:
     kinds = {id(device): index for index, device in enumerate(devices)}
     classes: dict[tuple[object, ...], list[int]] = {}
     for replica in range(plan.stages[0].replicas):
-        chips = tuple(kinds[id(devices[stage.devices[replica]])] for stage in plan.stages)
+        chips = tuple(
+            kinds[id(devices[device])]
+            for stage in plan.stages
+            for device in stage.devices[replica * stage.degree : (replica + 1) * stage.degree]
+        )
         classes.setdefault((rows_of_replica(plan, replica), chips), []).append(replica)
     return tuple(tuple(members) for members in classes.values())

@@ -40,13 +40,14 @@ class Durations:
         """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
         action = entry.action
         adds, ends = action.microbatch > 0, action.microbatch == len(self._plan.microbatches) - 1
-        key = (program.device, action.stage, action.kind, adds, ends, entry.rows)
+        stage = self._plan.stages[action.stage]
+        rows = entry.rows or self._least_rows(stage)
+        key = (program.device, action.stage, action.kind, adds, ends, rows)
         found = self._computed.get(key)
         if found is None:
-            stage = self._plan.stages[action.stage]
-            seconds = self._stage(stage, program.device, entry.rows)
-            more = self._costs.accumulate(stage.first, stage.last, device=program.device) if adds else 0.0
-            scatter = self._scatter(stage, entry.rows) if ends else 0.0
+            seconds = self._stage(stage, program.device, rows)
+            more = self._of(stage).accumulate(stage.first, stage.last, device=program.device) if adds and rows else 0.0
+            scatter = self._scatter(stage, rows) if ends else 0.0
             parts = _parts(action.kind, seconds, more, scatter)
             found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
         return found
@@ -66,29 +67,37 @@ class Durations:
         """Seconds of a collective once all of its ranks are there."""
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
-            return self._costs.bucket(devices, entry.bytes)
+            return self._of(self._plan.stages[0]).bucket(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
         """Seconds of clipping and updating the parameters of a rank's stages."""
         return sum(
-            self._costs.optimizer(
+            self._of(stage).optimizer(
                 stage.first, stage.last, device=program.device, sharding=stage.sharding, replicas=stage.replicas
             )
             for stage in map(self._plan.stages.__getitem__, entry.stages)
         )
 
+    def _least_rows(self, stage: Stage) -> int:
+        """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
+        alone = len(self._plan.stages) == 1
+        return int(stage.replicas > 1 and (alone or stage.sharding != "none"))
+
     def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
-        return self._costs.stage(
+        return self._of(stage).stage(
             stage.first, stage.last, device=device, rows=rows, recompute=stage.recompute, sharding=stage.sharding,
-            replicas=stage.replicas, devices=stage.devices,
+            replicas=stage.replicas, devices=stage.leaders,
         )  # fmt: skip
+
+    def _of(self, stage: Stage) -> Costs:
+        return self._costs.of_stage(self._plan, stage)
 
     def _scatter(self, stage: Stage, rows: int) -> float:
         if stage.sharding == "none":
             return 0.0
-        return self._costs.reduction(
-            stage.first, stage.last, devices=stage.devices, rows=rows, backward=0.0, sharding=stage.sharding
+        return self._of(stage).reduction(
+            stage.first, stage.last, devices=stage.leaders, rows=rows, backward=0.0, sharding=stage.sharding
         )
 
 

@@ -4,7 +4,31 @@
 is the graph of one device, so that everything that reckons with graphs reckons with cut ones.
 """
 
-from placer.splitting.edges import Conversion, Edges, border_state, edges
+from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges
+from placer.splitting.holding import (
+    block_edges,
+    block_split,
+    held_parameter,
+    held_parameters,
+    held_value,
+    parameter_states,
+    value_state,
+)
 from placer.splitting.local_graph import local_graph, require_layout
 
-__all__ = ["Conversion", "Edges", "border_state", "edges", "local_graph", "require_layout"]
+__all__ = [
+    "LEAVES",
+    "Conversion",
+    "Edges",
+    "block_edges",
+    "block_split",
+    "border_state",
+    "edges",
+    "held_parameter",
+    "held_parameters",
+    "held_value",
+    "local_graph",
+    "parameter_states",
+    "require_layout",
+    "value_state",
+]

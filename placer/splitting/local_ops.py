@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import prod
 
 from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor
 from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
-from placer.rules.layouts import Choice, Cut, LocalOp, State, conversion, piece
+from placer.rules.layouts import Choice, Cut, LocalOp, State, conversion, inner_bytes, piece
 from placer.rules.splits import localise, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
 
@@ -94,8 +93,8 @@ def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) ->
 def inner_ops(kind: BlockClass, op: Op, choice: Choice, degree: int) -> Iterator[Op]:
     """What an op communicates inside itself: collectives of its choice, rows of its neighbours."""
     for inner in choice.inner:
-        sizes = [_inner_bytes(Sample.of(kind, op, choice, degree, rows), inner.tensor, inner.dims, inner.times, degree)
-                 for rows in (FEW, MORE)]  # fmt: skip
+        samples = (Sample.of(kind, op, choice, degree, rows) for rows in (FEW, MORE))
+        sizes = [inner_bytes(inner, tensors(sample.local)) for sample in samples]
         moved = _line(*sizes)
         words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
         yield _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine())
@@ -110,11 +109,6 @@ def _moving(op: Op, words: tuple[str, str], forward: Affine, backward: Affine) -
         name=f"inside {op.name}", target=f"placer.{words[0]}.{words[1]}", kind="communication",
         written_bytes=forward, backward_written_bytes=backward,
     )  # fmt: skip
-
-
-def _inner_bytes(sample: Sample, number: int, dims: tuple[int, ...], times: int, degree: int) -> int:
-    value = tensors(sample.local)[number]
-    return times * value.item_bytes * prod(value.shape[dim] for dim in dims)
 
 
 def _halo_bytes(sample: Sample, choice: Choice, degree: int) -> int:

@@ -1,10 +1,12 @@
-"""Repeated layers are exported once: a run of identical layers is cut to three copies, and the graph grown back.
+"""Repeated layers are exported once: of a run of identical layers three copies compute, and the graph is grown back.
 
     layers 0 .. n-1 --export of layers 0, 1 and n-1--> three segments --verify, copy the middle one--> n segments
 
 Layers are identical when class tree, parameter shapes and plain attributes agree (indices such as layer_idx aside); a
-run may repeat a cycle of up to four layers. The segments of the three copies must then be the same calls, each reading
-the copy before it as the others do; anything else is no fold, and the whole model is exported.
+run may repeat a cycle of up to `LONGEST_CYCLE` layers. Those that are left out give what the second copy gave, so that
+what the model does between them is dead and every layer keeps its place; they must be given what the first two copies
+both were given. The segments of the three copies must then be the same calls, each reading the copy before it as the
+others do; anything else is no fold, and the whole model is exported.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree
 
 from placer.tracer.cleaning import Plain
 from placer.tracer.lifting import is_size
 
 KEPT = 3
-LONGEST_CYCLE = 4
+LONGEST_CYCLE = 8  # Gemma 3 has a layer of global attention after five of local attention
 _INDEX = re.compile(r"idx|index|layer_id|layer_number|block_id")
 
 
@@ -31,21 +34,17 @@ class UnfoldableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """In the list at `path` of `length` children, `count` copies of `period` children from `start` on are alike."""
+    """In the list at `path`, `count` copies of `period` children from `start` on are alike."""
 
     path: str
-    length: int
     start: int
     period: int
     count: int
 
     @property
-    def kept(self) -> tuple[int, ...]:
-        """Indices of the children that are exported: all outside the run, and the first, second and last copy."""
-        end = self.start + self.count * self.period
-        run = range(self.start, end)
-        copies = (*run[: 2 * self.period], *run[-self.period :])
-        return (*range(self.start), *copies, *range(end, self.length))
+    def saved(self) -> int:
+        """How many children need no export of their own."""
+        return (self.count - KEPT) * self.period
 
     def children(self, copy: int) -> range:
         """Indices of the children of one copy."""
@@ -61,23 +60,38 @@ def repeats(model: nn.Module) -> tuple[Repeat, ...]:
 
 @contextlib.contextmanager
 def folded(model: nn.Module, found: tuple[Repeat, ...]) -> Iterator[None]:
-    """Within, every repeated run of `model` has three copies only."""
-    lists = [model.get_submodule(repeat.path) for repeat in found]
-    whole = [dict(module._modules) for module in lists]
-    try:
-        for module, repeat, children in zip(lists, found, whole, strict=True):
-            module._modules = {str(new): children[str(old)] for new, old in enumerate(repeat.kept)}
-        yield
-    finally:
-        for module, children in zip(lists, whole, strict=True):
-            module._modules = children
+    """Within, only three copies of every repeated run of `model` compute; the others pass on what the second gave."""
+    whole = [(module, dict(module._modules)) for module in (model.get_submodule(repeat.path) for repeat in found)]
+    with contextlib.ExitStack() as hooks:
+        try:
+            for (module, children), repeat in zip(whole, found, strict=True):
+                module._modules = {**children, **_passing(children, repeat, hooks)}
+            yield
+        finally:
+            for module, children in whole:
+                module._modules = children
+
+
+def _passing(
+    children: dict[str, nn.Module | None], repeat: Repeat, hooks: contextlib.ExitStack
+) -> dict[str, nn.Module | None]:
+    """What stands for the layers of all copies but three."""
+    found: dict[str, nn.Module | None] = {}
+    for offset, second in enumerate(repeat.children(1)):
+        made = _Made()
+        for number, note in ((repeat.children(0)[offset], made.note_first), (second, made.note_second)):
+            layer = children[str(number)]
+            assert layer is not None
+            hooks.callback(layer.register_forward_hook(note, with_kwargs=True).remove)
+        for copy in range(2, repeat.count - 1):
+            own = children[str(repeat.children(copy)[offset])]
+            assert own is not None
+            found[str(repeat.children(copy)[offset])] = _Passing(made, own)
+    return found
 
 
 def grown(plain: Plain, found: tuple[Repeat, ...], state: dict[str, torch.Tensor]) -> Plain:
     """The graph of the whole model from that of the folded one. Raises UnfoldableError where copies differ."""
-    for node in plain.graph.nodes:
-        if node.op == "call_function":
-            _rename(node, found)
     for repeat in found:
         _Grower(plain, repeat, state).grow()
     return plain
@@ -96,16 +110,26 @@ def _repeats_within(module: nn.Module, path: str, shared: set[int]) -> Iterator[
 def _run(path: str, children: dict[str, nn.Module], shared: set[int]) -> Repeat | None:
     if not path or list(children) != [str(index) for index in range(len(children))]:
         return None
-    keys = [None if _holds(child, shared) else _structure(child) for child in children.values()]
-    for period in range(1, LONGEST_CYCLE + 1):
-        for start in range(len(keys) - (KEPT + 1) * period + 1):
-            end = start + period
-            while end < len(keys) and keys[end] is not None and keys[end] == keys[end - period]:
-                end += 1
-            count = (end - start) // period
-            if count > KEPT:
-                return Repeat(path=path, length=len(keys), start=start, period=period, count=count)
-    return None
+    numbers: dict[Hashable, int] = {}
+    keys = [
+        None if _holds(child, shared) else numbers.setdefault(_structure(child), len(numbers))
+        for child in children.values()
+    ]
+    found = [
+        Repeat(path=path, start=start, period=period, count=count)
+        for period in range(1, LONGEST_CYCLE + 1)
+        for start in range(len(keys) - (KEPT + 1) * period + 1)
+        if (count := _copies(keys, start, period)) > KEPT
+    ]
+    return max(found, key=lambda run: (run.saved, -run.period, -run.start), default=None)
+
+
+def _copies(keys: list[int | None], start: int, period: int) -> int:
+    """How many times the `period` keys from `start` on follow each other."""
+    end = start + period
+    while end < len(keys) and keys[end] is not None and keys[end] == keys[end - period]:
+        end += 1
+    return (end - start) // period
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:
@@ -147,18 +171,61 @@ def _attributes(module: nn.Module) -> Hashable:
     return tuple(found)
 
 
-def _rename(node: fx.Node, found: tuple[Repeat, ...]) -> None:
-    for repeat in found:
-        node.meta["module"] = _original(node.meta["module"], repeat)
-        node.meta["calls"] = {_original(path, repeat): call for path, call in node.meta["calls"].items()}
+@dataclass(slots=True)
+class _Made:
+    """What the layer of the first two copies was given, and what the second one made of it.
+
+    Opaque to torch.export, which forbids modules to keep tensors.
+    """
+
+    first: list[object] = field(default_factory=list)
+    second: list[object] = field(default_factory=list)
+    value: object = None
+
+    def note_first(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        """A forward hook of the first copy."""
+        self.first = _pytree.tree_leaves((args, kwargs))
+
+    def note_second(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        """A forward hook of the second copy."""
+        self.second, self.value = _pytree.tree_leaves((args, kwargs)), output
+
+    def again(self, args: object, kwargs: object) -> object:
+        """What the second copy made. Raises UnfoldableError where a further copy is given what both were not."""
+        given = _pytree.tree_leaves((args, kwargs))
+        kept = [_same(a, b) for a, b in zip(self.first, self.second, strict=False)]
+        if len(given) != len(self.second) or any(
+            stays and not _same(b, c) for stays, b, c in zip(kept, self.second, given, strict=False)
+        ):
+            raise UnfoldableError("a layer is given something else than the layers before it")
+        return self.value
 
 
-def _original(path: str, repeat: Repeat) -> str:
-    prefix = repeat.path + "."
-    if not path.startswith(prefix):
-        return path
-    index, dot, rest = path[len(prefix) :].partition(".")
-    return f"{prefix}{repeat.kept[int(index)]}{dot}{rest}" if index.isdigit() else path
+def _same(a: object, b: object) -> bool:
+    return a is b or (isinstance(a, int | float | str) and a == b)
+
+
+class _Passing(nn.Module):
+    """Stands for a layer that is not exported and gives what the same layer of the second copy gave.
+
+    The place stays taken, as models look things up by it (the attention mask of layer i); so do its plain attributes.
+    """
+
+    def __init__(self, made: _Made, layer: nn.Module) -> None:
+        super().__init__()
+        self._made = made
+        self._layer = (layer,)  # not a child: its parameters are not exported
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """What the second copy gave."""
+        return self._made.again(args, kwargs)
+
+    def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            found: torch.Tensor | nn.Module = getattr(self.__dict__["_layer"][0], name)
+            return found
 
 
 class _Grower:

@@ -6,14 +6,25 @@ table (`table`) from operator names to rules. Needs no torch.
 
 from placer.rules.splits.local import legal, localise
 from placer.rules.splits.naming import named
+from placer.rules.splits.parts import divided, in_parts
 from placer.rules.splits.patterns import tensors
-from placer.rules.splits.table import SplitRule, register_split, split_choices, split_rule, unregister_split
+from placer.rules.splits.table import (
+    SplitRule,
+    own_choices,
+    register_split,
+    split_choices,
+    split_rule,
+    unregister_split,
+)
 
 __all__ = [
     "SplitRule",
+    "divided",
+    "in_parts",
     "legal",
     "localise",
     "named",
+    "own_choices",
     "register_split",
     "split_choices",
     "split_rule",

@@ -25,7 +25,7 @@ def attention(call: Call) -> tuple[Choice, ...]:
         return ()
     pattern = Pattern(inputs=(*inputs, *masks), outputs=(_named(call.outputs[0].shape, rank, "query", ""),))
     choices = tuple(_local(call, along(pattern, label)) for label in pattern.labels)
-    return (*choices, *_own_heads(q, k, v, pattern))
+    return choices if _drops(call) else (*choices, *_own_heads(q, k, v, pattern))
 
 
 def _named(shape: tuple[int, ...], rank: int, *last: str) -> Labels:
@@ -35,10 +35,13 @@ def _named(shape: tuple[int, ...], rank: int, *last: str) -> Labels:
 
 def _local(call: Call, choice: Choice) -> Choice:
     causal = call.argument(5, "is_causal", False) is True
-    drops = bool(call.argument(4, "dropout_p", 0.0))
-    if drops:
+    if _drops(call):
         return replace(choice, local="attention_dropout")
     return replace(choice, local="attention_rows") if choice.name == "query" and causal else choice
+
+
+def _drops(call: Call) -> bool:
+    return bool(call.argument(4, "dropout_p", 0.0))
 
 
 def _own_heads(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], pattern: Pattern) -> tuple[Choice, ...]:

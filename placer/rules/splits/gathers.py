@@ -23,6 +23,9 @@ from placer.rules.splits.patterns import (
 def embedding(call: Call) -> tuple[Choice, ...]:
     """`embedding(weight, ids)`: ids, the hidden dim, or the vocabulary, where ids of other ranks give zero rows."""
     weight, ids = call.tensor(0), call.tensor(1)
+    if call.argument(3, "scale_grad_by_freq", False) is True:
+        # A gradient is divided by how often its row is read, which no piece of the ids tells.
+        return ()
     table = named_dims(weight.shape, "vocabulary", "hidden")
     places = numbered(ids.shape)
     pattern = Pattern(inputs=(table, places), outputs=((*places, table[1]),), summed=("vocabulary",))

@@ -10,12 +10,16 @@ from dataclasses import dataclass, replace
 
 from placer.errors import UsageError
 from placer.rules.calls import Argument, Call, Value
-from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, piece, wanted
-from placer.rules.splits.patterns import tensors
+from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, piece, ranges, wanted
+from placer.rules.splits.patterns import broadcast, tensors
 
 # Ops that are told the sizes of their result, and at which argument.
 SIZES = {"view": 1, "reshape": 1, "_unsafe_view": 1, "expand": 1, "broadcast_to": 1, "new_zeros": 1, "new_ones": 1,
          "new_full": 1, "new_empty": 1, "zeros": 0, "ones": 0, "full": 0, "empty": 0}  # fmt: skip
+
+
+# At which argument windows say their padding, where not at the fourth.
+PADDING = {**{f"{kind}_pool{space}d": 3 for kind in ("max", "avg") for space in (1, 2, 3)}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,10 @@ def legal(choice: Choice, call: Call, degree: int) -> bool:
     if any(count % degree for count in choice.counts):
         return False
     pairs = (*zip(tensors(call), choice.inputs, strict=True), *zip(call.outputs, choice.outputs, strict=True))
-    sizes = [value.shape[state.value.dim] for value, state in pairs if isinstance(state.value, Cut)]
+    cuts = [(value.shape[state.value.dim], state.value.parts) for value, state in pairs if isinstance(state.value, Cut)]
+    if any(size % parts for size, parts in cuts):
+        return False
+    sizes = [size // parts for size, parts in cuts]
     if choice.uneven or any(choice.halo):
         return all(size >= degree for size in sizes) and _reaches(choice, call, degree)
     return all(size % degree == 0 for size in sizes)
@@ -102,8 +109,8 @@ def _piece(value: Value, state: State, degree: int, rank: int) -> Value:
     if not isinstance(state.value, Cut):
         return value
     dim = state.value.dim
-    start, end = piece(value.shape[dim], degree, rank)
-    return value._replace(shape=_with(value.shape, dim, end - start))
+    size = sum(end - start for start, end in ranges(state.value, value.shape[dim], degree, rank))
+    return value._replace(shape=_with(value.shape, dim, size))
 
 
 def _with(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
@@ -162,6 +169,13 @@ def _pad(place: Place) -> Call:
     return _put(place.call, 1, "pad", tuple(listed))
 
 
+def _split(place: Place) -> Call:
+    """Parts as long as the rank's pieces of them."""
+    lengths = tuple(out.shape[place.cut_dim] for out in place.call.outputs)
+    told = place.whole.arguments[1]
+    return _put(place.call, 1, "split_size", lengths if isinstance(told, tuple) else lengths[0])
+
+
 def _repeat(place: Place) -> Call:
     x, out = place.call.tensor(0).shape, place.call.outputs[0].shape
     sizes = (1,) * (len(out) - len(x)) + x
@@ -175,8 +189,11 @@ def _groups(place: Place) -> Call:
 
 
 def _share(place: Place) -> LocalOp:
-    parts, whole = (max(value.elements for value in tensors(call)) for call in (place.call, place.whole))
-    return LocalOp(name="mean_share", call=place.call, numbers=(("part", parts), ("of", whole)))
+    number, dim = next(
+        (number, state.value.dim) for number, state in enumerate(place.choice.inputs) if isinstance(state.value, Cut)
+    )
+    part, of = (tensors(call)[number].shape[dim] for call in (place.call, place.whole))
+    return LocalOp(name="mean_share", call=place.call, numbers=(("part", part), ("of", of)))
 
 
 def _range_of(name: str, number: int) -> Callable[[Place], LocalOp]:
@@ -216,16 +233,86 @@ def _named(name: str) -> Callable[[Place], LocalOp]:
     return form
 
 
+def _window(place: Place) -> LocalOp:
+    """The op without padding along the cut dim: what the window reads beyond the edge is put there before."""
+    rows, dim = place.rows(0), place.cut_dim
+    name = place.whole.target.rpartition("::")[2]
+    position = PADDING.get(name, 4)
+    padding = place.whole.argument(position, "padding", 0)
+    space = len(place.whole.tensor(0).shape) - _space(place.whole)
+    numbers = [("dim", dim), ("before", rows.before), ("behind", rows.behind)]
+    if isinstance(padding, str):
+        return LocalOp(name="window", call=place.call, numbers=tuple(numbers))
+    listed = list(broadcast(padding, _space(place.whole), 0))
+    listed[dim - space] = 0
+    return LocalOp(name="window", call=_put(place.call, position, "padding", tuple(listed)), numbers=tuple(numbers))
+
+
+def _space(call: Call) -> int:
+    """Number of spatial dims of a convolution or pooling."""
+    name = call.target.rpartition("::")[2]
+    return int(name[-2]) if name[-1] == "d" else len(call.tensor(1).shape) - 2
+
+
+def _transposed_window(place: Place) -> LocalOp:
+    """The op without padding along the cut dim, its result shifted to where the rank's piece starts."""
+    rows, dim = place.rows(0), place.cut_dim
+    halo = place.choice.halo[0] or Halo(dim, 1)
+    start, end = place.result()
+    call, first = place.call, len(place.whole.tensor(0).shape) - _space(place.whole)
+    any_kind = place.whole.target.endswith("::convolution")
+    for position, name in ((4, "padding"), (7 if any_kind else 5, "output_padding")):
+        listed = list(broadcast(place.whole.argument(position, name, 0), _space(place.whole), 0))
+        listed[dim - first] = 0
+        call = _put(call, position, name, tuple(listed))
+    shift = start + halo.padding - rows.start * halo.stride
+    return LocalOp(
+        name="transposed_window", call=call, numbers=(("dim", dim), ("from", shift), ("length", end - start))
+    )
+
+
+def _adaptive(place: Place) -> Call:
+    first = len(place.whole.tensor(0).shape) - _space(place.whole)
+    return _put(place.call, 1, "output_size", place.call.outputs[0].shape[first:])
+
+
+def _nearest(place: Place) -> Call:
+    told = place.whole.argument(1, "output_size")
+    return place.call if told is None else _put(place.call, 1, "output_size", place.call.outputs[0].shape[2:])
+
+
+def _experts(place: Place) -> LocalOp:
+    """Where routing is balanced a rank's experts have 1/degree of the rows."""
+    x, w = place.call.tensor(0), place.call.tensor(1)
+    start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
+    rows = x._replace(shape=(-(-x.shape[0] * (end - start) // place.whole.tensor(1).shape[0]), *x.shape[1:]))
+    call = replace(place.call, arguments=(rows, w, *place.call.arguments[2:]))
+    return LocalOp(name="experts", call=call, numbers=(("start", start), ("end", end)))
+
+
+def _experts_apart(place: Place) -> LocalOp:
+    start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
+    return LocalOp(name="experts_apart", call=place.call, numbers=(("start", start), ("end", end)))
+
+
 # What `Choice.local` says -> the rank's op.
 FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
     "sizes": _sizes,
     "slice": _slice,
     "pad": _pad,
     "repeat": _repeat,
+    "split": _split,
     "groups": _groups,
     "mean_share": _share,
     "mean_loss": _named("mean_loss"),
     "batch_norm": _batch_norm,
+    "window": _window,
+    "transposed_window": _transposed_window,
+    "adaptive": _adaptive,
+    "experts": _experts,
+    "experts_apart": _experts_apart,
+    "own_numbers": _range_of("own_numbers", 2),
+    "nearest": _nearest,
     "vocabulary": _range_of("vocabulary", 0),
     "vocabulary_loss": _range_of("vocabulary_loss", 0),
     "arange": _at_result("arange"),

@@ -30,7 +30,7 @@ def cross_entropy(call: Call) -> tuple[Choice, ...]:
 
 
 def _counted(choice: Choice) -> Choice:
-    count = Inner(collective="all_reduce", backward=False, tensor=0, dims=())
+    count = Inner(collective="all_reduce", backward=False)
     return replace(choice, local="mean_loss", inner=(count,))
 
 
@@ -39,11 +39,11 @@ def _vocabulary(call: Call) -> tuple[Choice, ...]:
     scores = call.tensor(0).shape
     if "cross_entropy" not in call.target or len(tensors(call)) > 2 or scores[1] == 1:
         return ()
-    places = tuple(dim for dim in range(len(scores)) if dim != 1)
+    places = tuple((0, dim) for dim in range(len(scores)) if dim != 1)
     smoothed = call.argument(5, "label_smoothing", 0.0) != 0.0
     inner = (
-        Inner(collective="all_reduce", backward=False, tensor=0, dims=places, reduce="max"),
-        Inner(collective="all_reduce", backward=False, tensor=0, dims=places, times=3 if smoothed else 2),
+        Inner(collective="all_reduce", backward=False, sizes=places, reduce="max"),
+        Inner(collective="all_reduce", backward=False, sizes=places, times=3 if smoothed else 2),
     )
     states = (cut(1), SHARED)
     return (Choice(name="classes", inputs=states, outputs=(SAME,), local="vocabulary_loss", inner=inner),)
@@ -51,6 +51,9 @@ def _vocabulary(call: Call) -> tuple[Choice, ...]:
 
 def elementwise(call: Call) -> tuple[Choice, ...]:
     """`mse_loss(x, y, reduction)`, `l1_loss`, `smooth_l1_loss`, `huber_loss`, `binary_cross_entropy...`."""
+    if call.tensor(0).shape != call.tensor(1).shape:
+        # torch 2.13's backward takes no broadcast target; its Python functions expand it before.
+        return ()
     rank = max(len(value.shape) for value in tensors(call))
     inputs = tuple(numbered(value.shape, rank) for value in tensors(call))
     widest = max(inputs, key=lambda labels: sum(map(bool, labels)))

@@ -61,15 +61,17 @@ def batch_norm(call: Call) -> tuple[Choice, ...]:
 
 
 def instance_norm(call: Call) -> tuple[Choice, ...]:
-    """`instance_norm(x, weight, bias, ...)`: batch and channels."""
+    """`instance_norm(x, weight, bias, mean, variance, ...)`: channels, and the batch where no statistics are kept."""
     labels = tuple("" if label.startswith("space") else label for label in _image(call.tensor(0).shape))
+    if call.argument(3, "running_mean") is not None:
+        labels = without(labels, 0)
     others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
     return pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
 
 
 def _summing(choice: Choice) -> Choice:
     sums = tuple(
-        Inner(collective="all_reduce", backward=backward, tensor=0, dims=(1,), times=2) for backward in (False, True)
+        Inner(collective="all_reduce", backward=backward, sizes=((0, 1),), times=2) for backward in (False, True)
     )
     return replace(choice, local="batch_norm", inner=sums)
 

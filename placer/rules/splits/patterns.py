@@ -125,7 +125,13 @@ def integer(argument: Argument, default: int = 0) -> int:
 
 
 def integers(argument: Argument) -> tuple[int, ...]:
-    """An argument that is a list of whole numbers, or one."""
-    if isinstance(argument, tuple):
+    """An argument that is a list of whole numbers, or one; a tensor or a truth value is none."""
+    if isinstance(argument, tuple) and not isinstance(argument, Value):
         return tuple(part for part in argument if isinstance(part, int))
-    return (argument,) if isinstance(argument, int) else ()
+    return (argument,) if isinstance(argument, int) and not isinstance(argument, bool) else ()
+
+
+def broadcast(argument: Argument, count: int, default: int) -> tuple[int, ...]:
+    """`count` numbers from a list of as many, of one, or from a number; the default where there are none."""
+    found = integers(argument) or (default,)
+    return found * count if len(found) == 1 else found

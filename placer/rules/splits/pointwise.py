@@ -50,8 +50,10 @@ def quotient(call: Call) -> tuple[Choice, ...]:
 
 
 def where(call: Call) -> tuple[Choice, ...]:
-    """`where(condition, a, b)`: linear in a and b together; a number among them must be 0."""
+    """`where(condition, a, b)`: linear in a and b together; a number among them must be 0. Not `where(condition)`."""
     branches = call.arguments[1:3]
+    if len(branches) < 2:
+        return ()
     if all(isinstance(branch, Value) or _zero(branch) for branch in branches):
         return (*pointwise(call), partial(call, frozenset(range(1, len(tensors(call))))))
     return pointwise(call)

@@ -72,6 +72,24 @@ def _matrix(shape: tuple[int, ...], rank: int, matrix: Labels, vector: Labels) -
     return named_dims(shape, *lead, *matrix)
 
 
+def mv(call: Call) -> tuple[Choice, ...]:
+    """`mv(a, x)`: (m, k) by (k)."""
+    a, x = call.tensor(0), call.tensor(1)
+    return _summed(call, (named_dims(a.shape, "m", "k"), named_dims(x.shape, "k")), ("m",))
+
+
+def dot(call: Call) -> tuple[Choice, ...]:
+    """`dot(a, b)` of vectors."""
+    labels = named_dims(call.tensor(0).shape, "k")
+    return _summed(call, (labels, labels), ())
+
+
+def outer(call: Call) -> tuple[Choice, ...]:
+    """`outer(a, b)` of vectors."""
+    a, b = call.tensor(0), call.tensor(1)
+    return _summed(call, (named_dims(a.shape, "m"), named_dims(b.shape, "n")), ("m", "n"))
+
+
 def einsum(call: Call) -> tuple[Choice, ...]:
     """`einsum("ab,bc->ac", tensors)`: letters of the result freely, the others give partial sums."""
     equation = call.arguments[0]

@@ -109,6 +109,21 @@ def repeat(call: Call) -> tuple[Choice, ...]:
     return linear_choices(call, Pattern(inputs=(before,), outputs=(free,)), local="repeat")
 
 
+def repeat_interleave(call: Call) -> tuple[Choice, ...]:
+    """`repeat_interleave(x, times, dim)`: every dim; each row of dim and its copies stay together."""
+    x, out = call.tensor(0), call.outputs[0]
+    if len(x.shape) != len(out.shape) or len(tensors(call)) > 1:
+        return ()
+    before = numbered(x.shape)
+    return linear_choices(call, Pattern(inputs=(before,), outputs=(before,)))
+
+
+def halved(call: Call) -> tuple[Choice, ...]:
+    """`glu(x, dim)`: not along dim, whose halves are multiplied."""
+    kept = without(numbered(call.tensor(0).shape), integer(call.argument(1, "dim", -1), -1))
+    return pattern_choices(Pattern(inputs=(kept,), outputs=(kept,)))
+
+
 def select(call: Call) -> tuple[Choice, ...]:
     """`select(x, dim, index)`: dim leaves."""
     labels = numbered(call.tensor(0).shape)

@@ -1,0 +1,134 @@
+"""Experts: products of rows sorted by expert, and the routing around them.
+
+Routing sorts the rows of the whole batch by expert. A rank that has its piece only sorts that: its rows are then
+in an order of its own (`Cut(0, own=True)`), its indices count from its own first row, and its counts per expert
+are a summand of the whole's. Where the order is undone the result is the piece of the whole again:
+
+    rows --sort--> own indices;  x --index by them--> own rows --products--> own rows --index by their inverse--> rows
+
+Own layouts have a meaning only within such a region, which is what is tested; nothing converts from or to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.rules.calls import Call, Value
+from placer.rules.layouts import OWNED, SHARED, SUMMED, Choice, Cut, Inner, State, cut
+from placer.rules.splits.patterns import Pattern, named_dims, numbered, pattern_choices, tensors
+
+_ROWS = cut(0, own=True)
+
+
+def grouped_product(call: Call) -> tuple[Choice, ...]:
+    """`grouped_mm(x, w, offsets)`: x (rows, k) sorted by expert, w (experts, k, n), offsets (experts).
+
+    With experts cut every rank has all rows and computes those of its experts, the others are zero. Its FLOPs and rows
+    read are those of balanced routing.
+    """
+    x, w = call.tensor(0), call.tensor(1)
+    if len(x.shape) != 2 or len(w.shape) != 3:
+        return ()
+    inputs = (named_dims(x.shape, "", "k"), named_dims(w.shape, "experts", "k", "n"))
+    others = tuple(("",) * len(value.shape) for value in tensors(call)[2:])
+    outputs = (("", inputs[1][2]),)
+    pattern = Pattern(inputs=(*inputs, *others), outputs=outputs, summed=("k", "experts"))
+    return tuple(replace(one, local="experts") if one.name == "experts" else one for one in pattern_choices(pattern))
+
+
+def histogram(call: Call) -> tuple[Choice, ...]:
+    """`histc(x, bins, min, max)` between given bounds: the counts of pieces add up."""
+    if len(call.arguments) < 4 or call.arguments[2] == call.arguments[3]:
+        return ()
+    labels = numbered(call.tensor(0).shape)
+    return pattern_choices(Pattern(inputs=(labels,), outputs=(("",),), summed=tuple(filter(None, labels))))
+
+
+def own_product(call: Call) -> tuple[Choice, ...]:
+    """`grouped_mm` of each rank's own rows: by all experts, or, with experts cut, sent to their ranks and back."""
+    x, w = call.tensor(0), call.tensor(1)
+    if len(x.shape) != 2 or len(w.shape) != 3 or len(tensors(call)) != 3:
+        return ()
+    everywhere = Choice(name="own rows", inputs=(_ROWS, SHARED, OWNED), outputs=(_ROWS,))
+    rows, k, n = (0, 0), (1, 1), (1, 2)
+    sent = tuple(
+        Inner(collective="all_to_all", backward=backward, sizes=(rows, width))
+        for backward in (False, True)
+        for width in (k, n)
+    )
+    apart = replace(
+        everywhere,
+        name="own rows, experts apart",
+        inputs=(_ROWS, cut(0), OWNED),
+        local="experts_apart",
+        inner=sent,
+    )
+    return (everywhere, apart)
+
+
+def own_sort(call: Call) -> tuple[Choice, ...]:
+    """`sort(x)` of one dim: each rank sorts its piece."""
+    if len(call.tensor(0).shape) != 1:
+        return ()
+    return (Choice(name="own order", inputs=(cut(0),), outputs=(_ROWS,) * len(call.outputs)),)
+
+
+def own_histogram(call: Call) -> tuple[Choice, ...]:
+    """`histc` of own rows: the counts of the ranks add up."""
+    bounded = len(call.arguments) == 4 and call.arguments[2] != call.arguments[3]
+    if len(call.tensor(0).shape) != 1 or not bounded:
+        return ()
+    return (Choice(name="own rows", inputs=(_ROWS,), outputs=(OWNED,)),)
+
+
+def own_index(call: Call) -> tuple[Choice, ...]:
+    """`index(x, [own indices])`: rows of the rank's piece in its own order, or own rows put back into theirs."""
+    indices = call.argument(1, "indices")
+    if (
+        not isinstance(indices, tuple)
+        or len(indices) != 1
+        or len(tensors(call)) != 2
+        or len(tensors(call)[1].shape) != 1
+    ):
+        return ()
+    return (
+        Choice(name="to own order", inputs=(cut(0), _ROWS), outputs=(_ROWS,)),
+        Choice(name="from own order", inputs=(_ROWS, _ROWS), outputs=(cut(0),)),
+    )
+
+
+def own_index_put(call: Call) -> tuple[Choice, ...]:
+    """`index_put(x, [own indices], row numbers)`, the inverse of an order: a rank numbers its rows from its first."""
+    values = call.argument(2, "values")
+    if len(tensors(call)) != 3 or not isinstance(values, Value) or values.requires_grad or len(values.shape) != 1:
+        return ()
+    return (Choice(name="own order", inputs=(_ROWS, _ROWS, cut(0)), outputs=(_ROWS,), local="own_numbers"),)
+
+
+def own_rows(call: Call, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """The choices that cut dim 0 of whatever they cut, on own rows instead; an op of one tensor on an own one."""
+    alone = Choice(name="own", inputs=(OWNED,), outputs=(OWNED,))
+    kept = (alone,) if len(tensors(call)) == 1 and len(call.outputs) == 1 else ()
+    if call.target == "aten::type_as":
+        # Counts take the type of the rows that were counted.
+        kept = (replace(alone, inputs=(OWNED, _ROWS)),)
+    return (*(_owned(choice) for choice in choices if _first_dim(choice)), *kept)
+
+
+def _first_dim(choice: Choice) -> bool:
+    lays = [state.value for state in (*choice.inputs, *choice.outputs) if isinstance(state.value, Cut)]
+    inputs = any(isinstance(state.value, Cut) for state in choice.inputs)
+    plain = choice.local in ("", "sizes") and not choice.inner and not choice.halo
+    return inputs and plain and all(lay.dim == 0 for lay in lays) and SUMMED not in choice.outputs
+
+
+def _owned(choice: Choice) -> Choice:
+    def owned(state: State) -> State:
+        return _ROWS if isinstance(state.value, Cut) else state
+
+    return replace(
+        choice,
+        name=f"{choice.name}, own order",
+        inputs=tuple(map(owned, choice.inputs)),
+        outputs=tuple(map(owned, choice.outputs)),
+    )

@@ -1,0 +1,88 @@
+"""Dims that hold several things one after another: query, key and value of one product, gate and up projection.
+
+Where such a dim is divided again, each rank wants its piece of every part (`Cut.parts`), and so does whatever makes it:
+
+    addmm (n = query, key, value) --view--> split in 3 --> query cut, key cut, value cut
+    cut n in 3 parts                cut in 3 parts
+
+`divided` gives the choices of ops that divide; `in_parts` those of ops whose cut dim may as well be cut in parts, since
+they treat each index of it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from placer.rules.calls import Call
+from placer.rules.layouts import Choice, Cut, State
+from placer.rules.splits.patterns import integer, sizes_agree
+
+_DIVIDES = ("split", "split_with_sizes", "unsafe_split", "chunk", "unsafe_chunk")
+_RESHAPES = ("view", "reshape", "_unsafe_view", "unflatten")
+
+
+# More things than these do not lie in one dim on purpose; a batch does.
+MOST = 8
+
+
+def divided(call: Call) -> tuple[Choice, ...]:
+    """The choice that cuts each of the equal parts into which the op divides a dim; none for most ops."""
+    name = call.target.rpartition("::")[2]
+    if not call.target.startswith("aten::") or not call.arguments or not call.outputs:
+        return ()
+    if name in _DIVIDES:
+        return _split(call)
+    return tuple(_reshaped(call)) if name in _RESHAPES else ()
+
+
+def _split(call: Call) -> tuple[Choice, ...]:
+    x = call.tensor(0).shape
+    dim = integer(call.argument(2, "dim", 0)) % len(x)
+    sizes = {out.shape[dim] for out in call.outputs}
+    if len(sizes) > 1 or sizes == {1} or len(call.outputs) < 2:
+        return ()
+    made = State(Cut(dim), Cut(dim))
+    local = "" if call.target.endswith("chunk") else "split"
+    return (_parted(f"dim {dim}", dim, len(call.outputs), (made,) * len(call.outputs), local),)
+
+
+def _reshaped(call: Call) -> Iterator[Choice]:
+    """`(..., parts * heads * depth, ...)` seen as `(..., parts, heads, depth, ...)`: the second new dim is cut.
+
+    Two new dims are heads and what is in them, which nobody wants in parts.
+    """
+    before, after = call.tensor(0).shape, call.outputs[0].shape
+    new = len(after) - len(before) + 1
+    for dim, size in enumerate(before):
+        inside = after[dim : dim + new]
+        alone = before[:dim] == after[:dim] and before[dim + 1 :] == after[dim + new :] and prod(inside) == size
+        if new > 2 and alone and 1 < inside[0] <= MOST and inside[1] > 1:
+            made = State(Cut(dim + 1), Cut(dim + 1))
+            yield _parted(f"dim {dim + 1}", dim, inside[0], (made,), "sizes")
+
+
+def _parted(name: str, dim: int, parts: int, outputs: tuple[State, ...], local: str) -> Choice:
+    lay = Cut(dim, parts=parts)
+    return Choice(name=f"{name} of {parts} parts", inputs=(State(lay, lay),), outputs=outputs, local=local)
+
+
+def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
+    """`choice` with its dim cut in parts, where the op treats every index of the dim alike; None elsewhere."""
+    states = (*choice.inputs, *choice.outputs)
+    lays = [state.value for state in states if isinstance(state.value, Cut)]
+    alike = choice.local in ("", "sizes") and not choice.inner and not choice.counts and not any(choice.halo)
+    if not lays or not alike or not sizes_agree(call, choice) or any(lay.own or lay.parts > 1 for lay in lays):
+        return None
+
+    def parted(state: State) -> State:
+        lay = state.value
+        return State(lay._replace(parts=parts), lay._replace(parts=parts)) if isinstance(lay, Cut) else state
+
+    return replace(
+        choice,
+        name=f"{choice.name} in {parts} parts",
+        inputs=tuple(map(parted, choice.inputs)),
+        outputs=tuple(map(parted, choice.outputs)),
+    )

@@ -1,0 +1,157 @@
+"""What one rank holds: its program, its process groups, its stages cut from the model, held as the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from placer.plans import Plan
+from placer.program import Program, degree, like_ranks, lower, position_of, replica_ranks
+from placer.rules.layouts import Cut as Piece
+from placer.runtime.captured import input_dtypes
+from placer.runtime.cut import Cut
+from placer.runtime.groups import Groups
+from placer.runtime.lowering import Axis, Pieces
+from placer.runtime.messages import Shape
+from placer.runtime.observer import Relay
+from placer.runtime.replicas import Replica, replica
+from placer.runtime.shapes import shapes_of
+from placer.runtime.stages import Stage, attribute, stage_code
+from placer.splitting import parameter_states, value_state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a rank holds. ranks: of the replicas of its stages, itself among them; group: theirs, None for one."""
+
+    program: Program
+    relay: Relay
+    groups: Groups
+    ranks: tuple[int, ...]
+    stages: Mapping[int, Stage]
+    replicas: Mapping[int, Replica]
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The process group of `ranks`."""
+        return self.groups.of(self.ranks) if len(self.ranks) > 1 else None
+
+    @cached_property
+    def parameters(self) -> dict[int, dict[str, nn.Parameter]]:
+        """The parameters by stage and by the model's own names, sharded ones as DTensors."""
+        return {index: stage.own_parameters() for index, stage in self.stages.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """What everything on a rank is made from."""
+
+    plan: Plan
+    rank: int
+    device: torch.device
+    model: nn.Module
+    cut: Cut
+    axis: Axis
+    timeout_seconds: float
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """What this rank holds of each parameter and buffer."""
+        return Pieces(parameter_states(self.plan), self.axis)
+
+    def held(self) -> Held:
+        """Stages and process groups of this rank, made; all ranks call it."""
+        programs, relay, plan = lower(self.plan), Relay(), self.plan
+        program = programs[self.rank]
+        position = position_of(plan)[program.stages[0]]
+        ranks = like_ranks(plan, position, program.inner)
+        groups = Groups(programs, self._groups(), self.timeout_seconds)
+        if degree(plan) > 1:
+            self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
+        stages = self._stages(program.stages)
+        for stage in stages.values():
+            stage.watch(relay)
+        group = groups.of(ranks) if len(ranks) > 1 else None
+        replicas = {index: self._replica(index, stage, ranks, group, relay) for index, stage in stages.items()}
+        return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
+
+    def home(self) -> dict[str, int]:
+        """The stage that makes each block output."""
+        found = {}
+        for stage, entry in enumerate(self.plan.stages):
+            for block in range(entry.first, entry.last):
+                for node in self.cut.outputs_of.get(block, ()):
+                    found[self.cut.name(node)] = stage
+        return found
+
+    def shapes(self) -> Callable[[int], Mapping[str, Shape]]:
+        """A function from a number of rows to the shapes of all block outputs; empty where nothing is sent."""
+        values = {node: self.cut.name(node) for nodes in self.cut.outputs_of.values() for node in nodes}
+        plan, module = self.plan, self.cut.module
+
+        @cache
+        def at(rows: int) -> dict[str, Shape]:
+            if position_of(plan).count(0) == len(plan.stages):
+                return {}
+            autocast = plan.settings.precision == "bfloat16-autocast"
+            found = shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
+            return {name: self._piece(name, found[node]) for node, name in values.items()}
+
+        return at
+
+    def _piece(self, name: str, shape: Shape) -> Shape:
+        """The shape of what this rank has of a value that crosses blocks."""
+        lay = value_state(self.plan, name).value
+        return replace(shape, shape=self.axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
+
+    def _groups(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks that hold the same in the replicas of a position, and those of each replica."""
+        plan = self.plan
+        like = {like_ranks(plan, at, inner) for at in range(plan.positions) for inner in range(degree(plan))}
+        replicas = range(plan.stages[0].replicas)
+        inside = {replica_ranks(plan, at, replica) for at in range(plan.positions) for replica in replicas}
+        return tuple(sorted(like | inside))
+
+    def _replica(
+        self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
+    ) -> Replica:
+        plan = self.plan
+        return replica(
+            stage,
+            alone=len(plan.stages) == 1,
+            sharding=plan.stages[index].sharding,
+            ranks=ranks,
+            group=group,
+            bucket_bytes=plan.settings.bucket_bytes,
+            observer=relay,
+        )
+
+    def _stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
+        """This rank's stages. A parameter tied between stages is copied for each: their gradients are summed."""
+        found: dict[int, Stage] = {}
+        taken: set[str] = set()
+        for index in indices:
+            plan = self.plan.stages[index]
+            code = stage_code(self.cut, plan.first, plan.last, self._produces(index))
+            names = {n[2:] for block in (code.prologue, *code.blocks) for n in block.inputs if n.startswith("p:")}
+            state = {name: self._tensor(name, name in taken) for name in names}
+            taken |= names
+            found[index] = Stage(code, state, plan.recompute)
+        return found
+
+    def _tensor(self, name: str, copy: bool) -> torch.Tensor:
+        tensor = self.pieces.piece(name, attribute(self.model, name))
+        if copy and isinstance(tensor, nn.Parameter):
+            return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
+        return tensor
+
+    def _produces(self, index: int) -> tuple[str, ...]:
+        """What later stages read of stage `index`, and the loss."""
+        plan, graph = self.plan, self.plan.graph
+        read = dict.fromkeys(name for block in graph.blocks[plan.stages[index].last :] for name in block.inputs)
+        return (*read, self.cut.loss)

@@ -1,0 +1,39 @@
+"""The labels and class weights of each loss op of a cut model: what the global count of a mean is taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+from placer.errors import UsageError
+from placer.runtime.cut import Cut
+from placer.runtime.feed import Batch
+from placer.runtime.stages import attribute
+
+
+def class_weights(cut: Cut) -> tuple[torch.Tensor | None, ...]:
+    """The class weights of each loss op, on the CPU."""
+    nodes = (count.weight for count in cut.rewrites.counts)
+    return tuple(None if n is None else attribute(cut.module, str(n.target)).cpu() for n in nodes)
+
+
+def labels_of(cut: Cut) -> Callable[[Batch], tuple[torch.Tensor, ...]]:
+    """A function from model inputs to the labels of each loss op. Raises UsageError where parameters make them."""
+    nodes: list[fx.Node] = [count.target for count in cut.rewrites.counts]
+    names = [cut.name(node) for node in nodes]
+    code = cut.prologue(names)
+    unknown = [name for name in names if not name.startswith("x:") and name not in code.outputs]
+    if unknown:
+        raise UsageError("the labels of the loss are computed from parameters; give them as a model input")
+
+    own = {n: attribute(cut.model, n[2:]).cpu() for n in code.inputs if n.startswith("p:")}
+
+    def labels(batch: Batch) -> tuple[torch.Tensor, ...]:
+        values = {**{f"x:{name}": tensor for name, tensor in batch.items()}, **own}
+        given = [values[name] for name in code.inputs]
+        values.update(zip(code.outputs, code.module(None, *given), strict=True))
+        return tuple(values[name] for name in names)
+
+    return labels

@@ -1,0 +1,140 @@
+"""The arguments of a rank's op: what the rule's local call says in numbers, put into the op's own arguments.
+
+A local call is made at two numbers of rows; numbers that differ between the two are lines in the rows. Where the local
+call says what the whole call says, the op's own argument stays (which may be a size that is computed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+from torch import fx
+from torch.fx.node import Argument
+
+from placer.errors import UsageError
+from placer.graph import BlockClass, Op
+from placer.rules import Argument as Told
+from placer.rules import Call, Value, call_of
+from placer.rules.layouts import Choice, LocalOp
+from placer.rules.splits import localise
+
+# Numbers of rows at which a local call is looked at.
+FEW, MORE = 4, 5
+
+
+class Line(NamedTuple):
+    """`fixed + per_row * rows`."""
+
+    fixed: int
+    per_row: int = 0
+
+    @staticmethod
+    def through(few: int, more: int) -> Line:
+        """The line through the values at FEW and at MORE rows."""
+        per_row = (more - few) // (MORE - FEW)
+        return Line(few - per_row * FEW, per_row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A call at some number of rows, whole and on the rank."""
+
+    whole: Call
+    local: Call
+    name: str
+    numbers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalCall:
+    """A rank's call. `name` of its local op, "" where it is the op itself; `numbers` that this one is given."""
+
+    target: str
+    name: str
+    numbers: Mapping[str, Line]
+    samples: tuple[Sample, Sample]
+
+    def ratio(self, part: str, of: str) -> tuple[int, int]:
+        """Two numbers in lowest terms. Raises UsageError where their ratio depends on the rows."""
+        few, more = (dict(sample.numbers) for sample in self.samples)
+        if few[part] * more[of] != more[part] * few[of]:
+            raise UsageError("a rank's share of the mean depends on the rows of the microbatch")
+        common = gcd(few[part], few[of])
+        return few[part] // common, few[of] // common
+
+    def filled(
+        self,
+        node: fx.Node,
+        tensors: list[fx.Node],
+        number: Callable[[Line], Argument],
+        value: Callable[[fx.Node], fx.Node],
+    ) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
+        """The arguments of `node` with `tensors` in place of its own, and the local call's numbers."""
+        filler = _Filler(iter(tensors), number, value)
+        few, more = self.samples
+        args = tuple(
+            filler.argument(own, *told)
+            for own, *told in zip(
+                node.args, few.whole.arguments, more.whole.arguments, few.local.arguments, more.local.arguments,
+                strict=True,
+            )
+        )  # fmt: skip
+        told = [dict(call.keywords) for call in (few.whole, more.whole, few.local, more.local)]
+        names = dict.fromkeys((*node.kwargs, *told[2]))
+        kwargs = {name: filler.argument(node.kwargs.get(name), *(one.get(name) for one in told)) for name in names}
+        return args, kwargs
+
+
+def local_call(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int) -> LocalCall:
+    """The call of `rank`. Raises UsageError where the degree does not divide what it must."""
+    few, more = (_sample(kind, op, choice, degree, rank, rows) for rows in (FEW, MORE))
+    numbers = {name: Line.through(one, dict(more.numbers)[name]) for name, one in few.numbers}
+    if few.name == "mean_share":
+        numbers = {name: Line(size) for name, size in few.numbers}
+    return LocalCall(target=few.whole.target, name=few.name, numbers=numbers, samples=(few, more))
+
+
+def _sample(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int, rows: int) -> Sample:
+    whole = call_of(kind, op, rows)
+    made = localise(whole, choice, degree, rank)
+    if isinstance(made, LocalOp):
+        return Sample(whole=whole, local=made.call, name=made.name, numbers=made.numbers)
+    return Sample(whole=whole, local=made, name="", numbers=())
+
+
+class _Filler:
+    """Puts tensors and numbers into arguments."""
+
+    def __init__(
+        self, tensors: Iterator[fx.Node], number: Callable[[Line], Argument], value: Callable[[fx.Node], fx.Node]
+    ) -> None:
+        self._tensors, self._number, self._value = tensors, number, value
+
+    def argument(self, own: Argument, whole: Told, whole_more: Told, local: Told, local_more: Told) -> Argument:
+        """One argument, lists entry by entry."""
+        if isinstance(local, Value):
+            return next(self._tensors)
+        if isinstance(local, tuple) and isinstance(local_more, tuple):
+            return self._listed(own, whole, whole_more, local, local_more)
+        if local == whole and local_more == whole_more and type(local) is type(whole) and own is not None:
+            return self._kept(own)
+        if isinstance(local, bool | str | float):
+            return local
+        if isinstance(local, int) and isinstance(local_more, int):
+            return self._number(Line.through(local, local_more))
+        return self._kept(own)
+
+    def _listed(
+        self, own: Argument, whole: Told, whole_more: Told, local: tuple[Told, ...], more: tuple[Told, ...]
+    ) -> Argument:
+        known = own if isinstance(own, list | tuple) and len(own) == len(local) else [None] * len(local)
+        before = whole if isinstance(whole, tuple) and len(whole) == len(local) else (None,) * len(local)
+        after = whole_more if isinstance(whole_more, tuple) and len(whole_more) == len(local) else before
+        return [self.argument(*parts) for parts in zip(known, before, after, local, more, strict=True)]
+
+    def _kept(self, own: Argument) -> Argument:
+        """The op's own argument: a constant, a type, or a size."""
+        return fx.map_arg(own, self._value)

@@ -1,0 +1,72 @@
+"""How the tests of execution cut the ops of the example models, class by class (`split_plans.Picker`)."""
+
+from __future__ import annotations
+
+from placer.graph import BlockClass
+from split_plans import Picker, Wishes
+
+HEAD = {"linear_1": "n", "cross_entropy_loss_1": "classes"}
+
+
+def megatron_llama(kind: BlockClass) -> Wishes | None:
+    """Columns then rows, grouped heads, vocabulary-split embedding and loss."""
+    columns = ("linear_1", "linear_2", "linear_3", "linear_5", "linear_6")
+    if _has(kind, "linear_7"):
+        return {**dict.fromkeys(columns, "n"), "linear_4": "k", "linear_7": "k"}
+    return _ends(kind)
+
+
+def megatron_gpt2(kind: BlockClass) -> Wishes | None:
+    """The same of GPT-2, whose queries, keys and values are one product; its pieces are no heads and are exchanged."""
+    if _has(kind, "addmm_4"):
+        heads = {"scaled_dot_product_attention_1": "heads"}
+        return {"addmm_1": "n", "addmm_2": "k", "addmm_3": "n", "addmm_4": "k", **heads}
+    return _ends(kind)
+
+
+def columns_and_rows(kind: BlockClass) -> Wishes | None:
+    """A feed-forward layer by columns, then rows."""
+    return {"linear_1": "n", "linear_2": "k"} if _has(kind, "linear_2") else _ends(kind)
+
+
+def rows_and_columns(kind: BlockClass) -> Wishes | None:
+    """The other way round: sums of partial products in the middle."""
+    if _has(kind, "linear_2"):
+        return {"linear_1": "k", "linear_2": "n"}
+    return {"embedding_1": "hidden"} if _has(kind, "embedding_1") else None
+
+
+def rows_of_the_sequence(inner: Picker) -> Picker:
+    """Norms, dropout and activations by rows of the sequence, products as `inner` says."""
+
+    def pick(kind: BlockClass) -> Wishes | None:
+        names = ("layer_norm", "dropout", "gelu") if kind.parameters else ()
+        rows = {op.name: "dim 1" for op in kind.ops if op.name.rpartition("_")[0] in names}
+        wishes = inner(kind)
+        return None if wishes is None else {**rows, **wishes}
+
+    return pick
+
+
+def nothing(kind: BlockClass) -> Wishes | None:
+    """No wish."""
+    return {} if kind.parameters else None
+
+
+def convolutions(choice: str) -> Picker:
+    """Every convolution as `choice`, the rest as it comes."""
+
+    def pick(kind: BlockClass) -> Wishes | None:
+        return {op.name: choice for op in kind.ops if op.name.startswith("conv2d")}
+
+    return pick
+
+
+def _ends(kind: BlockClass) -> Wishes | None:
+    if _has(kind, "cross_entropy_loss_1"):
+        return HEAD
+    return {"embedding_1": "vocabulary"} if _has(kind, "embedding_1") else None
+
+
+def _has(kind: BlockClass, name: str) -> bool:
+    return any(op.name == name for op in kind.ops)

@@ -1,0 +1,169 @@
+"""Plans whose replicas are several devices, each op cut by its rule, equal eager torch on one device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import split_runs
+from examples import verify_models
+from examples.verify_cases import Case
+from placer.errors import ExecutionError
+from placer.graph import BlockClass
+from placer.legality import check
+from placer.plans import Plan, Split
+from placer.program import Collective, agreement, lower
+from ranks import on_ranks
+from split_pickers import (
+    columns_and_rows,
+    convolutions,
+    megatron_gpt2,
+    megatron_llama,
+    nothing,
+    rows_and_columns,
+    rows_of_the_sequence,
+)
+from split_plans import Picker, split_plan
+
+WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
+DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
+IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
+GPT2 = Case(model="examples.models:tiny_gpt2")
+LLAMA = Case(model="examples.models:tiny_llama")
+RESNET = Case(model="examples.models:tiny_resnet")
+
+SEQUENCE = rows_of_the_sequence(nothing)
+HEIGHT = convolutions("space 0")
+ALONE = [
+    (WORDS, columns_and_rows, 2, "whole"),
+    (WORDS, columns_and_rows, 3, "whole"),
+    (WORDS, rows_and_columns, 2, "whole"),
+    (WORDS, SEQUENCE, 2, "cut 1"),
+    (WORDS, SEQUENCE, 4, "cut 1"),
+    (DROPPING, SEQUENCE, 2, "cut 1"),
+    (IMAGES, HEIGHT, 2, "cut 2"),
+    (IMAGES, convolutions("space 1"), 3, "cut 3"),
+    (IMAGES, convolutions("out"), 2, "whole"),
+    (IMAGES, convolutions("in"), 2, "whole"),
+    (RESNET, HEIGHT, 2, "cut 2"),
+    (GPT2, rows_of_the_sequence(megatron_gpt2), 2, "cut 1"),
+    (LLAMA, megatron_llama, 2, "whole"),
+    (LLAMA, megatron_llama, 2, "cut 1"),
+]
+PRODUCTS = [
+    (replace(WORDS, positions=2), columns_and_rows, 2, "whole"),
+    (replace(WORDS, positions=2, schedule="zero-bubble", recompute=True), SEQUENCE, 2, "cut 1"),
+    (replace(WORDS, positions=2, schedule="interleaved", turns=2, microbatches=(4, 4)), SEQUENCE, 2, "cut 1"),
+    (replace(WORDS, replicas=2, shares=(3, 1), microbatches=(4, 4)), columns_and_rows, 2, "whole"),
+    (replace(WORDS, replicas=2, sharding="parameters"), columns_and_rows, 2, "whole"),
+    (replace(WORDS, replicas=2, sharding="gradients"), SEQUENCE, 2, "cut 1"),
+    (replace(DROPPING, positions=2, recompute=True), SEQUENCE, 2, "whole"),
+    (replace(IMAGES, positions=2, recompute=True), HEIGHT, 2, "cut 2"),
+    (replace(IMAGES, replicas=2), HEIGHT, 2, "cut 2"),
+    (replace(LLAMA, positions=2), megatron_llama, 2, "cut 1"),
+    (replace(LLAMA, replicas=2), megatron_llama, 2, "cut 1"),
+]
+
+
+@cache
+def plan(case: Case, pick: Picker, degree: int, borders: str) -> Plan:
+    """The plan of a case."""
+    return split_plan(case, degree, pick, borders)
+
+
+@pytest.mark.parametrize(("case", "pick", "degree", "borders"), [*ALONE, *PRODUCTS], ids=str)
+def test_the_plan_equals_the_reference_run(case: Case, pick: Picker, degree: int, borders: str) -> None:
+    made = plan(case, pick, degree, borders)
+    reports = on_ranks(made.world_size, split_runs.equal, made)
+    assert reports[0].passed, str(reports[0])
+    assert {c.quantity for c in reports[0].comparisons} >= {"loss", "gradients", "parameters", "evaluation"}
+    assert all(other == reports[0] for other in reports)
+
+
+def test_models_that_do_not_cast_are_held_to_1e_9() -> None:
+    made = plan(WORDS, columns_and_rows, 2, "whole")
+    assert on_ranks(2, split_runs.equal, made, 1)[0].tolerance == 1e-9
+
+
+WORDS_ARGS = (WORDS, columns_and_rows, 2, "whole")
+SEQUENCE_ARGS = (WORDS, SEQUENCE, 2, "cut 1")
+
+
+@pytest.mark.parametrize(
+    ("bug", "args"),
+    [
+        (split_runs.without_sums_backward, WORDS_ARGS),
+        (split_runs.with_pieces_exchanged, SEQUENCE_ARGS),
+        (split_runs.without_neighbours_gradients, (IMAGES, HEIGHT, 2, "cut 2")),
+        (split_runs.without_sum_of_parts, SEQUENCE_ARGS),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bug_in_an_adjoint_is_caught(bug: object, args: tuple[Case, Picker, int, str]) -> None:
+    assert callable(bug)
+    report = on_ranks(2, bug, plan(*args))[0]
+    assert "gradients" in {c.quantity for c in report.comparisons if c.relative > report.tolerance}
+    assert "loss" not in {c.quantity for c in report.comparisons if c.relative > report.tolerance}
+
+
+def test_each_rank_holds_its_piece_under_the_models_own_name() -> None:
+    first, second = on_ranks(2, split_runs.held, plan(*WORDS_ARGS))
+    assert first == second
+    width, wide = verify_models.WIDTH, 2 * verify_models.WIDTH
+    assert first["layers.0.wide.weight"] == (wide // 2, width)
+    assert first["layers.0.wide.bias"] == (wide // 2,)
+    assert first["layers.0.back.weight"] == (width, wide // 2)
+    assert first["layers.0.back.bias"] == first["layers.0.norm.weight"] == (width,)
+
+
+def test_a_loaded_state_gives_the_same_loss() -> None:
+    for before, after in on_ranks(2, split_runs.trained_and_loaded, plan(*WORDS_ARGS)):
+        assert before == pytest.approx(after, rel=1e-12)
+
+
+def test_the_code_of_a_rank_shows_local_ops_and_collectives() -> None:
+    first, second = on_ranks(2, split_runs.code_of, plan(*WORDS_ARGS), 0)
+    assert "vocabulary(torch.ops.aten.embedding.default" in first
+    assert "start = 0, end = 12, of = 24" in first
+    assert "start = 12, end = 24, of = 24" in second
+    assert "all_reduce" in first
+
+
+@pytest.mark.parametrize("args", [WORDS_ARGS, PRODUCTS[0], PRODUCTS[1], PRODUCTS[4]], ids=str)
+def test_programs_agree_and_the_plan_is_legal(args: tuple[Case, Picker, int, str]) -> None:
+    made = plan(*args)
+    programs = lower(made)
+    assert [program.rank for program in programs] == list(range(made.world_size))
+    assert agreement(programs) == ()
+    assert check(made) == ()
+
+
+def test_parts_of_gradients_are_summed_over_the_devices_of_each_replica() -> None:
+    made = plan(replace(WORDS, replicas=2, sharding="gradients"), SEQUENCE, 2, "cut 1")
+    parts = [
+        {entry.ranks for entry in program.instructions if isinstance(entry, Collective) and entry.purpose == "parts"}
+        for program in lower(made)
+    ]
+    assert parts == [{(0, 1)}, {(0, 1)}, {(2, 3)}, {(2, 3)}]
+
+
+def with_choice(made: Plan, op: str, choice: str) -> Plan:
+    """The plan with another choice for the ops of a name."""
+    layout = made.layouts[0]
+    splits = tuple(
+        split and replace(split, choices=tuple(choice if name == op else old for name, old in _named(kind, split)))
+        for kind, split in zip(made.graph.classes, layout.splits, strict=True)
+    )
+    return replace(made, layouts=(replace(layout, splits=splits),))
+
+
+def _named(kind: BlockClass, split: Split) -> list[tuple[str, str]]:
+    return [(op.name, choice) for op, choice in zip(kind.ops, split.choices, strict=True)]
+
+
+def test_what_cannot_be_cut_is_refused_by_name_before_training() -> None:
+    made = with_choice(plan(*WORDS_ARGS), "linear_2", "lead 0")
+    with pytest.raises(ExecutionError, match=r"op linear_2 .*per row of the batch.*plan again with another split"):
+        on_ranks(2, split_runs.held, made)

@@ -1,0 +1,165 @@
+"""The integer program of splits against every assignment of choices, and the search over layouts against all plans."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from placer.cluster import Cluster
+from placer.compute import op_seconds
+from placer.costs import Costs
+from placer.errors import InfeasibleError
+from placer.graph import BlockClass
+from placer.plans import Layout, Split
+from placer.profiles import Profiles
+from placer.rules.layouts import SHARED, Cut
+from placer.search import Pins, Problem, solve_with
+from placer.settings import RunSettings
+from placer.splitting import edges, local_graph
+from placer.strategies.layouts import layouts
+from placer.strategies.sharding import Border, best_split
+from placer.strategies.split_prices import Prices
+from problems import device, nodes, problem
+from split_blocks import chain_of, mlp, random_chain
+
+WHOLE = Border(inputs=("whole",), outputs=("whole",))
+CUT = Border(inputs=("cut 1",), outputs=("cut 1",))
+SETTINGS = RunSettings(fusion=False, clip_norm=None)
+
+
+def machines(count: int = 2) -> Cluster:
+    return nodes(device(rate=1e11, bandwidth=1e10), per_node=count, count=1)
+
+
+def prices(kind: BlockClass, degree: int = 2, **how: float) -> Prices:
+    costs = Costs(chain_of([kind], [0]), machines(degree), SETTINGS)
+    return Prices(costs, kind, device=0, degree=degree, rows=4, microbatches=8, byte=how.get("byte", 0.0))
+
+
+def seconds_of(kind: BlockClass, split: Split, given: Prices) -> float | None:
+    """A split added up by hand from its choices and conversions; None where a conversion cannot be."""
+    found = edges(kind, split)
+    total = 0.0
+    for one in found.conversions:
+        moved = given.converting(one.reference, one.have, one.want)
+        if moved is None:
+            return None
+        total += moved
+    for index, choice in enumerate(found.choices):
+        busy = given.doing(index, choice)
+        total += busy.forward + busy.backward + given.inside(index, choice) + given.tie(index, choice)
+    return total + sum(given.keeping(p, s) for p, s in zip(kind.parameters, found.parameters, strict=True))
+
+
+@pytest.mark.parametrize("border", [WHOLE, CUT], ids=["whole", "cut"])
+@pytest.mark.parametrize("byte", [0.0, 1e-9])
+@pytest.mark.parametrize("inner", [16, 512])
+def test_no_assignment_of_choices_is_cheaper_than_the_split_found(border: Border, byte: float, inner: int) -> None:
+    kind = mlp(inner=inner, width=64, residual=inner == 16)
+    given = prices(kind, byte=byte)
+    options = [[choice.name for choice in given.choices(index)] for index in range(len(kind.ops))]
+    every = (
+        seconds_of(kind, Split(choices=names, inputs=border.inputs, outputs=border.outputs), given)
+        for names in itertools.product(*options)
+    )
+    best = min(seconds for seconds in every if seconds is not None)
+    found = best_split(kind, border, given)
+    assert found is not None
+    assert found.seconds == pytest.approx(best, rel=1e-9)
+    assert seconds_of(kind, found.split, given) == pytest.approx(best, rel=1e-9)
+
+
+def test_a_wide_mlp_is_cut_as_megatron_cuts_it() -> None:
+    kind = mlp(length=4, inner=4096, width=1024)
+    found = best_split(kind, WHOLE, prices(kind, byte=1e-11))
+    assert found is not None
+    assert found.split.choices[1:4] == ("n", "dim 2", "k")
+    made = edges(kind, found.split)
+    assert [state.value for state in made.parameters[1:]] == [Cut(0), Cut(1)]
+
+
+def test_the_local_graph_holds_its_share_of_flops_and_parameters() -> None:
+    kind = mlp(length=4, inner=4096, width=1024)
+    found = best_split(kind, WHOLE, prices(kind, byte=1e-11))
+    assert found is not None
+    graph = chain_of([kind], [0])
+    local = local_graph(graph, Layout(degree=2, splits=(None, found.split)))
+    assert local.forward_flops * 2 == graph.forward_flops
+    assert local.backward_flops * 2 == graph.backward_flops
+    weights = [p.elements for p in local.classes[1].parameters]
+    assert weights == [1024, 4096 * 1024 // 2, 1024 * 4096 // 2]
+
+
+def test_collectives_inside_a_replica_cost_what_the_cluster_says() -> None:
+    kind = mlp(length=4, inner=4096, width=1024)
+    found = best_split(kind, WHOLE, prices(kind, byte=1e-11))
+    assert found is not None
+    graph, cluster = chain_of([kind], [0]), machines()
+    costs = Costs(graph, cluster, SETTINGS).under(Layout(degree=2, splits=(None, found.split)))
+    profile: Profiles = costs.profiles
+    kind = costs.graph.classes[1]
+    moved = [
+        costs.collective(word, (0, 1), size.at(4))  # type: ignore[arg-type]
+        for op in kind.ops
+        if op.kind == "communication"
+        for word, size in zip(op.target.split(".")[1:], (op.written_bytes, op.backward_written_bytes), strict=True)
+        if word != "-"
+    ]
+    block = profile.block(1, 0, 4)
+    assert sum(moved) > 0
+    assert block.forward + block.backward == pytest.approx(sum(op_times(costs, kind)) + sum(moved), rel=1e-9)
+
+
+def op_times(costs: Costs, kind: BlockClass) -> list[float]:
+    chip, numbers = costs.cluster.devices[0], costs.numerics.ops(kind)
+    each = [op_seconds(op, n, chip, costs.settings, 4) for op, n in zip(kind.ops, numbers, strict=True)]
+    return [busy.forward + busy.backward for busy in each]
+
+
+def random_split_problem(seed: int) -> Problem:
+    rng = random.Random(seed)
+    graph = random_chain(rng)
+    state = 4 * graph.parameter_bytes + graph.saved_bytes // graph.rows
+    chip = device(memory=int(state * 10 ** rng.uniform(-0.5, 0.5)), rate=10 ** rng.uniform(9, 11), bandwidth=1e10)
+    cluster = nodes(chip, per_node=2, count=rng.choice((1, 2)))
+    settings = RunSettings(clip_norm=rng.choice((None, 1.0)), overlap=rng.random() < 0.7)
+    pins = rng.choice((Pins(), Pins(), Pins(tensor=2), Pins(tensor=1)))
+    return problem(graph, cluster, settings=settings, rows=rng.randint(1, 3), pins=pins, seed=seed)
+
+
+def test_the_search_over_layouts_finds_the_value_of_the_enumeration() -> None:
+    split = infeasible = 0
+    for seed in range(30):
+        given = random_split_problem(seed)
+        try:
+            wanted = solve_with(given, "exhaustive").plan
+        except InfeasibleError:
+            infeasible += 1
+            with pytest.raises(InfeasibleError):
+                solve_with(given, "stages")
+            continue
+        found = solve_with(given, "stages")
+        assert wanted.ledger is not None and found.plan.ledger is not None
+        assert found.plan.ledger.step_seconds == pytest.approx(wanted.ledger.step_seconds, rel=1e-9), seed
+        assert found.bound == pytest.approx(wanted.ledger.step_seconds, rel=1e-9), seed
+        split += found.plan.stages[0].degree > 1
+    assert split >= 5
+    assert infeasible <= 15
+
+
+def test_a_parameter_every_rank_uses_for_its_part_is_summed_once_a_step() -> None:
+    kind = mlp(length=64, inner=64, width=64, residual=False)
+    names = ("dim 1", "lead 1", "dim 1", "lead 1")
+    made = edges(kind, Split(choices=names, inputs=CUT.inputs, outputs=CUT.outputs))
+    assert not made.conversions
+    assert made.parameters == (SHARED, SHARED, SHARED)
+
+
+def test_layouts_cut_something_and_say_along_what() -> None:
+    given = random_split_problem(1)
+    found = layouts(given, Costs(given.graph, given.cluster, given.settings))
+    for layout in found:
+        assert layout.axis == "tensor" and layout.degree == 2
+        assert any(name not in ("whole", "deferred") for split in layout.splits if split for name in split.choices)
