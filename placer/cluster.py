@@ -19,6 +19,8 @@ from placer.errors import UsageError
 
 # Devices are listed one by one; more than this is a slip of the pen, and would fill the memory.
 MOST_DEVICES = 2**20
+# How a note begins that says that a calibration was disturbed.
+DOUBT = "measured while"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,11 @@ class Cluster:
     def size(self) -> int:
         """Number of devices."""
         return len(self.devices)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Those of the notes that say why a measurement of this machine may be far off."""
+        return tuple(note for note in self.notes if note.startswith(DOUBT))
 
     def level_of(self, nodes: set[int]) -> int:
         """The first network level whose groups hold all of `nodes`; -1 within one node."""

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import jsonschema
@@ -85,6 +86,19 @@ def test_explain_prints_the_program_of_a_rank(placer: Command, plan_file: Path) 
     lines = placer("explain", str(plan_file), "--program", "--rank", "1").stdout.splitlines()
     assert any(line.startswith("1F0") for line in lines)
     assert any(line.startswith("receive activation") for line in lines)
+
+
+def test_the_program_of_a_rank_is_a_document_whose_keys_carry_units(placer: Command, plan_file: Path) -> None:
+    document = json.loads(placer("explain", str(plan_file), "--program", "--rank", "1", "--json").stdout)
+    kinds = {entry["do"] for entry in document["instructions"]}
+    assert {"compute", "receive", "update"} <= kinds
+    received = next(entry for entry in document["instructions"] if entry["do"] == "receive")
+    assert received["bytes"] > 0 and received["peer_rank"] == 0
+    assert all(isinstance(entry["rows"], int) for entry in document["instructions"] if entry["do"] == "compute")
+
+
+def test_the_version_is_that_of_the_distribution(placer: Command) -> None:
+    assert placer("--version").stdout == f"placer {version('placer-planner')}\n"
 
 
 def test_explain_refuses_a_rank_that_is_not_there(placer: Command, plan_file: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from placer.cli import bench, calibrate, demo, doctor, execute, explain, place, plan, schema, simulate, verify
 from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
+from placer.fingerprint import installed
 from placer.report import error_document
 
 app = typer.Typer(
@@ -24,6 +26,21 @@ app = typer.Typer(
 for module in (plan, explain, place, simulate, execute, verify, demo, doctor, calibrate, schema):
     app.command(module.NAME, help=module.HELP)(module.run)
 app.add_typer(bench.app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"placer {installed('placer-planner')}")
+        raise typer.Exit
+
+
+@app.callback()
+def shared(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What comes before any command."""
 
 
 def main() -> None:

@@ -50,8 +50,8 @@ def run(
         return
     chosen = _program(plan, rank)
     lines = [instruction_text(instruction) for instruction in chosen.instructions]
+    steps: list[JsonValue] = [instruction_document(instruction) for instruction in chosen.instructions]
     title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
-    steps: list[JsonValue] = list(lines)
     print_result(Text("\n".join((title, *lines))), {"rank": rank, "device": chosen.device, "instructions": steps}, json)
 
 
@@ -81,3 +81,29 @@ def instruction_text(instruction: Instruction) -> str:
             )
         case _:
             return f"update the parameters of stages {', '.join(str(stage) for stage in instruction.stages)}"
+
+
+def instruction_document(instruction: Instruction) -> JsonValue:
+    """The same for machines: what kind it is, and its numbers under keys that carry units."""
+    match instruction:
+        case Compute():
+            return {"do": "compute", "action": str(instruction.action), "rows": instruction.rows}
+        case Message():
+            return {
+                "do": instruction.direction,
+                "what": instruction.kind,
+                "microbatch": instruction.microbatch,
+                "peer_rank": instruction.peer,
+                "values": list(instruction.values),
+                "bytes": instruction.bytes,
+            }
+        case Collective():
+            return {
+                "do": instruction.kind,
+                "what": instruction.purpose,
+                "ranks": list(instruction.ranks),
+                "bytes": instruction.bytes,
+                "issued_by": instruction.engine,
+            }
+        case _:
+            return {"do": "update", "stages": list(instruction.stages)}
