@@ -48,6 +48,9 @@ def run(
     tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
     report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
     timeout: Annotated[float, Timeout] = 60.0,
+    summary: Annotated[
+        bool, typer.Option(hidden=True, help="Whether the result is printed; who reads the report shows it.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""
@@ -75,7 +78,7 @@ def run(
     )
     plan = load_plan(plan_file, cluster)
     done = execute(plan, options)
-    if first_rank():
+    if first_rank() and summary:
         print_result(run_view(done, plan), run_document(done), json)
 
 
