@@ -192,6 +192,8 @@ class Plan:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise UsageError(f"{path} is not a valid plan: {where}: {first['msg']}; plan again") from None
+        except UsageError as error:  # what settings and clusters refuse by themselves
+            raise UsageError(f"{path} is not a valid plan: {error}") from None
         unknown = next(_unknown(document, PLAN.dump_python(plan, mode="json"), ()), "")
         if unknown:
             raise UsageError(f"{path} is not a valid plan: {unknown} is no field of a plan; remove it")

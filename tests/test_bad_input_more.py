@@ -157,6 +157,17 @@ def test_a_branch_on_values_is_told_of_where(placer: Command) -> None:
     assert len(ended.error.splitlines()) == 1
 
 
+def test_types_that_were_guessed_are_named_where_the_capture_fails(placer: Command) -> None:
+    ended = placer("plan", "bad_models:labelled", "--cluster", "small.yaml", "--batch", "x=8x64,y=8x2")
+    assert "No type was given for x, y: write y=8x2:int64 for integers" in ended.error
+
+
+@pytest.mark.parametrize("batch", ["x=8x64,y=8:int64", "x=8x64,y=8"])
+def test_labels_that_the_model_takes_are_integers_where_nothing_else_computes(placer: Command, batch: str) -> None:
+    ended = placer("plan", "bad_models:labelled", "--cluster", "small.yaml", "--batch", batch, "--strategy", "single")
+    assert ended.code == 0, ended.error
+
+
 @pytest.mark.parametrize("labels", ["y=8:int64", "y=8"])
 def test_labels_of_classes_are_integers_where_said_and_where_nothing_else_computes(labels: str) -> None:
     from bad_models import classes, dense
@@ -206,6 +217,26 @@ def test_microbatches_that_do_not_add_up_to_the_batch_are_refused(placer: Comman
     ended = placer(command, "plan.json")
     assert ended.code == 2
     assert "9 rows" in ended.error and "8" in ended.error
+
+
+@pytest.mark.parametrize(
+    "change", [{"microbatches": [0, 8]}, {"stages": []}, {"schedule": "zero-bubble", "stages": "halved"}]
+)
+def test_a_plan_that_breaks_rules_now_is_refused_alike(
+    placer: Command, made: Plan, change: dict[str, JsonValue]
+) -> None:
+    stages = json.loads(made.to_json())["stages"]
+    if change.get("stages") == "halved":
+        change = {**change, "stages": [{**stages[0], "last": stages[0]["last"] - 1}]}
+    edited(made, lambda document: document.update(change))
+    for command in ("explain", "simulate", "verify"):
+        assert placer(command, "plan.json").code == 2, command
+
+
+def test_a_setting_that_is_refused_names_the_file(placer: Command, made: Plan) -> None:
+    settings = json.loads(made.to_json())["settings"]
+    edited(made, lambda document: document.update(settings={**settings, "learning_rate": -1.0}))
+    assert "plan.json is not a valid plan: learning_rate is -1.0" in placer("explain", "plan.json").error
 
 
 def test_a_field_that_no_plan_has_is_named(placer: Command, made: Plan) -> None:

@@ -37,7 +37,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Load, print."""
-    plan = load_plan(plan_file, cluster)
+    plan = load_plan(plan_file, cluster, illegal=not program)
     if not program:
         found = check(plan)
         broken = [str(violation) for violation in found]

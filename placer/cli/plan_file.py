@@ -23,20 +23,23 @@ ForCluster = Annotated[
 ]
 
 
-def load_plan(path: Path, cluster: str | None) -> Plan:
+def load_plan(path: Path, cluster: str | None, *, illegal: bool = False) -> Plan:
     """The plan of a file; StalePlanError where it was made for another cluster than the one described.
 
-    What was predicted for a plan that somebody has changed since is predicted anew, and said so.
+    What was predicted for a plan that somebody has changed since is predicted anew, and said so; one that breaks rules
+    now is refused, unless `illegal` asks for it as it is, without a prediction.
     """
     text = read_text(path, "the plan")
     plan = Plan.from_json(text, str(path))
     if cluster is not None:
         require_fresh(plan, cluster=Cluster.load(cluster))
-    return _predicted_anew(plan, path) if is_edited(text) else plan
+    return _predicted_anew(plan, path, illegal) if is_edited(text) else plan
 
 
-def _predicted_anew(plan: Plan, path: Path) -> Plan:
+def _predicted_anew(plan: Plan, path: Path, illegal: bool) -> Plan:
     """The plan with a prediction of what it says now; without any where it breaks rules."""
+    if not illegal:
+        legality.require(plan)
     if plan.rows != plan.graph.rows:
         raise UsageError(
             f"{path} was changed: its microbatches add up to {plan.rows} rows, its batch has {plan.graph.rows}; "

@@ -9,6 +9,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
+from placer import legality
 from placer.api import simulate
 from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
@@ -37,6 +38,7 @@ def run(
     if trace is not None:
         require_writable(trace)
     plan = load_plan(plan_file, cluster)
+    legality.require(plan)
     timeline = simulate(plan)
     if trace is not None:
         write_text(trace, timeline.to_chrome_json())

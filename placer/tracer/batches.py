@@ -78,15 +78,16 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
 
 
 def with_integer_labels(batch: Batch, taken: Collection[str]) -> Batch | None:
-    """`batch` with the inputs that forward does not take (`taken`) as int64 where nobody said what type they have.
+    """`batch` with what may be classes as int64, where nobody said what type it has; None where there is none such.
 
-    None where there is none such.
+    That is one number per row, and what forward does not take (`taken`), which is for the loss.
     """
-    changed = [e.name for e in batch.entries if e.guessed and e.name not in taken and e.dtype.is_floating_point]
+    unsaid = [e for e in batch.entries if e.guessed and e.dtype.is_floating_point]
+    changed = [e.name for e in unsaid if len(e.shape) == 1 or e.name not in taken]
     if not changed:
         return None
     entries = tuple(replace(e, dtype=torch.int64) if e.name in changed else e for e in batch.entries)
-    note = f"{', '.join(changed)} of the batch taken for int64: as {batch.entries[0].dtype} the loss does not compute"
+    note = f"{', '.join(changed)} of the batch taken for int64: with floating numbers the loss does not compute"
     return replace(batch, entries=entries, assumptions=(*batch.assumptions, note))
 
 

@@ -18,7 +18,7 @@ from placer.graph import Graph
 from placer.tracer.assembly import assembled
 from placer.tracer.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.cleaning import Plain, clean, own_state
-from placer.tracer.exporting import LossFunction, Training, export
+from placer.tracer.exporting import LossFunction, Training, ValueDependentError, export
 from placer.tracer.fitting import hints, input_names
 from placer.tracer.folding import Repeat, UnfoldableError, folded, grown, repeats
 from placer.tracer.lifting import ROWS, lifted
@@ -49,15 +49,19 @@ def capture(
 
 
 def _captured(model: nn.Module, example: Batch, loss_fn: LossFunction | None, fold: bool) -> Captured:
-    """Captured; where that fails, again with what only the loss reads taken for integers: the labels of classes."""
+    """Captured; where that fails, again with what may be the labels of classes taken for integers."""
     try:
         return captured(model, example, loss_fn, fold=fold)
+    except ValueDependentError:
+        raise
     except CaptureError as error:
-        classes = with_integer_labels(example, input_names(model)) if loss_fn else None
+        classes = with_integer_labels(example, input_names(model))
         if classes is not None:
             with contextlib.suppress(CaptureError):
                 return captured(model, classes, loss_fn, fold=fold)
-        raise CaptureError(f"{error}{hints({entry.name: entry.shape for entry in example.entries})}") from error
+        shapes = {entry.name: entry.shape for entry in example.entries}
+        guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
+        raise CaptureError(f"{error}{hints(shapes, guessed)}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,10 @@ def _number(loss: object, loss_fn: LossFunction) -> torch.Tensor:
     return loss
 
 
+class ValueDependentError(CaptureError):
+    """The export would have needed the value of a tensor; no other batch helps."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
     """What torch.export gave: the module, its placeholders' names in the batch's order, whether it ends in a loss."""
@@ -114,7 +118,7 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
     where = source_line(error) or "the line is not known"
     name = type(model).__name__
     if _depends_on_values(error):
-        return CaptureError(
+        return ValueDependentError(
             f"{name} cannot be captured: {where}: {said(error)}. "
             "Export needs shapes and branches that do not depend on the values of tensors: "
             "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where"

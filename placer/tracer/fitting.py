@@ -57,11 +57,13 @@ def require_rows(shapes: Mapping[str, tuple[int, ...]]) -> None:
             )
 
 
-def hints(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """What may have made a capture fail: inputs that do not have the batch's rows."""
+def hints(shapes: Mapping[str, tuple[int, ...]], guessed: tuple[str, ...]) -> str:
+    """What may have made a capture fail: inputs that do not have the batch's rows, types that were `guessed`."""
     rows = next((shape[0] for shape in shapes.values() if shape), 0)
     odd = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items() if shape[:1] not in ((rows,), (1,))]
-    return f". Not of the batch's {rows} rows, so taken whole for every row: {', '.join(odd)}" if odd else ""
+    rows_hint = f". Not of the batch's {rows} rows, so taken whole for every row: {', '.join(odd)}" if odd else ""
+    said = ",".join(f"{name}={'x'.join(map(str, shapes[name]))}:int64" for name in guessed[-1:])
+    return f"{rows_hint}. No type was given for {', '.join(guessed)}: write {said} for integers" if said else rows_hint
 
 
 def _formal(model: nn.Module) -> list[inspect.Parameter]:
