@@ -47,8 +47,8 @@ def _predicted_anew(plan: Plan, path: Path, illegal: bool) -> Plan:
         )
     if first_rank():
         print(
-            f"placer: {path} was changed since placer wrote it: seconds and bytes are predicted anew, "
-            "its bound and runners-up no longer hold and are left out",
+            f"placer: {path} was changed since placer wrote it (or an older placer wrote it): seconds and bytes are "
+            "predicted anew, its bound and runners-up may not hold any more and are left out",
             file=sys.stderr,
         )
     ledger = None if legality.check(plan) else estimate(plan)
