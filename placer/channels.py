@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placer.cluster import Cluster
-from placer.collectives import CollectiveKind, message_seconds, over_levels
+from placer.collectives import CollectiveKind, Way, over_levels, slowest, ways
 from placer.spans import Span
 from placer.topology import Bottleneck, bottleneck
-
-# Bytes at which latency no longer counts.
-LARGE = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +28,7 @@ class Channels:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._levels: dict[tuple[tuple[int, ...], int], Bottleneck] = {}
-        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
+        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], Way] = {}
 
     def transfer(self, span: Span, source: tuple[int, ...], target: tuple[int, ...], rows: int) -> TransferSeconds:
         """Seconds of what the blocks of `span` on `source` send on to `target` per microbatch of `rows` rows."""
@@ -60,11 +57,9 @@ class Channels:
             found = self._levels[devices, groups] = bottleneck(self.cluster, devices, groups=groups)
         return found
 
-    def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, float]:
-        """Latency and seconds per byte of one message from every source to its partner at once."""
+    def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> Way:
+        """One message from every source to its partner at once: the longest latency, the most seconds per byte."""
         found = self._messages.get((source, target))
         if found is None:
-            latency = message_seconds(self.cluster, source, target, 0)
-            per_byte = (message_seconds(self.cluster, source, target, LARGE) - latency) / LARGE
-            found = self._messages[source, target] = (latency, per_byte)
+            found = self._messages[source, target] = slowest(ways(self.cluster, source, target))
         return found

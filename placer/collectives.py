@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import cycle, islice
 from math import ceil, log2
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from placer.cluster import Cluster, Link
 from placer.topology import Bottleneck, bottleneck, link_between_nodes
@@ -52,14 +52,35 @@ def message_seconds(cluster: Cluster, source: Collection[int], target: Collectio
 
     Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic.
     """
+    return max((way.seconds(size) for way in ways(cluster, source, target)), default=0.0)
+
+
+class Way(NamedTuple):
+    """One kind of way that messages take at once: seconds of an empty one, seconds per byte."""
+
+    latency: float
+    per_byte: float
+
+    def seconds(self, size: float) -> float:
+        """Seconds of a message of `size` bytes."""
+        return self.latency + size * self.per_byte
+
+
+def ways(cluster: Cluster, source: Collection[int], target: Collection[int]) -> tuple[Way, ...]:
+    """The kinds of ways from the devices of `source` to their partners in `target`, all sending at once."""
     first, second = tuple(source), tuple(target)
     pairs = zip(*(_in_turn(devices, max(len(first), len(second))) for devices in (first, second)), strict=True)
-    ways = Counter((cluster.node_of[a], cluster.node_of[b], a == b) for a, b in pairs)
+    found = Counter((cluster.node_of[a], cluster.node_of[b], a == b) for a, b in pairs)
     leaving: Counter[int] = Counter()
-    for (start, end, _), count in ways.items():
+    for (start, end, _), count in found.items():
         leaving[start] += count if start != end else 0
-    kinds = {(_way(cluster, start, end), leaving[start]): (start, end) for start, end, same in ways if not same}
-    return max((_one_message(cluster, *ends, senders or 1, size) for (_, senders), ends in kinds.items()), default=0.0)
+    kinds = {(_way(cluster, start, end), leaving[start]): (start, end) for start, end, same in found if not same}
+    return tuple(_one_way(cluster, *ends, senders or 1) for (_, senders), ends in kinds.items())
+
+
+def slowest(found: tuple[Way, ...]) -> Way:
+    """A way no shorter than any of these: the longest latency, the most seconds per byte."""
+    return Way(max((w.latency for w in found), default=0.0), max((w.per_byte for w in found), default=0.0))
 
 
 def _in_turn(devices: tuple[int, ...], count: int) -> Iterator[int]:
@@ -74,14 +95,14 @@ def _way(cluster: Cluster, start: int, end: int) -> object:
     return first.nic, second.nic, cluster.level_of({start, end})
 
 
-def _one_message(cluster: Cluster, start: int, end: int, senders: int, size: float) -> float:
-    """Seconds of one message between devices of two nodes, `senders` of the first node's devices sending out."""
+def _one_way(cluster: Cluster, start: int, end: int, senders: int) -> Way:
+    """A message between devices of two nodes, `senders` of the first node's devices sending out."""
     link = link_between_nodes(cluster, start, end)
     if start == end:
-        return link.latency_seconds + size / link.bandwidth
+        return Way(link.latency_seconds, 1 / link.bandwidth)
     nic = cluster.node_list[start].nic
     ports = nic.ports if nic is not None else 1
-    return link.latency_seconds + size * (senders / min(senders, ports)) / link.bandwidth
+    return Way(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
 
 
 def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:

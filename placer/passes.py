@@ -96,12 +96,15 @@ class Passes:
         return found
 
     def _slowest(self, stage: Stage, rows: int) -> StageSeconds:
-        each = replica_rows(rows, stage.shares, stage.replicas)
-        kinds = {
-            (self.profiles.kind[device], own): (device, own)
-            for place, own in enumerate(each)
-            for device in stage.devices[place * stage.degree : (place + 1) * stage.degree]
-        }
+        each, kind = replica_rows(rows, stage.shares, stage.replicas), self.profiles.kind
+        if len(set(each)) == 1 and self.profiles.uniform:
+            kinds = {(0, each[0]): (stage.devices[0], each[0])}
+        else:
+            kinds = {
+                (kind[device], own): (device, own)
+                for place, own in enumerate(each)
+                for device in stage.devices[place * stage.degree : (place + 1) * stage.degree]
+            }
         slowest = None
         for device, own in kinds.values():
             seconds = self.stage(

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,7 +128,7 @@ class Plan:
     versions: tuple[tuple[str, str], ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
-    @property
+    @cached_property
     def positions(self) -> int:
         """Pipeline positions: distinct device sets."""
         return len({stage.devices for stage in self.stages})
@@ -142,7 +143,7 @@ class Plan:
         """Ranks that run the plan; rank r is the r-th device in `ranks`."""
         return len(self.ranks)
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The device of each rank: position by position, replica by replica."""
         seen: dict[int, None] = {}

@@ -63,6 +63,11 @@ class Profiles:
             for index, device in enumerate(self.cluster.devices)
         )
 
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all devices are of one kind."""
+        return len(set(self.kind)) == 1
+
     def replica(self, device: int) -> tuple[int, ...]:
         """The devices of the replica that `device` belongs to."""
         start = device - device % self.degree
@@ -78,7 +83,7 @@ class Profiles:
 
     def kinds(self, devices: Iterable[int]) -> tuple[int, ...]:
         """One device of each kind among `devices`."""
-        return tuple(sorted({self.kind[device] for device in devices}))
+        return (self.kind[0],) if self.uniform else tuple(sorted({self.kind[device] for device in devices}))
 
     def _way(self, start: int) -> Bottleneck | None:
         """The levels of the replica that begins at `start`; of one beyond the last device there is none."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from placer.strategies.aceso_stage import TILTS, Grid, Table, grid_of, stage_tab
 
 # Plans are looked for within these multiples of the least floor, one after the other: the nearer, the fewer stages.
 ABOVE_FLOOR = (1.06, 1.15, 1.3, 1.6, 2.5, 10.0, 1000.0)
+# A shape whose work alone takes this much longer than the least floor needs no better floor of its own.
+FAR = 1.3
 # Cuts are tried where they send little: within this part of the slowest stage of the least of so many ops around.
 LITTLE, AROUND = 0.02, 14
 
@@ -49,7 +51,7 @@ class _Shape:
     floor: float
 
 
-def solve_aceso(problem: AcesoProblem, *, budget: int = 5000) -> AcesoSolution | Infeasible:
+def solve_aceso(problem: AcesoProblem, *, budget: int = 3000) -> AcesoSolution | Infeasible:
     """The best plan found, and the bound of every plan; `budget` counts tables of stages times ops."""
     started = time.perf_counter()
     search = _Search(problem, budget)
@@ -85,14 +87,25 @@ class _Search:
         self._floors: dict[tuple[int, int, int], Floats] = {}
 
     def shapes(self) -> list[_Shape]:
-        """Every microbatch and division of the devices that can be, with its floor."""
+        """Every microbatch and division of the devices that can be, with its floor (that of work alone where far)."""
         batches = [b for b in _batches(self.problem) if self.problem.global_batch % b == 0]
-        found = [
-            _Shape(microbatch=b, devices=g, floor=self._floor(b, g))
+        could = [
+            _Shape(microbatch=b, devices=g, floor=self._work_floor(b, g))
             for b, g in itertools.product(batches, divisions(self.problem.devices))
             if all(self._space(b, devices) for devices in g)
         ]
+        found, least = list[_Shape](), np.inf
+        for shape in sorted(could, key=lambda shape: (shape.floor, shape.microbatch, shape.devices)):
+            floor = shape.floor if shape.floor > FAR * least else self._floor(shape.microbatch, shape.devices)
+            found.append(replace(shape, floor=max(shape.floor, floor)))
+            least = min(least, floor)
         return [shape for shape in found if np.isfinite(shape.floor)]
+
+    def _work_floor(self, microbatch: int, devices: tuple[int, ...]) -> float:
+        """All devices busy all the time with every op in its cheapest state."""
+        spaces = [(g, self._space(microbatch, g)) for g in sorted(set(devices))]
+        work = np.min([g * at.time.min(axis=1) for g, at in spaces if at is not None], axis=0).sum()
+        return float(work) / self.problem.devices * (self.problem.global_batch // microbatch)
 
     def try_shape(self, shape: _Shape, target: float, tilt: float) -> None:
         """Searches one shape for a plan within `target` milliseconds; keeps what is better."""

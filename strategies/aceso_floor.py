@@ -15,29 +15,32 @@ import numpy as np
 from placer.strategies.aceso_space import Floats, Space
 
 # Milliseconds per megabyte.
-PRICES = np.concatenate(([0.0], np.geomspace(3e-4, 0.05, 11)))
+PRICES = np.concatenate(([0.0], np.geomspace(4e-4, 0.03, 8)))
 
 
 def floor_table(space: Space, memory: float, behind: int) -> Floats:
     """[a, b]: milliseconds that a stage of ops a to b - 1 takes at least; inf where a >= b."""
     ops = len(space.time)
-    floor = np.zeros((ops + 1, ops + 1))
+    floor, one = np.zeros((ops + 1, ops + 1)), np.empty((ops + 1, ops + 1))
     kept = (behind + 1) * np.where(space.recomputed, 0.0, space.size)
     workspace = _workspace(space)
     for price in PRICES:
         light = space.time + price * (space.state_factor * space.weights + kept)
-        np.maximum(floor, _sums(light + price * space.weights) - price * memory, out=floor)
-        np.maximum(floor, _sums(light) - price * (memory - workspace), out=floor)
+        for per_op, other in ((light + price * space.weights, None), (light, workspace)):
+            total = _running(per_op)
+            np.subtract((total - price * memory)[None, :], total[:, None], out=one)
+            if other is not None:
+                one += price * other
+            np.maximum(floor, one, out=floor)
     floor[:-1, :] += space.enter.min(axis=1)[:, None]
     floor[:, 1:] += space.leave.min(axis=1)[None, :]
     floor[np.tril_indices(ops + 1)] = np.inf
     return floor
 
 
-def _sums(per_op: Floats) -> Floats:
-    """[a, b]: the sum over ops a to b - 1 of the least over states."""
-    total = np.concatenate(([0.0], np.cumsum(per_op.min(axis=1))))
-    return total[None, :] - total[:, None]
+def _running(per_op: Floats) -> Floats:
+    """The sums over the ops before each, of the least over states."""
+    return np.concatenate(([0.0], np.cumsum(per_op.min(axis=1))))
 
 
 def _workspace(space: Space) -> Floats:

@@ -43,7 +43,7 @@ class _Paths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """`best[a, b]`: milliseconds of ops a to b - 1 as a stage (inf: none fits or is fast enough); by which price, state."""
+    """`best[a, b]`: milliseconds of ops a to b - 1 as a stage, inf: does not fit or too slow; by which price, state."""
 
     best: Floats
     price: Ints

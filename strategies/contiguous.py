@@ -138,9 +138,10 @@ def _layer(program: Program, values: Values, accelerators: int, cpus: int) -> Fl
     if accelerators == cpus == 0:
         found[0] = 0.0
     low = program.lowest(accelerators, cpus)
-    for earlier, table, reach in _predecessors(program, values, accelerators, cpus):
+    for earlier, older, table, reach in _predecessors(program, values, accelerators, cpus):
         np.minimum(found, earlier, out=found)  # this device stays empty
-        for rows, columns in _blocks(program, earlier, low, reach):
+        # What the device before did not improve was extended when that device was the next one.
+        for rows, columns in _blocks(program, np.flatnonzero(earlier < older), low, reach):
             candidates = np.maximum(table(program, rows, columns), earlier[rows][:, None])
             found[columns] = np.minimum(found[columns], candidates.min(axis=0))
     found[(ideals.accelerator < low) | (found >= program.limit)] = np.inf
@@ -149,18 +150,20 @@ def _layer(program: Program, values: Values, accelerators: int, cpus: int) -> Fl
 
 def _predecessors(
     program: Program, values: Values, accelerators: int, cpus: int
-) -> Iterator[tuple[Floats, Table, float]]:
-    """Where the last device can come from: the values before it, its table, the accelerator time it can take."""
+) -> Iterator[tuple[Floats, Floats, Table, float]]:
+    """The last device: the values one and two of its kind ago, its table, the accelerator time it can take."""
+    none = np.full(program.ideals.count, np.inf)
     if accelerators:
-        yield values[accelerators - 1, cpus], _accelerator_table, program.limit
+        older = values.get((accelerators - 2, cpus), none)
+        yield values[accelerators - 1, cpus], older, _accelerator_table, program.limit
     if cpus:
-        yield values[accelerators, cpus - 1], _host_table, program.absorbed(1, program.limit)
+        older = values.get((accelerators, cpus - 2), none)
+        yield values[accelerators, cpus - 1], older, _host_table, program.absorbed(1, program.limit)
 
 
-def _blocks(program: Program, earlier: Floats, low: float, reach: float) -> Iterator[tuple[Indices, Indices]]:
-    """Alike ideals with a value, and those that hold one of them within the window."""
+def _blocks(program: Program, rows: Indices, low: float, reach: float) -> Iterator[tuple[Indices, Indices]]:
+    """Those of `rows` that are alike, and the ideals that hold one of them within the window."""
     seconds = program.ideals.accelerator
-    rows = np.flatnonzero(earlier < program.limit)
     rows = rows[np.argsort(program.ideals.walk[rows])]
     for block in (rows[start : start + ROWS] for start in range(0, len(rows), ROWS)):
         first = np.searchsorted(seconds, max(low, seconds[block].min() - program.slack))
@@ -218,7 +221,7 @@ def _attaining(program: Program, values: Values, accelerators: int, cpus: int, i
     """The last device of V(accelerators, cpus, index) and the ideal before it."""
     best = (np.inf, 0, 0)
     column = np.array([index])
-    for earlier, table, _ in _predecessors(program, values, accelerators, cpus):
+    for earlier, _, table, _ in _predecessors(program, values, accelerators, cpus):
         device = accelerators - 1 if table is _accelerator_table else program.machines.accelerators + cpus - 1
         best = min(best, (float(earlier[index]), device, index))
         rows = np.flatnonzero(earlier < program.limit)

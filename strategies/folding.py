@@ -1,9 +1,10 @@
 """A placement problem with everything that must share a device folded into one class.
 
-Folded together: nodes of one colour, classes that wait for each other in a cycle, and (merge) a class without compute
-into the only class it touches: moving it there removes a transfer and adds nothing. Only its bytes may stand in the
-way, so a merge is exact where memory cannot bind or the class has no bytes; otherwise `bytes_of_merged` chooses:
-"counted" asks too much of memory (every placement found is legal), "free" too little (every bound holds).
+Folded together: nodes of one colour; classes that wait for each other in a cycle, where placements must be contiguous;
+and (merge) a class without compute into the only class it touches: moving it there removes a transfer and adds nothing.
+Only its bytes may stand in the way, so a merge is exact where memory cannot bind or the class has no bytes; otherwise
+`bytes_of_merged` chooses: "counted" asks too much of memory (every placement found is legal), "free" too little (every
+bound holds).
 
 Communication becomes a hypergraph. The output of node x touches P(x) = {class of x} and the classes of its readers. A
 device with the set S pays send(x) exactly if P(x) lies partly in S and partly outside, whichever way the data flows:
@@ -58,20 +59,20 @@ class Folded:
         return tuple(devices[label] for label in self.labels)
 
 
-def fold(problem: PlacementProblem, *, merge: bool = True, bytes_of_merged: Bytes = "counted") -> Folded:
-    """`problem` folded; `merge` says whether classes without compute join their only neighbour."""
+def fold(
+    problem: PlacementProblem, *, merge: bool = True, bytes_of_merged: Bytes = "counted", ordered: bool = True
+) -> Folded:
+    """`problem` folded; `merge` says whether classes without compute join their only neighbour.
+
+    Without `ordered` no class comes before another and cycles fold nothing: right where nothing need be contiguous.
+    """
     own = classes(problem)
-    condensed = nx.condensation(_graph(precedences(problem, own), own))
+    condensed = nx.condensation(_graph(precedences(problem, own) if ordered else (), own))
     component: dict[int, int] = condensed.graph["mapping"]
     found = _folded(problem, tuple(component[label] for label in own), _graph(condensed.edges))
     while merge and (targets := _merges(problem, found)):
         found = _merged(problem, found, targets, bytes_of_merged)
     return found
-
-
-def by_colour(problem: PlacementProblem) -> Folded:
-    """Only nodes of one colour folded: classes may wait for each other, so none comes before another."""
-    return _folded(problem, classes(problem), _graph(()))
 
 
 def _graph(edges: Iterable[tuple[int, int]], nodes: Iterable[int] = ()) -> Order:

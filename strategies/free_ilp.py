@@ -35,7 +35,7 @@ BYTE_PARTS = 2**20
 # Deterministic seconds of CP-SAT for the floor: a second or so each.
 FLOOR_EFFORT = 5.0
 FLOORS = 4
-WORKERS = 2
+WORKERS = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,10 +36,11 @@ def cheapest_split(
     must = {index for index, cost in enumerate(outside) if math.isinf(cost)}
     never = {index for index, cost in enumerate(inside) if math.isinf(cost)}
     fixed = math.fsum(inside[index] for index in must) + math.fsum(outside[index] for index in never)
-    node = {index: position + 2 for position, index in enumerate(sorted(set(range(len(inside))) - must - never))}
+    free = sorted(set(range(len(inside))) - must - never)
+    node = {index: position + 2 for position, index in enumerate(free)}
     node.update(dict.fromkeys(must, SOURCE) | dict.fromkeys(never, SINK))
-    arcs = [(SOURCE, node[c], outside[c]) for c in range(len(inside)) if c not in must | never and outside[c] > 0]
-    arcs += [(node[c], SINK, inside[c]) for c in range(len(inside)) if c not in must | never and inside[c] > 0]
+    arcs = [(SOURCE, node[c], outside[c]) for c in free if outside[c] > 0]
+    arcs += [(node[c], SINK, inside[c]) for c in free if inside[c] > 0]
     cut, gadgets = _gadgets(node, hyperedges)
     flow, side = _flow(arcs, gadgets, first_auxiliary=len(inside) + 2)
     return Split(cost=fixed + cut + flow, inside=frozenset(c for c in range(len(inside)) if node[c] in side))

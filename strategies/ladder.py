@@ -21,6 +21,8 @@ from placer.strategies.ideals import Ideals, every_ideal, ideals_of, prefixes
 CELLS = 60_000_000
 MOST_IDEALS = 200_000
 FIRST_STEP = 0.02
+# Pairs of ideals priced in a second, measured on one core of this kind of machine in November 2026: 5e7 to 1e8.
+EVALUATIONS_A_SECOND = 5e7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +36,14 @@ class Climbed:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When to stop: pairs of ideals, wall clock seconds; None is never."""
+    """When to stop: evaluated loads (pairs of ideals), wall clock seconds; None is never."""
 
     pairs: int | None = None
     seconds: float | None = None
+
+    def effort(self, most: float) -> float:
+        """Deterministic seconds for an integer program: `most`, or what the evaluations are worth."""
+        return most if self.pairs is None else min(most, self.pairs / EVALUATIONS_A_SECOND)
 
 
 def climb(folded: Folded, machines: Machines, limits: Limits) -> Climbed:

@@ -14,7 +14,7 @@ from placer.placement.legality import violations
 from placer.placement.loads import finish_time
 from placer.placement.problem import Placement, PlacementProblem
 from placer.strategies.contiguous import Effort, Machines, SpentError
-from placer.strategies.folding import Folded, by_colour, fold
+from placer.strategies.folding import Folded, fold
 from placer.strategies.found import Found
 from placer.strategies.ideals import every_ideal, ideals_of, prefixes
 from placer.strategies.ladder import CELLS, Limits, everything, topological_orders
@@ -35,9 +35,10 @@ CLOSE = 1e-9
 def latency(problem: PlacementProblem, limits: Limits) -> Found:
     """The best placement for the finish time of one sample, with a bound."""
     until = None if limits.seconds is None else time.perf_counter() + limits.seconds
+    effort = Effort(budget=MOST_PAIRS if limits.pairs is None else limits.pairs, until=until)
     folded = fold(problem)
     best = Incumbent(placement=None, value=math.inf)
-    for placement in _candidates(problem, folded, until):
+    for placement in _candidates(problem, folded, effort):
         best = _better(problem, best, placement)
     bound = path_bound(problem, best.value)
     note = f"{len(problem.nodes)} nodes, {folded.count} classes"
@@ -45,11 +46,12 @@ def latency(problem: PlacementProblem, limits: Limits) -> Found:
         return Found(placement=None, bound=bound, notes=(note,))
     if best.placement is not None and best.value - bound <= CLOSE * best.value:
         return Found(placement=best.placement, bound=best.value, notes=(note,))
-    best, bound = _integer_program(problem, best, bound, None if until is None else until - time.perf_counter())
+    left = None if until is None else until - time.perf_counter()
+    best, bound = _integer_program(problem, best, bound, Limits(pairs=limits.pairs, seconds=left))
     return Found(placement=best.placement, bound=min(bound, best.value), notes=(note,))
 
 
-def _candidates(problem: PlacementProblem, folded: Folded, until: float | None) -> Iterator[Placement]:
+def _candidates(problem: PlacementProblem, folded: Folded, effort: Effort) -> Iterator[Placement]:
     """Placements to start from, each no worse to try than the others."""
     given = machines(problem, folded)
     if problem.cpus:
@@ -58,7 +60,7 @@ def _candidates(problem: PlacementProblem, folded: Folded, until: float | None) 
         yield _placed(problem, folded, _filled(folded, given, order))
     upper = math.inf
     for bitsets in (_along_orders(folded), every_ideal(folded, min(MOST_IDEALS, CELLS // folded.count))):
-        found = None if bitsets is None else _sequence(folded, given, bitsets, upper, until)
+        found = None if bitsets is None else _sequence(folded, given, bitsets, upper, effort)
         if found is not None:
             placement = _placed(problem, folded, found)
             upper = min(upper, finish_time(problem, placement))
@@ -87,12 +89,11 @@ def _along_orders(folded: Folded) -> tuple[int, ...]:
 
 
 def _sequence(
-    folded: Folded, given: Machines, bitsets: tuple[int, ...], upper: float, until: float | None
+    folded: Folded, given: Machines, bitsets: tuple[int, ...], upper: float, effort: Effort
 ) -> tuple[int, ...] | None:
     ideals = ideals_of(folded, bitsets)
     steps = single_steps(folded, ideals)
     highest = upper if math.isfinite(upper) else everything(folded)
-    effort = Effort(budget=MOST_PAIRS, until=until)
     try:
         return best_sequence(
             Sequence(folded=folded, ideals=ideals, machines=given, upper=highest, effort=effort, steps=steps)
@@ -102,18 +103,25 @@ def _sequence(
 
 
 def _integer_program(
-    problem: PlacementProblem, best: Incumbent, bound: float, seconds: float | None
+    problem: PlacementProblem, best: Incumbent, bound: float, limits: Limits
 ) -> tuple[Incumbent, float]:
     """The incumbent and the bound after the integer program, where it is small enough or nothing was found yet."""
-    folded = by_colour(problem)
+    folded = fold(problem, merge=False, ordered=False)
     given = machines(problem, folded)
     cells = folded.count * (given.accelerators + 1)
-    if (cells > MOST_CELLS and best.placement is not None) or (seconds is not None and seconds <= 0):
+    if (cells > MOST_CELLS and best.placement is not None) or (limits.seconds is not None and limits.seconds <= 0):
         return best, bound
     device = {} if best.placement is None else dict(zip(folded.labels, best.placement, strict=True))
     hint = [min(d, given.accelerators) for _, d in sorted(device.items())]
     solved = solve_latency(
-        problem, folded, given, hint=hint, floor=bound, upper=best.value, effort=EFFORT, seconds=seconds
+        problem,
+        folded,
+        given,
+        hint=hint,
+        floor=bound,
+        upper=best.value,
+        effort=limits.effort(EFFORT),
+        seconds=limits.seconds,
     )
     if solved.devices is not None:
         best = _better(problem, best, _placed(problem, folded, solved.devices))

@@ -26,13 +26,15 @@ from placer.strategies.hypercut import cheapest_split
 
 # Larger graphs walk one path only: each takes half a minute.
 MOST_NODES = 500
+CLOSE = 1e-9
 
 
 def path_bound(problem: PlacementProblem, upper: float) -> float:
     """The best bound of a few paths, in the problem's unit, at most `upper` (the value of a placement, or infinite)."""
     reach = Reach(problem=problem)
+    mean = math.fsum(node.send for node in problem.nodes) / len(problem.nodes)
     keys: tuple[Callable[[int], float], ...] = (
-        lambda node: problem.nodes[node].send,
+        lambda node: problem.nodes[node].send + mean / 1e6,  # of equally dear paths the longer
         lambda node: 1.0,
         lambda node: problem.nodes[node].accelerator,
         lambda node: problem.nodes[node].host,
@@ -41,7 +43,7 @@ def path_bound(problem: PlacementProblem, upper: float) -> float:
     bound = 0.0
     for key in keys if len(problem.nodes) <= MOST_NODES else keys[:1]:
         path = reach.heaviest_path(key)
-        if path not in tried and bound < upper:
+        if path not in tried and bound < upper * (1 - CLOSE):
             bound = max(bound, min(upper, _along(problem, reach, path, upper)))
             tried.add(path)
     return bound

@@ -66,7 +66,7 @@ def _layer(sequence: Sequence, values: list[Floats], accelerators: int) -> Float
         found[0] = 0.0
     else:
         found = values[-1].copy()
-        for rows, columns in _blocks(sequence, values[-1]):
+        for rows, columns in _blocks(sequence, values):
             candidates = _block_times(sequence, rows, columns) + values[-1][rows][:, None]
             found[columns] = np.minimum(found[columns], candidates.min(axis=0))
     if sequence.machines.cpus:
@@ -88,10 +88,11 @@ def _rest(sequence: Sequence) -> Floats:
     return np.asarray(np.where(bits, 0.0, np.minimum(fastest, sequence.upper)).sum(axis=1))
 
 
-def _blocks(sequence: Sequence, earlier: Floats) -> list[tuple[Indices, Indices]]:
-    """Alike ideals with a value, and those that hold one of them and at most a memory more."""
+def _blocks(sequence: Sequence, values: list[Floats]) -> list[tuple[Indices, Indices]]:
+    """Alike ideals that the last accelerator improved, and those that hold one of them and at most a memory more."""
     ideals, memory = sequence.ideals, sequence.machines.memory
-    rows = np.flatnonzero(np.isfinite(earlier))
+    older = values[-2] if len(values) > 1 else np.inf
+    rows = np.flatnonzero(values[-1] < older)
     rows = rows[np.argsort(ideals.walk[rows])]
     found = []
     for block in (rows[start : start + ROWS] for start in range(0, len(rows), ROWS)):

@@ -8,7 +8,7 @@ Two layouts of each are made: the fastest, and the fastest where a device's memo
 
     tensor    values of three dims (batch, sequence, hidden) whole or cut on 1; others whole
     height    images (batch, channels, height, width) whole or cut on 2
-    width     images whole or cut on 3
+    width     images whole or cut on 3; only where it is pinned
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
     """Degrees and axes the pins allow: one axis may be more than 1."""
     pinned = dict(problem.pins.axes)
     for degree, axis in product(degrees(problem), AXES):
+        if axis == "width" and not pinned[axis]:  # what width can do height can
+            continue
         if pinned[axis] in (None, degree) and all(other in (None, 1) for a, other in pinned.items() if a != axis):
             yield degree, axis
 
@@ -95,7 +97,7 @@ def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -
     for kind in counts:
         prices = Prices(
             costs, problem.graph.classes[kind], device=0, degree=degree, rows=rows, microbatches=MICROBATCHES,
-            byte=byte,
+            byte=byte, barred=made.barred(axis),
         )  # fmt: skip
         tables[kind] = _table(made, kind, states, prices)
     factors = [
@@ -142,6 +144,15 @@ class _Borders:
             for output, count in ((False, len(shape.inputs)), (True, len(shape.outputs)))
         ]
         return Border(inputs=texts[0], outputs=texts[1])
+
+    @property
+    def images(self) -> bool:
+        """Whether images pass between blocks."""
+        return any(len(tensor.shape) == 4 for tensors in self._members().values() for tensor in tensors)
+
+    def barred(self, axis: str) -> frozenset[int]:
+        """The dims of images that an axis does not cut: height and width, unless it is theirs."""
+        return frozenset({2, 3} - {AXES[axis].get(4)}) if self.images else frozenset()
 
     def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
         """The states of each group: whole, and cut where every value of it can be. What the model returns is whole."""

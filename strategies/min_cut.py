@@ -25,8 +25,8 @@ from placer.strategies.hypercut import Split, cheapest_split
 from placer.strategies.ladder import Limits, along_orders, floor
 from placer.strategies.throughput import chain_placement, machines
 
-# Deterministic seconds of the integer program: a few minutes.
-EFFORT = 120.0
+# Deterministic seconds of the integer program: some two minutes.
+EFFORT = 60.0
 SHARES = 24
 CLOSE = 1e-9
 
@@ -43,9 +43,7 @@ def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     """The best placement for throughput without the demand of contiguity, with a bound."""
     folded = _folded(problem)
     given = machines(problem, folded)
-    chain = along_orders(folded, given)
-    start = None if chain is None else chain_placement(problem, folded, chain)
-    best = _better(problem, Incumbent(placement=None, value=math.inf), start)
+    best = _better(problem, Incumbent(placement=None, value=math.inf), _start(problem))
     bound = floor(folded, given)
     if given.accelerators + given.cpus == 2 and given.accelerators:
         bound, best = _two_devices(problem, folded, given, bound, best)
@@ -54,7 +52,9 @@ def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     if _proved(bound, best):
         return _found(problem, folded, best, bound)
     hint = None if best.placement is None else _of_classes(problem, folded, given, best.placement)
-    solved = solve_free(folded, given, hint=hint, floor=bound, upper=best.value, effort=EFFORT, seconds=limits.seconds)
+    solved = solve_free(
+        folded, given, hint=hint, floor=bound, upper=best.value, effort=limits.effort(EFFORT), seconds=limits.seconds
+    )
     if solved.devices is not None:
         best = _better(problem, best, _of_nodes(problem, folded, given, solved.devices))
     return _found(problem, folded, best, min(solved.bound, best.value))
@@ -99,9 +99,16 @@ def _two_devices(
 
 def _folded(problem: PlacementProblem) -> Folded:
     """Merged where the bytes of what is merged cannot decide."""
-    merged = fold(problem)
-    exact = not memory_can_bind(problem) or merged.size == fold(problem, bytes_of_merged="free").size
-    return merged if exact else fold(problem, merge=False)
+    merged = fold(problem, ordered=False)
+    exact = not memory_can_bind(problem) or merged.size == fold(problem, bytes_of_merged="free", ordered=False).size
+    return merged if exact else fold(problem, merge=False, ordered=False)
+
+
+def _start(problem: PlacementProblem) -> Placement | None:
+    """The best contiguous placement along a few orders, if there is one."""
+    folded = fold(problem)
+    chain = along_orders(folded, machines(problem, folded))
+    return None if chain is None else chain_placement(problem, folded, chain)
 
 
 def _better(problem: PlacementProblem, best: Incumbent, placement: Placement | None) -> Incumbent:

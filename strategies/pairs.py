@@ -39,12 +39,12 @@ def _open(inside: Counts, length: Counts) -> Flags:
 
 def _uncut(early: Counts, late: Counts, length: Counts, weights: Floats) -> Floats:
     """The weight of the hyperedges that miss S or lie in S."""
-    facts = [(early == count, late == count, length >= count) for count in range(int(length.max()) + 1)]
-    facts.append((early == 0, late == length, length > 0))
+    missed = [(count, count, np.flatnonzero(length >= count)) for count in range(int(length.max()) + 1)]
     rows, columns = [], []
-    for of_row, of_column, applies in facts:
-        useful = np.flatnonzero(applies & of_row.any(axis=0) & of_column.any(axis=0))
-        rows.append(of_row[:, useful] * weights[useful])
+    for before, until, which in (*missed, (0, length, np.arange(len(length)))):
+        of_row, of_column = early[:, which] == before, late[:, which] == until
+        useful = np.flatnonzero(of_row.any(axis=0) & of_column.any(axis=0))
+        rows.append(of_row[:, useful] * weights[which[useful]])
         columns.append(of_column[:, useful])
     return np.asarray(np.concatenate(rows, axis=1) @ np.concatenate(columns, axis=1).astype(np.float64).T)
 

@@ -2,7 +2,7 @@
 
     minimise max_i time_i   over stages, degrees and variants       (placer.placement.piper has the formula)
 
-A limit on the time is met or not (`sweep`); halving between the bound and the best plan finds the least that is met.
+A limit on the time is met or not (`Sweep`); halving between the bound and the best plan finds the least that is met.
 A pass that fails proves that nothing lies below the next time at which anything changes; one that succeeds has stages
 whose variants are then chosen exactly: either the plan stands, and its value is the new best, or a table learns that
 it promised too much and the pass is repeated. First on few ideals, for a plan; then on all, for the proof.
@@ -10,6 +10,7 @@ it promised too much and the pass is repeated. First on few ideals, for a plan; 
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -18,24 +19,33 @@ import numpy as np
 from placer.errors import Infeasible
 from placer.placement.piper import PiperProblem, PiperStage, value_of
 from placer.strategies.knapsack import Choice, Ints
-from placer.strategies.piper_pairs import Family, degrees, ideals, least_work, stage_pairs, thinned
+from placer.strategies.piper_ideals import Family, ideals, least_work, thinned, widened
+from placer.strategies.piper_pairs import degrees, stage_pairs
 from placer.strategies.piper_recompute import Recompute
-from placer.strategies.piper_sweep import Space, StageChoice, sweep
+from placer.strategies.piper_sweep import Space, StageChoice, Sweep
 
 # A plan is called optimal when nothing below it by more than this part of it is left.
 TOLERANCE = 1e-9
-# Ideals of the first search, for a plan, and of the second, for the proof: beyond them only one order of the nodes.
-FEW, MANY = 40, 2000
+# Ideals of the first search, for a plan. Most ideals of the second, for the proof, and most stages x degrees that they
+# may make (8 bytes each): beyond them some orders of the nodes are searched instead of all.
+FEW, MANY, MOST = 40, 5000, 4 * 10**7
+# Where there are more: how far a plan may be from the best of a family, how much a round may gain, and how the family
+# grows around the cuts of the plan.
+COARSE, HOPED, ROUNDS, NEAR, NEAR_LIMIT = 1e-3, 0.03, 4, 3, 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PiperSolution:
-    """A plan, its value by the evaluator, a proved lower bound of any plan's value, and the seconds it took."""
+    """A plan, its value by the evaluator, a proved lower bound of any plan's value, the seconds it took.
+
+    `complete`: all ideals were searched, not some orders of the nodes.
+    """
 
     stages: tuple[PiperStage, ...]
     objective: float
     bound: float
     seconds: float
+    complete: bool
 
     @property
     def gap(self) -> float:
@@ -59,24 +69,51 @@ class _Tried:
     bound: float
 
 
-def solve_piper(problem: PiperProblem, *, many: int = MANY) -> PiperSolution | Infeasible:
-    """The best plan; Infeasible only where it is proved that there is none, or none along the order searched."""
+def solve_piper(
+    problem: PiperProblem, *, many: int | None = None, seconds: float | None = None
+) -> PiperSolution | Infeasible:
+    """The best plan; Infeasible only where it is proved that there is none, or none along the orders searched.
+
+    All ideals are searched where there are at most `many` of them; by default as many as fit in memory. After
+    `seconds` the best plan found by then is returned, with the bound proved by then.
+    """
     started = time.perf_counter()
-    family = ideals(problem, many)
+    until = np.inf if seconds is None else started + seconds
+    alternatives = max(1, len(degrees(problem).data))
+    family = ideals(problem, many or min(MANY, math.isqrt(2 * MOST // alternatives)))
     few = thinned(problem, family, FEW) if len(family.inside) > 2 * FEW else family
     best = _first_plan(problem, few) or (_first_plan(problem, family) if few is not family else None)
     if best is None:
         return _infeasible(problem, family)
     bound = _work_bound(problem)
     if few is not family:
-        best, _ = _narrowed(problem, few, best, bound, 1e-3)
-    best, proved = _narrowed(problem, family, best, bound, TOLERANCE)
+        best, _ = _narrowed(problem, few, best, bound, COARSE, until)
+    best, proved = _narrowed(problem, family, best, bound, TOLERANCE if family.complete else COARSE, until)
+    if not family.complete:
+        best = _improved(problem, family, best, bound, until)
     return PiperSolution(
         stages=best.stages,
         objective=best.value,
-        bound=best.value if family.complete and proved >= best.value * (1 - TOLERANCE) else min(best.value, bound),
+        bound=_settled(best.value, proved if family.complete else bound),
         seconds=time.perf_counter() - started,
+        complete=family.complete,
     )
+
+
+def _settled(value: float, bound: float) -> float:
+    """The bound; the value where only TOLERANCE lies between them."""
+    return value if bound >= value * (1 - TOLERANCE) else bound
+
+
+def _improved(problem: PiperProblem, family: Family, best: _Plan, bound: float, until: float) -> _Plan:
+    """The best plan after widening the family around its cuts, while that helps."""
+    for _ in range(ROUNDS):
+        wider = widened(problem, family, best.stages, steps=NEAR, limit=NEAR_LIMIT)
+        before = best.value
+        best, _ = _narrowed(problem, wider, best, max(bound, best.value * (1 - HOPED)), COARSE, until)
+        if best.value > before * (1 - COARSE):
+            break
+    return best
 
 
 def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
@@ -92,11 +129,14 @@ def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
 
 
 def _narrowed(
-    problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float
+    problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float, until: float
 ) -> tuple[_Plan, float]:
-    """The best plan of `family` and the bound proved for it, by halving what lies between."""
-    space = _space(problem, family, best.value)
-    while bound < best.value * (1 - tolerance):
+    """The best plan of `family` and the bound proved for it, by halving what lies between.
+
+    With a tolerance above TOLERANCE variants are rounded, not relaxed: only the plan counts then, not the bound.
+    """
+    space = _space(problem, family, best.value, rounded=tolerance > TOLERANCE)
+    while bound < best.value * (1 - tolerance) and time.perf_counter() < until:
         limit = (bound + best.value) / 2
         tried = _tried(space, limit, (limit + best.value) / 2)
         if tried.plan is not None:
@@ -108,8 +148,9 @@ def _narrowed(
 
 def _tried(space: Space, limit: float, enough: float) -> _Tried:
     """Passes until one fails, or its stages with variants chosen exactly stay within `enough`, at least `limit`."""
+    walk = Sweep(space, limit)
     while True:
-        swept = sweep(space, limit)
+        swept = walk.run()
         if not swept.stages:
             return _Tried(plan=None, bound=max(limit, swept.next_limit))
         decided = [space.recompute.decide(stage.pair, stage.degrees, stage.y) for stage in swept.stages]
@@ -118,12 +159,12 @@ def _tried(space: Space, limit: float, enough: float) -> _Tried:
             return _Tried(plan=_Plan(stages=stages, value=value_of(space.problem, stages).value), bound=0.0)
 
 
-def _space(problem: PiperProblem, family: Family, limit: float) -> Space:
+def _space(problem: PiperProblem, family: Family, limit: float, *, rounded: bool = False) -> Space:
     """What there is to walk over for limits up to `limit`."""
     by = degrees(problem)
     needed = _needed(problem, family, limit)
     pairs = stage_pairs(problem, family, by, limit, needed)
-    recompute = Recompute(problem, family, by, pairs)
+    recompute = Recompute(problem, family, by, pairs, rounded=rounded)
     return Space(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute)
 
 
@@ -161,7 +202,11 @@ def _longest(problem: PiperProblem) -> float:
 
 def _infeasible(problem: PiperProblem, family: Family) -> Infeasible:
     """What binds."""
-    scope = "" if family.complete else " along the one order of the nodes that was searched (there are too many ideals)"
+    scope = (
+        ""
+        if family.complete
+        else " along the orders of the nodes that were searched (there are too many ideals for all)"
+    )
     return Infeasible(
         binding=f"no stages fit {problem.memory_bytes / 2**30:.3g} GiB on each of {problem.devices} devices{scope}",
         advice="give more memory or more devices",

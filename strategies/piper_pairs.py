@@ -15,24 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from placer.errors import UsageError
 from placer.placement.piper import PiperProblem, Variant
 from placer.strategies.knapsack import ROUNDING, Floats, Ints
-
-Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """Ideals by ascending size, the empty one first and the whole graph last; `complete` where none is left out.
-
-    `inside[i, j]`: ideal i holds node j, nodes in the order of the problem.
-    """
-
-    inside: Flags
-    complete: bool
+from placer.strategies.piper_ideals import Family, Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,37 +65,6 @@ class Pairs:
     least: Floats
 
 
-def ideals(problem: PiperProblem, limit: int) -> Family:
-    """All ideals, or, where there are more than `limit`, those along one topological order."""
-    successors = _successors(problem)
-    seen, stack = {0}, [0]
-    while stack and len(seen) <= limit:
-        at = stack.pop()
-        for node, after in enumerate(successors):
-            grown = at | 1 << node
-            if grown != at and after & at == after and grown not in seen:
-                seen.add(grown)
-                stack.append(grown)
-    complete = len(seen) <= limit
-    found = sorted(seen if complete else _chain(successors), key=lambda ideal: (ideal.bit_count(), ideal))
-    if found[-1] != (1 << len(successors)) - 1:
-        raise UsageError("the edges form a cycle; a Piper graph has none")
-    return Family(inside=_unpacked(found, len(successors)), complete=complete)
-
-
-def thinned(problem: PiperProblem, family: Family, keep: int) -> Family:
-    """About `keep` ideals of `family`: of each slice by work, the one with the least bytes over its border."""
-    if len(family.inside) <= keep:
-        return family
-    weight = family.inside @ least_work(problem)
-    cut = _border_bytes(problem, family)
-    part = np.minimum((weight / max(weight[-1], 1e-300) * keep).astype(np.int64), keep - 1)
-    order = np.lexsort((cut, part))
-    first = order[np.unique(part[order], return_index=True)[1]]
-    kept = sorted({0, len(weight) - 1, *first.tolist()})
-    return Family(inside=family.inside[kept], complete=False)
-
-
 def degrees(problem: PiperProblem) -> Degrees:
     """Every pair of a tensor degree and a data degree that the devices allow."""
     found = [(d, t) for t in problem.tensor_degrees for d in problem.data_degrees if d * t <= problem.devices]
@@ -134,11 +89,6 @@ def offer(problem: PiperProblem, tensor: int) -> Offer:
         backward=_least_sync(problem, found, forward=False),
         runs=np.array([bool(variants) for variants in found]),
     )
-
-
-def least_work(problem: PiperProblem) -> Floats:
-    """Per node the least devices x time of any variant: a stage of k devices takes at least its sum over k."""
-    return np.array([min(t * v.time for t, variants in node.variants for v in variants) for node in problem.nodes])
 
 
 def stage_pairs(problem: PiperProblem, family: Family, by: Degrees, limit: float, needed: Ints) -> Pairs:
@@ -192,43 +142,8 @@ def _least_sync(problem: PiperProblem, found: list[tuple[Variant, ...]], *, forw
     return np.array(least)
 
 
-def _border_bytes(problem: PiperProblem, family: Family) -> Floats:
-    """Bytes over the border of each ideal."""
-    index = {node.id: i for i, node in enumerate(problem.nodes)}
-    total = np.zeros(len(family.inside))
-    for edge in problem.edges:
-        source, target = family.inside[:, index[edge.source]], family.inside[:, index[edge.target]]
-        total += np.where(target & ~source, edge.bytes, 0.0)
-    return total
-
-
 def _contains(inside: Flags) -> Flags:
     """[u, v]: ideal u holds every node of ideal v and more."""
     left_out = inside.astype(np.float32) @ (~inside).T.astype(np.float32)
     holds: Flags = (left_out.T == 0) & (left_out > 0)
     return holds
-
-
-def _successors(problem: PiperProblem) -> list[int]:
-    """Per node the set of its successors as bits."""
-    index = {node.id: i for i, node in enumerate(problem.nodes)}
-    successors = [0] * len(index)
-    for edge in problem.edges:
-        successors[index[edge.source]] |= 1 << index[edge.target]
-    return successors
-
-
-def _chain(successors: list[int]) -> set[int]:
-    """The ideals along one order of the nodes."""
-    at, found = 0, {0}
-    while True:
-        ready = [n for n, after in enumerate(successors) if not at >> n & 1 and after & at == after]
-        if not ready:
-            return found
-        at |= 1 << ready[0]
-        found.add(at)
-
-
-def _unpacked(found: list[int], nodes: int) -> Flags:
-    """Bits as rows of flags."""
-    return np.array([[ideal >> node & 1 for node in range(nodes)] for ideal in found], dtype=np.bool_)

@@ -12,14 +12,15 @@ import numpy as np
 
 from placer.placement.piper import PiperEdge, PiperProblem, Variant
 from placer.strategies.knapsack import ROUNDING, Choice, Floats, Ints, Steps, cheapest_choice, steps_down
-from placer.strategies.piper_pairs import Degrees, Family, Flags, Pairs, offer
+from placer.strategies.piper_ideals import Family, Flags
+from placer.strategies.piper_pairs import Degrees, Pairs, offer
 
 
 class Recompute:
     """The rows asked for so far, by (degrees, y). Degrees share a row where their costs differ by a factor only."""
 
-    def __init__(self, problem: PiperProblem, family: Family, by: Degrees, pairs: Pairs):
-        self.problem, self.family, self.by, self.pairs = problem, family, by, pairs
+    def __init__(self, problem: PiperProblem, family: Family, by: Degrees, pairs: Pairs, *, rounded: bool):
+        self.problem, self.family, self.by, self.pairs, self.rounded = problem, family, by, pairs, rounded
         self._offers = {int(t): offer(problem, int(t)) for t in np.unique(by.tensor)}
         self.key = np.array([self._shared_key(k) for k in range(len(by.data))], dtype=np.int64)
         self._at = np.full((max(1, len(by.data)), problem.devices + 2), -1)
@@ -29,7 +30,10 @@ class Recompute:
         self._edges = {n.id: tuple(e for e in problem.edges if n.id in (e.source, e.target)) for n in problem.nodes}
 
     def lower(self, degrees: Ints, y: Ints, pair: Ints) -> Floats:
-        """`data` x the extra time at least, of each stage on its degrees with `y` microbatches kept; inf: cannot."""
+        """`data` x the extra time of each stage on its degrees with `y` microbatches kept; inf: cannot.
+
+        At least that, or, where the tables are `rounded`, the time of some choice of variants.
+        """
         key = self.key[degrees]
         row = self._at[key, y]
         if row.min(initial=0) < 0:
@@ -54,9 +58,9 @@ class Recompute:
         nodes = self.nodes(pair)
         cost = self._offers[tensor].cost(self.problem, data)[nodes] + self._border(nodes, tensor)
         choice = cheapest_choice(cost, self._memory(tensor, y)[nodes], self.problem.memory_bytes)
-        least = choice.bound - float(self.pairs.least[pair, degrees]) * data
-        row = self._at[self.key[degrees], y]
-        self._lower[row, pair] = max(self._lower[row, pair], least)
+        cheapest, row = float(self.pairs.least[pair, degrees]) * data, self._at[self.key[degrees], y]
+        known = choice.cost - cheapest if self.rounded else max(self._lower[row, pair], choice.bound - cheapest)
+        self._lower[row, pair] = known
         return choice, choice.cost / data
 
     def nodes(self, pair: int) -> Ints:
@@ -108,12 +112,14 @@ class Recompute:
         row = np.zeros(len(need))
         short = np.flatnonzero(need > 0)
         if len(short):
-            row[short] = _relaxed(need[short], self.pairs.upper[short], self.pairs.lower[short], inside, steps)
+            row[short] = _relaxed(
+                need[short], self.pairs.upper[short], self.pairs.lower[short], inside, steps, self.rounded
+            )
         return row
 
 
-def _relaxed(need: Floats, upper: Ints, lower: Ints, inside: Flags, steps: Steps) -> Floats:
-    """The cost of the steps whose running savings cover what each stage lacks, the last of them in part."""
+def _relaxed(need: Floats, upper: Ints, lower: Ints, inside: Flags, steps: Steps, rounded: bool) -> Floats:
+    """The cost of the steps whose running savings cover what each stage lacks, the last in part unless `rounded`."""
     if not len(steps.item):
         return np.full(len(need), np.inf)
     saved = np.cumsum(inside[:, steps.item] * steps.saved, axis=1)
@@ -126,7 +132,7 @@ def _relaxed(need: Floats, upper: Ints, lower: Ints, inside: Flags, steps: Steps
         middle = (first + last) // 2
         covers = saved[upper, middle] - saved[lower, middle] >= need
         first, last = np.where(covers, first, np.minimum(middle + 1, last)), np.where(covers, middle, last)
-    over = saved[upper, last] - saved[lower, last] - need
+    over = 0.0 if rounded else saved[upper, last] - saved[lower, last] - need
     found[enough] = extra[upper, last] - extra[lower, last] - over * (steps.extra / steps.saved)[last]
     return found
 

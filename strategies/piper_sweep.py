@@ -20,7 +20,8 @@ import numpy as np
 
 from placer.placement.piper import PiperProblem
 from placer.strategies.knapsack import Ints
-from placer.strategies.piper_pairs import Degrees, Family, Pairs
+from placer.strategies.piper_ideals import Family
+from placer.strategies.piper_pairs import Degrees, Pairs
 from placer.strategies.piper_recompute import Recompute
 
 # Times that differ by less are the same time summed in another order.
@@ -67,8 +68,8 @@ class _Grown:
     alternative: Ints
 
 
-class _Pass:
-    """One pass: the alternatives (stage, degrees) within the limit, by ideal, and the fronts of the ideals done."""
+class Sweep:
+    """Passes within one limit: the alternatives (stage, degrees) by ideal, and the fronts of the ideals done."""
 
     def __init__(self, space: Space, limit: float):
         self.space, self.limit = space, limit
@@ -76,21 +77,27 @@ class _Pass:
         self.ideals = len(space.family.inside)
         self._take(*np.nonzero(space.pairs.least <= limit * (1 + ROUNDING)))
         self.rest = np.full(self.ideals, FAR)
+        self.possible = self._prepare()
+
+    def run(self) -> Swept:
+        """The fronts of all ideals by what the tables say now, and the stages of one of the last."""
+        last = self.ideals - 1
         self.start, self.count = np.zeros(self.ideals, dtype=np.int64), np.zeros(self.ideals, dtype=np.int64)
         self.front_devices, self.front_data = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         self.count[0] = 1
-
-    def run(self) -> Swept:
-        """The alternatives that can be part of a plan, the fronts of all ideals, the stages of one of the last."""
-        last = self.ideals - 1
-        least = self._least_alone()
-        if least[last] > self.space.problem.devices:
-            return Swept(stages=(), next_limit=self.next_limit)
-        self._keep_useful(least)
-        for ideal in range(1, self.ideals):
-            self._add(ideal, self._accepted(self._grown(ideal), count=True))
+        if self.possible:
+            for ideal in np.flatnonzero(np.diff(self.first)).tolist():
+                self._add(ideal, self._accepted(self._grown(ideal), count=True))
         stages = self._traced(last) if self.count[last] else ()
         return Swept(stages=stages, next_limit=self.next_limit)
+
+    def _prepare(self) -> bool:
+        """Keeps the alternatives that can be part of a plan; false where that is proved of none."""
+        least = self._least_alone()
+        if least[-1] > self.space.problem.devices:
+            return False
+        self._keep_useful(least)
+        return True
 
     def _take(self, pair: Ints, degrees: Ints) -> None:
         """These alternatives, sorted by pair, are the ones from here on."""
@@ -105,7 +112,7 @@ class _Pass:
         devices, data = np.full(self.ideals, FAR), np.full(self.ideals, FAR)
         devices[0] = data[0] = 0
         kept = np.zeros(len(self.pair), dtype=np.bool_)
-        for ideal in range(1, self.ideals):
+        for ideal in np.flatnonzero(np.diff(self.first)).tolist():
             here = np.arange(self.first[ideal], self.first[ideal + 1])
             here = here[devices[self.lower[here]] + self.devices[here] <= self.space.problem.devices]
             here = here[self._fits(here, data[self.lower[here]] + self.data[here], count=True)]
@@ -181,8 +188,3 @@ class _Pass:
             stages.append(StageChoice(pair=int(self.pair[alternative]), degrees=int(self.degrees[alternative]), y=y))
             at, ideal = int(grown.before[found]), int(self.lower[alternative])
         return tuple(stages)
-
-
-def sweep(space: Space, limit: float) -> Swept:
-    """Stages within `limit` by the optimistic tables of `space.recompute`, or none."""
-    return _Pass(space, limit).run()

@@ -39,7 +39,7 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     module, attribute = SOLVERS[form].split(":")
     solver: Solver = getattr(importlib.import_module(module), attribute)
     started = time.perf_counter()
-    found = solver(problem, Limits(seconds=request.seconds))
+    found = solver(problem, Limits(pairs=request.budget, seconds=request.seconds))
     seconds = time.perf_counter() - started
     if found.placement is None:
         raise InfeasibleError(_nothing(problem, found, form))
@@ -61,5 +61,5 @@ def _nothing(problem: PlacementProblem, found: Found, form: Form) -> Infeasible:
         return what_binds(problem, form)
     return Infeasible(
         binding="no placement was found before the search ended, and none was proved impossible",
-        advice="give it more --seconds",
+        advice="Give it more --budget or --seconds",
     )

@@ -8,9 +8,12 @@ from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.placement.answers import ROUNDING, PlaceAnswer, PlacedStage
 from placer.placement.formats import FileProblem, PlaceRequest
 from placer.placement.piper import PiperProblem, PiperStage, value_of
-from placer.strategies.piper import PiperSolution, solve_piper
+from placer.strategies.piper import solve_piper
 
 UNIT = "file's time"
+NOT_ALL = (
+    "too many down-closed sets: some orders of the nodes were searched, the bound is that of all work on all devices"
+)
 KIND = "largest stage time per microbatch, data x tensor x pipeline x recompute"
 
 
@@ -18,7 +21,7 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     """The best plan. Raises InfeasibleError with what binds."""
     if not isinstance(problem, PiperProblem):
         raise UsageError(f"a {problem.format!r} problem was given to Piper's solver; give it a Piper graph")
-    found = solve_piper(problem)
+    found = solve_piper(problem, seconds=request.seconds)
     if isinstance(found, Infeasible):
         raise InfeasibleError(found)
     value = value_of(problem, found.stages)
@@ -28,16 +31,11 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
         objective=value.value,
         unit=UNIT,
         kind=KIND,
-        bound=_settled(found),
+        bound=found.bound,
         seconds=found.seconds,
         assignment=tuple((str(node), f"stage {i}") for i, stage in enumerate(found.stages) for node in stage.nodes),
         stages=tuple(_stage(i, stage, value.times[i], value.memory_bytes[i]) for i, stage in enumerate(found.stages)),
     )
-
-
-def _settled(found: PiperSolution) -> float:
-    """The bound, or the objective where only rounding lies between them."""
-    return found.objective if found.objective - found.bound <= ROUNDING * found.objective else found.bound
 
 
 def _stage(number: int, stage: PiperStage, time: float, memory: float) -> PlacedStage:

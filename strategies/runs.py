@@ -6,25 +6,18 @@ positions where costs cannot tell their devices and links apart.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple
+from typing import TypeVar
 
-from placer.collectives import message_seconds
+from placer.collectives import Way, slowest, ways
 from placer.compute import BlockSeconds
 from placer.costs import Costs
 from placer.search import Problem
 from placer.topology import bottleneck
 
-# Large enough that latency does not count beside it.
-PROBE_BYTES = 10**12
-
-
-class Way(NamedTuple):
-    """Messages between two positions: seconds of an empty one, seconds per byte of each sender."""
-
-    latency: float
-    per_byte: float
+T = TypeVar("T")
 
 
 class Runs:
@@ -86,31 +79,44 @@ class Places:
     @cached_property
     def own(self) -> tuple[object, ...]:
         """Per position its devices' kinds in order of replica, and the levels its collectives climb."""
-        cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.profiles.kind
-        return tuple(
-            (_kinds_of(kinds[d[0] : d[-1] + 1]), bottleneck(cluster, d[::degree], groups=degree), self._tied(d))
-            for d in self.devices
-        )
+        return self._each(self._own)
 
     @cached_property
     def capacity(self) -> tuple[int, ...]:
         """Bytes of each position's smallest device less the largest overhead."""
-        chips = self.problem.cluster.devices
-        return tuple(
-            min(chips[d].memory_bytes for d in devices) - max(chips[d].overhead_bytes for d in devices)
-            for devices in self.devices
-        )
+        return self._each(self._capacity)
 
     @cached_property
     def onward(self) -> tuple[Way, ...]:
-        """Per position the messages to the next one (the last one's go round to the first)."""
-        cluster, count = self.problem.cluster, len(self.devices)
-        found = []
-        for p, source in enumerate(self.devices):
-            target = self.devices[(p + 1) % count]
-            latency, probe = (message_seconds(cluster, source, target, size) for size in (0, PROBE_BYTES))
-            found.append(Way(latency, (probe - latency) / PROBE_BYTES))
-        return tuple(found)
+        """Per position the messages to the next one (the last one's go round to the first): their latency, and the
+        most seconds per byte."""
+        cluster, last = self.problem.cluster, len(self.devices) - 1
+        inner = self._each(lambda p: slowest(ways(cluster, self.devices[p], self.devices[p + 1])), last)
+        return (*inner, slowest(ways(cluster, self.devices[last], self.devices[0])))
+
+    def _each(self, of: Callable[[int], T], count: int | None = None) -> tuple[T, ...]:
+        """`of` the first `count` positions (None: all), asked once for those that lie alike."""
+        positions = range(len(self.devices) if count is None else count)
+        known: dict[int, T] = {}
+        return tuple(known[key] if (key := self._lie(p)) in known else known.setdefault(key, of(p)) for p in positions)
+
+    def _lie(self, position: int) -> int:
+        """Equal for positions that differ in nothing but which of many equal nodes they are on; never for the first."""
+        cluster, start = self.problem.cluster, self.devices[position][0]
+        flat = len(cluster.groups) == 1 and all(level.nodes == 0 for level in cluster.levels)
+        size = cluster.groups[0][0].size
+        beside = start // size <= self.devices[0][-1] // size
+        return -1 - position if not flat or beside else start % size
+
+    def _own(self, position: int) -> object:
+        cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.profiles.kind
+        own = self.devices[position]
+        levels = bottleneck(cluster, own[::degree], groups=degree)
+        return _kinds_of(kinds[own[0] : own[-1] + 1]), levels, self._tied(own)
+
+    def _capacity(self, position: int) -> int:
+        chips = {id(chip): chip for d in self.devices[position] for chip in (self.problem.cluster.devices[d],)}.values()
+        return min(chip.memory_bytes for chip in chips) - max(chip.overhead_bytes for chip in chips)
 
     @cached_property
     def distinct(self) -> tuple[tuple[int, ...], ...]:

@@ -39,6 +39,7 @@ class Prices:
     """Prices of one class on the replica of `device`, `degree` devices, for microbatches of `rows` rows.
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
+    barred: dims of images (values of four dims) that are not cut.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Prices:
         rows: int,
         microbatches: int,
         byte: float = 0.0,
+        barred: frozenset[int] = frozenset(),
     ) -> None:
         self.costs = costs
         self.kind = kind
@@ -58,13 +60,14 @@ class Prices:
         self.rows = rows
         self.microbatches = microbatches
         self.byte = max(byte, TIE)
+        self.barred = barred
         self.chip = costs.cluster.devices[device]
         start = device - device % degree
         self.devices = tuple(range(start, start + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
     def choices(self, index: int) -> tuple[Choice, ...]:
-        """What op `index` may do: every choice that cuts no rows of the batch and whose sizes the degree cuts."""
+        """What op `index` may do: every choice that cuts no rows or barred dim and whose sizes the degree cuts."""
         return tuple(self._ways[index])
 
     def doing(self, index: int, choice: Choice) -> BlockSeconds:
@@ -142,12 +145,15 @@ class Prices:
         return _Way(choice=choice, busy=busy, inside=inside, kept=numbers.saved * made.saved_bytes.at(self.rows))
 
     def _cuts_rows(self, op: Op, choice: Choice) -> bool:
-        """Whether a choice cuts a dim that grows with the batch, which replicas do already."""
+        """Whether a choice cuts a dim that grows with the batch, which replicas do already, or a barred one."""
         values = (self.kind.tensor(reference) for reference in tensor_arguments(op))
         pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
         return any(
             isinstance(state.value, Cut) and not state.value.own and isinstance(tensor, Tensor)
-            and tensor.shape[state.value.dim].per_row != 0
+            and (
+                tensor.shape[state.value.dim].per_row != 0
+                or (len(tensor.shape) == 4 and state.value.dim in self.barred)
+            )
             for tensor, state in pairs
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ and one whose bound reaches the ceiling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
@@ -65,26 +65,26 @@ def best_turns(loop: Loop, *, ceiling: float) -> Partition | None:
 
 def _options(loop: Loop, position: int, size: int, *, longer: bool) -> list[Option]:
     """What fits a position, without what is nowhere below another with as many longer turns."""
-    found: list[Option] = []
-    for chosen in product((0, 1) if longer else (0,), repeat=loop.turns):
-        found.extend(_fitting(loop, position, list(_pieces(loop, position, size, chosen)), chosen))
     kept: list[Option] = []
+    found = _fitting(loop, position, [_pieces(loop, position, turn, size, longer) for turn in range(loop.turns)])
     for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
         if not any(sum(o.longer) == sum(option.longer) and _nowhere_above(o, option) for o in kept):
             kept.append(option)
     return kept
 
 
-def _pieces(loop: Loop, position: int, size: int, longer: tuple[int, ...]) -> Iterator[Sequence[LoopPiece]]:
-    """For each turn what it may be; the first and the last stage hold the model's ends, others any inner run."""
+def _pieces(loop: Loop, position: int, turn: int, size: int, longer: bool) -> list[tuple[int, LoopPiece]]:
+    """What a turn may be, and whether it is longer; the first and last stage hold the ends, others any inner run."""
     blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
-    for turn, more in enumerate(longer):
-        stage = turn * loop.positions + position
+    stage = turn * loop.positions + position
+    found: list[tuple[int, LoopPiece]] = []
+    for more in (0, 1) if longer else (0,):
         first = 0 if stage == 0 else blocks - size - more if stage == stages - 1 else 1
-        yield loop.pieces(stage, first, first + size + more) or ()
+        found.extend((more, piece) for piece in loop.pieces(stage, first, first + size + more) or ())
+    return found
 
 
-def _fitting(loop: Loop, position: int, turns: list[Sequence[LoopPiece]], longer: tuple[int, ...]) -> Iterator[Option]:
+def _fitting(loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]]) -> Iterator[Option]:
     """Every way to take one piece for each turn that fits the position's memory; rows of all arrays are such ways."""
     if not all(turns):
         return
@@ -93,16 +93,17 @@ def _fitting(loop: Loop, position: int, turns: list[Sequence[LoopPiece]], longer
     largest = sum(_taken(turns, ways, number).max(axis=1) for number in _LARGEST)
     alive = (kept @ np.array(loop.peaks[position]).T).max(axis=1)
     for row in np.flatnonzero(state.sum(axis=1) + largest + alive <= loop.capacity[position]):
-        recompute = tuple(pieces[n].recompute for pieces, n in zip(turns, ways[row], strict=True))
+        taken = [pieces[n] for pieces, n in zip(turns, ways[row], strict=True)]
         sums = [float(each[row].sum()) for each in (fill, steady, tail)]
+        longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
         yield Option(sums[0], sums[1], sums[2], longer, recompute)
 
 
 def _taken(
-    turns: list[Sequence[LoopPiece]], ways: NDArray[np.int64], number: Callable[[LoopPiece], float]
+    turns: list[list[tuple[int, LoopPiece]]], ways: NDArray[np.int64], number: Callable[[LoopPiece], float]
 ) -> NDArray[np.float64]:
     """A number of the pieces taken: a row for each way, a column for each turn."""
-    columns = (np.array([number(piece) for piece in pieces], dtype=np.float64) for pieces in turns)
+    columns = (np.array([number(piece) for _, piece in pieces], dtype=np.float64) for pieces in turns)
     return np.stack([column[ways[:, turn]] for turn, column in enumerate(columns)], axis=1)
 
 

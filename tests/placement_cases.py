@@ -57,4 +57,5 @@ def optimum(problem: PlacementProblem, form: Form) -> float:
 
 def small_enough(problem: PlacementProblem) -> bool:
     """Whether trying every placement takes a moment only."""
-    return bool(problem.devices ** (max(classes(problem)) + 1) <= MOST_PLACEMENTS)
+    choices: int = problem.devices ** (max(classes(problem)) + 1)
+    return choices <= MOST_PLACEMENTS

@@ -202,6 +202,14 @@ def test_a_knapsack_cut_short_still_gives_a_bound_and_an_answer() -> None:
     assert short.bound <= exact.cost <= short.cost
 
 
+def test_a_search_cut_short_has_a_plan_and_a_bound() -> None:
+    problem = chain([5, 7, 4, 9, 6], devices=4, memory=4.0, edge=0.1)
+    exact, short = solve_piper(problem), solve_piper(problem, seconds=1e-9)
+    assert isinstance(exact, PiperSolution) and isinstance(short, PiperSolution)
+    assert short.bound <= exact.objective <= short.objective
+    assert value_of(problem, short.stages).value == short.objective
+
+
 def test_more_memory_or_more_devices_are_never_worse() -> None:
     values = {}
     for devices, memory in itertools.product((2, 4), (4.0, 8.0)):
@@ -216,6 +224,24 @@ def test_too_little_memory_is_infeasible_and_says_what_binds() -> None:
     found = solve_piper(chain([5, 7, 4], devices=2, memory=0.3))
     assert isinstance(found, Infeasible)
     assert "GiB on each of 2 devices" in found.binding
+
+
+def ladder(rungs: int) -> PiperProblem:
+    """Two rows of nodes with a rung between them every third: more ideals than are all looked at."""
+    nodes = tuple(replace(chain([1.0 + i % 3], devices=1, memory=1.0).nodes[0], id=i) for i in range(2 * rungs))
+    rows = [PiperEdge(source=i, target=i + 2, bytes=0.1) for i in range(2 * rungs - 2)]
+    across = [PiperEdge(source=i, target=i + 1, bytes=0.1) for i in range(0, 2 * rungs, 6)]
+    return PiperProblem(
+        nodes=nodes, edges=(*rows, *across), devices=4, memory_bytes=30.0, bandwidth=1.0, microbatches=8
+    )
+
+
+def test_a_graph_with_too_many_ideals_is_placed_near_the_best_with_a_bound() -> None:
+    problem = ladder(12)
+    exact, found = solve_piper(problem), solve_piper(problem, many=60)
+    assert isinstance(exact, PiperSolution) and isinstance(found, PiperSolution)
+    assert exact.gap == 0
+    assert found.bound <= exact.objective <= found.objective <= exact.objective * 1.02
 
 
 def test_a_graph_with_a_cycle_is_refused() -> None:

@@ -32,13 +32,15 @@ def run(
     memory: Annotated[str | None, typer.Option(help="Of each accelerator, as in '16 GiB'.")] = None,
     bandwidth: Annotated[str | None, typer.Option(help="Between devices, for profiles, as in '1 GB/s'.")] = None,
     microbatches: Annotated[int | None, typer.Option(help="In a batch, for formats that ask for it.")] = None,
+    budget: Annotated[int | None, typer.Option(help="Stop after so many evaluated loads with what is there.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop solving after that time with what is there.")] = None,
     format: Annotated[str | None, typer.Option(help=f"The file's format: {', '.join(READERS)}.")] = None,
     json: Json = False,
 ) -> None:
     """Read, place, print."""
     request = PlaceRequest(
-        objective=objective, free_form=free_form, devices=devices, seconds=seconds, microbatches=microbatches,
+        objective=objective, free_form=free_form, devices=devices, microbatches=microbatches, budget=budget,
+        seconds=seconds,
         memory=None if memory is None else quantity(memory, "bytes"),
         bandwidth=None if bandwidth is None else quantity(bandwidth, "bandwidth"),
     )  # fmt: skip

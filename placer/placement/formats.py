@@ -29,8 +29,9 @@ OBJECTIVES = ("throughput", "latency")
 class PlaceRequest:
     """What is asked of a file beside what it says; None leaves it to the file or to the format's default.
 
-    `devices` is the number of accelerators, `memory` bytes of each, `bandwidth` bytes/second between them. `seconds`
-    ends a search that has not ended by itself; it returns what it has with the bound proved so far.
+    `devices` is the number of accelerators, `memory` bytes of each, `bandwidth` bytes/second between them. `budget`
+    (evaluations of a device's load) and `seconds` end a search that has not ended by itself; it returns what it has
+    with the bound proved so far.
     """
 
     objective: str = "throughput"
@@ -39,12 +40,14 @@ class PlaceRequest:
     memory: float | None = None
     bandwidth: float | None = None
     microbatches: int | None = None
+    budget: int | None = None
     seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"there is no objective {self.objective!r}; known: {', '.join(OBJECTIVES)}")
-        for what, value in (("devices", self.devices), ("microbatches", self.microbatches)):
+        counts = (("devices", self.devices), ("microbatches", self.microbatches), ("evaluations", self.budget))
+        for what, value in counts:
             if value is not None and value < 1:
                 raise UsageError(f"a placement was asked for with {value} {what}; give at least 1")
         for what, amount in (("memory", self.memory), ("bandwidth", self.bandwidth), ("seconds", self.seconds)):

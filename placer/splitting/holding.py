@@ -6,9 +6,9 @@ whole, and each block converts it. `SHARED` ones have a part of their gradient o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
 from placer.plans import Plan, Split
@@ -49,6 +49,19 @@ def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -
 
 def held_parameters(plan: Plan, rank: int) -> Mapping[str, Parameter]:
     """What device `rank` of each replica holds of every parameter and buffer, by the model's own names."""
+    given = (plan.graph, plan.layouts, plan.stages)
+    for known, at, found in _HELD:
+        if at == rank and all(a is b for a, b in zip(known, given, strict=True)):
+            return found
+    _HELD.append((given, rank, _held(plan, rank)))
+    return _HELD[-1][2]
+
+
+# What was asked for last: a program asks for every message and collective of every rank.
+_HELD: deque[tuple[tuple[object, ...], int, Mapping[str, Parameter]]] = deque(maxlen=64)
+
+
+def _held(plan: Plan, rank: int) -> Mapping[str, Parameter]:
     states, degree = parameter_states(plan), plan.stages[0].degree
     every = plan.graph.parameters
     if not states:
@@ -91,6 +104,12 @@ def _states(plan: Plan, stage: int, block: Block) -> tuple[State, ...]:
     return (SAME,) * len(block.parameters) if found is None else found.parameters
 
 
-@lru_cache(maxsize=256)
 def _edges(kind: BlockClass, split: Split) -> Edges:
-    return edges(kind, split)
+    for known, cut, found in _EDGES:
+        if known is kind and cut is split:
+            return found
+    _EDGES.append((kind, split, edges(kind, split)))
+    return _EDGES[-1][2]
+
+
+_EDGES: deque[tuple[BlockClass, Split, Edges]] = deque(maxlen=256)
