@@ -21,8 +21,11 @@ def main(path: str, steps: int = 3) -> None:
     for step in range(steps):
         tokens = torch.randint(256, (plan.rows, 128), generator=generator)
         loss = executor.step({"input_ids": tokens, "labels": tokens})
-        print(f"step {step} loss {loss:.4f}", flush=True)
+        if executor.rank == 0:  # the loss is the same on every rank
+            print(f"step {step} loss {loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 2:
+        sys.exit("usage: torchrun --nproc-per-node 2 examples/own_loop.py plan.json")
+    main(sys.argv[1])

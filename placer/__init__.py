@@ -1,23 +1,22 @@
 """placer: a PyTorch model and a description of machines in; a plan, its predicted cost and its execution out.
 
-Importing this imports no torch; what needs it imports it when called.
+Importing this imports nothing of it: each name is fetched when it is first used, so that the command line says
+something at once, and torch is only loaded by what needs it.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from placer.api import capture, estimate, plan, simulate
-from placer.cluster import Cluster
-from placer.errors import Infeasible, InfeasibleError, PlacerError
-from placer.plans import Plan
-from placer.search import Problem, Solution, Strategy
-from placer.settings import RunSettings
-
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from placer import runtime as runtime  # placer.runtime.load needs torch: imported at first use
+    from placer import runtime as runtime
+    from placer.api import capture, estimate, plan, simulate
+    from placer.cluster import Cluster
+    from placer.errors import Infeasible, InfeasibleError, PlacerError
+    from placer.plans import Plan
+    from placer.search import Problem, Solution, Strategy
+    from placer.settings import RunSettings
 
 __all__ = [
     "Cluster",
@@ -36,10 +35,26 @@ __all__ = [
     "simulate",
 ]
 
+_HOMES = {
+    "api": ("capture", "estimate", "plan", "simulate"),
+    "cluster": ("Cluster",),
+    "errors": ("Infeasible", "InfeasibleError", "PlacerError"),
+    "plans": ("Plan",),
+    "search": ("Problem", "Solution", "Strategy"),
+    "settings": ("RunSettings",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-def __getattr__(name: str) -> ModuleType:
+
+def __getattr__(name: str) -> object:
     if name == "runtime":
-        import importlib
-
         return importlib.import_module("placer.runtime")
-    raise AttributeError(f"module 'placer' has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'placer' has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"placer.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *__all__))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from placer import costs, simulator
 from placer.cluster import Cluster
+from placer.errors import UsageError
 from placer.fingerprint import versions
 from placer.graph import Graph
 from placer.ledger import Ledger
@@ -69,6 +70,7 @@ def plan(
     graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size)
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
+    _require_trainable(graph)
     problem = Problem(
         graph=graph,
         cluster=cluster,
@@ -82,6 +84,17 @@ def plan(
     return solve(problem, strategy)
 
 
+def _require_trainable(graph: Graph) -> None:
+    if graph.loss.reduction == "none":
+        raise UsageError(
+            f"{graph.name} gives no loss for this batch, and a training step needs one; give the inputs from which the "
+            "model computes its loss (labels), or a loss of your own: --loss package.module:function, a function of "
+            "(output, batch) that returns one number (loss_fn=function in Python)"
+        )
+    if not graph.parameter_bytes:
+        raise UsageError(f"{graph.name} has no parameters: there is nothing to train and nothing to place")
+
+
 def solve(problem: Problem, strategy: str = "auto") -> Plan:
     """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
     best = solve_with(problem, strategy).plan
@@ -91,9 +104,16 @@ def solve(problem: Problem, strategy: str = "auto") -> Plan:
 
 def estimate(plan: Plan) -> Ledger:
     """Predicted seconds and bytes of one step by the closed form: what searches compare."""
+    _require_plan(plan)
     return costs.estimate(plan)
 
 
 def simulate(plan: Plan) -> Timeline:
     """The step played event by event: its slices, and its ledger."""
+    _require_plan(plan)
     return simulator.simulate(plan)
+
+
+def _require_plan(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        raise UsageError(f"{plan!r:.80} is no plan; give what placer.plan returned, or Plan.load('plan.json')")

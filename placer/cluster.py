@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import log
+from os import PathLike
 from typing import Literal
 
 from placer.errors import UsageError
 
 # Devices are listed one by one; more than this is a slip of the pen, and would fill the memory.
 MOST_DEVICES = 2**20
+# How a note begins that says that a calibration was disturbed.
+DOUBT = "measured while"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +190,11 @@ class Cluster:
         """Number of devices."""
         return len(self.devices)
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Those of the notes that say why a measurement of this machine may be far off."""
+        return tuple(note for note in self.notes if note.startswith(DOUBT))
+
     def level_of(self, nodes: set[int]) -> int:
         """The first network level whose groups hold all of `nodes`; -1 within one node."""
         if len(nodes) == 1:
@@ -204,6 +212,10 @@ class Cluster:
         """
         if isinstance(spec, Cluster):
             return spec
+        if not isinstance(spec, str | PathLike) or not str(spec).strip():
+            raise UsageError(
+                f"the cluster is {spec!r}; give a Cluster, a cluster file, a name such as h100x8*4, or localx2"
+            )
         from placer.catalogue import load_cluster  # the reader needs these types
 
         return load_cluster(str(spec))

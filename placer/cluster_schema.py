@@ -74,7 +74,7 @@ class Entry(BaseModel):
         try:
             return {**find(cls.section, str(fields["use"])), **{k: v for k, v in fields.items() if k != "use"}}
         except UsageError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(f"{error}; `use` names an entry of the catalogue, never one of this file") from None
 
 
 class LinkEntry(Entry):

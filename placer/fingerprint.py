@@ -22,7 +22,7 @@ MACHINE = "machine"
 
 def versions() -> tuple[tuple[str, str], ...]:
     """The libraries that shape a plan, and this machine, as they stand in plan.json."""
-    return ((MACHINE, machine()), *((name, _installed(name)) for name in LIBRARIES))
+    return ((MACHINE, machine()), *((name, installed(name)) for name in LIBRARIES))
 
 
 def machine() -> str:
@@ -43,7 +43,7 @@ def changes(plan: Plan, *, model: str | None = None, cluster: Cluster | None = N
     if cluster is not None and cluster_fingerprint(cluster) != cluster_fingerprint(plan.cluster):
         found.append(f"the cluster ({plan.cluster.name} in the plan, {cluster.name} now, or its constants)")
     for name, recorded in plan.versions:
-        now = _installed(name)
+        now = installed(name)
         if name in LIBRARIES and _minor(recorded) != _minor(now):
             found.append(f"{name} ({recorded} in the plan, {now} now)")
     return tuple(found)
@@ -61,7 +61,8 @@ def made_elsewhere(plan: Plan) -> bool:
     return dict(plan.versions).get(MACHINE, machine()) != machine()
 
 
-def _installed(name: str) -> str:
+def installed(name: str) -> str:
+    """The installed version of a distribution, or `none`."""
     try:
         return version(name)
     except PackageNotFoundError:

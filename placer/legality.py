@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from placer.costs import estimate
-from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, UsageError
+from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
 from placer.program import agreement, lower, plan_actions, position_of, shared_parameters
@@ -43,14 +43,19 @@ def check(plan: Plan) -> tuple[Violation, ...]:
 def require(plan: Plan) -> None:
     """Raise InfeasibleError where only memory binds, IllegalPlanError listing every broken rule otherwise."""
     found = check(plan)
-    if found and all(violation.rule == "memory" for violation in found):
+    if found:
+        raise error_of(found)
+
+
+def error_of(found: tuple[Violation, ...]) -> PlacerError:
+    """What `require` raises for the rules `found` broken, at least one."""
+    if all(violation.rule == "memory" for violation in found):
         binding = "; ".join(violation.message for violation in found)
-        raise InfeasibleError(
+        return InfeasibleError(
             Infeasible(binding=binding, advice="Use more devices, more stages, sharding or recompute")
         )
-    if found:
-        listed = "\n".join(f"- {violation}" for violation in found)
-        raise IllegalPlanError(f"the plan breaks {len(found)} rule(s); plan again or correct it:\n{listed}")
+    listed = "\n".join(f"- {violation}" for violation in found)
+    return IllegalPlanError(f"the plan breaks {len(found)} rule(s); plan again or correct it:\n{listed}")
 
 
 def _asked(plan: Plan, rules: dict[str, Callable[[Plan], Iterator[str]]]) -> tuple[Violation, ...]:

@@ -21,6 +21,7 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
     """The pins that `texts` ask for. Raises UsageError for an unknown name, value or block of `graph`."""
     if isinstance(texts, Pins):
         return texts
+    _require_once(texts)
     counts: dict[str, int] = {}
     choices: dict[str, str] = {}
     recompute: bool | None = None
@@ -51,6 +52,14 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
         recompute=recompute,
         stage_of=tuple(stage_of),
     )
+
+
+def _require_once(texts: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for text in (texts,) if isinstance(texts, str) else texts:
+        name = text.partition("=")[0]
+        if seen.setdefault(name, text) != text:
+            raise UsageError(f"the pins {seen[name]!r} and {text!r} contradict each other; give one of them")
 
 
 def _count(text: str, value: str, *, smallest: int) -> int:

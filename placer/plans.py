@@ -8,17 +8,19 @@ the same devices: stage s sits at pipeline position s % positions.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from placer.cluster import Cluster
 from placer.errors import StalePlanError, UsageError
-from placer.files import read_text, write_text
+from placer.files import parsed_json, read_text, write_text
 from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.settings import RunSettings
@@ -163,7 +165,8 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON; the same plan gives the same bytes."""
-        return PLAN.dump_json(self, indent=1).decode()
+        text = PLAN.dump_json(self, indent=1).decode()
+        return f'{text.removesuffix("}").rstrip()},\n "{DIGEST}": "{_digest(json.loads(text))}"\n}}'
 
     @staticmethod
     def load(path: str | Path) -> Plan:
@@ -174,9 +177,9 @@ class Plan:
     def from_json(text: str, path: str = "the plan") -> Plan:
         """The plan of `to_json`."""
         try:
-            document = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"{path} is not a plan: no JSON ({error}); make one with `placer plan`") from None
+            document = parsed_json(text, f"{path} is not a plan")
+        except UsageError as error:
+            raise UsageError(f"{error}; make one with `placer plan`") from None
         found = document.get("schema_version") if isinstance(document, dict) else None
         if found is None:
             raise UsageError(f"{path} is not a plan: it has no schema_version; make one with `placer plan`")
@@ -185,11 +188,17 @@ class Plan:
                 f"{path} has schema version {found}, this placer reads {SCHEMA_VERSION}; plan again with `placer plan`"
             )
         try:
-            return PLAN.validate_json(text)
+            plan = PLAN.validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise UsageError(f"{path} is not a valid plan: {where}: {first['msg']}; plan again") from None
+        except UsageError as error:  # what settings and clusters refuse by themselves
+            raise UsageError(f"{path} is not a valid plan: {error}") from None
+        unknown = next(_unknown(document, PLAN.dump_python(plan, mode="json"), ()), "")
+        if unknown:
+            raise UsageError(f"{path} is not a valid plan: {unknown} is no field of a plan; remove it")
+        return plan
 
     def __str__(self) -> str:
         from placer.report import plan_table  # the table reads plans
@@ -208,9 +217,37 @@ def replica_rows(rows: int, shares: tuple[int, ...], replicas: int) -> tuple[int
     return tuple(base)
 
 
+def is_edited(text: str) -> bool:
+    """Whether the plan.json `text` says something else than placer wrote: its digest is another, or missing."""
+    document = json.loads(text)
+    return not isinstance(document, dict) or document.pop(DIGEST, None) != _digest(document)
+
+
+def _digest(document: JsonValue) -> str:
+    """Of what a document says, however it is laid out."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _unknown(found: JsonValue, known: JsonValue, where: tuple[str, ...]) -> Iterator[str]:
+    """The fields of `found` that `known`, the same plan written anew, does not have."""
+    if isinstance(found, dict) and isinstance(known, dict):
+        for name, value in found.items():
+            if name in known:
+                yield from _unknown(value, known[name], (*where, name))
+            elif (*where, name) != (DIGEST,):
+                yield ".".join((*where, name))
+    elif isinstance(found, list) and isinstance(known, list):
+        for index, (value, same) in enumerate(zip(found, known, strict=False)):
+            yield from _unknown(value, same, (*where, str(index)))
+
+
+# What the rest of the document says, in plan.json only: whether somebody changed it.
+DIGEST = "digest"
 PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
 def plan_schema() -> dict[str, Any]:
     """The JSON Schema of plan.json."""
-    return PLAN.json_schema()
+    schema = PLAN.json_schema()
+    schema["properties"][DIGEST] = {"type": "string", "title": "Digest of all other fields, as placer wrote them"}
+    return schema

@@ -57,6 +57,10 @@ def parse(text: str, path: str) -> Document:
         data = _Reader(loader=loader, path=path, lines=lines).value(root, ()) if root is not None else None
     except yaml.YAMLError as error:
         raise UsageError(f"{path}, {_unreadable(error)}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: this YAML is nested too deeply to be a cluster; write it flatter") from None
+    except ValueError as error:  # a date or number of a shape YAML knows, with a value it does not have
+        raise UsageError(f"{path}: this YAML holds a value that cannot be read: {error}; put it in quotes") from None
     return Document(path=path, data=data, lines=lines)
 
 
@@ -70,7 +74,9 @@ def _unreadable(error: yaml.YAMLError) -> str:
 def validated(document: Document, model: type[Model]) -> Model:
     """`document` as a `model`. Raises UsageError listing every wrong field with its line."""
     if not isinstance(document.data, dict):
-        raise UsageError(f"{document.path}, line 1: expected fields like {_fields(model)}, found {document.data!r:.60}")
+        what = "an empty file" if document.data is None else f"{document.data!r:.60}"
+        fields = ", ".join(_fields(model))
+        raise UsageError(f"{document.path}, line 1: expected fields such as {fields}; found {what}; write them")
     try:
         return model.model_validate(document.data)
     except ValidationError as error:

@@ -3,19 +3,24 @@
     FOLDER/step-00000100/            torch.distributed.checkpoint, keyed by the model's own names
     FOLDER/step-00000100/complete.json    written last: step, data position, the model's fingerprint
     FOLDER/.step-00000200.partial/   being written; renamed when all ranks are done, removed by the next run
+    FOLDER/step-00000100.unreadable/ complete once, not readable later: kept, never loaded, never removed
 
 The optimizer's state is flattened to parameter names, so that a pipeline of two stages loads what four wrote.
-FOLDER must be visible to all ranks.
+FOLDER must be visible to all ranks. It is locked while a run uses it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pickle
 import re
 import shutil
+import weakref
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -25,14 +30,18 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from placer.errors import ExecutionError, StalePlanError, UsageError
-from placer.files import write_text
+from placer.errors import ExecutionError, PlacerError, StalePlanError, UsageError
+from placer.files import make_folder, write_text
 from placer.runtime.world import World
 
 MARKER = "complete.json"
 COMPLETE = re.compile(r"step-(\d{8,})$")
 # Ranks write at the speed of their disks; waiting for the slowest is no fault. A rank that dies is still seen at once.
 WRITING_SECONDS = 1800.0
+# What reading a damaged checkpoint raises: files that are missing, cut short, or hold something else.
+_UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, EOFError, AttributeError, pickle.UnpicklingError)
+
+T = TypeVar("T")
 
 State = dict[str, "State | torch.Tensor | float | int | bool | str | tuple[float, ...] | None"]
 
@@ -72,6 +81,8 @@ class Checkpoints:
     def __init__(self, folder: str | Path, world: World, *, fingerprint: str, keep: int = 2) -> None:
         self._folder, self._world, self._fingerprint, self._keep = Path(folder), world, fingerprint, keep
         self._group: dist.ProcessGroup | None = None
+        self._lock: int | None = None
+        self.notes: tuple[str, ...] = ()
 
     def save(self, saved: Stateful, progress: Progress) -> Path:
         """Write a checkpoint of all ranks and return its folder. Raises ExecutionError; older ones stay as they are."""
@@ -79,6 +90,7 @@ class Checkpoints:
         partial = self._folder / f".step-{progress.step:08d}.partial"
         if self._world.first:
             _begin(self._folder, partial)
+            self._claimed()
         self._wait()
         try:
             save(
@@ -86,25 +98,47 @@ class Checkpoints:
                 storage_writer=FileSystemWriter(partial, sync_files=True),
                 process_group=self._writers(),
             )
-        except (CheckpointException, OSError) as error:
+            if self._world.first:
+                self._complete(partial, final, progress)
+        except (CheckpointException, OSError, PlacerError) as error:
+            if self._world.first:
+                shutil.rmtree(partial, ignore_errors=True)
             raise ExecutionError(_failed_to_write(final, error)) from error
-        if self._world.first:
-            self._complete(partial, final, progress)
         self._wait()
         return final
 
     def resume(self, saved: Stateful) -> Progress | None:
         """Load the last complete checkpoint into `saved` and say how far it had come; None where there is none.
 
-        Raises StalePlanError for a checkpoint of another model, UsageError for one that does not load.
+        One that cannot be read is passed over for an older one, kept under another name, and named in `notes`.
+        Raises StalePlanError for a checkpoint of another model, UsageError where one exists and none loads, or another
+        run uses the folder.
         """
-        path = latest(self._folder)
-        self._wait()  # every rank has looked before the first writes
-        if path is None:
-            return None
-        marker = _read_marker(path)
-        assert marker is not None
-        if marker.fingerprint != self._fingerprint:
+        self._agree(self._claimed)
+        wrong: dict[Path, str] = {}
+        for path in self._agree(lambda: _candidates(self._folder)):
+            why = self._load(path, saved)
+            if why is None:
+                self._agree(lambda: _put_aside(wrong))
+                self.notes = tuple(
+                    f"the checkpoint {bad} cannot be read ({reason}); it is kept as {_aside(bad).name}, "
+                    f"and the run goes on from {path.name}"
+                    for bad, reason in wrong.items()
+                )
+                marker = _marker(path)
+                return Progress(step=marker.step, position=marker.position)
+            wrong[path] = why
+        if wrong:
+            listed = "; ".join(f"{path} does not load: {reason}" for path, reason in wrong.items())
+            raise UsageError(f"the checkpoint {listed}; repair it, move it away or give another folder")
+        return None
+
+    def _load(self, path: Path, saved: Stateful) -> str | None:
+        """Load `path`; why that cannot be, where it cannot. Every rank gives the same answer."""
+        why = self._agree(lambda: _unreadable(path))
+        if why is not None:
+            return why
+        if _marker(path).fingerprint != self._fingerprint:
             raise StalePlanError(
                 f"the checkpoint {path} is of another model than the plan's; give another folder with --checkpoint"
             )
@@ -114,14 +148,31 @@ class Checkpoints:
             del state["random"]
         try:
             load(state, storage_reader=FileSystemReader(path), process_group=self._writers())
-        except (CheckpointException, OSError, KeyError, RuntimeError) as error:
-            raise UsageError(
-                f"the checkpoint {path} does not load: {_first_line(error)}; remove it or give another"
-            ) from error
+        except (CheckpointException, *_UNREADABLE) as error:
+            return _first_line(error)
         if known:
             self._restore_random_state(state)
         saved.load_state_dict(state)
-        return Progress(step=marker.step, position=marker.position)
+        return None
+
+    def _claimed(self) -> None:
+        """Hold the folder for this run, until this object is gone."""
+        if self._lock is None:
+            self._lock = _lock(make_folder(self._folder))
+            weakref.finalize(self, os.close, self._lock)
+
+    def _agree(self, deed: Callable[[], T]) -> T:
+        """What `deed` gives on the first rank, on every rank; every rank raises what it raises there."""
+        given: list[T | PlacerError | None] = [None]
+        if self._world.first:
+            try:
+                given = [deed()]
+            except PlacerError as error:
+                given = [error]
+        dist.broadcast_object_list(given, src=0, group=self._writers())
+        if isinstance(given[0], PlacerError):
+            raise given[0]
+        return cast(T, given[0])
 
     def _complete(self, partial: Path, final: Path, progress: Progress) -> None:
         marker = _Marker(
@@ -130,10 +181,11 @@ class Checkpoints:
         write_text(partial / MARKER, marker.model_dump_json())
         _sync(partial)
         if final.exists():
-            shutil.rmtree(final)
+            _put_aside((final,))
         os.replace(partial, final)
         _sync(self._folder)
-        for old in _complete_ones(self._folder)[: -self._keep]:
+        whole = (path for path in _candidates(self._folder) if _unreadable(path) is None)
+        for old in tuple(whole)[self._keep :]:
             shutil.rmtree(old, ignore_errors=True)
 
     def _with_random_state(self, state: State) -> State:
@@ -167,23 +219,76 @@ class Checkpoints:
 
 
 def latest(folder: str | Path) -> Path | None:
-    """The last complete checkpoint in `folder`; None where there is none."""
-    found = _complete_ones(Path(folder))
-    return found[-1] if found else None
+    """The last checkpoint in `folder` that is whole; None where there is none."""
+    return next((path for path in _candidates(Path(folder)) if _unreadable(path) is None), None)
 
 
-def _complete_ones(folder: Path) -> list[Path]:
+def _candidates(folder: Path) -> list[Path]:
+    """Every checkpoint of `folder` that was completed once, the last first, whether it can still be read or not."""
     if not folder.is_dir():
         return []
-    named = [path for path in folder.iterdir() if COMPLETE.match(path.name) and _read_marker(path) is not None]
-    return sorted(named, key=lambda path: int(path.name.split("-")[1]))
+    named = [path for path in folder.iterdir() if COMPLETE.match(path.name) and (path / MARKER).exists()]
+    return sorted(named, key=_step_of, reverse=True)
 
 
-def _read_marker(path: Path) -> _Marker | None:
+def _step_of(path: Path) -> int:
+    return int(path.name.split("-")[1])
+
+
+def _unreadable(path: Path) -> str | None:
+    """Why `path` is no whole checkpoint; None where nothing shows. Files that are cut short are found by their size."""
     try:
-        return _Marker.model_validate_json((path / MARKER).read_text())
-    except (OSError, ValidationError):
-        return None
+        _Marker.model_validate_json((path / MARKER).read_text())
+    except (*_UNREADABLE, ValidationError) as error:
+        return f"{MARKER}: {_first_line(error)}"
+    try:
+        pieces = FileSystemReader(path).read_metadata().storage_data.values()
+        ends: dict[str, int] = {}
+        for piece in pieces:
+            name = str(piece.relative_path)
+            ends[name] = max(ends.get(name, 0), piece.offset + piece.length)
+        for name, end in ends.items():
+            size = (path / name).stat().st_size
+            if size < end:
+                return f"{name} is cut short: {size} of {end} bytes"
+    except _UNREADABLE as error:
+        return f".metadata: {_first_line(error)}"
+    return None
+
+
+def _marker(path: Path) -> _Marker:
+    return _Marker.model_validate_json((path / MARKER).read_text())
+
+
+def _aside(path: Path) -> Path:
+    """Where what stands in the way of a checkpoint is kept: it may be all that is left of a run."""
+    return path.with_name(f"{path.name}.unreadable")
+
+
+def _put_aside(paths: Iterable[Path]) -> None:
+    for path in paths:
+        kept = _aside(path)
+        if kept.exists():
+            raise UsageError(f"{kept} is in the way of {path}, which cannot be read either; move one of them away")
+        path.rename(kept)
+
+
+def _lock(folder: Path) -> int:
+    """A handle that locks `folder` while it is open. Raises UsageError where another run holds the lock.
+
+    A file system without locks (some network ones) gives none: there two runs are not told apart.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise UsageError(
+            f"another run uses the checkpoint folder {folder}; wait for its end, or give another with --checkpoint"
+        ) from None
+    except OSError:
+        return handle
+    return handle
 
 
 def _begin(folder: Path, partial: Path) -> None:
@@ -207,7 +312,9 @@ def _first_line(error: BaseException) -> str:
     """The innermost reason in one line; torch wraps the errors of ranks in one of its own."""
     failures = getattr(error, "failures", None) or {}
     for rank, (inner, _) in failures.items():
-        return f"rank {rank}: {type(inner).__name__}: {inner}".split("\n")[0]
+        return f"rank {rank}: {_first_line(inner)}"
+    if isinstance(error, EOFError) and not str(error):
+        return "a file of it ends too early"
     return f"{type(error).__name__}: {error}".split("\n")[0]
 
 

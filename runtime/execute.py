@@ -23,6 +23,7 @@ from placer.runtime.executor import Executor
 from placer.runtime.logs import Logs, open_logs
 from placer.runtime.measured import Measurement, plan_flops, plan_peak_flops, tokens_per_row
 from placer.runtime.one_device import one_device_losses
+from placer.runtime.outputs import require_outputs
 from placer.runtime.run_report import Evaluation, ExecuteOptions, RunReport
 from placer.runtime.schedule_lr import LearningRate
 from placer.runtime.training_state import TrainingState
@@ -36,6 +37,7 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
     Raises UsageError outside torchrun or with the wrong number of ranks, StalePlanError for another model or version,
     ExecutionError where a rank dies, hangs, or the loss is not a number.
     """
+    require_outputs(options)
     with joined(plan, plan_path=options.plan_path, timeout_seconds=options.timeout_seconds) as world:
         for warning in require_runnable(plan):
             if world.first:
@@ -69,6 +71,8 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
     state = TrainingState(executor)
     checkpoints = _checkpoints(plan, options, world)
     found = checkpoints.resume(state) if checkpoints else None
+    for note in checkpoints.notes if checkpoints and world.first else ():
+        print(f"placer: {note}", file=sys.stderr)
     start = found or Progress(step=0, position=0)
     if options.one_device and start.step:
         raise UsageError(

@@ -11,12 +11,16 @@ the error there. A rank whose communication fails looks, for at most SEARCH_SECO
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import psutil
 import torch.distributed as dist
@@ -24,11 +28,15 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch expor
 
 from placer.errors import ExecutionError
 
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
 SEARCH_SECONDS = 5.0
 # Eight ranks that import torch and transformers on two busy cores need more than a minute.
 START_SECONDS = 300.0
 # torchrun looks at its ranks ten times a second and reports the first it finds ended; those that only follow wait.
 LINGER_SECONDS = 1.0
+AGAIN_SECONDS = 0.05
 COMMUNICATION_WORDS = (
     "gloo",
     "NCCL",
@@ -161,7 +169,21 @@ def guarded(watch: Watch) -> Iterator[None]:
         watch.notice()
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    def again() -> None:
+        if not ending:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def dropped(found: UnraisableHookArgs) -> None:
+        if isinstance(found.exc_value, Terminated):
+            # Python printed and forgot it, as it came while an object was cleaned away: end the rank a moment later.
+            asked = threading.Timer(AGAIN_SECONDS, again)
+            asked.daemon = True
+            asked.start()
+        else:
+            hook(found)
+
+    before, hook = signal.signal(signal.SIGTERM, terminate), sys.unraisablehook
+    sys.unraisablehook = dropped
     try:
         yield
     except Terminated:
@@ -181,6 +203,7 @@ def guarded(watch: Watch) -> Iterator[None]:
         ) from error
     finally:
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
 
 
 def _first_line(error: BaseException) -> str:

@@ -77,7 +77,7 @@ class Progress:
 
     def write(self, event: str, step: int, values: Mapping[str, Value]) -> None:
         """Print the event."""
-        shown = "  ".join(f"{name} {_short(value)}" for name, value in values.items() if value is not None)
+        shown = "  ".join(f"{name} {_short(name, value)}" for name, value in values.items() if value is not None)
         last = step >= self._steps
         if self._terminal and event == "step" and not last:
             self._stream.write(f"\r\x1b[Kstep {step}/{self._steps}  {shown}")
@@ -119,5 +119,7 @@ def open_logs(*, jsonl: str, tensorboard: str, steps: int, progress: bool) -> Lo
     return Logs(*logs)
 
 
-def _short(value: Value) -> str:
+def _short(name: str, value: Value) -> str:
+    if name == "mfu" and isinstance(value, float):
+        return f"{value:.1%}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

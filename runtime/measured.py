@@ -34,6 +34,7 @@ from placer.runtime.stages import Stage
 from placer.runtime.waits import CollectiveKey, Events, MessageKey, Wait, apart
 
 WATCHED_STEP = 2
+FEWEST_STEPS = WATCHED_STEP + 2  # the first steps set up, one is watched for bytes, the next are timed
 # A GPU's clock stops the device at each boundary; so many steps are enough for a median and cost little.
 TIMED_STEPS = 20
 SCALAR_BYTES = 8  # norm and loss are reduced as one float64 each

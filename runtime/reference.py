@@ -29,6 +29,7 @@ from placer.runtime.feed import Batch, checked, sliced, spans
 from placer.runtime.losses import counted
 from placer.runtime.mode import Mode
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
+from placer.runtime.summed import Summed
 
 _LABELLED = (functional.cross_entropy, functional.nll_loss)
 _UNKEYED = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d, functional.dropout2d)
@@ -36,12 +37,16 @@ _UNKEYED = (functional.alpha_dropout, functional.feature_alpha_dropout, function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One step: the loss, the gradients before clipping and their norm, parameters and buffers after the update."""
+    """One step: the loss, the gradients before clipping and their norm, parameters and buffers after the update.
+
+    magnitudes: what gradients were summed from, where that is known (`Summed`).
+    """
 
     loss: float
     norm: float
     gradients: Mapping[str, torch.Tensor]
     state: Mapping[str, torch.Tensor]
+    magnitudes: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Reference:
@@ -64,11 +69,13 @@ class Reference:
         batch = checked(batch, self._plan.graph, self._plan.rows)
         pieces = tuple(self._pieces())
         counts = self._counts(batch, pieces)
+        summed = Summed(dict(self._model.named_parameters()))
         loss = 0.0
         for replica, rows in pieces:
             with self._buffers_kept(replica != 0):
                 share = self._loss(batch, rows, counts)
                 if share.requires_grad:
+                    summed.watch(share)
                     torch.autograd.backward(share)
                 loss += float(share.detach())
         gradients = {n: p.grad.detach().cpu().clone() for n, p in self._model.named_parameters() if p.grad is not None}
@@ -76,7 +83,7 @@ class Reference:
         self._updater.step(1.0)
         self._steps += 1
         state = {name: tensor.detach().cpu().clone() for name, tensor in self._model.state_dict().items()}
-        return Outcome(loss=loss, norm=norm, gradients=gradients, state=state)
+        return Outcome(loss=loss, norm=norm, gradients=gradients, state=state, magnitudes=summed.magnitudes)
 
     @torch.no_grad()
     def adopt(self, state: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Models that cannot be captured, or that no machine holds."""
+"""Models, factories and losses with mistakes in them, and some that no machine holds."""
 
 from __future__ import annotations
 
@@ -42,3 +42,85 @@ def plain() -> nn.Module:
 
 def not_a_model() -> str:
     return "weights"
+
+
+def raises() -> nn.Module:
+    raise ValueError("no weather data")  # the factory's own line
+
+
+def ends() -> nn.Module:
+    raise SystemExit(0)
+
+
+def sized(width: int) -> nn.Module:
+    return nn.Linear(width, 1)
+
+
+class Dense(nn.Module):
+    """Takes x, gives no loss by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.layer(x)  # the layer takes 64
+        return scores
+
+
+def dense() -> nn.Module:
+    return Dense()
+
+
+class Empty(nn.Module):
+    """Nothing to train."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean()
+
+
+def empty() -> nn.Module:
+    return Empty()
+
+
+class Raising(Dense):
+    """A forward with a mistake of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the forward blew up")
+
+
+def raising() -> nn.Module:
+    return Raising()
+
+
+def squares(output: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return (output**2).mean()
+
+
+def classes(output: object, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    assert isinstance(output, torch.Tensor)
+    return nn.functional.cross_entropy(output, batch["y"])
+
+
+def many(output: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return output
+
+
+def no_tensor(output: torch.Tensor, batch: dict[str, torch.Tensor]) -> float:
+    return 1.0
+
+
+def looks_up(output: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return batch["answers"].mean()
+
+
+class Labelled(Dense):
+    """Takes classes, and gives the loss itself."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return nn.functional.cross_entropy(self.layer(x), y)
+
+
+def labelled() -> nn.Module:
+    return Labelled()

@@ -10,6 +10,8 @@ import pytest
 
 import placer
 from made_plans import two_stage_plan
+from placer.cluster import Cluster
+from placer.errors import UsageError
 
 
 def python(code: str, *arguments: str) -> str:
@@ -70,3 +72,16 @@ print("light")
 def test_a_plan_is_executed_without_importing_a_solver() -> None:
     code = "import sys, placer.runtime.execute, placer.runtime; print('ortools' in sys.modules)"
     assert python(code) == "False"
+
+
+@pytest.mark.parametrize("wrong", [None, "plan.json", 3])
+def test_what_is_no_plan_is_named(wrong: object) -> None:
+    for function in (placer.simulate, placer.estimate):
+        with pytest.raises(UsageError, match="is no plan"):
+            function(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "", ["h100"]])
+def test_what_is_no_cluster_is_named(wrong: object) -> None:
+    with pytest.raises(UsageError, match="the cluster is"):
+        Cluster.load(wrong)  # type: ignore[arg-type]

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from made_plans import two_stage_plan
+from placer.cli.execute import run_view
 from placer.report import comparison_view, ledger_document, plain, plan_document
 from placer.report.plan_view import ranges_text, rows_text
 from placer.report.units import bytes_text, seconds_text
+from placer.runtime.run_report import RunReport
 
 
 def test_the_table_shows_layout_seconds_bytes_mfu_gap_assumptions_and_runners_up() -> None:
@@ -64,6 +66,33 @@ def test_predicted_stands_beside_measured_with_their_ratio() -> None:
     text = plain(comparison_view(predicted, replace(predicted, step_seconds=2 * predicted.step_seconds)))
     assert "2.00" in text
     assert "82 ms" in text
+
+
+def test_totals_compare_what_both_have_and_the_rest_is_named() -> None:
+    predicted = two_stage_plan().ledger
+    assert predicted is not None
+    overhead = 100 * 2**20
+    heavier = tuple(replace(memory, overhead=overhead) for memory in predicted.memory)
+    text = plain(comparison_view(replace(predicted, memory=heavier), predicted))
+    total = next(line for line in text.splitlines() if line.startswith("bytes on the fullest device"))
+    assert total.split()[-1] == "1.00"
+    assert "left out of the bytes on the fullest device: overhead (100 MiB predicted)" in text
+    assert "left out" not in plain(comparison_view(predicted, predicted))
+
+
+def test_a_calibration_that_was_disturbed_is_noted_under_its_plans() -> None:
+    plan = two_stage_plan()
+    cluster = replace(plan.cluster, notes=("measured on a chip", "measured while other work ran"))
+    assert "note: two cores was measured while other work ran" in str(replace(plan, cluster=cluster))
+    assert "note: " not in str(plan)
+
+
+def test_a_run_too_short_to_measure_and_one_that_was_complete_say_so() -> None:
+    report = RunReport(ranks=2, data="made", first_step=0, losses=(5.0, 4.0), step_seconds=(0.1, 0.1), rows=8)
+    said = " ".join(plain(run_view(report)).split())
+    assert "measured from step 4 of a run on, and this one did 2; give --steps 4" in said
+    complete = replace(report, first_step=2, losses=(), step_seconds=())
+    assert "nothing was left to do: the checkpoint is of step 2" in plain(run_view(complete))
 
 
 @pytest.mark.parametrize(

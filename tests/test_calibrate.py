@@ -100,8 +100,9 @@ def test_processes_share_the_memory_of_the_machine() -> None:
 
 
 def test_a_busy_machine_is_said_to_be_busy() -> None:
-    assert not any("busy" in note for note in local_description(measurement(), name="x", load=0.0).notes)
-    assert any("busy" in note for note in local_description(measurement(), name="x", load=1e3).notes)
+    assert local_description(measurement(), name="x", load=0.0).doubts == ()
+    (doubt,) = local_description(measurement(), name="x", load=1e3).doubts
+    assert "load average of 1000.0" in doubt and "placer calibrate" in doubt
 
 
 def test_a_measurement_is_taken_once_and_remembered(counted: list[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,82 @@ def test_a_checkpoint_that_lacks_a_parameter_or_is_damaged_is_refused(world: Wor
     next(path.glob("*.distcp")).write_bytes(b"")
     with pytest.raises(UsageError, match="does not load"):
         checkpoints.resume(Numbers(1.0))
+
+
+def two_saved(world: World, folder: Path) -> Checkpoints:
+    """Steps 1 and 2, whose value is the step."""
+    checkpoints = Checkpoints(folder, world, fingerprint="f")
+    for step in (1, 2):
+        checkpoints.save(Numbers(float(step)), Progress(step=step, position=step))
+    return checkpoints
+
+
+def break_marker(path: Path) -> None:
+    (path / "complete.json").write_text("{half")
+
+
+def cut_short(path: Path) -> None:
+    file = next(path.glob("*.distcp"))
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def scramble(path: Path) -> None:
+    file = next(path.glob("*.distcp"))
+    file.write_bytes(b"\0" * file.stat().st_size)
+
+
+def break_index(path: Path) -> None:
+    (path / ".metadata").write_bytes(b"no pickle")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(break_marker, "complete.json"), (cut_short, "is cut short"), (scramble, "rank 0"), (break_index, ".metadata")],
+)
+def test_a_checkpoint_that_cannot_be_read_is_kept_and_the_one_before_it_taken(
+    world: World, tmp_path: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    checkpoints = two_saved(world, tmp_path)
+    damage(tmp_path / "step-00000002")
+    loaded = Numbers(0.0)
+    assert checkpoints.resume(loaded) == Progress(step=1, position=1)
+    assert loaded.tensor[0] == 1.0
+    assert said in checkpoints.notes[0] and "step-00000002.unreadable" in checkpoints.notes[0]
+    for step in (2, 3, 4):
+        checkpoints.save(Numbers(1.0), Progress(step=step, position=step))
+    assert (tmp_path / "step-00000002.unreadable").is_dir()
+
+
+def test_where_no_checkpoint_can_be_read_the_run_is_refused_and_nothing_is_touched(
+    world: World, tmp_path: Path
+) -> None:
+    checkpoints = two_saved(world, tmp_path)
+    for path in tmp_path.iterdir():
+        break_marker(path)
+    with pytest.raises(UsageError, match=r"step-00000002 does not load: complete.json.*step-00000001 does not load"):
+        checkpoints.resume(Numbers(0.0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_a_folder_that_another_run_uses_is_refused(world: World, tmp_path: Path) -> None:
+    first = Checkpoints(tmp_path, world, fingerprint="f")
+    assert first.resume(Numbers(1.0)) is None
+    with pytest.raises(UsageError, match="another run uses the checkpoint folder"):
+        Checkpoints(tmp_path, world, fingerprint="f").resume(Numbers(1.0))
+    del first
+    assert Checkpoints(tmp_path, world, fingerprint="f").resume(Numbers(1.0)) is None
+
+
+def test_what_a_full_disk_left_is_removed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = two_saved(world, tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ExecutionError, match="No space left"):
+        checkpoints.save(Numbers(3.0), Progress(step=3, position=3))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
 
 
 def test_a_folder_that_cannot_be_written_says_so(world: World, tmp_path: Path) -> None:

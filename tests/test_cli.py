@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from made_plans import two_stage_plan
+from placer import __main__ as program
 from placer.cli import main
 from placer.plans import Plan
 
@@ -86,6 +88,19 @@ def test_explain_prints_the_program_of_a_rank(placer: Command, plan_file: Path) 
     assert any(line.startswith("receive activation") for line in lines)
 
 
+def test_the_program_of_a_rank_is_a_document_whose_keys_carry_units(placer: Command, plan_file: Path) -> None:
+    document = json.loads(placer("explain", str(plan_file), "--program", "--rank", "1", "--json").stdout)
+    kinds = {entry["do"] for entry in document["instructions"]}
+    assert {"compute", "receive", "update"} <= kinds
+    received = next(entry for entry in document["instructions"] if entry["do"] == "receive")
+    assert received["bytes"] > 0 and received["peer_rank"] == 0
+    assert all(isinstance(entry["rows"], int) for entry in document["instructions"] if entry["do"] == "compute")
+
+
+def test_the_version_is_that_of_the_distribution(placer: Command) -> None:
+    assert placer("--version").stdout == f"placer {version('placer-planner')}\n"
+
+
 def test_explain_refuses_a_rank_that_is_not_there(placer: Command, plan_file: Path) -> None:
     assert "ranks 0 to 1" in placer("explain", str(plan_file), "--program", "--rank", "2", code=2).stderr
 
@@ -139,17 +154,36 @@ def test_the_reader_may_stop_reading(plan_file: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_ends_without_a_traceback() -> None:
+def test_ctrl_c_ends_with_a_word_and_without_a_traceback() -> None:
     code = "import time, placer.cli.doctor as d; d.examine = lambda: time.sleep(60); import sys; "
-    code += "sys.argv = ['placer', 'doctor']; print('ready', flush=True); import placer.cli; placer.cli.main()"
+    code += "sys.argv = ['placer', 'doctor']; print('ready', flush=True); import placer.__main__ as m; m.main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode not in (0, None)
-    assert "Traceback" not in errors
+    assert (process.returncode, errors) == (128 + signal.SIGINT, "placer: interrupted\n")
+
+
+def test_ctrl_c_while_the_command_is_loading_is_no_error_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "placer.cli")
+    monkeypatch.setattr("importlib._bootstrap._load_unlocked", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "placer: interrupted\n"
+
+
+def test_importing_placer_imports_neither_torch_nor_pydantic() -> None:
+    code = "import sys, placer; print(sorted({'torch', 'pydantic', 'numpy'} & set(sys.modules)), placer.Plan.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[] Plan\n"
 
 
 def test_how_the_run_updates_its_weights_is_kept_in_the_plan(placer: Command, tmp_path: Path) -> None:

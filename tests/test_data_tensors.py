@@ -52,6 +52,23 @@ def test_values_take_the_type_of_the_models_input(tmp_path: Path, chain: Graph) 
     assert open_data(str(tmp_path), chain, rows=1, seed=0).batch(0)["x"].dtype == torch.float32
 
 
+def test_fractions_where_the_model_takes_integers_are_refused(tmp_path: Path) -> None:
+    graph = gpt_graph()
+    for entry in graph.inputs:
+        numpy.save(tmp_path / f"{entry.name}.npy", numpy.zeros(entry.tensor.shape_at(4), numpy.float32))
+    with pytest.raises(UsageError, match="holds float32, the model takes int64"):
+        open_data(str(tmp_path), graph, rows=1, seed=0)
+
+
+def test_fewer_rows_than_a_batch_are_said(tmp_path: Path, chain: Graph) -> None:
+    numpy.save(tmp_path / "x.npy", ROWS[:2].numpy())
+    assert (
+        "only 1 to train on, which repeat within each batch of 8"
+        in open_data(str(tmp_path), chain, rows=8, seed=0).name
+    )
+    assert open_data(str(tmp_path), chain, rows=1, seed=0).name == "tensors, 2 rows"
+
+
 def test_a_shape_that_does_not_fit_names_the_file(tmp_path: Path, chain: Graph) -> None:
     numpy.save(tmp_path / "x.npy", numpy.zeros((4, 3)))
     with pytest.raises(UsageError, match=r"x\.npy: x has shape \(4, 3\), the model takes rows x \(16,\)"):

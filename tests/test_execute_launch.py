@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 
 import psutil
 import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from execute_plans import two_rank_plan
 from placer.errors import ExecutionError, UsageError
+from placer.runtime.faults import Watch, guarded
 from placer.runtime.launch import failure, launch_module
 from placer.runtime.world import require_world
 
@@ -31,6 +34,22 @@ def test_a_killed_rank_is_named_by_the_launcher_and_by_the_surviving_rank() -> N
         launch_module(("execute_ranks", "killed"), 2, SECONDS)
     assert time.monotonic() - began < 60
     assert "placer: " in str(caught.value) and "rank 1 died without a word" in str(caught.value)
+
+
+class Told:
+    """Ends its process as it is cleaned away, where Python drops what is raised."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def test_a_rank_that_is_ended_while_python_cleans_up_ends_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ExecutionError, match="ended by SIGTERM"), guarded(Watch(HashStore(), 0, 1)):
+        told = Told()
+        del told
+        time.sleep(10)
+    assert capsys.readouterr().err == ""
 
 
 def test_an_error_of_one_rank_is_told_by_the_other() -> None:

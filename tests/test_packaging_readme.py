@@ -64,7 +64,13 @@ def test_the_shell_example_runs(checkout: Path, desk: Path) -> None:
 def test_the_training_loop_of_ones_own_runs(desk: Path) -> None:
     shell("placer plan examples.gpt:build --cluster localx2 --batch 8x128 --pin pipeline=2 -o plan.json", desk)
     printed = shell("torchrun --nproc-per-node 2 examples/own_loop.py plan.json", desk)
-    assert len(re.findall(r"step 2 loss \d", printed)) == 2
+    assert len(re.findall(r"step 2 loss \d", printed)) == 1
+
+
+def test_the_training_loop_of_ones_own_says_how_it_is_run(checkout: Path) -> None:
+    loop = [sys.executable, str(checkout / "examples" / "own_loop.py")]
+    done = subprocess.run(loop, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith("usage: torchrun ")
 
 
 def test_the_cluster_file_is_the_example(checkout: Path) -> None:

@@ -73,15 +73,21 @@ def describe_machine() -> Machine:
 
 
 def cpu_name() -> str:
-    """The processor's model."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    named = {key.strip(): value.strip() for key, value in fields.items()}
-    model = named.get("model name", platform.machine())
-    return f"{model} ({named['cpu family']}/{named['model']})" if {"cpu family", "model"} <= named.keys() else model
+    """The processor's model with the numbers of its family, as makers give several the same name."""
+    fields = _cpu_fields()
+    numbers = {"cpu family", "model"} <= fields.keys()
+    return f"{cpu_model()} ({fields['cpu family']}/{fields['model']})" if numbers else cpu_model()
+
+
+def cpu_model() -> str:
+    """The processor's model as its maker calls it."""
+    return _cpu_fields().get("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_fields() -> dict[str, str]:
+    """What Linux says of the last processor; nothing elsewhere."""
+    pairs = (line.split(":", 1) for line in _lines(Path("/proc/cpuinfo")) if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
 
 
 def usable_cores() -> int:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from placer.calibrate.fit import line
 from placer.calibrate.machine import available_memory, cpu_name, installed, threads, total_memory, usable_cores
-from placer.cluster import Cluster, Curve, Device, Link, Node
+from placer.cluster import DOUBT, Cluster, Curve, Device, Link, Node
 
 Points = tuple[tuple[float, float], ...]
 
@@ -61,15 +61,15 @@ def _doubts(load: float) -> tuple[str, ...]:
     """A warning where other work took more than half of the machine."""
     if idle(load):
         return ()
-    return (f"{_DOUBT} {load:.1f} of {usable_cores()} cores were busy: run placer calibrate again when idle",)
-
-
-_DOUBT = "measured while"
+    return (
+        f"{DOUBT} other work had a load average of {load:.1f} on {usable_cores()} cores, so that predicted seconds may "
+        "be far off: run placer calibrate again when the machine is idle",
+    )
 
 
 def doubted(cluster: Cluster) -> bool:
     """Whether a calibration was taken on a busy machine."""
-    return any(note.startswith(_DOUBT) for note in cluster.notes)
+    return bool(cluster.doubts)
 
 
 def idle(load: float) -> bool:

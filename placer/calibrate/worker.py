@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from placer.calibrate.compute import launch_seconds, memory_bandwidth, mixed_bandwidth, products
-from placer.calibrate.machine import cpu_name
+from placer.calibrate.machine import cpu_model
 from placer.calibrate.messages import all_reduces, messages
 from placer.calibrate.result import DeviceMeasurement, Measurement
 from placer.calibrate.together import Together
@@ -96,7 +96,7 @@ def _medians(ranks: list[tuple[tuple[float, float], ...]]) -> tuple[tuple[float,
 
 
 def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"process on {cpu_name()}"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"process on {cpu_model()}"
 
 
 def _memory(device: torch.device) -> int:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from placer.cli import bench, calibrate, demo, doctor, execute, explain, place, plan, schema, simulate, verify
 from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
+from placer.fingerprint import installed
 from placer.report import error_document
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 
 app = typer.Typer(
     name="placer",
@@ -28,8 +28,23 @@ for module in (plan, explain, place, simulate, execute, verify, demo, doctor, ca
 app.add_typer(bench.app)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"placer {installed('placer-planner')}")
+        raise typer.Exit
+
+
+@app.callback()
+def shared(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What comes before any command."""
+
+
 def main() -> None:
-    """The console script `placer`."""
+    """Parse the command line and run it; `placer.__main__` is the console script around it."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on configurations is not ours to print
     # A console script does not search the current folder, where the user's model lies.
     if "" not in sys.path and os.getcwd() not in sys.path:
@@ -39,9 +54,6 @@ def main() -> None:
     except PlacerError as error:
         _say(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("placer: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader (head, less) has enough; Python would complain again while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

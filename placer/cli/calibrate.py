@@ -14,7 +14,7 @@ from placer.cli.output import print_result
 from placer.cluster import Cluster
 from placer.cluster_yaml import cluster_yaml
 from placer.errors import UsageError
-from placer.files import write_text
+from placer.files import require_writable, write_text
 from placer.report.documents import Document
 
 NAME = "calibrate"
@@ -32,6 +32,8 @@ def run(
     """Measure, save, print the cluster file."""
     from placer.calibrate import calibrate
 
+    if output is not None:
+        require_writable(output)
     cluster = calibrate(_devices(machine), progress=lambda line: print(f"placer: {line}", file=sys.stderr))
     if output is not None:
         write_text(output, cluster_yaml(cluster))

@@ -8,14 +8,15 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placer.cli.options import Json, PlanFile, Steps
+from placer.cli.options import Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
-from placer.report import comparison_view, ledger_document
+from placer.report import comparison_view, doubts, ledger_document
 from placer.report.documents import Document
-from placer.report.units import seconds_text
+from placer.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
+    from placer.plans import Plan
     from placer.runtime.run_report import RunReport
 
 NAME = "execute"
@@ -46,7 +47,10 @@ def run(
     log: Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")] = "",
     tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
     report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
-    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank counts as dead.")] = 60.0,
+    timeout: Annotated[float, Timeout] = 60.0,
+    summary: Annotated[
+        bool, typer.Option(hidden=True, help="Whether the result is printed; who reads the report shows it.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""
@@ -72,29 +76,51 @@ def run(
         report=report,
         timeout_seconds=timeout,
     )
-    done = execute(load_plan(plan_file, cluster), options)
-    if first_rank():
-        print_result(run_view(done), run_document(done), json)
+    plan = load_plan(plan_file, cluster)
+    done = execute(plan, options)
+    if first_rank() and summary:
+        print_result(run_view(done, plan), run_document(done), json)
 
 
-def run_view(report: RunReport) -> RenderableType:
-    """Losses, speed, and predicted beside measured."""
+def run_view(report: RunReport, plan: Plan | None = None) -> RenderableType:
+    """Losses, speed, and predicted beside measured, or why nothing was measured or done."""
     lines: list[RenderableType] = [Text(f"{len(report.losses)} steps on {report.ranks} ranks, data {report.data}")]
     if report.losses:
-        speeds = {"rows/s": report.rows_per_second, "tokens/s": report.tokens_per_second, "MFU": report.mfu}
-        speed = ", ".join(f"{value:.3g} {name}" for name, value in speeds.items() if value is not None)
+        lines.append(Text(_speed(report)))
+    else:
         lines.append(
-            Text(
-                f"loss {report.losses[0]:.4f} -> {report.losses[-1]:.4f}, "
-                f"median step {seconds_text(report.median_step_seconds)}, {speed}"
-            )
+            Text(f"nothing was left to do: the checkpoint is of step {report.first_step}; ask for more with --steps")
         )
     lines += [Text(f"held-out loss {entry.loss:.4f} after {entry.step} steps") for entry in report.evaluations]
     if report.predicted and report.measured:
         lines.append(comparison_view(report.predicted, report.measured))
+        lines += doubts(plan) if plan else []
+    elif report.losses and not report.measured:
+        lines.append(Text(_unmeasured(report)))
     if report.checkpoint:
         lines.append(Text(f"saved in {report.checkpoint}"))
     return Group(*lines)
+
+
+def _speed(report: RunReport) -> str:
+    speeds = {"rows/s": report.rows_per_second, "tokens/s": report.tokens_per_second}
+    texts = [f"{value:.3g} {name}" for name, value in speeds.items() if value is not None]
+    texts += [f"MFU {share_text(report.mfu)}"] if report.mfu is not None else []
+    last = report.first_step + len(report.losses)
+    steps = f" (of steps {report.first_step + 3} to {last})" if len(report.losses) > 2 else ""
+    return (
+        f"loss {report.losses[0]:.4f} -> {report.losses[-1]:.4f}, median step "
+        f"{seconds_text(report.median_step_seconds)}{steps}, {', '.join(texts)}"
+    )
+
+
+def _unmeasured(report: RunReport) -> str:
+    from placer.runtime.measured import FEWEST_STEPS
+
+    return (
+        f"predicted is not put beside measured: seconds and bytes are measured from step {FEWEST_STEPS} of a run on, "
+        f"and this one did {len(report.losses)}; give --steps {report.first_step + FEWEST_STEPS} or more"
+    )
 
 
 def run_document(report: RunReport) -> Document:

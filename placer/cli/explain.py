@@ -14,7 +14,7 @@ from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
-from placer.legality import check
+from placer.legality import check, error_of
 from placer.plans import Plan
 from placer.program import Collective, Compute, Instruction, Message, Program, lower
 from placer.report import plan_document, plan_view
@@ -23,7 +23,7 @@ from placer.report.units import bytes_text
 NAME = "explain"
 HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.
 
-Exit 1 if the plan breaks a rule; each broken one is named.
+Exit 2 if the plan breaks a rule (1 if it only does not fit); each broken one is named.
 
 Example: placer explain plan.json --program --rank 0
 """
@@ -37,20 +37,21 @@ def run(
     json: Json = False,
 ) -> None:
     """Load, print."""
-    plan = load_plan(plan_file, cluster)
+    plan = load_plan(plan_file, cluster, illegal=not program)
     if not program:
-        broken = [str(violation) for violation in check(plan)]
+        found = check(plan)
+        broken = [str(violation) for violation in found]
         listed: list[JsonValue] = list(broken)
         shown = replace(plan, ledger=None) if broken else plan  # an illegal plan has no seconds or bytes to believe
         view = Group(plan_view(shown), *(Text(f"breaks a rule: {rule}", style="bold red") for rule in broken))
         print_result(view, plan_document(plan) | {"violations": listed}, json)
         if broken:
-            raise typer.Exit(1)
+            raise typer.Exit(error_of(found).exit_code)
         return
     chosen = _program(plan, rank)
     lines = [instruction_text(instruction) for instruction in chosen.instructions]
+    steps: list[JsonValue] = [instruction_document(instruction) for instruction in chosen.instructions]
     title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
-    steps: list[JsonValue] = list(lines)
     print_result(Text("\n".join((title, *lines))), {"rank": rank, "device": chosen.device, "instructions": steps}, json)
 
 
@@ -80,3 +81,29 @@ def instruction_text(instruction: Instruction) -> str:
             )
         case _:
             return f"update the parameters of stages {', '.join(str(stage) for stage in instruction.stages)}"
+
+
+def instruction_document(instruction: Instruction) -> JsonValue:
+    """The same for machines: what kind it is, and its numbers under keys that carry units."""
+    match instruction:
+        case Compute():
+            return {"do": "compute", "action": str(instruction.action), "rows": instruction.rows}
+        case Message():
+            return {
+                "do": instruction.direction,
+                "what": instruction.kind,
+                "microbatch": instruction.microbatch,
+                "peer_rank": instruction.peer,
+                "values": list(instruction.values),
+                "bytes": instruction.bytes,
+            }
+        case Collective():
+            return {
+                "do": instruction.kind,
+                "what": instruction.purpose,
+                "ranks": list(instruction.ranks),
+                "bytes": instruction.bytes,
+                "issued_by": instruction.engine,
+            }
+        case _:
+            return {"do": "update", "stages": list(instruction.stages)}

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from placer.errors import UsageError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whose keys carry units.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]
 Model = Annotated[
@@ -25,8 +27,19 @@ Batch = Annotated[
     str | None,
     typer.Option(
         metavar="SHAPE",
-        help="The global batch: 256x1024 (rows x length), or input_ids=8x128,labels=8x128. "
+        help="The global batch: 256x1024 (rows x length), or by name, input_ids=8x128,labels=8x128; with a type, "
+        "x=8x3x32x32,y=8:int64. "
         "Default: what the model's own configuration implies.",
     ),
 ]
+
+
+def _seconds(value: float) -> float:
+    if not (0 < value < MOST_SECONDS):
+        raise UsageError(f"--timeout is {value}; give a number of seconds above 0 and below {MOST_SECONDS:.0f}")
+    return value
+
+
+MOST_SECONDS = 1e8  # three years: what a person means is less, and torch's timeouts end at some hundred years
+Timeout = typer.Option(callback=_seconds, help="Seconds after which ranks that do not answer are given up.")
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]

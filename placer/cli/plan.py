@@ -10,6 +10,7 @@ from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model
 from placer.cli.output import print_result
 from placer.errors import UsageError
+from placer.files import require_writable
 from placer.references import named
 from placer.report import plan_document, plan_view
 from placer.settings import Precision, RunSettings
@@ -54,6 +55,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Plan, print, save."""
+    if output is not None:
+        require_writable(output)  # before the search, not after it
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
         momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention,
@@ -75,13 +78,20 @@ def run(
         print_result(plan_view(made), plan_document(made), json)
 
 
-def named_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """`input_ids=8x128,labels=8x128` as shapes by name. Raises UsageError for what is no shape."""
-    shapes = {}
+def named_shapes(text: str) -> dict[str, object]:
+    """`x=8x128,y=8:int64` as shapes by name, with their types where given. Raises UsageError for what is no shape."""
+    shapes: dict[str, object] = {}
     for part in text.split(","):
-        name, _, shape = part.partition("=")
+        name, _, rest = part.strip().partition("=")
+        shape, typed, dtype = rest.partition(":")
         sizes = shape.split("x")
-        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes):
-            raise UsageError(f"--batch {part!r} is no named shape; write NAME=ROWSxSIZE, as in input_ids=8x128")
-        shapes[name] = tuple(int(size) for size in sizes)
+        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes) or (typed and not dtype):
+            raise UsageError(
+                f"--batch {part!r} is no named shape; write NAME=ROWSxSIZE, as in input_ids=8x128, or with a type, "
+                "as in y=8:int64"
+            )
+        if name in shapes:
+            raise UsageError(f"--batch names {name!r} twice; give each input once")
+        numbers = tuple(int(size) for size in sizes)
+        shapes[name] = (numbers, dtype) if typed else numbers
     return shapes

@@ -9,12 +9,15 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
+from placer import legality
 from placer.api import simulate
 from placer.cli.options import Json, PlanFile
 from placer.cli.output import print_result
 from placer.cli.plan_file import ForCluster, load_plan
-from placer.files import write_text
-from placer.report import ledger_document
+from placer.files import require_writable, write_text
+from placer.ledger import Ledger
+from placer.plans import Plan
+from placer.report import doubts, ledger_document
 from placer.report.plan_view import memory_view, seconds_view
 from placer.report.units import seconds_text
 
@@ -32,7 +35,10 @@ def run(
     json: Json = False,
 ) -> None:
     """Simulate, print, export."""
+    if trace is not None:
+        require_writable(trace)
     plan = load_plan(plan_file, cluster)
+    legality.require(plan)
     timeline = simulate(plan)
     if trace is not None:
         write_text(trace, timeline.to_chrome_json())
@@ -40,8 +46,17 @@ def run(
         return
     ledger = timeline.ledger
     view = Group(
-        Text(f"simulated step {seconds_text(ledger.step_seconds)}", style="bold"),
+        Text(headline(plan, ledger), style="bold"),
         seconds_view(ledger),
         memory_view(plan, ledger),
+        *doubts(plan),
     )
     print_result(view, ledger_document(ledger), json)
+
+
+def headline(plan: Plan, played: Ledger) -> str:
+    """The step as it was played, and what the plan says of it, which is the closed form that searches compare."""
+    text = f"simulated step {seconds_text(played.step_seconds)}, played event by event"
+    if plan.ledger is None:
+        return text
+    return f"{text}; the plan's closed form, which explain shows, says {seconds_text(plan.ledger.step_seconds)}"

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from rich.text import Text
 
 from placer import legality
-from placer.cli.options import Json, PlanFile, Steps
+from placer.cli.options import Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.files import write_text
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from placer.runtime import VerifyReport
 
 NAME = "verify"
+PROGRESS = "placer: "
 HELP = """Run some steps as planned and on one device; compare loss, gradients and updated parameters.
 
-Starts its own ranks on this machine when not under torchrun; exit 1 where something differs.
+Starts its own ranks on this machine when not under torchrun; exit 1 where something differs. Errors are relative to a
+tensor's largest element; a gradient that is zero but for rounding (a bias before batch norm) is held to the sum of the
+magnitudes it was summed from.
 
 Example: placer verify plan.json --steps 3
 """
@@ -36,7 +39,7 @@ def run(
     plan_file: PlanFile,
     steps: Steps = 3,
     cluster: ForCluster = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which ranks started here are given up.")] = 600.0,
+    timeout: Annotated[float, Timeout] = 600.0,
     report: Annotated[
         str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
     ] = "",
@@ -64,10 +67,11 @@ def run(
 def _compared(plan: Plan, path: str, steps: int) -> VerifyReport:
     """The comparison, by this rank among all."""
     from placer.runtime import verify
+    from placer.runtime.verifying import SILENT
     from placer.runtime.world import joined
 
     with joined(plan, plan_path=path):
-        return verify(plan, steps)
+        return verify(plan, steps, progress=_say if first_rank() else SILENT)
 
 
 def _launched(plan: Plan, path: Path, steps: int, timeout: float) -> VerifyReport:
@@ -76,11 +80,22 @@ def _launched(plan: Plan, path: Path, steps: int, timeout: float) -> VerifyRepor
     from placer.runtime.world import device_of
 
     device_of(plan, plan.world_size - 1)  # a clear error here rather than one from every rank
-    print(f"placer: starting {plan.world_size} rank{'s' * (plan.world_size > 1)}", file=sys.stderr)
+    _say(f"starting {plan.world_size} rank{'s' * (plan.world_size > 1)}")
     with tempfile.TemporaryDirectory(prefix="placer-verify-") as folder:
         result = Path(folder, "report.json")
-        launch(str(path), ("--steps", str(steps), "--report", str(result)), plan.world_size, timeout, command="verify")
+        arguments = ("--steps", str(steps), "--report", str(result))
+        launch(str(path), arguments, plan.world_size, timeout, command="verify", echo=_pass_on)
         return _adapter().validate_json(result.read_text())
+
+
+def _say(line: str) -> None:
+    print(f"{PROGRESS}{line}", file=sys.stderr, flush=True)
+
+
+def _pass_on(line: str) -> None:
+    """Show what a rank says of its progress; what else it writes is shown where it fails."""
+    if line.startswith((f"{PROGRESS}step ", f"{PROGRESS}ranks ")):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _adapter() -> TypeAdapter[VerifyReport]:

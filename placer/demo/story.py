@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +21,7 @@ from placer.cluster import Cluster
 from placer.demo.contest import chosen, contest, contest_view
 from placer.demo.model import BATCH, REFERENCE
 from placer.demo.reference import reference_losses
+from placer.files import make_folder, write_text
 from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.plans import Plan
@@ -81,7 +82,7 @@ class Narrator:
 
     def show(self, view: RenderableType) -> None:
         """Something that came out; flushed, as a pipe would hold it back until the end."""
-        self._console.print(view)
+        self._console.print(view, soft_wrap=isinstance(view, str | Text))
         self._stream.flush()
 
 
@@ -89,12 +90,11 @@ def tell(*, steps: int, keep: Path | None, stream: IO[str]) -> Outcome:
     """Run the demo; files go to `keep`, or to a folder that is gone afterwards. Raises PlacerError if a step fails."""
     say = Narrator(stream)
     with nullcontext(keep) if keep else tempfile.TemporaryDirectory(prefix="placer-demo-") as name:
-        folder = Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder(name)
         plan = _plan(say, _problem(say))
         plan.save(folder / "plan.json")
         timeline = simulate(plan)
-        (folder / "trace.json").write_text(timeline.to_chrome_json())
+        write_text(folder / "trace.json", timeline.to_chrome_json())
         report = _execute(say, plan, folder, steps)
         losses = _one_device(say, plan, steps)
     return Outcome(plan=plan, report=report, one_device_losses=losses, simulated=timeline.ledger)
@@ -116,20 +116,19 @@ def _plan(say: Narrator, problem: Problem) -> Plan:
     say.step("Ask every strategy for its best plan")
     entries = []
     for entry in contest(problem):
-        step = entry.plan.ledger.step_seconds if entry.plan and entry.plan.ledger else None
-        say.show(f"   {entry.strategy}: {seconds_text(step) + ' a step' if step else entry.reason}")
+        say.show(f"   {entry.strategy} has answered after {seconds_text(entry.seconds)}")
         entries.append(entry)
     say.show(contest_view(tuple(entries)))
     plan, why = chosen(tuple(entries), problem)
     say.step(f"The plan that is run: {why}")
-    say.show(plan_view(plan))
+    say.show(plan_view(replace(plan, alternatives=())))  # the table above has shown them
     return plan
 
 
 def _execute(say: Narrator, plan: Plan, folder: Path, steps: int) -> RunReport:
     say.step(f"Train {steps} steps on {plan.world_size} processes under torchrun; the text is Python's own library")
     path, report, log = (str(folder / name) for name in ("plan.json", "report.json", "log.jsonl"))
-    arguments = ("--steps", str(steps), "--data", DATA, "--report", report, "--log-file", log)
+    arguments = ("--steps", str(steps), "--data", DATA, "--report", report, "--log-file", log, "--no-summary")
     launch(path, arguments, plan.world_size, RUN_SECONDS, echo=lambda line: say.show(Text(f"   {line}")))
     return RunReport.load(report)
 
@@ -159,7 +158,7 @@ def _cluster_text(cluster: Cluster) -> str:
     return (
         f"   {cluster.size} x {device.name}: {flops_text(device.rate('float32'))}/s, "
         f"{bytes_text(device.memory_bandwidth)}/s of memory; a message takes {seconds_text(link.latency_seconds)} "
-        f"+ {seconds_text(link.seconds(2**20) - link.latency_seconds)} a MiB"
+        f"and {seconds_text(link.seconds(2**20) - link.latency_seconds)} more for each MiB"
     )
 
 
@@ -168,7 +167,12 @@ def outcome_view(outcome: Outcome) -> RenderableType:
     parts: list[RenderableType] = [Text("")]
     if outcome.plan.ledger and outcome.report.measured:
         parts.append(comparison_view(outcome.plan.ledger, outcome.report.measured))
-    parts.append(Text(f"step played event by event: {seconds_text(outcome.simulated.step_seconds)}"))
+    parts.append(
+        Text(
+            f"played event by event, as placer simulate does, the step takes "
+            f"{seconds_text(outcome.simulated.step_seconds)}; predicted above is the closed form that searches compare"
+        )
+    )
     verdict = "equal" if outcome.matches else "DIFFER FROM"
     parts.append(
         Text(

@@ -2,11 +2,12 @@
 
 from placer.report.comparison import comparison_view
 from placer.report.documents import error_document, ledger_document, plan_document
-from placer.report.plan_view import plan_table, plan_view
+from placer.report.plan_view import doubts, plan_table, plan_view
 from placer.report.printing import plain, show
 
 __all__ = [
     "comparison_view",
+    "doubts",
     "error_document",
     "ledger_document",
     "plain",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from placer.ledger import Ledger, MemoryBytes
 from placer.report.plan_view import seconds_items
@@ -15,18 +16,43 @@ from placer.report.units import bytes_text, seconds_text
 
 
 def comparison_view(predicted: Ledger, measured: Ledger) -> RenderableType:
-    """A row per cause and category that either ledger has, with measured / predicted."""
+    """A row per cause and category that either ledger has, with measured / predicted; totals of what both have."""
     view = table("", "predicted", "measured", "measured/predicted")
     _row(view, "step seconds", predicted.step_seconds, measured.step_seconds, seconds_text)
     theirs = dict(seconds_items(measured.seconds))
     for name, value in seconds_items(predicted.seconds):
         _row(view, f"  {name}", value, theirs[name], seconds_text)
-    _row(view, "bytes on the fullest device", predicted.peak_memory, measured.peak_memory, bytes_text)
+    missing = _unmeasured(predicted, measured)
+    _row(view, "bytes on the fullest device", _total(predicted, missing), _total(measured, missing), bytes_text)
     for field in fields(MemoryBytes):
         _row(view, f"  {field.name}", _fullest(predicted, field.name), _fullest(measured, field.name), bytes_text)
     _row(view, "bytes sent between stages", predicted.sent_bytes, measured.sent_bytes, bytes_text)
     _row(view, "bytes reduced", predicted.reduced_bytes, measured.reduced_bytes, bytes_text)
-    return titled("predicted beside measured", view)
+    parts: list[RenderableType] = [titled("predicted beside measured", view)]
+    if missing:
+        left_out = predicted.peak_memory - _total(predicted, missing)
+        parts.append(
+            Text(
+                f"not measured on processors, so left out of the bytes on the fullest device: {', '.join(missing)} "
+                f"({bytes_text(left_out)} predicted)"
+            )
+        )
+    return Group(*parts)
+
+
+# What only the allocator of a GPU can tell.
+_OF_ALLOCATOR = ("workspace", "communication", "overhead")
+
+
+def _unmeasured(predicted: Ledger, measured: Ledger) -> tuple[str, ...]:
+    """The categories that were predicted and that the machine of the run could not measure."""
+    return tuple(name for name in _OF_ALLOCATOR if _fullest(predicted, name) and not _fullest(measured, name))
+
+
+def _total(ledger: Ledger, missing: tuple[str, ...]) -> int:
+    """Bytes on the fullest device without the categories that are missing."""
+    sums = (memory.total - sum(getattr(memory, name) for name in missing) for memory in ledger.memory)
+    return max(sums, default=0)
 
 
 def _fullest(ledger: Ledger, name: str) -> int:

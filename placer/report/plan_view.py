@@ -35,7 +35,13 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.alternatives:
         parts += [titled("runners-up", _alternatives(plan))]
     parts += [Text(f"assumed: {line}") for line in plan.assumptions]
+    parts += doubts(plan)
     return Group(*parts)
+
+
+def doubts(plan: Plan) -> list[RenderableType]:
+    """A line per reason to doubt the seconds predicted for the plan's cluster."""
+    return [Text(f"note: {plan.cluster.name} was {line}") for line in plan.cluster.doubts]
 
 
 def headline(plan: Plan) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import torch
 from torch import nn
 
 from placer.errors import UsageError
 from placer.graph import Graph, Input
+from placer.tracer.fitting import require_names, require_rows
 from placer.tracer.implied import implied_shapes, label_shapes, require_positions
 
 BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int | None
@@ -18,12 +20,16 @@ BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One input: `shape` for one batch of the example's rows; where `batched`, dim 0 is the rows."""
+    """One input: `shape` for one batch of the example's rows; where `batched`, dim 0 is the rows.
+
+    guessed: nobody said what type it has.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     batched: bool
+    guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,8 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
 
     Tensors or shapes by input name, in the order of forward's arguments, or text: "8x128" (rows x the rest of the first
     input's shape), "8" (rows; the rest as the model implies). None: one row per device of what the configuration
-    implies. Labels are added to Hugging Face models unless `own_loss`. Raises UsageError where nothing implies a shape.
+    implies. A shape may come with its type: ((8, 128), torch.int64), or "int64". Labels are added to Hugging Face
+    models unless `own_loss`. Raises UsageError where nothing implies a shape, and where names or rows do not fit.
     """
     config = getattr(model, "config", None)
     assumptions: tuple[str, ...] = ()
@@ -56,13 +63,32 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
         found = _by_position(model, (batch,))
     elif isinstance(batch, Mapping):
         found = batch
-    else:
+    elif isinstance(batch, Sequence):
         found = _by_position(model, batch)
+    else:
+        raise UsageError(f"the batch is {batch!r:.80}; give shapes or tensors by name, as in {{'x': (8, 64)}}, or 8x64")
     if not own_loss and config is not None and "labels" not in found:
         first = {name: _shape(name, value) for name, value in found.items()}
         found = {**found, **label_shapes(model, first)}
-    require_positions(model, {name: _shape(name, value) for name, value in found.items()})
+    sizes = {name: _shape(name, value) for name, value in found.items()}
+    require_names(model, found, own_loss=own_loss)
+    require_rows(sizes)
+    require_positions(model, sizes)
     return _batch(found, assumptions)
+
+
+def with_integer_labels(batch: Batch, taken: Collection[str]) -> Batch | None:
+    """`batch` with what may be classes as int64, where nobody said what type it has; None where there is none such.
+
+    That is one number per row, and what forward does not take (`taken`), which is for the loss.
+    """
+    unsaid = [e for e in batch.entries if e.guessed and e.dtype.is_floating_point]
+    changed = [e.name for e in unsaid if len(e.shape) == 1 or e.name not in taken]
+    if not changed:
+        return None
+    entries = tuple(replace(e, dtype=torch.int64) if e.name in changed else e for e in batch.entries)
+    note = f"{', '.join(changed)} of the batch taken for int64: with floating numbers the loss does not compute"
+    return replace(batch, entries=entries, assumptions=(*batch.assumptions, note))
 
 
 def random_batch(graph: Graph, rows: int, seed: int) -> dict[str, torch.Tensor]:
@@ -132,7 +158,16 @@ def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
     entries = []
     for name, value in found.items():
         shape = _shape(name, value)
-        entries.append(Entry(name=name, shape=shape, dtype=_dtype(name, value), batched=bool(shape)))
+        dtype = _given_dtype(name, value)
+        entries.append(
+            Entry(
+                name=name,
+                shape=shape,
+                dtype=dtype or _likely_dtype(name),
+                batched=bool(shape),
+                guessed=dtype is None,
+            )
+        )
     rows = next((entry.shape[0] for entry in entries if entry.shape), 1)
     if rows < 1:
         raise UsageError(f"the batch has {rows} rows; give at least one")
@@ -146,7 +181,7 @@ def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
 def _shape(name: str, value: object) -> tuple[int, ...]:
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
-    if isinstance(value, Sequence) and len(value) == 2 and isinstance(value[1], (torch.dtype,)):
+    if _is_typed(value):
         value = value[0]
     if isinstance(value, Sequence) and all(isinstance(size, int) and size >= 0 for size in value):
         return tuple(value)
@@ -155,10 +190,31 @@ def _shape(name: str, value: object) -> tuple[int, ...]:
     )
 
 
-def _dtype(name: str, value: object) -> torch.dtype:
+def _is_typed(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether a shape comes with its type."""
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and len(value) == 2
+        and isinstance(value[1], torch.dtype | str)
+    )
+
+
+def _given_dtype(name: str, value: object) -> torch.dtype | None:
+    """The type an input is said to have; None where only its shape is given."""
     if isinstance(value, torch.Tensor):
         return value.dtype
-    if isinstance(value, Sequence) and len(value) == 2 and isinstance(value[1], torch.dtype):
-        return value[1]
+    if not _is_typed(value):
+        return None
+    found = value[1] if isinstance(value[1], torch.dtype) else getattr(torch, str(value[1]), None)
+    if not isinstance(found, torch.dtype):
+        raise UsageError(f"input {name!r} of the batch has the type {value[1]!r}; give {', '.join(DTYPES)}")
+    return found
+
+
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "bool")
+
+
+def _likely_dtype(name: str) -> torch.dtype:
     integer = name.endswith(("_ids", "ids", "labels", "label", "mask", "tokens", "targets", "target", "index", "idx"))
     return torch.int64 if integer else torch.get_default_dtype()

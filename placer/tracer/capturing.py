@@ -16,9 +16,10 @@ from torch import fx, nn
 from placer.errors import CaptureError
 from placer.graph import Graph
 from placer.tracer.assembly import assembled
-from placer.tracer.batches import Batch, BatchLike, normalised
+from placer.tracer.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.cleaning import Plain, clean, own_state
-from placer.tracer.exporting import LossFunction, Training, export
+from placer.tracer.exporting import LossFunction, Training, ValueDependentError, export
+from placer.tracer.fitting import hints, input_names
 from placer.tracer.folding import Repeat, UnfoldableError, folded, grown, repeats
 from placer.tracer.lifting import ROWS, lifted
 from placer.tracer.measuring import Samples, sampled
@@ -44,7 +45,23 @@ def capture(
     """
     built = on_meta(resolve(model).build("meta"))
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
-    return captured(built, example, loss_fn, fold=fold).graph
+    return _captured(built, example, loss_fn, fold).graph
+
+
+def _captured(model: nn.Module, example: Batch, loss_fn: LossFunction | None, fold: bool) -> Captured:
+    """Captured; where that fails, again with what may be the labels of classes taken for integers."""
+    try:
+        return captured(model, example, loss_fn, fold=fold)
+    except ValueDependentError:
+        raise
+    except CaptureError as error:
+        classes = with_integer_labels(example, input_names(model))
+        if classes is not None:
+            with contextlib.suppress(CaptureError):
+                return captured(model, classes, loss_fn, fold=fold)
+        shapes = {entry.name: entry.shape for entry in example.entries}
+        guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
+        raise CaptureError(f"{error}{hints(shapes, guessed)}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sysconfig
-import traceback
+import io
+import logging
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree
 
-from placer.errors import CaptureError
+from placer.errors import CaptureError, PlacerError, UsageError
+from placer.usercode import said, source_line
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
-_OURS = str(Path(__file__).parent)
-_TORCH = f"{Path(torch.__file__).parent}/"
-_PYTHON = sysconfig.get_paths()["stdlib"]
+# How torch 2.13 says that an export would need the value of a tensor.
+_NEEDS_VALUES = (
+    "data-dependent", "DataDependent", "_local_scalar_dense", "unbacked", "Tensor.item() cannot be called on meta",
+    "Cannot copy out of meta tensor",
+)  # fmt: skip
 
 
 class Training(nn.Module):
@@ -39,7 +42,7 @@ class Training(nn.Module):
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, else every output tensor."""
         if self.loss_fn is not None:
-            return (self.loss_fn(self.model(**_arguments(self.model, batch)), batch),)
+            return (_number(self.loss_fn(self.model(**_arguments(self.model, batch)), batch), self.loss_fn),)
         output = self.model(**batch)
         loss = getattr(output, "loss", None)
         if isinstance(loss, torch.Tensor):
@@ -55,6 +58,22 @@ def _arguments(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, to
     return batch if takes_any else {name: tensor for name, tensor in batch.items() if name in named}
 
 
+def _number(loss: object, loss_fn: LossFunction) -> torch.Tensor:
+    name = getattr(loss_fn, "__qualname__", type(loss_fn).__name__)
+    if not isinstance(loss, torch.Tensor):
+        raise UsageError(f"the loss {name} gave a {type(loss).__name__}; it must return a tensor of one number")
+    if loss.numel() != 1:
+        raise UsageError(
+            f"the loss {name} gave a tensor of shape {tuple(loss.shape)}; it must return one number: "
+            "end it in .mean() or .sum()"
+        )
+    return loss
+
+
+class ValueDependentError(CaptureError):
+    """The export would have needed the value of a tensor; no other batch helps."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
     """What torch.export gave: the module, its placeholders' names in the batch's order, whether it ends in a loss."""
@@ -68,6 +87,8 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor]) -> Raw:
     """The exported module for exactly these shapes. Raises CaptureError naming the model's source line."""
     try:
         module = _exported(wrapper, batch, None)
+    except PlacerError:
+        raise
     except Exception as error:
         module = _with_default_device(wrapper, batch, error)
     if not isinstance(module, fx.GraphModule):
@@ -85,40 +106,38 @@ def _with_default_device(wrapper: Training, batch: dict[str, torch.Tensor], erro
     """A model that makes tensors without naming a device mixes devices on meta: there they are made on meta."""
     devices = {tensor.device for tensor in batch.values()}
     if devices != {torch.device("meta")}:
-        raise capture_error(wrapper.model, error) from error
+        raise capture_error(wrapper.model, batch, error) from error
     try:
         return _exported(wrapper, batch, torch.device("meta"))
     except Exception:
-        raise capture_error(wrapper.model, error) from error
+        raise capture_error(wrapper.model, batch, error) from error
 
 
-def capture_error(model: nn.Module, error: Exception) -> CaptureError:
-    """The error a person sees: where in the model, what torch said, what to do."""
-    where = source_line(error)
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Exception) -> CaptureError:
+    """The error a person sees: where in the model, what was said, what to do."""
+    where = source_line(error) or "the line is not known"
+    name = type(model).__name__
+    if _depends_on_values(error):
+        return ValueDependentError(
+            f"{name} cannot be captured: {where}: {said(error)}. "
+            "Export needs shapes and branches that do not depend on the values of tensors: "
+            "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where"
+        )
+    given = ", ".join(f"{key} {_text(tensor)}" for key, tensor in batch.items())
     return CaptureError(
-        f"{type(model).__name__} cannot be captured: {where or 'the line is not known'}: {said[:400]}. "
-        "Export needs shapes and branches that do not depend on the values of tensors: "
-        "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where"
+        f"{name} or its loss raised {said(error)} at {where}, when it was run on {given}; correct that line, or the "
+        "names, sizes and types of the batch (NAME=ROWSxSIZE:TYPE with --batch; placer varies the rows)"
     )
 
 
-def source_line(error: BaseException) -> str:
-    """`file:line (code)` of the innermost frame that is neither torch's nor placer's, "" where there is none."""
-    found = ""
-    seen: BaseException | None = error
-    while seen is not None:
-        for frame in traceback.extract_tb(seen.__traceback__):
-            if _is_users(frame.filename):
-                found = f"{frame.filename}:{frame.lineno} ({frame.line})"
-        seen = seen.__cause__
-    return found
+def _depends_on_values(error: BaseException) -> bool:
+    """Whether an export failed because it would have needed the value of a tensor, which meta tensors do not have."""
+    text = f"{type(error).__name__} {error}"
+    return any(sign in text for sign in _NEEDS_VALUES)
 
 
-def _is_users(filename: str) -> bool:
-    if filename.startswith(_PYTHON) and "site-packages" not in filename:
-        return False
-    return not filename.startswith((_TORCH, _OURS, "<"))
+def _text(tensor: torch.Tensor) -> str:
+    return f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 @contextlib.contextmanager
@@ -145,6 +164,16 @@ def _caches(config: object) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
+    """Nothing of torch's on the screen: its warnings, its log and its print of a failure, said here in one line.
+
+    What the model itself writes to standard error is shown where the export succeeds.
+    """
+    before, written = logging.root.manager.disable, io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(written):
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+    sys.stderr.write(written.getvalue())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from placer.errors import UsageError
+from placer.tracer.fitting import example_batch, input_names
 
 # Sequence lengths where the configuration has none: the length the family was trained with.
 DEFAULT_LENGTHS = {"t5": 512}  # Raffel et al. 2020, section 3.1.2: 512 tokens
@@ -21,9 +22,10 @@ def implied_shapes(
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", "")
     if config is None or not main:
+        text = "x".join(map(str, (rows, *(sizes or (64,)))))
         raise UsageError(
-            f"nothing implies the batch of {type(model).__name__}: it has no configuration; "
-            "give batch={'name of an input': (rows, ...)}"
+            f"nothing implies the batch of {type(model).__name__}: it has no configuration; name its inputs, as in "
+            f"--batch {example_batch(model, text)} (forward takes {', '.join(input_names(model)) or 'no names'})"
         )
     if main == "pixel_values":
         return _image(config, rows, sizes)

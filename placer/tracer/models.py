@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import hashlib
-import importlib
+import inspect
 import json
-import sys
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,10 @@ import torch
 from torch import nn
 
 from placer.errors import UsageError
+from placer.files import parsed_json, read_text
 from placer.plans import ModelRef
+from placer.references import named
+from placer.usercode import blamed, said
 
 # Which of transformers' tables names the class of a configuration without `architectures`, first match wins.
 _TABLES = (
@@ -25,6 +30,9 @@ _TABLES = (
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "MODEL_MAPPING_NAMES",
 )
+
+# Fields of a configuration that count something; other fields may be negative (a token that is not there is -1).
+_COUNTS = re.compile(r"(n|num)_.*|.*_(size|layers|heads|dim)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +59,8 @@ def resolve(model: object) -> ResolvedModel:
     if isinstance(model, nn.Module):
         given = model
         return _resolved("module", _class_name(given), lambda: given)
+    if isinstance(model, str) and not model.strip():
+        raise UsageError("the model has no name; give package.module:factory, or a Hugging Face config.json")
     if isinstance(model, str) and ":" in model and not Path(model).exists():
         return _resolved("factory", model, _factory(model))
     if isinstance(model, (str, Path)):
@@ -90,8 +100,10 @@ def _from_reference(ref: ModelRef) -> ResolvedModel:
             f"the plan was made for a module built by its caller ({ref.reference}), which the plan cannot rebuild; "
             "pass the module, or plan again with 'package.module:factory'"
         )
-    make = _factory(ref.reference) if ref.kind == "factory" else _maker(_config(json.loads(ref.reference), "the plan"))
-    return ResolvedModel(ref=ref, _make=make)
+    if ref.kind == "factory":
+        return ResolvedModel(ref=ref, _make=_factory(ref.reference))
+    config = _config(parsed_json(ref.reference, "the plan's model"), "the plan's model")
+    return ResolvedModel(ref=ref, _make=_maker(config))
 
 
 def _from_config(config: object) -> ResolvedModel:
@@ -113,11 +125,7 @@ def _config_of_file(path: Path) -> object:
         raise UsageError(
             f"the model {path} does not exist; give a config.json, or 'package.module:factory' with a colon"
         )
-    try:
-        content = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the model {file} is no JSON: {error}; give a Hugging Face config.json") from None
-    return _config(content, str(file))
+    return _config(parsed_json(read_text(file, "the model"), f"the model {file}"), str(file))
 
 
 def _config(content: object, where: str) -> object:
@@ -125,16 +133,45 @@ def _config(content: object, where: str) -> object:
 
     if not isinstance(content, dict) or "model_type" not in content:
         raise UsageError(f"{where} is no Hugging Face configuration: it has no model_type")
+    negative = [name for name, value in content.items() if _COUNTS.fullmatch(name) and _is_negative(value)]
+    if negative:
+        raise UsageError(f"{where}: {negative[0]} is {content[negative[0]]}; give a count of at least 0")
     settings = dict(content)
     family = settings.pop("model_type")
-    try:
+    if family not in transformers.CONFIG_MAPPING:
+        known = sorted(transformers.CONFIG_MAPPING)
+        like = ", ".join(difflib.get_close_matches(str(family), known, n=3)) or "gpt2, llama, bert, vit, ..."
+        raise UsageError(
+            f"{where}: transformers {transformers.__version__} knows no model_type {family!r} among its {len(known)}; "
+            f"like it: {like}"
+        )
+    with _refused(where):
         return transformers.AutoConfig.for_model(family, **settings)
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}") from None
+
+
+def _is_negative(value: object) -> bool:
+    return isinstance(value, int | float) and value < 0
 
 
 def _maker(config: object) -> Callable[[], nn.Module]:
-    return lambda: _class_of(config)(config)
+    chosen = _class_of(config)
+
+    def make() -> nn.Module:
+        with _refused(f"the configuration of {getattr(config, 'model_type', type(config).__name__)!r}"):
+            return chosen(config)
+
+    return make
+
+
+@contextlib.contextmanager
+def _refused(where: str) -> Iterator[None]:
+    """Whatever transformers says against a configuration, as one line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{where} is refused by transformers: {said(error)}; correct the configuration") from error
 
 
 def _class_of(config: object) -> Callable[..., nn.Module]:
@@ -156,20 +193,12 @@ def _class_of(config: object) -> Callable[..., nn.Module]:
 
 
 def _factory(reference: str) -> Callable[[], nn.Module]:
-    module_name, _, attribute = reference.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a factory lies in the folder the command is run in
-    try:
-        found = getattr(importlib.import_module(module_name), attribute, None)
-    except ImportError as error:
-        raise UsageError(
-            f"the model {reference!r} cannot be imported: {error}; is {module_name} on the path?"
-        ) from None
-    if not callable(found):
-        raise UsageError(f"the model {reference!r} is not there: {module_name} has no function {attribute!r}")
+    found = named(reference, "the model")
+    _require_no_arguments(found, reference)
 
     def make() -> nn.Module:
-        model = found()
+        with blamed(f"the factory {reference}"):
+            model = found()
         if hasattr(model, "to_dict") and hasattr(model, "model_type"):
             model = _maker(model)()
         if not isinstance(model, nn.Module):
@@ -177,6 +206,20 @@ def _factory(reference: str) -> Callable[[], nn.Module]:
         return model
 
     return make
+
+
+def _require_no_arguments(factory: Callable[..., object], reference: str) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (ValueError, TypeError):  # code that does not say what it takes
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise UsageError(
+            f"the factory {reference}{signature} is called without arguments: {error}; give each a default, or name a "
+            "function without arguments"
+        ) from None
 
 
 def _built(make: Callable[[], nn.Module], device: str | torch.device, seed: int) -> nn.Module:

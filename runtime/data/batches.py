@@ -31,12 +31,23 @@ class Data(Protocol):
 
 
 class Order:
-    """The samples of each batch. An epoch visits each training sample once, shuffled by seed and epoch."""
+    """The samples of each batch. An epoch visits each training sample once, shuffled by seed and epoch.
+
+    repeats: there are fewer training samples than rows in a batch, so that one batch holds the same sample again.
+    """
 
     def __init__(self, samples: int, rows: int, seed: int) -> None:
         self._rows, self._seed = rows, seed
         self._kept = max(1, samples // HELD_OUT_SHARE) if samples > 1 else 0
         self._trained = samples - self._kept
+        self.repeats = self._trained < rows
+
+    @property
+    def note(self) -> str:
+        """What the name of the data should say of it; "" for data of ordinary size."""
+        if not self.repeats:
+            return ""
+        return f" - only {self._trained} to train on, which repeat within each batch of {self._rows}"
 
     def training(self, position: int) -> list[int]:
         """Sample numbers of the batch at `position`."""

@@ -45,7 +45,7 @@ class TensorData:
         if not samples:
             raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
         self._order = Order(samples, rows, seed)
-        self.name = f"tensors, {samples} rows"
+        self.name = f"tensors, {samples} rows{self._order.note}"
 
     def batch(self, position: int) -> Batch:
         """The training batch at `position`."""
@@ -112,6 +112,12 @@ def _fitting(path: Path, entry: Input, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() == 0 or tuple(tensor.shape[1:]) != wanted:
         raise UsageError(
             f"{path}: {entry.name} has shape {tuple(tensor.shape)}, the model takes rows x {wanted}; make it fit"
+        )
+    dtype: torch.dtype = getattr(torch, entry.tensor.dtype)
+    if tensor.dtype.is_complex or (tensor.dtype.is_floating_point and not dtype.is_floating_point):
+        raise UsageError(
+            f"{path}: {entry.name} holds {str(tensor.dtype).removeprefix('torch.')}, the model takes "
+            f"{entry.tensor.dtype}; write it as that type, so that nothing is cut off unseen"
         )
     return tensor
 

@@ -115,7 +115,9 @@ class TextData:
         self._inputs.require_vocabulary(chosen.name, chosen.vocabulary)
         self._windows = _windows(documents, chosen, self._inputs.length)
         self._order = Order(len(self._windows), rows, seed)
-        self.name = f"text, {len(self._windows)} windows of {self._inputs.length} tokens ({chosen.name})"
+        self.name = (
+            f"text, {len(self._windows)} windows of {self._inputs.length} tokens ({chosen.name}){self._order.note}"
+        )
 
     def batch(self, position: int) -> Batch:
         """The training batch at `position`."""

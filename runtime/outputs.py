@@ -1,0 +1,17 @@
+"""Whether a run will be able to write what it is asked for: known before the first rank joins, not after the last."""
+
+from __future__ import annotations
+
+from placer.extras import require_extra
+from placer.files import require_folder, require_writable
+from placer.runtime.run_report import ExecuteOptions
+
+
+def require_outputs(options: ExecuteOptions) -> None:
+    """Raise UsageError for files and folders that cannot be written, and for TensorBoard where it is not installed."""
+    for path in filter(None, (options.report, options.log)):
+        require_writable(path)
+    for folder in filter(None, (options.checkpoint, options.tensorboard)):
+        require_folder(folder)
+    if options.tensorboard:
+        require_extra("report", "tensorboard")
