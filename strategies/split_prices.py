@@ -15,7 +15,7 @@ from placer.costs import Costs
 from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.memory import state_bytes
 from placer.numerics import OpNumerics
-from placer.rules import call_of, op_choices, tensor_arguments
+from placer.rules import block_choices, call_of, tensor_arguments
 from placer.rules.layouts import Choice, Cut, State, conversion
 from placer.rules.splits import legal
 from placer.splitting.local_ops import FEW, inner_ops, local_op
@@ -124,11 +124,12 @@ class Prices:
     @cached_property
     def _ways(self) -> tuple[dict[Choice, _Way], ...]:
         numbers = self.costs.numerics.ops(self.kind)
-        return tuple(self._of(op, own) for op, own in zip(self.kind.ops, numbers, strict=True))
+        every = zip(self.kind.ops, numbers, block_choices(self.kind), strict=True)
+        return tuple(self._of(op, own, choices) for op, own, choices in every)
 
-    def _of(self, op: Op, numbers: OpNumerics) -> dict[Choice, _Way]:
+    def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...]) -> dict[Choice, _Way]:
         call = call_of(self.kind, op, FEW)
-        allowed = (c for c in op_choices(self.kind, op) if legal(c, call, self.degree) and not self._cuts_rows(op, c))
+        allowed = (c for c in choices if legal(c, call, self.degree) and not self._cuts_rows(op, c))
         return {choice: self._way(op, choice, numbers) for choice in allowed}
 
     def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:
