@@ -102,6 +102,19 @@ def test_classes_that_wait_for_each_other_may_part_in_free_form_only() -> None:
     assert free.objective == pytest.approx(max(1 + 1, 3) + 2 * 0.25)
 
 
+def test_rounding_of_sums_raises_no_bound() -> None:
+    """Two CPUs alone: what they absorb and what there is are the same numbers added in another order."""
+    nodes = tuple(
+        Node(name=f"n{index}", accelerator=1 / (3 + index), host=1 / (7 + 2 * index), send=0.1) for index in range(6)
+    )
+    problem = PlacementProblem(nodes=nodes, edges=((0, 3), (1, 4)), accelerators=0, cpus=2, memory=6.0)
+    for form in get_args(Form):
+        found, best = answer(problem, form), optimum(problem, form)
+        assert found is not None
+        assert found.objective == pytest.approx(best, abs=COUNTED)
+        assert found.bound <= best + TIGHT
+
+
 def test_large_costs_lose_no_placement() -> None:
     """CP-SAT 9.15 called 6.25 optimal here, with 2**35 units in a millisecond."""
     costs = ((0.25, 1.75, 0, 1.25), (0.25, 4.5, 4, 1), (0.5, 0.25, 4, 1), (1.75, 2.5, 1, 1.5), (2, 3.5, 2, 0),
