@@ -28,8 +28,9 @@ from ortools.sat.python import cp_model
 from placer.strategies.contiguous import Machines
 from placer.strategies.folding import Folded
 
-# Whole units in the time of everything: sums stay far below 2**63 and round by less than 1e-10 of it.
-UNITS = 1e12
+# Whole units in the largest time that matters, a known placement's. Not more: with terms of 2**33 and above CP-SAT 9.15
+# lost optimal placements in presolve (test_large_costs_lose_no_placement); solver_of leaves that step out as well.
+UNITS = 2.0**30
 # Sizes that are no whole bytes are counted in these parts of one.
 BYTE_PARTS = 2**20
 # Deterministic seconds of CP-SAT for the floor: a second or so each.
@@ -87,13 +88,13 @@ def shared_floor(folded: Folded, machines: Machines, upper: float) -> float:
     tried: dict[int, Crowd] = {}
     for crowd in crowds(folded, machines, upper):
         tried.setdefault(crowd.least, crowd)
-    return max((_least_load(folded, crowd) for crowd in list(tried.values())[:FLOORS]), default=0.0)
+    return max((_least_load(folded, crowd, upper) for crowd in list(tried.values())[:FLOORS]), default=0.0)
 
 
-def _least_load(folded: Folded, crowd: Crowd) -> float:
+def _least_load(folded: Folded, crowd: Crowd, upper: float) -> float:
     """min { load(S) : S holds at least `crowd.least` of `crowd.members` }, rounded down."""
     model = cp_model.CpModel()
-    scale = scale_of(folded)
+    scale = scale_of(folded, upper)
     inside = [model.new_bool_var("") for _ in range(folded.count)]
     model.add(sum(inside[index] for index in crowd.members) >= crowd.least)
     model.minimize(load_expression(model, folded, inside, scale))
@@ -108,7 +109,7 @@ def solve_free(
 ) -> Solved:  # fmt: skip
     """The best placement within `effort` deterministic seconds (and `seconds`, if given); ends when `floor` is met."""
     model = cp_model.CpModel()
-    scale = scale_of(folded)
+    scale = scale_of(folded, upper)
     x = one_device(model, folded, machines)
     most = min(upper, math.fsum(folded.host) + math.fsum(folded.accelerator) + _weights(folded))
     least = max(0, math.floor(floor * scale) - len(folded.hyperedges) - folded.count)
@@ -194,16 +195,18 @@ def solver_of(effort: float, seconds: float | None) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = WORKERS
     solver.parameters.interleave_search = True
+    solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.max_deterministic_time = effort
     if seconds is not None:
         solver.parameters.max_time_in_seconds = seconds
     return solver
 
 
-def scale_of(folded: Folded) -> float:
-    """Whole units in one of the problem's time."""
+def scale_of(folded: Folded, upper: float) -> float:
+    """Whole units in one of the problem's time, given the value of a placement (infinite: of none)."""
     total = math.fsum(folded.accelerator) + math.fsum(folded.host) + _weights(folded)
-    return 2.0 ** math.floor(math.log2(UNITS / total)) if total > 0 else 1.0
+    most = min(upper, total)
+    return 2.0 ** math.floor(math.log2(UNITS / most)) if most > 0 else 1.0
 
 
 def _weights(folded: Folded) -> float:

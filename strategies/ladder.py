@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from placer.strategies.contiguous import Absorption, Chain, Effort, Machines, Program, SpentError, best_chain
+from placer.strategies.contiguous import ROUNDING, Absorption, Chain, Effort, Machines, Program, SpentError, best_chain
 from placer.strategies.folding import Folded
 from placer.strategies.ideals import Ideals, every_ideal, ideals_of, prefixes
 
@@ -93,6 +93,7 @@ def _balanced(folded: Folded, machines: Machines) -> float:
     """The least t for which accelerators (t each) and CPUs (what t absorbs) take all the compute there is."""
     absorbed = Absorption(folded)
     total = math.fsum(s for s, fits in zip(folded.accelerator, folded.supported, strict=True) if fits)
+    total *= 1 - ROUNDING  # sums in another order must not make the last bit of it unreachable
     low, high = 0.0, total + sum(folded.host)
     for _ in range(100):
         middle = (low + high) / 2

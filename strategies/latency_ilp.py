@@ -49,7 +49,7 @@ def solve_latency(
     upper: float, effort: float, seconds: float | None,
 ) -> Solved:  # fmt: skip
     """The best placement within `effort` deterministic seconds (and `seconds`, if given); ends when `floor` is met."""
-    model, scale = cp_model.CpModel(), scale_of(folded)
+    model, scale = cp_model.CpModel(), scale_of(folded, upper)
     spare = len(problem.nodes) + machines.accelerators + folded.count + len(folded.hyperedges)
     most = MOST_UNITS if math.isinf(upper) else math.ceil(upper * scale) + spare
     host = Machines(accelerators=machines.accelerators, cpus=min(1, machines.cpus), memory=machines.memory)

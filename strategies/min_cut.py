@@ -29,7 +29,7 @@ from placer.strategies.throughput import chain_placement, machines
 # Deterministic seconds of the integer program: some two minutes.
 EFFORT = 60.0
 SHARES = 24
-CLOSE = 1e-9
+CLOSE = 1e-7  # what rounding to whole units can leave between a bound and its own placement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ from placer.placement.problem import Placement, PlacementProblem
 
 # A bound that another order of the same additions moved by this share of the objective is the objective.
 ROUNDING = 1e-9
+# Integer programs count in whole units: a smaller gap is theirs, not the placement's.
+PROVED = 1e-6
 
 KINDS = {
     "contiguous": "largest device load, contiguous",
@@ -43,7 +45,8 @@ class PlacedStage:
 class PlaceAnswer:
     """The best placement found and how far it can be from the best: bound <= best possible <= objective.
 
-    `seconds` is solving alone. `status` is "optimal" (proved) or "feasible" (`bound` is what is proved).
+    `seconds` is solving alone. `status` is "optimal" (proved to one part in a million) or "feasible"
+    (`bound` is what is proved).
     """
 
     objective: float
@@ -65,7 +68,7 @@ class PlaceAnswer:
     @property
     def status(self) -> str:
         """optimal or feasible."""
-        return "optimal" if self.gap == 0 else "feasible"
+        return "optimal" if self.gap <= PROVED else "feasible"
 
 
 def objective_of(problem: PlacementProblem, placement: Placement, form: Form) -> float:
