@@ -235,6 +235,14 @@ def test_parts_of_gradients_are_summed_over_the_devices_of_each_replica() -> Non
     assert parts == [{(0, 1)}, {(0, 1)}, {(2, 3)}, {(2, 3)}]
 
 
+@pytest.mark.parametrize("args", [PRODUCTS[0], PRODUCTS[1], PRODUCTS[3], PRODUCTS[4], PRODUCTS[5]], ids=str)
+def test_ranks_do_between_replicas_and_stages_what_their_programs_say(args: tuple[Case, Picker, int, str]) -> None:
+    made = plan(*args)
+    made = replace(made, settings=replace(made.settings, precision="float32"))
+    for count, differences in on_ranks(made.world_size, split_runs.differences, made):
+        assert count and not differences, differences
+
+
 def with_choice(made: Plan, op: str, choice: str) -> Plan:
     """The plan with another choice for the ops of a name."""
     layout = made.layouts[0]
