@@ -241,7 +241,9 @@ class Writer:
         """The rows of the microbatch."""
         if "rows" not in self._attached:
             with self.graph.inserting_after(self._after_inputs):
-                self._attached["rows"] = self.graph.call_function(getattr, (self.mode, "rows"))
+                self._attached["rows"] = self.graph.create_node(
+                    "call_function", getattr, (self.mode, "rows"), name="rows"
+                )
         return self._attached["rows"]
 
     def value(self, node: fx.Node) -> fx.Node:

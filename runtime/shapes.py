@@ -4,6 +4,7 @@ tensors: what a receiver must allocate, also where autocast or a cast of the mod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import fx
@@ -18,7 +19,9 @@ def shapes_of(
 ) -> dict[fx.Node, Shape]:
     """The shape of every tensor of `module` at `rows` rows; `dtypes` are those of its inputs."""
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+    # Autocast knows no meta device, on which a model without weights lies.
+    casting = torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
+    with FakeTensorMode(allow_non_fake_inputs=True), casting:
         inputs = [
             torch.empty(entry.tensor.shape_at(rows), dtype=dtypes[entry.name], device=device) for entry in graph.inputs
         ]

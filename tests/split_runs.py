@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
 import torch
@@ -10,12 +11,13 @@ from torch import distributed as dist
 from examples.verify_cases import run_case
 from placer import tracer
 from placer.plans import Plan
-from placer.program import Collective
+from placer.program import Collective, lower, position_of, replica_ranks
 from placer.runtime import VerifyReport, load
 from placer.runtime.checkpoint import Checkpoints, Progress
 from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Axis, conversions, halo
 from placer.runtime.lowering.conversions import Way
+from placer.runtime.record import Recorder, compare
 from placer.runtime.training_state import TrainingState
 from placer.runtime.world import World
 
@@ -109,6 +111,22 @@ def resumed(plan: Plan, other: Plan, folder: str) -> tuple[list[float], list[flo
     checkpoints.resume(TrainingState(again))
     again.steps = first.steps
     return [first.step(batch) for batch in batches[2:]], [again.step(batch) for batch in batches[2:]]
+
+
+def differences(plan: Plan) -> tuple[int, tuple[str, ...]]:
+    """The communications of this rank's program beyond its own replica, and what a recorded step did otherwise.
+
+    Within its replica a rank also does what its ops and conversions need, which no program lists.
+    """
+    program, executor = lower(plan)[dist.get_rank()], load(plan)
+    for step in range(2):  # DDP fills its buckets anew in the second step
+        executor.step(tracer.random_batch(plan.graph, plan.rows, step))
+    with Recorder() as recorder:
+        executor.step(tracer.random_batch(plan.graph, plan.rows, 2))
+    own = replica_ranks(plan, position_of(plan)[program.stages[0]], program.replica)
+    kept = tuple(e for e in program.instructions if not isinstance(e, Collective) or e.ranks != own)
+    beyond = [entry for entry in recorder.records if entry.ranks != own]
+    return len(beyond), compare(replace(program, instructions=kept), beyond)
 
 
 def code_of(plan: Plan, block: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,11 +13,13 @@ import pytest
 import split_runs
 from examples import verify_models
 from examples.verify_cases import Case, plan_of
-from placer.errors import ExecutionError
+from placer.cli import main
+from placer.errors import ExecutionError, UsageError
 from placer.graph import BlockClass
 from placer.legality import check
 from placer.plans import Plan, Split
 from placer.program import Collective, agreement, lower
+from placer.runtime.shown import rank_code
 from placer.search import Pins
 from ranks import on_ranks
 from split_pickers import (
@@ -113,6 +117,24 @@ def test_the_layouts_that_a_search_finds_equal_the_reference_run(case: Case, pin
         assert report.passed, str(report)
 
 
+def two_layouts(borders: str) -> Plan:
+    """Two stages, each with a layout of its own; only the second's borders are as given."""
+    case = replace(WORDS, positions=2)
+    first, second = plan(case, columns_and_rows, 2, "whole"), plan(case, SEQUENCE, 2, borders)
+    stages = (first.stages[0], replace(first.stages[1], layout=1))
+    return replace(first, layouts=(*first.layouts, *second.layouts), stages=stages)
+
+
+def test_stages_with_different_layouts_equal_the_reference_run() -> None:
+    report = on_ranks(4, split_runs.equal, two_layouts("whole"))[0]
+    assert report.passed, str(report)
+
+
+def test_stages_that_disagree_about_a_value_between_them_are_refused() -> None:
+    with pytest.raises(ExecutionError, match=r"takes b\d\.0 as cut 1, the stage that makes it lays it otherwise"):
+        on_ranks(4, split_runs.held, two_layouts("cut 1"))
+
+
 def test_models_that_do_not_cast_are_held_to_1e_9() -> None:
     made = plan(WORDS, columns_and_rows, 2, "whole")
     assert on_ranks(2, split_runs.equal, made, 1)[0].tolerance == 1e-9
@@ -174,6 +196,27 @@ def test_the_code_of_a_rank_shows_local_ops_and_collectives() -> None:
     assert "all_reduce" in first
 
 
+def test_what_a_rank_runs_can_be_read_without_weights_and_without_ranks() -> None:
+    code = rank_code(plan(GPT2, megatron_gpt2, 2, "whole"), 1)
+    assert "vocabulary(aten.embedding.default" in code and "start = 48, end = 96, of = 96" in code
+    assert "aten.split.Tensor(" in code and "gradient = Way('all_reduce'))" in code
+    assert "# transformer.h.1: as transformer.h.0" in code
+    with pytest.raises(UsageError, match="ranks 0 to 1, not 2"):
+        rank_code(plan(GPT2, megatron_gpt2, 2, "whole"), 2)
+
+
+def test_the_command_line_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(*WORDS_ARGS).save(tmp_path / "plan.json")
+    arguments = ["explain", str(tmp_path / "plan.json"), "--program", "--rank", "1", "--code"]
+    monkeypatch.setattr(sys, "argv", ["placer", *arguments])
+    with contextlib.suppress(SystemExit):
+        main()
+    shown = capsys.readouterr().out
+    assert "all_reduce(" in shown and "# layers.1: as layers.0" in shown
+
+
 @pytest.mark.parametrize("args", [WORDS_ARGS, PRODUCTS[0], PRODUCTS[1], PRODUCTS[4]], ids=str)
 def test_programs_agree_and_the_plan_is_legal(args: tuple[Case, Picker, int, str]) -> None:
     made = plan(*args)
@@ -190,6 +233,14 @@ def test_parts_of_gradients_are_summed_over_the_devices_of_each_replica() -> Non
         for program in lower(made)
     ]
     assert parts == [{(0, 1)}, {(0, 1)}, {(2, 3)}, {(2, 3)}]
+
+
+@pytest.mark.parametrize("args", [PRODUCTS[0], PRODUCTS[1], PRODUCTS[3], PRODUCTS[4], PRODUCTS[5]], ids=str)
+def test_ranks_do_between_replicas_and_stages_what_their_programs_say(args: tuple[Case, Picker, int, str]) -> None:
+    made = plan(*args)
+    made = replace(made, settings=replace(made.settings, precision="float32"))
+    for count, differences in on_ranks(made.world_size, split_runs.differences, made):
+        assert count and not differences, differences
 
 
 def with_choice(made: Plan, op: str, choice: str) -> Plan:

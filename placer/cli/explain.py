@@ -25,7 +25,7 @@ HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the
 
 Exit 2 if the plan breaks a rule (1 if it only does not fit); each broken one is named.
 
-Example: placer explain plan.json --program --rank 0
+Example: placer explain plan.json --program --rank 0 --code
 """
 
 
@@ -34,6 +34,7 @@ def run(
     cluster: ForCluster = None,
     program: Annotated[bool, typer.Option("--program", help="Show what one rank does in a step, in order.")] = False,
     rank: Annotated[int, typer.Option(min=0, help="The rank whose program is shown.")] = 0,
+    code: Annotated[bool, typer.Option("--code", help="With --program: also what the rank's blocks run.")] = False,
     json: Json = False,
 ) -> None:
     """Load, print."""
@@ -49,10 +50,24 @@ def run(
             raise typer.Exit(error_of(found).exit_code)
         return
     chosen = _program(plan, rank)
+    blocks = _code(plan, rank) if code else ""
     lines = [instruction_text(instruction) for instruction in chosen.instructions]
     steps: list[JsonValue] = [instruction_document(instruction) for instruction in chosen.instructions]
     title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
+<<<<<<< HEAD
     print_result(Text("\n".join((title, *lines))), {"rank": rank, "device": chosen.device, "instructions": steps}, json)
+=======
+    steps: list[JsonValue] = list(lines)
+    told = Text("\n".join((title, *lines, *([blocks] if blocks else []))))
+    print_result(told, {"rank": rank, "device": chosen.device, "instructions": steps, "code": blocks}, json)
+
+
+def _code(plan: Plan, rank: int) -> str:
+    """The code of a rank's blocks; the model is built, without weights."""
+    from placer.runtime.shown import rank_code
+
+    return rank_code(plan, rank)
+>>>>>>> lower
 
 
 def _program(plan: Plan, rank: int) -> Program:
