@@ -150,6 +150,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         gradients=gradients,
         updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings)),
         state=state,
+        pieces=made.pieces,
         counts=made.cut.rewrites.counts,
         weights=class_weights(made.cut),
         labels=labels_of(made.cut),

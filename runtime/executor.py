@@ -15,6 +15,7 @@ from placer.plans import Plan
 from placer.runtime.actions import Interpreter
 from placer.runtime.feed import Batch, Feed, checked, feeds, global_counts
 from placer.runtime.gradients import Gradients
+from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer, Relay
 from placer.runtime.optimizers import Updater, clip_scale
 from placer.runtime.rewrite import Count
@@ -35,6 +36,7 @@ class Parts:
     gradients: Gradients
     updater: Updater
     state: State
+    pieces: Pieces
     counts: tuple[Count, ...]
     weights: tuple[torch.Tensor | None, ...]
     labels: Callable[[Batch], tuple[torch.Tensor, ...]]
@@ -75,6 +77,11 @@ class Executor:
     def stages(self) -> Mapping[int, Stage]:
         """The stages this rank holds."""
         return self._parts.stages
+
+    @property
+    def pieces(self) -> Pieces:
+        """Which parameters the devices of a replica hold in pieces."""
+        return self._parts.pieces
 
     @property
     def updater(self) -> Updater:

@@ -35,7 +35,7 @@ def transposed_window(given: Given) -> torch.Tensor:
     """A transposed convolution of the rank's rows, cropped or filled up to the rank's piece of the result."""
     bias, dim = given.optional(2, "bias"), given.place("dim")
     made = given.called() if bias is None else given.replaced(2, "bias", None).called()
-    first, length = given.place("from"), given.place("length")
+    first, length = given.place("first"), given.place("length")
     placed = functional.pad(made, _sides(made, dim, -first, length - made.shape[dim] + first))
     return placed if bias is None else placed + bias.view([-1] + [1] * (given.tensor(1).dim() - 2))
 

@@ -4,7 +4,9 @@
     masters/NAME          its float32 master, where it has 16 bits
     optimizer/NAME/KEY    the optimizer's state of it (`exp_avg`, `step`, ...)
 
-Each rank gives its own part, sharded tensors as DTensors; torch.distributed.checkpoint makes one whole of them.
+Each rank gives its own part, sharded tensors as DTensors; torch.distributed.checkpoint makes one whole of them. What
+the devices of a replica hold in pieces they put together first, so that checkpoints hold whole tensors and load under
+any other layout.
 """
 
 from __future__ import annotations
@@ -32,24 +34,35 @@ class TrainingState:
         return {
             "model": dict(self._executor.state_dict()),
             # A copy: loading the model sets the masters from the weights, which have fewer bits.
-            "masters": {_own(name): master.detach().clone() for name, master in updater.masters.items()},
+            "masters": {
+                _own(name): self._executor.pieces.joined(_own(name), master.detach().clone())
+                for name, master in updater.masters.items()
+            },
             "optimizer": {
-                _own(name): dict(_optimizer_state(updater, tensor)) for name, tensor in updater.updated.items()
+                _own(name): {
+                    key: self._executor.pieces.joined(_own(name), value) if value.dim() else value
+                    for key, value in _optimizer_state(updater, tensor).items()
+                }
+                for name, tensor in updater.updated.items()
             },
         }
 
     def load_state_dict(self, state: State) -> None:
         """Take over what `state_dict` gave, here or under another plan."""
-        updater = self._executor.updater
+        updater, pieces = self._executor.updater, self._executor.pieces
         model, masters, optimizer = (cast(State, state[part]) for part in ("model", "masters", "optimizer"))
         self._executor.load_state_dict(cast("dict[str, torch.Tensor]", model))
         with torch.no_grad():
             for name, master in updater.masters.items():
-                master.copy_(cast(torch.Tensor, masters[_own(name)]))
-        for name, tensor in updater.updated.items():
-            for key, value in cast(State, optimizer[_own(name)]).items():
-                assert updater.optimizer is not None
-                updater.optimizer.state[tensor][key] = value
+                pieces.take(_own(name), master, cast(torch.Tensor, masters[_own(name)]))
+            for name, tensor in updater.updated.items():
+                for key, value in cast(State, optimizer[_own(name)]).items():
+                    assert updater.optimizer is not None and isinstance(value, torch.Tensor)
+                    held = updater.optimizer.state[tensor]
+                    if value.dim() and pieces.is_cut(_own(name)):
+                        pieces.take(_own(name), held[key], value)
+                    else:
+                        held[key] = value
 
     @property
     def held(self) -> Held:

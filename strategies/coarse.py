@@ -25,6 +25,9 @@ from placer.strategies.space import (
     shardings,
 )
 
+# Interleaved stages of blocks that do not repeat are searched up to so many.
+FEW_STAGES = 12
+
 
 @dataclass(frozen=True, slots=True)
 class _Family:
@@ -73,6 +76,14 @@ def _families(layout: int, bounds: Bounds) -> Iterator[_Family]:
     many = [p for p in counts if p > 1]
     allowed = {p: frozenset(replica_counts(problem, p, degree)) for p in counts}
     paces = {p: schedules(problem, p) for p in allowed}
+
+    def turns(positions: int, virtual: int) -> bool:
+        """Whether several stages a position are searched: few of them, or stages of blocks that repeat."""
+        stages = positions * virtual
+        blocks = len(problem.graph.blocks)
+        sizes = range(blocks // stages, -(-blocks // stages) + 1)
+        return virtual == 1 or stages <= FEW_STAGES or bounds.runs.alike(sizes)
+
     for replicas in sorted({d for found in allowed.values() for d in found}):
         for rows in microbatch_rows(problem, replicas):
             if replicas in allowed.get(1, ()):
@@ -80,7 +91,9 @@ def _families(layout: int, bounds: Bounds) -> Iterator[_Family]:
             own = [p for p in many if replicas in allowed[p]]
             for choice in dict.fromkeys(choice for p in own for choice in paces[p]):
                 pace = Rhythm(schedule=choice[0], virtual=choice[1], count=-(-problem.rows // rows))
-                positions = np.array([p for p in own if choice in paces[p]], dtype=np.int64)
+                positions = np.array([p for p in own if choice in paces[p] and turns(p, choice[1])], dtype=np.int64)
+                if not len(positions):
+                    continue
                 seconds = bounds.steps(positions, replicas, rows, pace)
                 yield _Family(layout, degree, replicas, rows, pace, positions, seconds)
 

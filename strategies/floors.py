@@ -124,6 +124,7 @@ class Bounds:
         self.runs = runs
         self._amounts: dict[tuple[tuple[int, ...], int, int], Amounts] = {}
         self._bytes: dict[tuple[str, int, int, int, bool], tuple[int, ...]] = {}
+        self._all_bytes: dict[tuple[str, int, int, int, bool], int] = {}
 
     def step(self, outline: Outline) -> float:
         """No plan of the outline is estimated faster."""
@@ -158,14 +159,26 @@ class Bounds:
 
     def bytes(self, outline: Outline) -> tuple[int, ...]:
         """Bytes that all positions together hold at least for the blocks from j on: state and kept activations."""
-        alive = {"gpipe": outline.count, "interleaved": 0}.get(outline.schedule, 1)
-        rows = -(-outline.microbatch // outline.replicas)
-        key = (outline.sharding, outline.replicas, rows, alive, outline.count > 1)
+        key = self._holding(outline)
         found = self._bytes.get(key)
         if found is None:
             blocks = len(self.problem.graph.blocks)
-            found = self._bytes[key] = (*(self.run_bytes(outline, j, blocks, alive) for j in range(blocks)), 0)
+            found = self._bytes[key] = (*(self.run_bytes(outline, j, blocks, key[3]) for j in range(blocks)), 0)
         return found
+
+    def all_bytes(self, outline: Outline) -> int:
+        """`bytes` of all blocks."""
+        key = self._holding(outline)
+        found = self._all_bytes.get(key)
+        if found is None:
+            found = self._all_bytes[key] = self.run_bytes(outline, 0, len(self.problem.graph.blocks), key[3])
+        return found
+
+    def _holding(self, outline: Outline) -> tuple[str, int, int, int, bool]:
+        """What the bytes of an outline depend on: sharding, replicas, rows, microbatches alive, whether they add up."""
+        alive = {"gpipe": outline.count, "interleaved": 0}.get(outline.schedule, 1)
+        rows = -(-outline.microbatch // outline.replicas)
+        return outline.sharding, outline.replicas, rows, alive, outline.count > 1
 
     def run_bytes(self, outline: Outline, first: int, last: int, alive: int) -> int:
         """Bytes a position holds at least for a run of which `alive` microbatches are kept; more for a longer run."""

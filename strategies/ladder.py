@@ -11,7 +11,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placer.strategies.contiguous import Absorption, Chain, Effort, Machines, Program, SpentError, best_chain
 from placer.strategies.folding import Folded
@@ -40,6 +40,12 @@ class Limits:
 
     pairs: int | None = None
     seconds: float | None = None
+
+    def after(self, started: float) -> Limits:
+        """What is left of them since the clock said `started`."""
+        if self.seconds is None:
+            return self
+        return replace(self, seconds=max(0.0, self.seconds - (time.perf_counter() - started)))
 
     def effort(self, most: float) -> float:
         """Deterministic seconds for an integer program: `most`, or what the evaluations are worth."""

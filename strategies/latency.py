@@ -34,7 +34,8 @@ CLOSE = 1e-9
 
 def latency(problem: PlacementProblem, limits: Limits) -> Found:
     """The best placement for the finish time of one sample, with a bound."""
-    until = None if limits.seconds is None else time.perf_counter() + limits.seconds
+    started = time.perf_counter()
+    until = None if limits.seconds is None else started + limits.seconds
     effort = Effort(budget=MOST_PAIRS if limits.pairs is None else limits.pairs, until=until)
     folded = fold(problem)
     best = Incumbent(placement=None, value=math.inf)
@@ -46,8 +47,7 @@ def latency(problem: PlacementProblem, limits: Limits) -> Found:
         return Found(placement=None, bound=bound, notes=(note,))
     if best.placement is not None and best.value - bound <= CLOSE * best.value:
         return Found(placement=best.placement, bound=best.value, notes=(note,))
-    left = None if until is None else until - time.perf_counter()
-    best, bound = _integer_program(problem, best, bound, Limits(pairs=limits.pairs, seconds=left))
+    best, bound = _integer_program(problem, best, bound, limits.after(started))
     return Found(placement=best.placement, bound=min(bound, best.value), notes=(note,))
 
 
@@ -109,19 +109,13 @@ def _integer_program(
     folded = fold(problem, merge=False, ordered=False)
     given = machines(problem, folded)
     cells = folded.count * (given.accelerators + 1)
-    if (cells > MOST_CELLS and best.placement is not None) or (limits.seconds is not None and limits.seconds <= 0):
+    if (cells > MOST_CELLS and best.placement is not None) or limits.seconds == 0:
         return best, bound
     device = {} if best.placement is None else dict(zip(folded.labels, best.placement, strict=True))
     hint = [min(d, given.accelerators) for _, d in sorted(device.items())]
+    effort = limits.effort(EFFORT)
     solved = solve_latency(
-        problem,
-        folded,
-        given,
-        hint=hint,
-        floor=bound,
-        upper=best.value,
-        effort=limits.effort(EFFORT),
-        seconds=limits.seconds,
+        problem, folded, given, hint=hint, floor=bound, upper=best.value, effort=effort, seconds=limits.seconds
     )
     if solved.devices is not None:
         best = _better(problem, best, _placed(problem, folded, solved.devices))

@@ -12,6 +12,7 @@ candidates.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 from placer.placement.legality import violations
@@ -41,6 +42,7 @@ class Incumbent:
 
 def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     """The best placement for throughput without the demand of contiguity, with a bound."""
+    started = time.perf_counter()
     folded = _folded(problem)
     given = machines(problem, folded)
     best = _better(problem, Incumbent(placement=None, value=math.inf), _start(problem))
@@ -52,8 +54,9 @@ def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     if _proved(bound, best):
         return _found(problem, folded, best, bound)
     hint = None if best.placement is None else _of_classes(problem, folded, given, best.placement)
+    left = limits.after(started)
     solved = solve_free(
-        folded, given, hint=hint, floor=bound, upper=best.value, effort=limits.effort(EFFORT), seconds=limits.seconds
+        folded, given, hint=hint, floor=bound, upper=best.value, effort=left.effort(EFFORT), seconds=left.seconds
     )
     if solved.devices is not None:
         best = _better(problem, best, _of_nodes(problem, folded, given, solved.devices))

@@ -63,7 +63,7 @@ class Narrow:
 
     def step(self, outline: Outline, places: Places) -> float:
         """No plan of the outline is estimated faster; `NEVER` where its memory holds none."""
-        if self.bounds.bytes(outline)[0] > sum(max(0, room) for room in places.capacity):
+        if self.bounds.all_bytes(outline) > sum(max(0, room) for room in places.capacity):
             return NEVER
         room = self._room(outline, places)
         count = self.bounds.commonest[1]

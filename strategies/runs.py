@@ -28,6 +28,7 @@ class Runs:
         self.costs = costs
         self._numbers: dict[object, int] = {}
         self._known: dict[tuple[int, int], int] = {}
+        self._alike: dict[int, bool] = {}
         self._seconds: dict[tuple[int, int, int], BlockSeconds] = {}
 
     def number(self, first: int, last: int) -> int:
@@ -41,8 +42,15 @@ class Runs:
 
     def alike(self, sizes: range) -> bool:
         """Whether all runs of one of these numbers of blocks are alike that hold neither the first nor the last."""
-        inner = range(1, len(self._kinds) - 1)
-        return all(len({self.number(i, i + n) for i in inner[: max(0, len(inner) - n + 1)]}) <= 1 for n in sizes)
+        return all(self._repeats(size) for size in sizes)
+
+    def _repeats(self, size: int) -> bool:
+        known = self._alike.get(size)
+        if known is None:
+            inner = range(1, len(self._kinds) - 1)
+            shapes = {self.number(i, i + size) for i in inner[: max(0, len(inner) - size + 1)]}
+            known = self._alike[size] = len(shapes) <= 1
+        return known
 
     def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block by itself, without the prologue."""

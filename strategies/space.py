@@ -10,7 +10,8 @@ The space, stated once:
     virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty; with v > 1 all of the same number of blocks, or one more (the
-        closed step time is that of even turns, and uneven ones only trade memory for a bubble it does not see)
+        closed step time is that of even turns, and uneven ones only trade memory for a bubble it does not see), and
+        where blocks do not repeat at most `coarse.FEW_STAGES` of them
     microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
         of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)

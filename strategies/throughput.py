@@ -6,6 +6,7 @@ otherwise the placement comes from the problem that counts those bytes and the b
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from placer.placement.problem import Placement, PlacementProblem
@@ -17,6 +18,7 @@ from placer.strategies.ladder import Climbed, Limits, climb
 
 def contiguous(problem: PlacementProblem, limits: Limits) -> Found:
     """The best contiguous placement for throughput with a bound."""
+    started = time.perf_counter()
     counted = fold(problem)
     free = fold(problem, bytes_of_merged="free") if memory_can_bind(problem) else counted
     if counted.size == free.size:
@@ -25,8 +27,8 @@ def contiguous(problem: PlacementProblem, limits: Limits) -> Found:
     exact = climb(unmerged, machines(problem, unmerged), limits)
     if exact.ideals is not None:
         return _found(problem, unmerged, exact)
-    legal = climb(counted, machines(problem, counted), limits)
-    relaxed = climb(free, machines(problem, free), limits)
+    legal = climb(counted, machines(problem, counted), limits.after(started))
+    relaxed = climb(free, machines(problem, free), limits.after(started))
     proved = _found(problem, counted, replace(legal, bound=relaxed.bound))
     return replace(proved, notes=(*proved.notes, "the bound leaves out the bytes of nodes without compute"))
 

@@ -17,10 +17,16 @@ def megatron_llama(kind: BlockClass) -> Wishes | None:
 
 
 def megatron_gpt2(kind: BlockClass) -> Wishes | None:
-    """The same of GPT-2, whose queries, keys and values are one product; its pieces are no heads and are exchanged."""
+    """The same of GPT-2, whose queries, keys and values are one product: a rank has its heads of each of the three."""
     if _has(kind, "addmm_4"):
-        heads = {"scaled_dot_product_attention_1": "heads"}
-        return {"addmm_1": "n", "addmm_2": "k", "addmm_3": "n", "addmm_4": "k", **heads}
+        return {"addmm_2": "k", "addmm_3": "n", "addmm_4": "k", **_THREE_PARTS}
+    return _ends(kind)
+
+
+def exchanged_gpt2(kind: BlockClass) -> Wishes | None:
+    """GPT-2 with plain columns for queries, keys and values, which are no heads: they are put together first."""
+    if _has(kind, "addmm_4"):
+        return {"addmm_1": "n", "scaled_dot_product_attention_1": "heads", "addmm_2": "k"}
     return _ends(kind)
 
 
@@ -60,6 +66,41 @@ def convolutions(choice: str) -> Picker:
         return {op.name: choice for op in kind.ops if op.name.startswith("conv2d")}
 
     return pick
+
+
+def experts_of_all_rows(kind: BlockClass) -> Wishes | None:
+    """Each rank has some experts; all rows are on every rank, and results are summed."""
+    if not _has(kind, "grouped_mm_fallback_1"):
+        return None
+    return {**dict.fromkeys(("grouped_mm_fallback_1", "grouped_mm_fallback_2"), "experts"), **_EXPERT_WEIGHTS}
+
+
+def experts_sent_to(kind: BlockClass) -> Wishes | None:
+    """Each rank has some experts and some of the rows, which go to their experts' ranks and come back."""
+    if not _has(kind, "grouped_mm_fallback_1"):
+        return None
+    names = [op.name for op in kind.ops]
+    start, end = names.index("reshape_5"), names.index("sort_1")
+    rows = dict.fromkeys(names[start:end], "dim 0") | {"linear_5": "lead 0"}
+    own = dict.fromkeys(names[end + 1 :], "dim 0, own order")
+    back = names.index("index_3") + 1
+    after = dict.fromkeys(names[back : names.index("reshape_8")], "dim 0") | dict.fromkeys(names[-2:], "whole")
+    return {**own, **rows, **_OWN_ORDER, **_EXPERT_WEIGHTS, **after}
+
+
+_THREE_PARTS = {"addmm_1": "n in 3 parts", "view_2": "dim 1 in 3 parts", "split_1": "dim 2 of 3 parts"}
+_EXPERT_WEIGHTS = {"transpose_5": "dim 0", "transpose_6": "dim 0"}
+_OWN_ORDER = {
+    "sort_1": "own order",
+    "index_1": "to own order",
+    "index_2": "to own order",
+    "histc_1": "own rows",
+    "cumsum_1": "own",
+    "grouped_mm_fallback_1": "own rows, experts apart",
+    "grouped_mm_fallback_2": "own rows, experts apart",
+    "index_put__1": "own order",
+    "index_3": "from own order",
+}
 
 
 def _ends(kind: BlockClass) -> Wishes | None:

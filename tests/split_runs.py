@@ -5,15 +5,19 @@ from __future__ import annotations
 from unittest import mock
 
 import torch
+from torch import distributed as dist
 
 from examples.verify_cases import run_case
 from placer import tracer
 from placer.plans import Plan
 from placer.program import Collective
 from placer.runtime import VerifyReport, load
+from placer.runtime.checkpoint import Checkpoints, Progress
 from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Axis, conversions, halo
 from placer.runtime.lowering.conversions import Way
+from placer.runtime.training_state import TrainingState
+from placer.runtime.world import World
 
 
 def equal(plan: Plan, steps: int = 3) -> VerifyReport:
@@ -90,6 +94,21 @@ def trained_and_loaded(plan: Plan) -> tuple[float, float]:
     again = load(plan)
     again.load_state_dict(state)
     return first.evaluate(batch), again.evaluate(batch)
+
+
+def resumed(plan: Plan, other: Plan, folder: str) -> tuple[list[float], list[float]]:
+    """The losses of steps 2 and 3 under `plan`, and of the same steps under `other` from a checkpoint after step 1."""
+    world = World(rank=dist.get_rank(), size=dist.get_world_size(), device=torch.device("cpu"))
+    batches = [tracer.random_batch(plan.graph, plan.rows, step) for step in range(4)]
+    first = load(plan)
+    for batch in batches[:2]:
+        first.step(batch)
+    checkpoints = Checkpoints(folder, world, fingerprint=plan.model.fingerprint)
+    checkpoints.save(TrainingState(first), Progress(step=2, position=0))
+    again = load(other)
+    checkpoints.resume(TrainingState(again))
+    again.steps = first.steps
+    return [first.step(batch) for batch in batches[2:]], [again.step(batch) for batch in batches[2:]]
 
 
 def code_of(plan: Plan, block: int) -> str:

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 import split_runs
 from examples import verify_models
-from examples.verify_cases import Case
+from examples.verify_cases import Case, plan_of
 from placer.errors import ExecutionError
 from placer.graph import BlockClass
 from placer.legality import check
 from placer.plans import Plan, Split
 from placer.program import Collective, agreement, lower
+from placer.search import Pins
 from ranks import on_ranks
 from split_pickers import (
     columns_and_rows,
     convolutions,
+    exchanged_gpt2,
+    experts_of_all_rows,
+    experts_sent_to,
     megatron_gpt2,
     megatron_llama,
     nothing,
     rows_and_columns,
     rows_of_the_sequence,
 )
-from split_plans import Picker, split_plan
+from split_plans import Picker, random_plan, searched_plans, split_plan
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
 IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 LLAMA = Case(model="examples.models:tiny_llama")
+# The product of experts knows no float64.
+MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32")
 RESNET = Case(model="examples.models:tiny_resnet")
 
 SEQUENCE = rows_of_the_sequence(nothing)
@@ -49,8 +56,12 @@ ALONE = [
     (IMAGES, convolutions("in"), 2, "whole"),
     (RESNET, HEIGHT, 2, "cut 2"),
     (GPT2, rows_of_the_sequence(megatron_gpt2), 2, "cut 1"),
+    (GPT2, exchanged_gpt2, 2, "whole"),
+    (GPT2, megatron_gpt2, 4, "whole"),
     (LLAMA, megatron_llama, 2, "whole"),
     (LLAMA, megatron_llama, 2, "cut 1"),
+    (MIXTRAL, experts_of_all_rows, 4, "whole"),
+    (MIXTRAL, experts_sent_to, 2, "whole"),
 ]
 PRODUCTS = [
     (replace(WORDS, positions=2), columns_and_rows, 2, "whole"),
@@ -64,6 +75,7 @@ PRODUCTS = [
     (replace(IMAGES, replicas=2), HEIGHT, 2, "cut 2"),
     (replace(LLAMA, positions=2), megatron_llama, 2, "cut 1"),
     (replace(LLAMA, replicas=2), megatron_llama, 2, "cut 1"),
+    (replace(MIXTRAL, replicas=2), experts_sent_to, 2, "whole"),
 ]
 
 
@@ -80,6 +92,25 @@ def test_the_plan_equals_the_reference_run(case: Case, pick: Picker, degree: int
     assert reports[0].passed, str(reports[0])
     assert {c.quantity for c in reports[0].comparisons} >= {"loss", "gradients", "parameters", "evaluation"}
     assert all(other == reports[0] for other in reports)
+
+
+@pytest.mark.parametrize("case", [WORDS, DROPPING, IMAGES, replace(WORDS, positions=2)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_plans_whose_every_op_is_cut_at_random_equal_the_reference_run(case: Case, seed: int) -> None:
+    made = random_plan(case, 2, seed)
+    report = on_ranks(made.world_size, split_runs.equal, made, 2)[0]
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(
+    ("case", "pins"), [(WORDS, Pins(tensor=2)), (IMAGES, Pins(height=2)), (GPT2, Pins(tensor=2))], ids=str
+)
+def test_the_layouts_that_a_search_finds_equal_the_reference_run(case: Case, pins: Pins) -> None:
+    made = searched_plans(case, 2, pins)
+    assert made
+    for one in made:
+        report = on_ranks(2, split_runs.equal, one)[0]
+        assert report.passed, str(report)
 
 
 def test_models_that_do_not_cast_are_held_to_1e_9() -> None:
@@ -121,6 +152,18 @@ def test_each_rank_holds_its_piece_under_the_models_own_name() -> None:
 def test_a_loaded_state_gives_the_same_loss() -> None:
     for before, after in on_ranks(2, split_runs.trained_and_loaded, plan(*WORDS_ARGS)):
         assert before == pytest.approx(after, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [SEQUENCE_ARGS, (replace(WORDS, positions=2), None, 1, "whole"), (replace(WORDS, replicas=2), None, 1, "whole")],
+    ids=["another split", "pipeline", "data parallel"],
+)
+def test_a_checkpoint_goes_on_under_another_layout(other: tuple[Case, Picker | None, int, str], tmp_path: Path) -> None:
+    case, pick, degree, borders = other
+    second = plan_of(case) if pick is None else plan(case, pick, degree, borders)
+    for before, after in on_ranks(2, split_runs.resumed, plan(*WORDS_ARGS), second, str(tmp_path)):
+        assert after == pytest.approx(before, rel=1e-9)
 
 
 def test_the_code_of_a_rank_shows_local_ops_and_collectives() -> None:

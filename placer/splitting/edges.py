@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter
 from placer.plans import Split
-from placer.rules import op_choices, tensor_arguments
+from placer.rules import block_choices, tensor_arguments
 from placer.rules.layouts import SAME, SHARED, Choice, Cut, State, cut
 
 # The user of a value that leaves the block: (LEAVES, output).
@@ -76,11 +76,11 @@ def chosen(kind: BlockClass, split: Split) -> tuple[Choice, ...]:
     wanted = (len(kind.ops), len(kind.inputs), len(kind.outputs))
     if sizes != wanted:
         raise UsageError(f"a split names {sizes} ops, inputs and outputs, its block class has {wanted}; plan again")
-    return tuple(_choice(kind, op, name) for op, name in zip(kind.ops, split.choices, strict=True))
+    known = block_choices(kind)
+    return tuple(_choice(op, name, found) for op, name, found in zip(kind.ops, split.choices, known, strict=True))
 
 
-def _choice(kind: BlockClass, op: Op, name: str) -> Choice:
-    found = op_choices(kind, op)
+def _choice(op: Op, name: str, found: tuple[Choice, ...]) -> Choice:
     for choice in found:
         if choice.name == name:
             return choice

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
 from placer.plans import Plan, Split
-from placer.rules.layouts import SAME, SHARED, Cut, State, piece
+from placer.rules.layouts import SAME, SHARED, Cut, State, piece, ranges
 from placer.splitting.edges import Edges, border_state, edges
 
 
@@ -43,8 +43,8 @@ def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -
     if not isinstance(state.value, Cut):
         return replace(parameter, summed=state == SHARED)
     dim = state.value.dim
-    start, end = piece(parameter.shape[dim], degree, rank)
-    return replace(parameter, shape=(*parameter.shape[:dim], end - start, *parameter.shape[dim + 1 :]))
+    size = sum(end - start for start, end in ranges(state.value, parameter.shape[dim], degree, rank))
+    return replace(parameter, shape=(*parameter.shape[:dim], size, *parameter.shape[dim + 1 :]))
 
 
 def held_parameters(plan: Plan, rank: int) -> Mapping[str, Parameter]:

@@ -3,11 +3,12 @@
 from placer.tracer.batches import Batch, BatchLike, random_batch
 from placer.tracer.capturing import capture
 from placer.tracer.coverage import Coverage, Uncovered, coverage
-from placer.tracer.execution import Traced, trace
+from placer.tracer.execution import STANDS_FOR, Traced, trace
 from placer.tracer.exporting import LossFunction
 from placer.tracer.models import ResolvedModel, fingerprint, resolve
 
 __all__ = [
+    "STANDS_FOR",
     "Batch",
     "BatchLike",
     "Coverage",

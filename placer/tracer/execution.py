@@ -115,16 +115,18 @@ def _runnable(plain: Plain, model: nn.Module, device: torch.device) -> fx.GraphM
 
 def _with_kernels_of(graph: fx.Graph, device: torch.device) -> None:
     """The CPU counts floats only (torch 2.13: histogram_cpu not implemented for 'Int'), while experts are integers."""
-    for node in list(graph.nodes):
+    for node in graph.nodes:
         if device.type == "cpu" and node.target is torch.ops.aten.histc.default:
-            with graph.inserting_before(node):
-                whole = graph.call_function(torch.ops.aten.to.dtype, (node.args[0], torch.float32))
-            with graph.inserting_after(node):
-                back = graph.call_function(torch.ops.aten.type_as.default, (node, node.args[0]))
-            node.replace_all_uses_with(back, lambda user, back=back: user is not back)
-            node.update_arg(0, whole)
-            for made in (whole, back):
-                made.meta.update(node.meta)
+            node.target = histc_of_integers
+
+
+def histc_of_integers(values: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
+    """`aten.histc` where there is no kernel for integers."""
+    return torch.histc(values.to(torch.float32), bins, low, high).type_as(values)
+
+
+#: Functions of this package that stand in a traced graph for an operator.
+STANDS_FOR: dict[object, torch._ops.OpOverload] = {histc_of_integers: torch.ops.aten.histc.default}
 
 
 def _on_device(arguments: T, device: torch.device) -> T:

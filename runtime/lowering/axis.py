@@ -1,6 +1,7 @@
 """Axis: the devices of a replica and this rank among them, with the collectives that local ops and conversions need.
 
-All take and give tensors without history; pieces of a dim are those of `placer.rules.layouts.piece`.
+All take and give tensors without history. Pieces of a dim are those of `placer.rules.layouts.ranges`: where the dim is
+several `parts` one after another, a rank has its piece of each.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.errors import UsageError
-from placer.rules.layouts import piece
+from placer.rules.layouts import Cut, piece, ranges
 
 Shape = tuple[int, ...]
 
@@ -32,10 +33,15 @@ class Axis(nn.Module):
         """Start and end of every rank's piece of `size`."""
         return tuple(piece(size, self.degree, rank) for rank in range(self.degree))
 
-    def own(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    def own(self, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
         """This rank's piece of a whole tensor, contiguous."""
-        start, end = piece(tensor.shape[dim], self.degree, self.rank)
-        return tensor.narrow(dim, start, end - start).contiguous()
+        return self.piece_of(self.rank, tensor, dim, parts)
+
+    def piece_of(self, rank: int, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
+        """A rank's piece of a whole tensor, contiguous."""
+        found = ranges(Cut(dim, parts=parts), tensor.shape[dim], self.degree, rank)
+        pieces = [tensor.narrow(dim, start, end - start) for start, end in found]
+        return pieces[0].contiguous() if parts == 1 else torch.cat(pieces, dim)
 
     def own_shape(self, shape: Shape, dim: int) -> Shape:
         """The shape of this rank's piece."""
@@ -48,34 +54,54 @@ class Axis(nn.Module):
         dist.all_reduce(made, dist.ReduceOp.MAX if reduce == "max" else dist.ReduceOp.SUM, group=self._ready())
         return made
 
-    def all_gather(self, tensor: torch.Tensor, dim: int, size: int | None = None) -> torch.Tensor:
+    def all_gather(self, tensor: torch.Tensor, dim: int, size: int | None = None, parts: int = 1) -> torch.Tensor:
         """The whole of the ranks' pieces of dim `dim`; `size` of the whole, None where all pieces are equal."""
         own = tensor.contiguous()
         if size is None:
-            parts = [torch.empty_like(own) for _ in range(self.degree)]
-            dist.all_gather(parts, own, group=self._ready())
+            pieces = [torch.empty_like(own) for _ in range(self.degree)]
+            dist.all_gather(pieces, own, group=self._ready())
         else:
-            shapes = [_with(tensor.shape, dim, end - start) for start, end in self.bounds(size)]
-            parts = self.exchange([own] * self.degree, shapes)
-        return torch.cat(parts, dim)
+            shapes = [_with(tensor.shape, dim, length) for length in self.lengths(size, parts)]
+            pieces = self.exchange([own] * self.degree, shapes)
+        return _together(pieces, dim, parts)
 
-    def reduce_scatter(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    def reduce_scatter(self, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
         """This rank's piece of the sum over the ranks."""
-        parts = [tensor.narrow(dim, start, end - start).contiguous() for start, end in self.bounds(tensor.shape[dim])]
-        mine = parts[self.rank]
-        if len({part.shape for part in parts}) == 1:
+        pieces = [self.piece_of(rank, tensor, dim, parts) for rank in range(self.degree)]
+        mine = pieces[self.rank]
+        if len({one.shape for one in pieces}) == 1:
             made = torch.empty_like(mine)
-            dist.reduce_scatter(made, parts, group=self._ready())
+            dist.reduce_scatter(made, pieces, group=self._ready())
             return made
-        found = self.exchange(parts, [tuple(mine.shape)] * self.degree)
+        found = self.exchange(pieces, [tuple(mine.shape)] * self.degree)
         return torch.stack(found).sum(0)
 
-    def swap(self, tensor: torch.Tensor, dim: int, to: int, size: int | None = None) -> torch.Tensor:
-        """From pieces of `dim` (whole: `size`, None where all pieces are equal) to pieces of `to`."""
-        parts = [tensor.narrow(to, start, end - start) for start, end in self.bounds(tensor.shape[to])]
-        mine = parts[self.rank].shape
-        bounds = self.bounds(tensor.shape[dim] * self.degree if size is None else size)
-        return torch.cat(self.exchange(parts, [_with(mine, dim, end - start) for start, end in bounds]), dim)
+    def swap(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
+        """From pieces of one dim (whole: `size`, None where all pieces are equal) to pieces of another."""
+        pieces = [self.piece_of(rank, tensor, want.dim, want.parts) for rank in range(self.degree)]
+        whole = tensor.shape[have.dim] * self.degree if size is None else size
+        shapes = [_with(pieces[self.rank].shape, have.dim, one) for one in self.lengths(whole, have.parts)]
+        return _together(self.exchange(pieces, shapes), have.dim, have.parts)
+
+    def recut(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
+        """From pieces of a dim to pieces of the same dim that has other parts: each row goes to who wants it."""
+        dim = have.dim
+        whole = tensor.shape[dim] * self.degree if size is None else size
+        every = range(self.degree)
+        owned, wanted = ([self._rows(lay, whole, rank).to(tensor.device) for rank in every] for lay in (have, want))
+        mine, mine_wanted = owned[self.rank], wanted[self.rank]
+        sent = [tensor.index_select(dim, torch.isin(mine, rows).nonzero().flatten()) for rows in wanted]
+        places = [torch.isin(mine_wanted, rows).nonzero().flatten() for rows in owned]
+        made = tensor.new_empty(_with(tensor.shape, dim, len(mine_wanted)))
+        shapes = [_with(tensor.shape, dim, len(one)) for one in places]
+        for place, piece_ in zip(places, self.exchange(sent, shapes), strict=True):
+            made.index_copy_(dim, place, piece_)
+        return made
+
+    def lengths(self, size: int, parts: int = 1) -> tuple[int, ...]:
+        """The rows of each rank's piece of `size`."""
+        found = (ranges(Cut(0, parts=parts), size, self.degree, rank) for rank in range(self.degree))
+        return tuple(sum(end - start for start, end in one) for one in found)
 
     def all_to_all(self, tensor: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, list[int]]:
         """Sends `counts[r]` rows to rank r, in order; the rows received, in the order of ranks, how many of each."""
@@ -95,10 +121,21 @@ class Axis(nn.Module):
         dist.all_to_all_single(made, flat, counts, [part.numel() for part in parts], group=self._ready())
         return [one.view(shape) for one, shape in zip(made.split_with_sizes(counts), shapes, strict=True)]
 
+    def _rows(self, lay: Cut, size: int, rank: int) -> torch.Tensor:
+        return torch.cat([torch.arange(start, end) for start, end in ranges(lay, size, self.degree, rank)])
+
     def _ready(self) -> dist.ProcessGroup:
         if self.group is None:
             raise UsageError("this graph was made to be shown: its axis has no process group; load the plan to run it")
         return self.group
+
+
+def _together(pieces: list[torch.Tensor], dim: int, parts: int) -> torch.Tensor:
+    """The whole of the ranks' pieces, part by part."""
+    if parts == 1:
+        return torch.cat(pieces, dim)
+    by_rank = [one.chunk(parts, dim) for one in pieces]
+    return torch.cat([one[part] for part in range(parts) for one in by_rank], dim)
 
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:

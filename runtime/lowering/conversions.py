@@ -3,7 +3,7 @@
     way(have, want)     all_reduce      PARTIAL -> WHOLE
                         reduce_scatter  PARTIAL -> Cut
                         all_gather      Cut -> WHOLE
-                        all_to_all      Cut -> Cut of another dim
+                        all_to_all      Cut -> another Cut
                         cut             WHOLE -> Cut       the rank's piece
                         placed          Cut -> PARTIAL     zeros around the rank's piece
                         share           WHOLE -> PARTIAL   all of it on the first rank, zeros on the others
@@ -22,7 +22,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from placer.errors import UsageError
-from placer.rules.layouts import PARTIAL, WHOLE, Cut, Lay, conversion
+from placer.rules.layouts import PARTIAL, WHOLE, Cut, Lay, conversion, ranges
 from placer.runtime.lowering.axis import Axis
 
 Name = Literal["same", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "cut", "placed", "share"]
@@ -30,12 +30,24 @@ Name = Literal["same", "all_reduce", "reduce_scatter", "all_gather", "all_to_all
 
 class Way(NamedTuple):
     """How a layout becomes another: from pieces of `dim` (whole: `size`, None where all are equal), or to those of
-    `to`."""
+    `to`; `parts` and `to_parts` are those of the dims."""
 
     name: Name
     dim: int = -1
     to: int = -1
     size: int | None = None
+    parts: int = 1
+    to_parts: int = 1
+
+    @property
+    def have(self) -> Cut:
+        """The pieces it starts from."""
+        return Cut(self.dim, parts=self.parts)
+
+    @property
+    def want(self) -> Cut:
+        """The pieces it makes."""
+        return Cut(self.to, parts=self.to_parts)
 
 
 def way(have: Lay, want: Lay, size: int | None = None) -> Way:
@@ -45,9 +57,11 @@ def way(have: Lay, want: Lay, size: int | None = None) -> Way:
     """
     if conversion(have, want) == "none":
         raise UsageError(f"nothing makes {want} of {have}")
-    dim = have.dim if isinstance(have, Cut) else -1
-    to = want.dim if isinstance(want, Cut) else -1
-    return Way("same") if have == want else Way(_name(have, want), dim, to, size if dim >= 0 else None)
+    if have == want:
+        return Way("same")
+    dim, parts = (have.dim, have.parts) if isinstance(have, Cut) else (-1, 1)
+    to, to_parts = (want.dim, want.parts) if isinstance(want, Cut) else (-1, 1)
+    return Way(_name(have, want), dim, to, size if dim >= 0 else None, parts, to_parts)
 
 
 def _name(have: Lay, want: Lay) -> Name:
@@ -70,19 +84,26 @@ def returned(gradient: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
 
 def _placed(tensor: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
     size = tensor.shape[by.dim] * axis.degree if by.size is None else by.size
-    start, end = axis.bounds(size)[axis.rank]
     made = tensor.new_zeros((*tensor.shape[: by.dim], size, *tensor.shape[by.dim + 1 :]))
-    made.narrow(by.dim, start, end - start).copy_(tensor)
+    first = 0
+    for start, end in ranges(by.have, size, axis.degree, axis.rank):
+        made.narrow(by.dim, start, end - start).copy_(tensor.narrow(by.dim, first, end - start))
+        first += end - start
     return made
+
+
+def _exchanged(tensor: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
+    move = axis.recut if by.dim == by.to else axis.swap
+    return move(tensor, by.have, by.want, by.size)
 
 
 _MOVES: dict[Name, Callable[[torch.Tensor, Axis, Way], torch.Tensor]] = {
     "same": lambda tensor, axis, by: tensor,
     "all_reduce": lambda tensor, axis, by: axis.all_reduce(tensor),
-    "reduce_scatter": lambda tensor, axis, by: axis.reduce_scatter(tensor, by.to),
-    "all_gather": lambda tensor, axis, by: axis.all_gather(tensor, by.dim, by.size),
-    "all_to_all": lambda tensor, axis, by: axis.swap(tensor, by.dim, by.to, by.size),
-    "cut": lambda tensor, axis, by: axis.own(tensor, by.to),
+    "reduce_scatter": lambda tensor, axis, by: axis.reduce_scatter(tensor, by.to, by.to_parts),
+    "all_gather": lambda tensor, axis, by: axis.all_gather(tensor, by.dim, by.size, by.parts),
+    "all_to_all": _exchanged,
+    "cut": lambda tensor, axis, by: axis.own(tensor, by.to, by.to_parts),
     "placed": _placed,
     "share": lambda tensor, axis, by: tensor if axis.rank == 0 else torch.zeros_like(tensor),
 }

@@ -25,7 +25,7 @@ class Pieces:
 
     def is_cut(self, name: str) -> bool:
         """Whether each rank of a replica has a piece of its own."""
-        return self._dim(name) is not None
+        return self._lay(name) is not None
 
     def counts(self, name: str) -> bool:
         """Whether this rank's elements of `name` count among those of its replica."""
@@ -33,10 +33,10 @@ class Pieces:
 
     def piece(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's part of a whole parameter or buffer; itself where it is held whole."""
-        dim = self._dim(name)
-        if dim is None:
+        lay = self._lay(name)
+        if lay is None:
             return tensor
-        mine = self._axis.own(tensor.detach(), dim).clone()
+        mine = self._axis.own(tensor.detach(), lay.dim, lay.parts).clone()
         return nn.Parameter(mine, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else mine
 
     def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -44,23 +44,23 @@ class Pieces:
 
         What is not cut is given as it is (a DTensor where the replicas shard it).
         """
-        dim = self._dim(name)
-        if dim is None:
+        lay = self._lay(name)
+        if lay is None:
             return tensor
         plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return self._axis.all_gather(plain, dim, self._size(plain, dim))
+        return self._axis.all_gather(plain, lay.dim, self._size(plain, lay.dim), lay.parts)
 
     def take(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy this rank's part of a whole `source` into `target`."""
-        dim = self._dim(name)
-        mine = source if dim is None or isinstance(source, DTensor) else self._axis.own(source, dim)
+        lay = self._lay(name)
+        mine = source if lay is None or isinstance(source, DTensor) else self._axis.own(source, lay.dim, lay.parts)
         if isinstance(target, DTensor) and not isinstance(mine, DTensor):
             mine = distribute_tensor(mine.to(target.device), target.device_mesh, target.placements)
         target.copy_(mine)
 
-    def _dim(self, name: str) -> int | None:
+    def _lay(self, name: str) -> Cut | None:
         state = self._states.get(name)
-        return state.value.dim if state is not None and isinstance(state.value, Cut) else None
+        return state.value if state is not None and isinstance(state.value, Cut) else None
 
     def _size(self, mine: torch.Tensor, dim: int) -> int:
         """The size of the whole, which a rank's piece alone does not tell."""

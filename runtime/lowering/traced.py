@@ -13,7 +13,7 @@ from placer.errors import StalePlanError, UsageError
 from placer.graph import Block, BlockClass
 from placer.runtime.cut import Cut as Model
 from placer.runtime.rewrite import is_size, mutates
-from placer.tracer.cleaning import target_name
+from placer.tracer import STANDS_FOR
 
 aten = torch.ops.aten
 
@@ -81,5 +81,7 @@ def out_of_place(node: fx.Node) -> Callable[..., object]:
 
 def _target(node: fx.Node) -> str:
     """As an op of a Graph names it."""
-    name = target_name(node).replace("::", ".")
-    return f"{name}.{node.target._overloadname}" if isinstance(node.target, torch._ops.OpOverload) else name
+    operator_ = STANDS_FOR.get(node.target, node.target)
+    if isinstance(operator_, torch._ops.OpOverload):
+        return f"{operator_._schema.name.replace('::', '.')}.{operator_._overloadname}"
+    return str(operator_)

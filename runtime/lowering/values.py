@@ -63,6 +63,8 @@ class CutBlock:
 
     def tensor(self, reference: str) -> Tensor | Parameter:
         """The whole tensor of a value."""
+        if reference.startswith("n:"):
+            raise UsageError(f"it reads {reference[2:]}, which the plan's graph does not know, otherwise than whole")
         return self.kind.tensor(reference) if reference[0] in "oip" else self.plan.graph.value(reference)
 
     def border(self, node: fx.Node) -> State:
@@ -75,11 +77,11 @@ class CutBlock:
     def require_even(self, tensor: Tensor | Parameter, lay: Lay) -> None:
         """A dim that grows with the rows is cut only where its pieces grow alike. Raises UsageError."""
         if isinstance(lay, Cut) and not is_own(lay):
-            size, degree = dim_size(tensor, lay.dim), self.axis.degree
-            if size.per_row and (size.fixed % degree or size.per_row % degree):
+            size, shares = dim_size(tensor, lay.dim), self.axis.degree * lay.parts
+            if size.per_row and (size.fixed % shares or size.per_row % shares):
                 raise UsageError(
-                    f"dim {lay.dim} of {size.per_row} per row of the batch is cut, which {degree} devices cannot share "
-                    "evenly; divide rows among replicas"
+                    f"dim {lay.dim} of {size.per_row} per row of the batch is cut, which {self.axis.degree} devices "
+                    "cannot share evenly; divide rows among replicas"
                 )
 
 
@@ -105,7 +107,8 @@ class Values:
         """A value in the state `want`."""
         if (source, want) not in self._converted:
             value, reference = self._found(source), self.cut.reference(source)
-            made = self._conversion(value, self.cut.tensor(reference), self.cut.state(reference), want)
+            have = self.cut.state(reference)
+            made = value if have == want else self._conversion(value, self.cut.tensor(reference), have, want)
             self._converted[source, want] = made
         return self._converted[source, want]
 
@@ -142,7 +145,7 @@ class Values:
         if not isinstance(lay, Cut):
             return None
         size = dim_size(tensor, lay.dim)
-        return None if size.fixed % self.cut.axis.degree == 0 else size.fixed
+        return None if size.fixed % (self.cut.axis.degree * lay.parts) == 0 else size.fixed
 
 
 def dim_size(tensor: Tensor | Parameter, dim: int) -> Affine:

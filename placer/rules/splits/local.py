@@ -267,7 +267,7 @@ def _transposed_window(place: Place) -> LocalOp:
         call = _put(call, position, name, tuple(listed))
     shift = start + halo.padding - rows.start * halo.stride
     return LocalOp(
-        name="transposed_window", call=call, numbers=(("dim", dim), ("from", shift), ("length", end - start))
+        name="transposed_window", call=call, numbers=(("dim", dim), ("first", shift), ("length", end - start))
     )
 
 
