@@ -13,9 +13,10 @@ from itertools import combinations
 from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor
 from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
-from placer.rules.layouts import Choice, Cut, LocalOp, State, conversion, inner_bytes, piece
+from placer.rules.layouts import Choice, LocalOp, conversion, inner_bytes, piece
 from placer.rules.splits import localise, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
+from placer.splitting.holding import held_value
 
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
@@ -34,7 +35,7 @@ class Sample:
     def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int) -> Sample:
         """The op of a class as its choice says."""
         whole = call_of(kind, op, rows)
-        made = localise(whole, choice, degree, degree // 2)
+        made = localise(whole, choice, degree, middle(degree))
         return Sample(rows=rows, whole=whole, local=made.call if isinstance(made, LocalOp) else made)
 
     @property
@@ -84,7 +85,7 @@ def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) ->
         target=f"placer.{forward or NOTHING}.{backward or NOTHING}",
         kind="communication",
         inputs=(found.reference,),
-        outputs=(_piece(value, found.want, degree),),
+        outputs=(held_value(value, found.want, degree, middle(degree)),),
         written_bytes=size if forward else Affine(),
         backward_written_bytes=size if backward else Affine(),
     )
@@ -116,7 +117,7 @@ def _halo_bytes(sample: Sample, choice: Choice, degree: int) -> int:
     total = 0
     for halo, local, whole in zip(choice.halo, tensors(sample.local), tensors(sample.whole), strict=True):
         if halo is not None:
-            start, end = piece(whole.shape[halo.dim], degree, degree // 2)
+            start, end = piece(whole.shape[halo.dim], degree, middle(degree))
             foreign = max(0, local.shape[halo.dim] - (end - start))
             total += foreign * local.item_bytes * local.elements // max(1, local.shape[halo.dim])
     return total
@@ -164,12 +165,9 @@ def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
 
 
-def _piece(tensor: Tensor, state: State, degree: int) -> Tensor:
-    if not isinstance(state.value, Cut):
-        return tensor
-    dim = state.value.dim
-    start, end = piece(tensor.shape[dim].fixed, degree, degree // 2)
-    return replace(tensor, shape=(*tensor.shape[:dim], Affine(end - start), *tensor.shape[dim + 1 :]))
+def middle(degree: int) -> int:
+    """The rank whose pieces stand for all."""
+    return degree // 2
 
 
 @dataclass
