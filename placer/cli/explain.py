@@ -54,10 +54,6 @@ def run(
     lines = [instruction_text(instruction) for instruction in chosen.instructions]
     steps: list[JsonValue] = [instruction_document(instruction) for instruction in chosen.instructions]
     title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
-<<<<<<< HEAD
-    print_result(Text("\n".join((title, *lines))), {"rank": rank, "device": chosen.device, "instructions": steps}, json)
-=======
-    steps: list[JsonValue] = list(lines)
     told = Text("\n".join((title, *lines, *([blocks] if blocks else []))))
     print_result(told, {"rank": rank, "device": chosen.device, "instructions": steps, "code": blocks}, json)
 
@@ -67,7 +63,6 @@ def _code(plan: Plan, rank: int) -> str:
     from placer.runtime.shown import rank_code
 
     return rank_code(plan, rank)
->>>>>>> lower
 
 
 def _program(plan: Plan, rank: int) -> Program:
