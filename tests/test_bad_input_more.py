@@ -83,6 +83,7 @@ def test_a_module_that_the_models_file_lacks_is_not_taken_for_the_file(placer: C
         ({"model_type": "gpt2", "n_layer": "two"}, "refused by transformers"),
         ({"model_type": "gpt2", "n_layer": -1}, "n_layer is -1"),
         ({"model_type": "gpt22"}, "like it: gpt2"),
+        ({"model_type": ["gpt2"]}, "no model_type ['gpt2']"),
     ],
 )
 def test_a_configuration_that_builds_no_model(placer: Command, fields: dict[str, object], said: str) -> None:

@@ -10,6 +10,7 @@ import verify_ranks
 from examples import verify_models
 from examples.verify_cases import Case, plan_of
 from placer.program import shared_parameters
+from placer.runtime import verify
 from ranks import on_ranks
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
@@ -123,3 +124,10 @@ def test_tied_weights_on_two_stages_stay_equal() -> None:
     assert shared_parameters(plan)
     (first,), (second,) = on_ranks(2, verify_ranks.tied_weights, plan)
     assert (first == second).all()
+
+
+def test_verify_tells_each_step_as_it_goes() -> None:
+    told: list[str] = []
+    verify(plan_of(replace(WORDS, precision="float32")), 2, progress=told.append)
+    planned, alone = (tuple(f"step {step}/2 {how}" for step in (1, 2)) for how in ("as planned", "on one device"))
+    assert tuple(told) == ("ranks are up, capturing the model", *planned, *alone)

@@ -138,7 +138,7 @@ def _config(content: object, where: str) -> object:
         raise UsageError(f"{where}: {negative[0]} is {content[negative[0]]}; give a count of at least 0")
     settings = dict(content)
     family = settings.pop("model_type")
-    if family not in transformers.CONFIG_MAPPING:
+    if not isinstance(family, str) or family not in transformers.CONFIG_MAPPING:
         known = sorted(transformers.CONFIG_MAPPING)
         like = ", ".join(difflib.get_close_matches(str(family), known, n=3)) or "gpt2, llama, bert, vit, ..."
         raise UsageError(
