@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placer.errors import UsageError
-from placer.graph import Affine, BlockClass, Graph, Parameter, Tensor
+from placer.graph import BlockClass, Graph
 from placer.plans import Layout, Split
-from placer.rules.layouts import Cut, State, piece
 from placer.splitting.edges import border_state, edges
 from placer.splitting.local_ops import LocalClass
+from placer.splitting.pieces import held_parameter, held_value
 
 
 def local_graph(graph: Graph, layout: Layout) -> Graph:
@@ -54,30 +54,14 @@ def _local_class(kind: BlockClass, split: Split, degree: int) -> BlockClass:
     found = edges(kind, split)
     made = LocalClass(kind, found, degree)
     inputs = tuple(
-        local_tensor(tensor, border_state(text), degree) for tensor, text in zip(kind.inputs, split.inputs, strict=True)
+        held_value(tensor, border_state(text), degree, middle(degree))
+        for tensor, text in zip(kind.inputs, split.inputs, strict=True)
     )
     parameters = tuple(
-        _local_parameter(parameter, state, degree)
+        held_parameter(parameter, state, degree, middle(degree))
         for parameter, state in zip(kind.parameters, found.parameters, strict=True)
     )
     return BlockClass(inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)
-
-
-def _local_parameter(parameter: Parameter, state: State, degree: int) -> Parameter:
-    if not isinstance(state.value, Cut):
-        return replace(parameter, summed=state.gradient != state.value)
-    start, end = piece(parameter.shape[state.value.dim], degree, middle(degree))
-    dim = state.value.dim
-    return replace(parameter, shape=(*parameter.shape[:dim], end - start, *parameter.shape[dim + 1 :]))
-
-
-def local_tensor(tensor: Tensor, state: State, degree: int) -> Tensor:
-    """The piece of a value that one rank has."""
-    if not isinstance(state.value, Cut):
-        return tensor
-    dim = state.value.dim
-    start, end = piece(tensor.shape[dim].fixed, degree, middle(degree))
-    return replace(tensor, shape=(*tensor.shape[:dim], Affine(end - start), *tensor.shape[dim + 1 :]))
 
 
 def middle(degree: int) -> int:

@@ -13,9 +13,10 @@ from itertools import combinations
 from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor
 from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
-from placer.rules.layouts import Choice, Cut, LocalOp, State, conversion, inner_bytes, piece
+from placer.rules.layouts import Choice, LocalOp, conversion, inner_bytes, piece
 from placer.rules.splits import localise, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
+from placer.splitting.pieces import held_value
 
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
@@ -84,7 +85,7 @@ def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) ->
         target=f"placer.{forward or NOTHING}.{backward or NOTHING}",
         kind="communication",
         inputs=(found.reference,),
-        outputs=(_piece(value, found.want, degree),),
+        outputs=(held_value(value, found.want, degree, degree // 2),),
         written_bytes=size if forward else Affine(),
         backward_written_bytes=size if backward else Affine(),
     )
@@ -162,14 +163,6 @@ def _value(tensor: Tensor | Parameter) -> Tensor:
 
 def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
-
-
-def _piece(tensor: Tensor, state: State, degree: int) -> Tensor:
-    if not isinstance(state.value, Cut):
-        return tensor
-    dim = state.value.dim
-    start, end = piece(tensor.shape[dim].fixed, degree, degree // 2)
-    return replace(tensor, shape=(*tensor.shape[:dim], Affine(end - start), *tensor.shape[dim + 1 :]))
 
 
 @dataclass
