@@ -163,3 +163,13 @@ def test_layouts_cut_something_and_say_along_what() -> None:
     for layout in found:
         assert layout.axis == "tensor" and layout.degree == 2
         assert any(name not in ("whole", "deferred") for split in layout.splits if split for name in split.choices)
+
+
+def test_the_same_problem_gives_the_same_plan_byte_for_byte() -> None:
+    for seed in (1, 5, 9):
+        given = random_split_problem(seed)
+        try:
+            found = [solve_with(replace(given, budget=20), "auto").plan.to_json() for _ in range(2)]
+        except InfeasibleError:
+            continue
+        assert found[0] == found[1]

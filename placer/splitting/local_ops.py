@@ -16,7 +16,11 @@ from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, te
 from placer.rules.layouts import Choice, LocalOp, conversion, inner_bytes, piece
 from placer.rules.splits import localise, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
+<<<<<<< HEAD
 from placer.splitting.holding import held_value
+=======
+from placer.splitting.pieces import held_value
+>>>>>>> lower
 
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
@@ -85,7 +89,11 @@ def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) ->
         target=f"placer.{forward or NOTHING}.{backward or NOTHING}",
         kind="communication",
         inputs=(found.reference,),
+<<<<<<< HEAD
         outputs=(held_value(value, found.want, degree, middle(degree)),),
+=======
+        outputs=(held_value(value, found.want, degree, degree // 2),),
+>>>>>>> lower
         written_bytes=size if forward else Affine(),
         backward_written_bytes=size if backward else Affine(),
     )
@@ -165,11 +173,14 @@ def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
 
 
+<<<<<<< HEAD
 def middle(degree: int) -> int:
     """The rank whose pieces stand for all."""
     return degree // 2
 
 
+=======
+>>>>>>> lower
 @dataclass
 class LocalClass:
     """The ops of a split class in order, conversions before their first user; `outputs` as the class names them."""
