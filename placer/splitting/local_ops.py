@@ -16,11 +16,7 @@ from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, te
 from placer.rules.layouts import Choice, LocalOp, conversion, inner_bytes, piece
 from placer.rules.splits import localise, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
-<<<<<<< HEAD
-from placer.splitting.holding import held_value
-=======
 from placer.splitting.pieces import held_value
->>>>>>> lower
 
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
@@ -39,7 +35,7 @@ class Sample:
     def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int) -> Sample:
         """The op of a class as its choice says."""
         whole = call_of(kind, op, rows)
-        made = localise(whole, choice, degree, middle(degree))
+        made = localise(whole, choice, degree, degree // 2)
         return Sample(rows=rows, whole=whole, local=made.call if isinstance(made, LocalOp) else made)
 
     @property
@@ -89,11 +85,7 @@ def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) ->
         target=f"placer.{forward or NOTHING}.{backward or NOTHING}",
         kind="communication",
         inputs=(found.reference,),
-<<<<<<< HEAD
-        outputs=(held_value(value, found.want, degree, middle(degree)),),
-=======
         outputs=(held_value(value, found.want, degree, degree // 2),),
->>>>>>> lower
         written_bytes=size if forward else Affine(),
         backward_written_bytes=size if backward else Affine(),
     )
@@ -125,7 +117,7 @@ def _halo_bytes(sample: Sample, choice: Choice, degree: int) -> int:
     total = 0
     for halo, local, whole in zip(choice.halo, tensors(sample.local), tensors(sample.whole), strict=True):
         if halo is not None:
-            start, end = piece(whole.shape[halo.dim], degree, middle(degree))
+            start, end = piece(whole.shape[halo.dim], degree, degree // 2)
             foreign = max(0, local.shape[halo.dim] - (end - start))
             total += foreign * local.item_bytes * local.elements // max(1, local.shape[halo.dim])
     return total
@@ -173,14 +165,6 @@ def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
 
 
-<<<<<<< HEAD
-def middle(degree: int) -> int:
-    """The rank whose pieces stand for all."""
-    return degree // 2
-
-
-=======
->>>>>>> lower
 @dataclass
 class LocalClass:
     """The ops of a split class in order, conversions before their first user; `outputs` as the class names them."""
