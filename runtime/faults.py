@@ -169,23 +169,10 @@ def guarded(watch: Watch) -> Iterator[None]:
         watch.notice()
         raise Terminated
 
-    def again() -> None:
-        if not ending:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def dropped(found: UnraisableHookArgs) -> None:
-        if isinstance(found.exc_value, Terminated):
-            # Python printed and forgot it, as it came while an object was cleaned away: end the rank a moment later.
-            asked = threading.Timer(AGAIN_SECONDS, again)
-            asked.daemon = True
-            asked.start()
-        else:
-            hook(found)
-
-    before, hook = signal.signal(signal.SIGTERM, terminate), sys.unraisablehook
-    sys.unraisablehook = dropped
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield
+        with _asked_again():
+            yield
     except Terminated:
         ending = True
         cause = watch.cause(blame_silent=False) or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
@@ -203,7 +190,31 @@ def guarded(watch: Watch) -> Iterator[None]:
         ) from error
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _asked_again() -> Iterator[None]:
+    """Around a body that `Terminated` may end: where Python drops it, the process is told to end a moment later.
+
+    Python prints and forgets what is raised while an object is cleaned away.
+    """
+    asked: list[threading.Timer] = []
+
+    def dropped(found: UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, Terminated):
+            hook(found)
+            return
+        asked.append(threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)))
+        asked[-1].daemon = True
+        asked[-1].start()
+
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
+    try:
+        yield
+    finally:
         sys.unraisablehook = hook
+        for timer in asked:
+            timer.cancel()
 
 
 def _first_line(error: BaseException) -> str:

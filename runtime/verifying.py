@@ -31,6 +31,7 @@ from placer.errors import UsageError
 from placer.plans import Plan
 from placer.runtime.assemble import load, prepared_model
 from placer.runtime.captured import Captured, captured, run_dtype
+from placer.runtime.executor import Executor
 from placer.runtime.feed import Batch
 from placer.runtime.groups import device_of, join
 from placer.runtime.optimizers import OptimizerFactory
@@ -123,12 +124,22 @@ def verify(
         )
     batches = batches or [uneven_batch(plan, step) for step in range(steps)]
     executor = load(plan, model=model, optimizer=optimizer, capture=capture)
+    outcomes = _outcomes(executor, batches, progress)
+    evaluated = executor.evaluate(batches[-1])
+    found = None
+    if rank == 0:
+        found = _compared(plan, given, optimizer, capture, batches, outcomes, evaluated, progress)
+    return _shared(plan, found)
+
+
+def _outcomes(executor: Executor, batches: Sequence[Batch], progress: Callable[[str], None]) -> list[Outcome]:
+    """The plan's steps."""
     executor.keeps_gradients = True
-    outcomes = []
+    found = []
     for step, batch in enumerate(batches):
         progress(f"step {step + 1}/{len(batches)} as planned")
         loss = executor.step(batch)
-        outcomes.append(
+        found.append(
             Outcome(
                 loss=loss,
                 norm=executor.gradient_norm or 0.0,
@@ -136,11 +147,7 @@ def verify(
                 state=executor.full_state_dict(),
             )
         )
-    evaluated = executor.evaluate(batches[-1])
-    found = None
-    if rank == 0:
-        found = _compared(plan, given, optimizer, capture, batches, outcomes, evaluated, progress)
-    return _shared(plan, found)
+    return found
 
 
 def uneven_batch(plan: Plan, seed: int) -> Batch:
