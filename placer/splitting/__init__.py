@@ -8,12 +8,13 @@ from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edge
 from placer.splitting.holding import (
     block_edges,
     block_split,
+    held_parameter,
     held_parameters,
+    held_value,
     parameter_states,
     value_state,
 )
 from placer.splitting.local_graph import local_graph, require_layout
-from placer.splitting.pieces import held_parameter, held_value
 
 __all__ = [
     "LEAVES",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from placer.graph import Block, BlockClass, Parameter
+from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
 from placer.plans import Plan, Split
-from placer.rules.layouts import SAME, State
+from placer.rules.layouts import SAME, SHARED, Cut, State, ranges
 from placer.splitting.edges import Edges, border_state, edges
-from placer.splitting.pieces import held_parameter
 
 
 def block_split(plan: Plan, stage: int, kind: int) -> Split | None:
@@ -36,6 +36,15 @@ def parameter_states(plan: Plan) -> Mapping[str, State]:
     for name, state in _kept(plan):
         found[name] = state if found.setdefault(name, state) == state else SAME
     return {name: state for name, state in found.items() if state != SAME}
+
+
+def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -> Parameter:
+    """What device `rank` of `degree` holds of a parameter."""
+    if not isinstance(state.value, Cut):
+        return replace(parameter, summed=state == SHARED)
+    dim = state.value.dim
+    size = sum(end - start for start, end in ranges(state.value, parameter.shape[dim], degree, rank))
+    return replace(parameter, shape=(*parameter.shape[:dim], size, *parameter.shape[dim + 1 :]))
 
 
 def held_parameters(plan: Plan, rank: int) -> Mapping[str, Parameter]:
@@ -68,6 +77,17 @@ def value_state(plan: Plan, reference: str) -> State:
     stage = next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
     split = None if stage is None else block_split(plan, stage, plan.graph.blocks[block].kind)
     return SAME if split is None else border_state(split.outputs[number])
+
+
+def held_value(tensor: Tensor, state: State, degree: int, rank: int) -> Tensor:
+    """The piece of a value on device `rank` of `degree`; a dim that grows with the rows has pieces that grow alike."""
+    if not isinstance(state.value, Cut):
+        return tensor
+    dim = state.value.dim
+    size = tensor.shape[dim]
+    fixed = sum(end - start for start, end in ranges(state.value, size.fixed, degree, rank))
+    mine = Affine(fixed, size.per_row // degree)
+    return replace(tensor, shape=(*tensor.shape[:dim], mine, *tensor.shape[dim + 1 :]))
 
 
 def _kept(plan: Plan) -> Iterator[tuple[str, State]]:

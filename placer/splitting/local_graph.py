@@ -15,8 +15,8 @@ from placer.errors import UsageError
 from placer.graph import BlockClass, Graph
 from placer.plans import Layout, Split
 from placer.splitting.edges import border_state, edges
-from placer.splitting.local_ops import LocalClass
-from placer.splitting.pieces import held_parameter, held_value
+from placer.splitting.holding import held_parameter, held_value
+from placer.splitting.local_ops import LocalClass, middle
 
 
 def local_graph(graph: Graph, layout: Layout) -> Graph:
@@ -62,8 +62,3 @@ def _local_class(kind: BlockClass, split: Split, degree: int) -> BlockClass:
         for parameter, state in zip(kind.parameters, found.parameters, strict=True)
     )
     return BlockClass(inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)
-
-
-def middle(degree: int) -> int:
-    """The rank whose pieces stand for all."""
-    return degree // 2

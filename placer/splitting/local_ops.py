@@ -16,7 +16,7 @@ from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, te
 from placer.rules.layouts import Choice, LocalOp, conversion, inner_bytes, piece
 from placer.rules.splits import localise, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
-from placer.splitting.pieces import held_value
+from placer.splitting.holding import held_value
 
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
@@ -35,7 +35,7 @@ class Sample:
     def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int) -> Sample:
         """The op of a class as its choice says."""
         whole = call_of(kind, op, rows)
-        made = localise(whole, choice, degree, degree // 2)
+        made = localise(whole, choice, degree, middle(degree))
         return Sample(rows=rows, whole=whole, local=made.call if isinstance(made, LocalOp) else made)
 
     @property
@@ -85,7 +85,7 @@ def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) ->
         target=f"placer.{forward or NOTHING}.{backward or NOTHING}",
         kind="communication",
         inputs=(found.reference,),
-        outputs=(held_value(value, found.want, degree, degree // 2),),
+        outputs=(held_value(value, found.want, degree, middle(degree)),),
         written_bytes=size if forward else Affine(),
         backward_written_bytes=size if backward else Affine(),
     )
@@ -117,7 +117,7 @@ def _halo_bytes(sample: Sample, choice: Choice, degree: int) -> int:
     total = 0
     for halo, local, whole in zip(choice.halo, tensors(sample.local), tensors(sample.whole), strict=True):
         if halo is not None:
-            start, end = piece(whole.shape[halo.dim], degree, degree // 2)
+            start, end = piece(whole.shape[halo.dim], degree, middle(degree))
             foreign = max(0, local.shape[halo.dim] - (end - start))
             total += foreign * local.item_bytes * local.elements // max(1, local.shape[halo.dim])
     return total
@@ -163,6 +163,11 @@ def _value(tensor: Tensor | Parameter) -> Tensor:
 
 def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
+
+
+def middle(degree: int) -> int:
+    """The rank whose pieces stand for all."""
+    return degree // 2
 
 
 @dataclass
