@@ -44,7 +44,7 @@ def hangs(world: World) -> None:
 
 
 def sleeps(world: World) -> None:
-    print(f"pid {os.getpid()}")
+    os.write(1, f"pid {os.getpid()}\n".encode())  # at once: two unbuffered prints would mix their lines
     dist.barrier()
     time.sleep(600)
 

@@ -78,8 +78,10 @@ def test_no_rank_outlives_a_launcher_that_is_killed() -> None:
         [sys.executable, "-uc", code], env=environment, stdout=subprocess.PIPE, text=True
     ) as launcher:
         assert launcher.stdout is not None
-        ranks = [_pid(launcher.stdout.readline()) for _ in range(2)]
-        launcher.kill()
+        try:
+            ranks = [_pid(launcher.stdout.readline()) for _ in range(2)]
+        finally:
+            launcher.kill()
     psutil.wait_procs([psutil.Process(pid) for pid in ranks if psutil.pid_exists(pid)], timeout=10)
     assert not any(psutil.pid_exists(pid) for pid in ranks)
 
