@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree
 
+from placer import tracer
 from placer.rules import Call
 from placer.rules.layouts import PARTIAL, Choice, Cut, Lay, is_own
 from placer.rules.splits import divided, in_parts, legal, localise, own_choices, split_choices
@@ -83,19 +84,22 @@ class CutRun:
         kwargs: dict[str, object] = _mapped(dict(node.kwargs), read)
         leaves = _pytree.tree_leaves((args, kwargs), is_leaf=lambda one: isinstance(one, Own))
         values = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor | Own)]
-        if not isinstance(node.target, torch._ops.OpOverload) or not values or node.meta.get("size"):
-            assert callable(node.target)
+        assert callable(node.target)
+        op = tracer.STANDS_FOR.get(node.target, node.target)
+        if not isinstance(op, torch._ops.OpOverload) or not values or node.meta.get("size"):
             return node.target(*args, **kwargs)
-        return self._cut(node.target, args, kwargs, values)
+        return self._cut(op, node.target, args, kwargs, values)
 
     def _cut(
         self,
         function: torch._ops.OpOverload,
+        runs: Callable[..., object],
         args: tuple[object, ...],
         kwargs: dict[str, object],
         values: list[torch.Tensor | Own],
     ) -> object:
-        whole = Case(function=function, args=_filled(args, iter(map(_stand_in, values))), kwargs=kwargs)
+        stand_ins = _filled(args, iter(map(_stand_in, values)))
+        whole = Case(function=runs, args=stand_ins, kwargs=kwargs, target=function._schema.name)
         call = whole.call
         choice = self._choice(call, values)
         self.taken[call.target, choice.name] += 1
@@ -105,7 +109,7 @@ class CutRun:
         for rank in range(self.degree):
             mine = iter([one[rank] for one in pieces])
             local = localise(call, choice, self.degree, rank)
-            out = run_local(local, function, _filled(args, mine), _filled(kwargs, mine), axes[rank])
+            out = run_local(local, runs, _filled(args, mine), _filled(kwargs, mine), axes[rank])
             made.append(out if isinstance(out, tuple | list) else (out,))
         results = [
             self._put([parts[number] for parts in made], state.value) for number, state in enumerate(choice.outputs)

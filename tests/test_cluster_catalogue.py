@@ -61,7 +61,7 @@ def test_unequal_nodes_are_joined_with_a_plus() -> None:
         ("h100x8*999999999", "at most"),
         ("h100x8*9999999999999999999", "cluster"),
         ("h10x8", "did you mean h100"),
-        ("", "path of a cluster file"),
+        ("", "give a Cluster, a cluster file"),
         ("h100 x 8", "path of a cluster file"),
         ("h100x8*", "path of a cluster file"),
         ("t4x4*2", "t4x4.*@100gbe"),
