@@ -1,7 +1,7 @@
 """legality.check(plan): the one judge. Every rule a plan breaks, by name and with what was found and what to do.
 
-Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of the plan's shape; the
-rest (memory, communication) need a plan of sound shape and are asked only then.
+Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of its shape; memory
+needs a plan of sound shape and is asked only then; communication, for which the whole step is lowered, is asked last.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Violation:
 
 def check(plan: Plan) -> tuple[Violation, ...]:
     """Every rule `plan` breaks; empty for a legal plan."""
-    return _asked(plan, STRUCTURE) or _asked(plan, SUBSTANCE)
+    return _asked(plan, STRUCTURE) or _asked(plan, SUBSTANCE) or _asked(plan, AGREEMENT)
 
 
 def require(plan: Plan) -> None:
@@ -267,8 +267,9 @@ STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "recompute": _recompute,
     "loss": _loss,
 }
-SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": _memory, "communication": _communication}
-RULES = (*STRUCTURE, *SUBSTANCE)
+SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": _memory}
+AGREEMENT: dict[str, Callable[[Plan], Iterator[str]]] = {"communication": _communication}
+RULES = (*STRUCTURE, *SUBSTANCE, *AGREEMENT)
 
 
 def _structured(plan: Plan) -> bool:
