@@ -16,12 +16,14 @@ forward recomputed), S stages, a_j microbatches alive at position j at once:
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placer.cluster import Device
 from placer.compute import memory_rate
 from placer.gathers import Gathers
 from placer.memory import alive
@@ -105,7 +107,7 @@ class Narrow:
         block, count = self.bounds.commonest
         rows = -(-outline.microbatch // outline.replicas)
         span = self.costs.spans.of(block, block + 1)
-        state = 0 if span.held.elsewhere else self.bounds.state_bytes(outline, block, block + 1)
+        state = 0 if self._shares_parameters(block) else self.bounds.state_bytes(outline, block, block + 1)
         sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
         peaks = alive(outline.schedule, outline.positions, outline.stages, outline.count)
         if outline.virtual > 1:
@@ -174,7 +176,7 @@ class Narrow:
     def _tail(self, outline: Outline, places: Places, scattered: float) -> float:
         """Seconds of the tail of the position where it is longest."""
         p, costs = outline.positions, self.costs
-        fastest = max((self.problem.cluster.devices[d] for d in self.bounds.runs.kinds_used(1 << 30)), key=memory_rate)
+        fastest = max(self._chips, key=memory_rate)
         if outline.sharding != "none":
             held = costs.spans.of(0, len(self.problem.graph.blocks)).held
             kernels = replace(held, tensors=0)
@@ -196,8 +198,13 @@ class Narrow:
         if self._shares_parameters(block):
             return 0.0
         held = self.costs.spans.of(block, block + 1).held
-        chips = (self.problem.cluster.devices[d] for d in self.bounds.runs.kinds_used(1 << 30))
-        return min(accumulate_seconds(held, self.costs.numerics, chip) for chip in chips)
+        return min(accumulate_seconds(held, self.costs.numerics, chip) for chip in self._chips)
+
+    @cached_property
+    def _chips(self) -> tuple[Device, ...]:
+        """One device of each kind in the cluster."""
+        devices = self.problem.cluster.devices
+        return tuple(devices[d] for d in self.bounds.runs.kinds_used(len(devices)))
 
     def _shares_parameters(self, block: int) -> bool:
         return self.costs.spans.of(block, block + 1).held.elsewhere > 0

@@ -18,6 +18,7 @@ from placer.plans import ScheduleName
 from placer.search import Problem
 from placer.settings import RunSettings
 from placer.steptime import StageCost, Terms, terms
+from placer.strategies.coarse import by_bound
 from placer.strategies.floors import Amount, Bounds, Floor, Rhythm, rhythm
 from placer.strategies.narrow import Narrow
 from placer.strategies.runs import Places, Runs
@@ -177,3 +178,12 @@ def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_c
             for index, first in enumerate((0, *cuts)):
                 assert floors[first].fill <= sum(part.fill for part in found[index:]) * ROUNDING
                 assert floors[first].steady <= sum(part.steady for part in found[index:]) * ROUNDING
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_search_is_offered_every_outline_of_the_space_its_bounds_ascending(seed: int) -> None:
+    given_problem = mixed_problem(seed)
+    costs = Costs(given_problem.graph, given_problem.cluster, given_problem.settings)
+    offered = list(by_bound({-1: Bounds(given_problem, Runs(given_problem, costs))}).outlines)
+    assert sorted(outline for _, outline in offered) == sorted(outlines(given_problem))
+    assert [seconds for seconds, _ in offered] == sorted(seconds for seconds, _ in offered)
