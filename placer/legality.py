@@ -13,7 +13,7 @@ from placer.costs import estimate
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
-from placer.program import agreement, lower, plan_actions, position_of, shared_parameters
+from placer.program import agreement, like_devices, lower, plan_actions, position_of, shared_parameters
 from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
 from placer.splitting import require_layout
 
@@ -235,9 +235,14 @@ def _communication(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
     plan = _shortened(plan)
     broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
-    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all.
+    if broken:
+        yield from broken
+        return
+    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all. Of devices
+    # that do the same in step, a collective among them is reached by all when one reaches it.
     shares = plan.stages[0].shares or (1,)
-    yield from broken or agreement(lower(plan, replicas=(shares.index(max(shares)),)), partial=True)
+    leaders = [devices[0] for devices in like_devices(plan)]
+    yield from agreement(lower(plan, replicas=(shares.index(max(shares)),), inners=leaders), partial=True)
 
 
 def _shortened(plan: Plan) -> Plan:
