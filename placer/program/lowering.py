@@ -54,7 +54,7 @@ _Key = tuple[float, int, tuple[int, ...]]
 def lower(
     plan: Plan, replicas: Iterable[int] | None = None, inners: Iterable[int] | None = None
 ) -> tuple[Program, ...]:
-    """The program of every rank, in rank order; only of some replicas, or of some devices of each, if they are given."""
+    """The program of every rank, in rank order; only of some replicas, or of some devices of each, if given."""
     chosen = range(plan.stages[0].replicas) if replicas is None else sorted(set(replicas))
     within = range(degree(plan)) if inners is None else sorted(set(inners))
     positions, step = position_of(plan), _step(plan)
