@@ -57,12 +57,11 @@ def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     made = _Borders(problem)
     whole = costs.profiles.of(0, 1)
     dear = (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[0].memory_bytes
-    found = [
-        _layout(made, costs, degree, axis, byte)
-        for degree, axis in _wanted(problem)
-        for byte in (0.0, dear)
-        if axis == "tensor" or any(len(states) > 1 for states in made.states(degree, axis))
-    ]
+    found: list[Layout | None] = []
+    for degree, axis in _wanted(problem):
+        if axis == "tensor" or any(len(states) > 1 for states in made.states(degree, axis)):
+            prices = _prices(made, costs, degree, axis)
+            found += (_layout(made, prices, degree, axis, byte) for byte in (0.0, dear))
     return tuple(dict.fromkeys(layout for layout in found if layout is not None))
 
 
@@ -88,18 +87,24 @@ def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
             yield degree, axis
 
 
-def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -> Layout | None:
+def _prices(made: _Borders, costs: Costs, degree: int, axis: str) -> dict[int, Prices]:
+    """The prices of each block class, in the order of blocks."""
+    problem = made.problem
+    rows = max(1, min(MOST_ROWS, problem.rows * degree // problem.cluster.size))
+    return {
+        kind: Prices(
+            costs, problem.graph.classes[kind], device=0, degree=degree, rows=rows, microbatches=MICROBATCHES,
+            barred=made.barred(axis),
+        )
+        for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)
+    }  # fmt: skip
+
+
+def _layout(made: _Borders, prices: dict[int, Prices], degree: int, axis: str, byte: float) -> Layout | None:
     """The best layout of one degree and axis; None where every block is best left whole."""
     problem, states = made.problem, made.states(degree, axis)
     counts = Counter(block.kind for block in problem.graph.blocks)
-    rows = max(1, min(MOST_ROWS, problem.rows * degree // problem.cluster.size))
-    tables: dict[int, dict[tuple[str, ...], Sharded]] = {}
-    for kind in counts:
-        prices = Prices(
-            costs, problem.graph.classes[kind], device=0, degree=degree, rows=rows, microbatches=MICROBATCHES,
-            byte=byte, barred=made.barred(axis),
-        )  # fmt: skip
-        tables[kind] = _table(made, kind, states, prices)
+    tables = {kind: _table(made, kind, states, own.weighing(byte)) for kind, own in prices.items()}
     factors = [
         _Factor(groups=made.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
         for kind, count in counts.items()
