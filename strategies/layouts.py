@@ -160,7 +160,7 @@ class _Borders:
         return frozenset({2, 3} - {AXES[axis].get(4)}) if self.images else frozenset()
 
     def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
-        """The states of each group: whole, and cut where every value of it can be. What the model returns is whole."""
+        """The states of each group: whole, and cut where all of it can be. What the model gets and returns is whole."""
         allowed: list[tuple[str, ...]] = [(WHOLE,)] * len(set(self.groups.values()))
         for group, tensors in self._members().items():
             dims = {AXES[axis].get(len(tensor.shape)) for tensor in tensors}
@@ -171,8 +171,14 @@ class _Borders:
 
     def _members(self) -> dict[int, list[Tensor]]:
         graph = self.problem.graph
-        returned = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
-        fixed = {self.groups[place] for place in returned if place in self.groups}
+        whole = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
+        whole |= {
+            _Place(block.kind, False, number)
+            for block in graph.blocks
+            for number, reference in enumerate(block.inputs)
+            if not _is_made(reference)
+        }
+        fixed = {self.groups[place] for place in whole if place in self.groups}
         found: dict[int, list[Tensor]] = {}
         for place, group in self.groups.items():
             kind = graph.classes[place.kind]

@@ -93,7 +93,7 @@ class Stages:
             if search.best is None:
                 raise
         if search.best is None:
-            return what_binds(problem, next(iter(search.bounds.values())))
+            return what_binds(problem, search.bounds.values())
         return _solution(search, search.best)
 
 
