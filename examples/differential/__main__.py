@@ -10,18 +10,13 @@ rule are drawn again and counted by the rule, legal plans that the runtime refus
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 
-from examples.differential.cases import PLANS, Prepared, Refused, forget, prepare, run
-from placer.errors import PlacerError
-from placer.runtime.pool import RankPool
-
-# Models captured before ranks are forked, which then know them.
-MODELS = 20
-CASE_SECONDS = 120.0
+from examples.differential.cases import Prepared
+from examples.differential.running import outcomes
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,41 +25,21 @@ def main(argv: list[str] | None = None) -> int:
     numbers = [options.case] if options.case is not None else range(options.first, options.first + options.cases)
     counts: Counter[str] = Counter()
     redrawn: Counter[str] = Counter()
+    ways: set[tuple[str, str]] = set()
     began = time.perf_counter()
-    for case, verdict, line in outcomes(options.seed, numbers, options.ranks):
-        counts[verdict] += 1
-        redrawn += case.redrawn
-        if verdict != "equal" or options.all or options.case is not None:
-            print(f"{verdict:8} {case}: {line}", flush=True)
-        if verdict not in ("equal", "refused"):
-            print(f"         again: {_command(options, case)}", flush=True)
+    for one in outcomes(options.seed, numbers, options.ranks):
+        counts[one.verdict] += 1
+        redrawn += one.case.redrawn
+        ways |= one.case.ways
+        if one.verdict != "equal" or options.all or options.case is not None:
+            print(f"{one.verdict:8} {one.case}: {one.told}", flush=True)
+        if one.verdict in ("DIFFERS", "FAILS"):
+            print(f"         again: {_command(options, one.case)}", flush=True)
         if sum(counts.values()) % 50 == 0:
-            print(f"{sum(counts.values())} cases, {_listed(counts)}, {time.perf_counter() - began:.0f} s", flush=True)
-    print(f"{_listed(counts)}; plans drawn again: {_listed(redrawn) or 'none'}; {time.perf_counter() - began:.0f} s")
-    return 0 if set(counts) <= {"equal", "refused"} else 1
-
-
-def outcomes(seed: int, numbers: range | list[int], ranks: int) -> Iterator[tuple[Prepared, str, str]]:
-    """Each case with its verdict (equal, DIFFERS, FAILS or refused) and what to say of it."""
-    for first in range(0, len(numbers), MODELS * PLANS):
-        forget()
-        cases = [prepare(seed, number, ranks) for number in numbers[first : first + MODELS * PLANS]]
-        with RankPool(max(case.plan.world_size for case in cases)) as pool:
-            for case in cases:
-                yield case, *_outcome(pool, case)
-
-
-def _outcome(pool: RankPool, case: Prepared) -> tuple[str, str]:
-    began = time.perf_counter()
-    try:
-        report = pool.run(case.plan.world_size, run, case.seed, case.number, case.plan, timeout=CASE_SECONDS)[0]
-    except PlacerError as error:
-        return "FAILS", str(error).strip()
-    if isinstance(report, Refused):
-        return "refused", report.why
-    worst, seconds = report.worst, time.perf_counter() - began
-    found = f"worst {worst.relative:.1e} of {report.tolerance:.0e} ({worst.quantity}, {worst.where}), {seconds:.1f} s"
-    return ("equal", found) if report.passed else ("DIFFERS", f"{found}\n{report}")
+            print(f"{sum(counts.values())} cases: {_listed(counts)}; {_times(began)}", flush=True)
+    print(f"{sum(counts.values())} cases of seed {options.seed}: {_listed(counts)}; {_times(began)}")
+    print(f"plans drawn again: {_listed(redrawn) or 'none'}; {len(ways)} ways to cut {len({op for op, _ in ways})} ops")
+    return 1 if counts["DIFFERS"] or counts["FAILS"] else 0
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -80,6 +55,12 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 def _command(options: argparse.Namespace, case: Prepared) -> str:
     return f"python -m examples.differential --seed {options.seed} --ranks {options.ranks} --case {case.number}"
+
+
+def _times(began: float) -> str:
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    processor = sum(one.ru_utime + one.ru_stime for one in spent)
+    return f"{time.perf_counter() - began:.0f} s, {processor:.0f} s of processors"
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 import torch
@@ -31,6 +31,15 @@ class Prepared:
     number: int
     plan: Plan
     redrawn: Counter[str]
+
+    @property
+    def ways(self) -> set[tuple[str, str]]:
+        """The ops that the plan cuts, each with how."""
+        classes = self.plan.graph.classes
+        splits = (pair for layout in self.plan.layouts for pair in zip(classes, layout.splits, strict=True))
+        return {
+            (op.target, name) for kind, one in splits if one for op, name in zip(kind.ops, one.choices, strict=True)
+        }
 
     def __str__(self) -> str:
         return f"{self.number:>4}  {told(self.plan)}"
@@ -78,10 +87,9 @@ def _name(seed: int, model: int) -> str:
     return f"model {seed}/{model}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _captured_graph(seed: int, model: int) -> tuple[Made, Graph]:
     made = random_model(_name(seed, model))
-    made.model
     return made, tracer.capture(made.model, batch=made.batch)
 
 

@@ -71,10 +71,13 @@ def _same_border(graph: Graph) -> Iterator[tuple[list[tuple[int, str, int]], lis
                 join((graph.blocks[int(maker)].kind, "out", int(number)), (block.kind, "in", index))
     for places in {min(places): sorted(places) for places in group.values()}.values():
         kinds = [graph.classes[kind] for kind, _, _ in places]
-        yield places, [
-            kind.inputs[index] if side == "in" else _plain(kind.tensor(kind.outputs[index]))
-            for kind, (_, side, index) in zip(kinds, places, strict=True)
-        ]
+        yield (
+            places,
+            [
+                kind.inputs[index] if side == "in" else _plain(kind.tensor(kind.outputs[index]))
+                for kind, (_, side, index) in zip(kinds, places, strict=True)
+            ],
+        )
 
 
 def _plain(tensor: Tensor | Parameter) -> Tensor:

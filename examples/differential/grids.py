@@ -5,6 +5,7 @@ A maker says how the grid changes: `Grid` in, layer and `Grid` out. Norms over t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -18,6 +19,9 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 MAX_POOLS = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+MEANS: dict[int, Callable[..., torch.Tensor]] = {
+    1: functional.adaptive_avg_pool1d, 2: functional.adaptive_avg_pool2d, 3: functional.adaptive_avg_pool3d,
+}  # fmt: skip
 AVERAGE_POOLS = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
@@ -89,10 +93,7 @@ class Pooled(nn.Module):
         dims = x.dim() - 2
         scaled = x * self.scale if hasattr(self, "scale") else x
         if self.kind == "adaptive":
-            pools = (
-                functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d,
-            )  # fmt: skip
-            return pools[dims - 1](scaled, self.target if dims > 1 else self.target[0])
+            return MEANS[dims](scaled, self.target)
         pool = MAX_POOLS[dims] if self.kind == "largest" else AVERAGE_POOLS[dims]
         return pool(scaled, self.window, self.stride, self.padding, ceil_mode=self.ceil)
 

@@ -82,9 +82,7 @@ def _layouts(draw: Random, graph: Graph, degree: int, stages: int) -> tuple[Layo
     return tuple(random_layout(draw, cutting) for _ in range(draw.randint(1, min(stages, 2))))
 
 
-def _stages(
-    draw: Random, graph: Graph, shape: tuple[int, int, int], count: int, layouts: int
-) -> tuple[Stage, ...]:
+def _stages(draw: Random, graph: Graph, shape: tuple[int, int, int], count: int, layouts: int) -> tuple[Stage, ...]:
     positions, replicas, degree = shape
     devices = list(range(positions * replicas * degree))
     if draw.random() < 0.3:

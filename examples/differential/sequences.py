@@ -12,6 +12,7 @@ from random import Random
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.integrations import moe  # noqa: F401  (registers the product of sorted rows by their experts)
 
 ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     functional.gelu, functional.relu, functional.silu, torch.tanh, torch.sigmoid, functional.softplus,
@@ -57,6 +58,9 @@ class Gated(nn.Module):
 
 class Attention(nn.Module):
     """Grouped heads, causal or not, with or without rotary positions, by one op or written out."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
 
     def __init__(self, draw: Random, width: int, length: int, drop: float) -> None:
         super().__init__()
@@ -111,7 +115,10 @@ class Attention(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each position goes to its best experts, whose results are weighted by the router: all at once or gathered."""
+    """Each position goes to its best experts, whose results are weighted by the router.
+
+    form: all experts on all positions, the weights of each position gathered, or positions sorted by expert.
+    """
 
     def __init__(self, draw: Random, width: int) -> None:
         super().__init__()
@@ -119,7 +126,7 @@ class Experts(nn.Module):
         self.router = nn.Linear(width, self.count, bias=False)
         self.first = nn.Parameter(torch.randn(self.count, width, 2 * width) * 0.2)
         self.second = nn.Parameter(torch.randn(self.count, 2 * width, width) * 0.2)
-        self.form = draw.choice(("products", "einsum", "gathered"))
+        self.form = draw.choice(("products", "einsum", "gathered", "sorted", "sorted"))
         self.normed = draw.random() < 0.5
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -128,8 +135,8 @@ class Experts(nn.Module):
         weights, chosen = self.router(flat).softmax(-1).topk(self.best, -1)
         if self.normed:
             weights = weights / weights.sum(-1, keepdim=True)
-        mixed = self._gathered(flat, weights, chosen) if self.form == "gathered" else self._all(flat, weights, chosen)
-        return mixed.view(x.shape)
+        forms = {"gathered": self._gathered, "sorted": self._sorted}
+        return forms.get(self.form, self._all)(flat, weights, chosen).view(x.shape)
 
     def _all(self, flat: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         share = torch.zeros(flat.shape[0], self.count, dtype=flat.dtype, device=flat.device)
@@ -147,9 +154,24 @@ class Experts(nn.Module):
         made = torch.bmm(inner, self.second[which]).view(-1, self.best, flat.shape[1])
         return (made * weights.unsqueeze(-1)).sum(1)
 
+    def _sorted(self, flat: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """As transformers does: rows sorted by expert, grouped products, rows put back."""
+        which, order = chosen.flatten().sort()
+        rows, share = flat[order // self.best], weights.flatten()[order]
+        counts = torch.histc(which.to(flat.dtype), bins=self.count, min=0, max=self.count - 1)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        product = torch.ops.transformers.grouped_mm_fallback
+        inner = functional.gelu(product(rows, self.first, ends))
+        made = product(inner, self.second, ends) * share.unsqueeze(-1)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.shape[0], device=order.device)
+        return made[back].view(-1, self.best, flat.shape[1]).sum(1)
+
 
 class Along(nn.Module):
     """Moves values along the sequence: a convolution, a product over positions, pooling, gathers, running sums."""
+
+    order: torch.Tensor
 
     def __init__(self, draw: Random, width: int, length: int) -> None:
         super().__init__()
