@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, SplitPoint, pipeline
+from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.nn.parallel import DistributedDataParallel
 
 from placer.runtime.bench import model as models
@@ -60,7 +62,7 @@ class Bucketed:
         self._works: list[tuple[dist.Work, torch.Tensor, list[nn.Parameter]]] = []
         for index, bucket in enumerate(self._buckets):
             for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(lambda _, index=index: self._arrived(index))  # type: ignore[misc]
+                parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
 
     def step(self, batch: Batch) -> float:
         """The loss of this rank's rows."""
@@ -75,7 +77,7 @@ class Bucketed:
         self._optimizer.step()
         return float(loss.detach())
 
-    def _arrived(self, index: int) -> None:
+    def _arrived(self, index: int, parameter: torch.Tensor) -> None:
         self._missing[index] -= 1
         if not self._missing[index]:
             bucket = self._buckets[index]
@@ -136,16 +138,18 @@ class _Half(nn.Module):
         middle = size.layers // 2
         self.first = rank == 0
         self.layers = model.layers[:middle] if self.first else model.layers[middle:]
-        self.table, self.places = (model.table, model.places) if self.first else (None, None)
-        self.norm, self.head = (None, None) if self.first else (model.norm, model.head)
+        self.start = nn.ModuleList((model.table, model.places) if self.first else ())
+        self.end = nn.Sequential(*(() if self.first else (model.norm, model.head)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tokens to what the second half reads, or that to scores."""
-        if self.table is not None and self.places is not None:
-            x = self.table(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        if self.first:
+            table, places = self.start
+            x = table(x) + places(torch.arange(x.shape[1], device=x.device))
         for layer in self.layers:
             x = layer(x)
-        return x if self.norm is None or self.head is None else self.head(self.norm(x))
+        made: torch.Tensor = self.end(x)
+        return made
 
 
 class _Scores(nn.Module):
@@ -175,7 +179,7 @@ def clip(parameters: Iterable[nn.Parameter], shared: frozenset[int] = frozenset(
     torch._foreach_mul_([one for one, _ in gradients], scale)
 
 
-def _schedule(stage: PipelineStage, size: Size) -> Schedule1F1B:
+def _schedule(stage: _PipelineStageBase, size: Size) -> Schedule1F1B:
     # Torch's schedules know no weights of microbatches: each has the mean of its own, which are averaged.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -35,8 +35,11 @@ class Written:
                 if hasattr(layer, name):
                     _keep(getattr(layer, name), rank, 0 if name in COLUMNS else 1)
         _keep(model.head, rank, 0)
-        whole = [model.table, model.places, model.norm, *(n for one in model.layers for n in (one.norm_1, one.norm_2))]
-        self._shared = frozenset(id(parameter) for module in whole for parameter in module.parameters())
+        self._shared = frozenset(
+            id(parameter)
+            for name, parameter in model.named_parameters()
+            if "norm" in name or name.startswith(("t", "p"))
+        )
         self._parameters = list(model.parameters())
         self._optimizer = adamw(self._parameters)
 
@@ -76,7 +79,7 @@ class Distributed:
         labels = DTensor.from_local(batch["labels"], self._mesh, [Replicate()])
         with loss_parallel():
             found = loss(scores, labels)
-            found.backward()
+            torch.autograd.backward(found)
         _clip_pieces(self._parameters)
         self._optimizer.step()
         made = found.detach()
@@ -164,11 +167,14 @@ def _keep(linear: nn.Linear, rank: int, dim: int) -> None:
 
 def _clip_pieces(parameters: list[nn.Parameter]) -> None:
     """`clip` of DTensors and plain tensors by what each rank has: torch's own clipping refuses them together."""
-    shared = frozenset(id(p) for p in parameters if not isinstance(p, DTensor))
     local = []
     for parameter in parameters:
         grad = parameter.grad
-        one = nn.Parameter(parameter.detach().to_local() if isinstance(parameter, DTensor) else parameter.detach())
-        one.grad = grad.to_local() if isinstance(grad, DTensor) else grad
-        local.append((one, id(parameter) in shared))
+        one = nn.Parameter(_own(parameter.detach()))
+        one.grad = None if grad is None else _own(grad)
+        local.append((one, not isinstance(parameter, DTensor)))
     clip([one for one, _ in local], frozenset(id(one) for one, everywhere in local if everywhere))
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -39,7 +39,8 @@ class Layer(nn.Module):
         q, k, v = (one(inner).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(mixed.transpose(1, 2).flatten(2))
-        return x + self.down(functional.gelu(self.up(self.norm_2(x))))
+        made: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm_2(x))))
+        return made
 
 
 class Decoder(nn.Module):
@@ -58,7 +59,8 @@ class Decoder(nn.Module):
 
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """What the first layer reads."""
-        return self.table(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        made: torch.Tensor = self.table(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        return made
 
     def scored(self, x: torch.Tensor) -> torch.Tensor:
         """The scores of all words, from what the first layer reads."""

@@ -17,7 +17,7 @@ COLUMNS, ROWS = ("q", "k", "v", "up", "head"), ("o", "down")
 
 def plan_of(kind: str, model: Decoder, size: Size) -> Plan:
     """The plan of `data`, `pipeline` or `tensor` on two processes."""
-    shapes = {name: ((size.rows, size.length), "int64") for name in ("tokens", "labels")}
+    shapes = dict.fromkeys(("tokens", "labels"), ((size.rows, size.length), "int64"))
     graph = tracer.capture(model, batch=shapes)
     blocks = len(graph.blocks)
     half = 1 + size.layers // 2  # the embeddings are a block of their own
@@ -59,6 +59,8 @@ def _wishes(kind: BlockClass, parameters: tuple[str, ...]) -> Wishes:
         layer = weights[0].split(".")[-2] if weights else ""
         if layer in (*COLUMNS, *ROWS):
             found[op.name] = "n" if layer in COLUMNS else "k"
+        elif op.target.startswith("aten.add."):
+            found[op.name] = "whole"  # sums of rows are made before a residual is added
     if "head" in {name.split(".")[-2] for name in parameters}:
         found |= {op.name: "classes" for op in kind.ops if "cross_entropy" in op.target}
     return found
