@@ -113,9 +113,11 @@ class Traced:
     def __init__(self, model: Decoder, size: Size) -> None:
         self._rank = dist.get_rank()
         example = models.batch(size, 0)["tokens"][: size.rows // size.microbatches]
-        whole = pipeline(
-            _Scores(model), (example,), split_spec={f"model.layers.{size.layers // 2}": SplitPoint.BEGINNING}
-        )
+        spec = {f"model.layers.{size.layers // 2}": SplitPoint.BEGINNING}
+        with warnings.catch_warnings():
+            # torch 2.13's pipeline() copies a graph by a class that it has itself deprecated.
+            warnings.simplefilter("ignore", FutureWarning)
+            whole = pipeline(_Scores(model), (example,), split_spec=spec)
         half = whole.get_stage_module(self._rank)
         self._parameters = list(half.parameters())
         self._optimizer = adamw(self._parameters)
@@ -180,10 +182,8 @@ def clip(parameters: Iterable[nn.Parameter], shared: frozenset[int] = frozenset(
 
 
 def _schedule(stage: _PipelineStageBase, size: Size) -> Schedule1F1B:
-    # Torch's schedules know no weights of microbatches: each has the mean of its own, which are averaged.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return Schedule1F1B(stage, size.microbatches, loss_fn=models.loss)
+    # The loss is the mean of the microbatches' means: they are of equal size here.
+    return Schedule1F1B(stage, size.microbatches, loss_fn=models.loss)
 
 
 def _run(schedule: Schedule1F1B, rank: int, batch: Batch) -> list[torch.Tensor]:

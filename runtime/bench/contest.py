@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Protocol
 
 import torch
@@ -50,12 +51,25 @@ KINDS: dict[str, dict[str, Maker]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """One contestant's turns: seconds of a step by the clock, and of all ranks' processors."""
+    """One contestant's turns: seconds of a step by the clock, and of all ranks' processors.
+
+    losses: of the first steps, as rank 0 knows them.
+    """
 
     name: str
     seconds: tuple[float, ...]
     processor_seconds: tuple[float, ...]
     losses: tuple[float, ...]
+
+    @property
+    def step_seconds(self) -> float:
+        """The median by the clock."""
+        return median(self.seconds)
+
+    @property
+    def step_processor_seconds(self) -> float:
+        """The median of processors."""
+        return median(self.processor_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
