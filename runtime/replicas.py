@@ -178,7 +178,12 @@ def _summing(
             )
         )
         work = dist.all_reduce(buffer, group=group, async_op=True)
-        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(lambda future: future.value()[0]))
+
+        def reduced(future: torch.futures.Future[object]) -> torch.Tensor:
+            future.value()  # raises what the all-reduce ended with
+            return buffer
+
+        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(reduced))
 
     # DDP compares the annotations themselves, which are text in this file.
     hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}

@@ -25,11 +25,13 @@ from placer.program.buckets import (
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, degree, like_ranks, position_of, rank_of, replica_ranks, transfers
 from placer.program.lowering import lower, plan_actions, rows_of_replica
+from placer.program.peers import Disagreement, peer_disagreements
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
     "Collective",
     "Compute",
+    "Disagreement",
     "Engine",
     "GradientBucket",
     "Instruction",
@@ -46,6 +48,7 @@ __all__ = [
     "lower",
     "parameter_dtype",
     "part_buckets",
+    "peer_disagreements",
     "plan_actions",
     "position_of",
     "rank_of",
