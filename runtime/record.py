@@ -10,6 +10,7 @@ Every operation of torch.distributed passes torch's dispatcher, also those that 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -123,6 +124,24 @@ def compare(program: Program, records: Sequence[Communication]) -> tuple[str, ..
         for index, (wanted, done) in enumerate(pairs)
         if wanted is None or done is None or not wanted.meets(done)
     )
+
+
+def compared(
+    program: Program, records: Sequence[Communication], replica: tuple[int, ...]
+) -> tuple[tuple[str, ...], tuple[Communication, ...]]:
+    """How `records` differ from `program`, and those of them that it leaves to blocks: over the ranks of `replica`."""
+    wanted = deque(communications(program))
+    outside: list[Communication] = []
+    inside: list[Communication] = []
+    for done in records:
+        expected = bool(wanted) and wanted[0].meets(done)
+        if not expected and done.ranks == replica and done.kind not in ("send", "receive"):
+            inside.append(done)
+            continue
+        outside.append(done)
+        if wanted:
+            wanted.popleft()
+    return compare(program, outside), tuple(inside)
 
 
 def communications(program: Program) -> Iterator[Communication]:
