@@ -13,7 +13,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
-from typing import cast
 
 import torch
 from torch._guards import active_fake_mode
@@ -22,11 +21,11 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Allocated(TorchDispatchMode):
+class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     """Bytes alive now and at most, of the tensors `held` from the beginning and of all that ops make meanwhile."""
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
         self._seen: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._resize = torch.UntypedStorage.resize_
@@ -37,12 +36,13 @@ class Allocated(TorchDispatchMode):
 
     def __enter__(self) -> Allocated:
         self._fake = active_fake_mode()
-        torch.UntypedStorage.resize_ = self._resizing()  # type: ignore[method-assign]
-        return cast(Allocated, super().__enter__())
+        torch.UntypedStorage.resize_ = self._resizing()  # type: ignore[method-assign, assignment]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __exit__(self, *raised: object) -> None:
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-        super().__exit__(*raised)  # type: ignore[arg-type]
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,

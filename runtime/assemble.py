@@ -69,7 +69,7 @@ def assembly(
     plan: Plan, source: nn.Module, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
 ) -> Assembly:
     """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
-    _require_linear(plan, cut)
+    require_linear(plan, cut)
     axis = Axis(degree(plan), rank % degree(plan))
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
@@ -93,7 +93,8 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
     return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
 
 
-def _require_linear(plan: Plan, cut: Cut) -> None:
+def require_linear(plan: Plan, cut: Cut) -> None:
+    """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
     pieces = len(plan.microbatches) * plan.stages[0].replicas
     if cut.loss_node is None:
         raise UsageError(

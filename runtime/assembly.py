@@ -79,7 +79,7 @@ class Assembly:
         groups = Groups(programs, self._groups(), self.timeout_seconds, self.rank if self.alone else None)
         if degree(plan) > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
-        stages = self._stages(program.stages)
+        stages = self.bare_stages(program.stages)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
@@ -87,9 +87,11 @@ class Assembly:
         return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
 
     def _programs(self) -> tuple[Program, ...]:
-        """Those of all ranks; alone, of this rank's replica."""
-        replica = self.rank // degree(self.plan) % self.plan.stages[0].replicas
-        return lower(self.plan, (replica,) if self.alone else None)
+        """Those of all ranks; alone, of the ranks like this one at all positions."""
+        if not self.alone:
+            return lower(self.plan)
+        before, inner = divmod(self.rank, degree(self.plan))
+        return lower(self.plan, (before % self.plan.stages[0].replicas,), (inner,))
 
     def home(self) -> dict[str, int]:
         """The stage that makes each block output."""
@@ -155,7 +157,7 @@ class Assembly:
             observer=relay,
         )
 
-    def _stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
+    def bare_stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
         """This rank's stages. A parameter tied between stages is copied for each: their gradients are summed."""
         found: dict[int, Stage] = {}
         taken: set[str] = set()

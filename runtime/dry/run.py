@@ -31,7 +31,7 @@ from placer.runtime.assemble import loaded_alone, prepared_model
 from placer.runtime.captured import Captured, captured
 from placer.runtime.dry.inside import inside_disagreements
 from placer.runtime.dry.tensors import bare, fake_batch, faked, shaped
-from placer.runtime.dry.world import Answers, fake_world
+from placer.runtime.dry.world import answered, fake_world
 from placer.runtime.executor import Executor
 from placer.runtime.feed import feeds
 from placer.runtime.measured import WATCHED_STEP, Measurement
@@ -117,23 +117,29 @@ class DryRuns:
             communications=found.communications,
             inside=inside,
             differences=differences,
-            disagreements=(*peer_disagreements(given.get(rank, program), every), *self._inside(rank, replica)),
+            disagreements=(*peer_disagreements(given.get(rank, program), every), *self._inside(rank, replica, inside)),
             memory=found.memory,
             allocated_bytes=found.allocated,
             predicted=plan.ledger.memory[position_of(plan)[plan.stages.index(stage)]] if plan.ledger else None,
             available_bytes=chip.memory_bytes,
         )
 
-    def _inside(self, rank: int, replica: tuple[int, ...]) -> tuple[Disagreement, ...]:
-        """How the devices of the replica disagree with `rank` inside their blocks."""
+    def _inside(self, rank: int, replica: tuple[int, ...], own: tuple[Communication, ...]) -> tuple[Disagreement, ...]:
+        """How the devices of the replica disagree with `rank`, which did `own`, inside their blocks."""
         if len(replica) == 1:
             return ()
         short = _shortened(self._plan)
-        found = {}
-        for member in replica:
-            done = self._measured(short, member).communications
-            found[member] = compared(lower(short, (self.programs[rank].replica,))[0], done, replica)[1]
+        found = {
+            member: own if short == self._plan and member == rank else self._inside_of(short, member, replica)
+            for member in replica
+        }
         return inside_disagreements(rank, found.pop(rank), found)
+
+    def _inside_of(self, short: Plan, member: int, replica: tuple[int, ...]) -> tuple[Communication, ...]:
+        """What `member` communicates inside its blocks."""
+        like = lower(short, (self.programs[member].replica,), (self.programs[member].inner,))
+        program = next(program for program in like if program.rank == member)
+        return compared(program, self._measured(short, member).communications, replica)[1]
 
     def _measured(self, plan: Plan, rank: int) -> Measurement:
         """A step of `rank`, watched."""
@@ -144,14 +150,14 @@ class DryRuns:
                 plan, self._model, self._capture, rank=rank, device=CPU, fill=lambda stage: faked(stage, mode, CPU)
             )
             measurement = Measurement(plan, CPU, rank)
-            with mode, Answers():
+            with mode, answered():
                 require_optimizer_state(executor.updater)
-            if any(stage.replicas > 1 and stage.sharding == "none" for stage in plan.stages) and len(plan.stages) == 1:
-                with mode, Answers():
+                if _settles(plan):
                     _step(executor, plan)
+            if _settles(plan):
                 executor.settle()
             executor.recorder = measurement
-            with mode, Answers(), measurement.step(WATCHED_STEP, TrainingState(executor)):
+            with mode, answered(), measurement.step(WATCHED_STEP, TrainingState(executor)):
                 _step(executor, plan)
         return measurement
 
@@ -173,6 +179,12 @@ def _step(executor: Executor, plan: Plan) -> None:
         device=CPU,
     )
     executor.train(parts)
+
+
+def _settles(plan: Plan) -> bool:
+    """Whether DDP runs the plan, whose first step is unlike the others."""
+    stage = plan.stages[0]
+    return len(plan.stages) == 1 and stage.replicas > 1 and stage.sharding == "none"
 
 
 def _replica(plan: Plan, rank: int) -> tuple[int, ...]:

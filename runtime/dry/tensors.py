@@ -35,7 +35,7 @@ def faked(stage: Stage, mode: FakeTensorMode, device: torch.device) -> None:
     FSDP2 cuts a parameter into as many views as there are ranks: on the meta device at once, on fake tensors in time.
     """
     with mode:
-        stage._apply(lambda tensor: torch.empty_like(tensor, device=device))
+        stage._apply(lambda tensor: torch.empty_like(tensor, device=device))  # type: ignore[no-untyped-call]
 
 
 def fake_batch(plan: Plan, device: torch.device) -> Batch:

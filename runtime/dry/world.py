@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import distributed as dist
@@ -27,8 +27,13 @@ def fake_world(rank: int, size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """Fake tensors have no values. What the runtime reads as a number (the norm that clips) is answered by 1."""
+def answered() -> AbstractContextManager[object]:
+    """In the body numbers are read from fake tensors: 1, whatever they would be."""
+    return _Answers()  # type: ignore[no-untyped-call]
+
+
+class _Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+    """What the runtime reads as a number (the norm that clips) is 1."""
 
     def __torch_dispatch__(
         self,
