@@ -22,6 +22,7 @@ from placer.program.buckets import (
     shard_units,
     shared_parameters,
 )
+from placer.program.files import load_program, program_document
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, degree, like_ranks, position_of, rank_of, replica_ranks, transfers
 from placer.program.lowering import like_devices, lower, plan_actions, rows_of_replica
@@ -46,12 +47,14 @@ __all__ = [
     "gradient_buckets",
     "like_devices",
     "like_ranks",
+    "load_program",
     "lower",
     "parameter_dtype",
     "part_buckets",
     "peer_disagreements",
     "plan_actions",
     "position_of",
+    "program_document",
     "rank_of",
     "replica_ranks",
     "rows_of_replica",

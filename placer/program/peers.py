@@ -14,7 +14,7 @@ Where lists differ each difference is named by what it is:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from placer.program.instructions import Collective, Message, Program
@@ -101,46 +101,40 @@ def _identity(entry: Entry) -> tuple[object, ...]:
 
 
 def _compared(rank: int, peer: int, mine: Sequence[Entry], theirs: Sequence[Entry]) -> Iterator[Disagreement]:
-    """Both lists walked together; at each difference the one goes on that has what the other lacks."""
-    left = Counter(map(_identity, mine)), Counter(map(_identity, theirs))
-    at = [0, 0]
-    lists = (mine, theirs)
-    while at[0] < len(mine) or at[1] < len(theirs):
-        here = [one[place] if place < len(one) else None for one, place in zip(lists, at, strict=True)]
-        yield from _here(rank, peer, here[0], here[1], left)
-        for side in _steps(here[0], here[1], left):
-            left[side][_identity(lists[side][at[side]])] -= 1
-            at[side] += 1
+    """What only one of the two has, then the rest beside each other."""
+    alike, others = _without_extras(mine, theirs), _without_extras(theirs, mine)
+    yield from (_missing(rank, peer, entry, rank) for entry in alike.extras)
+    yield from (_missing(rank, peer, entry, peer) for entry in others.extras)
+    for one, other in zip(alike.entries, others.entries, strict=True):
+        if _identity(one) != _identity(other):
+            message = f"rank {rank} comes to {entry_name(one)} where rank {peer} comes to {entry_name(other)}"
+            yield Disagreement(rank=rank, peer=peer, what="order", message=message)
+        else:
+            yield from _fields(rank, peer, one, other)
 
 
-Left = tuple[Mapping[tuple[object, ...], int], Mapping[tuple[object, ...], int]]
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A list apart: what the other list has as well, and what it has not."""
+
+    entries: list[Entry]
+    extras: list[Entry]
 
 
-def _steps(mine: Entry | None, theirs: Entry | None, left: Left) -> tuple[int, ...]:
-    """Which of the two lists goes on."""
-    if mine is None or theirs is None:
-        return (1,) if mine is None else (0,)
-    if left[1].get(_identity(mine), 0) <= 0:
-        return (0,)
-    if left[0].get(_identity(theirs), 0) <= 0:
-        return (1,)
-    return (0, 1)
+def _without_extras(entries: Sequence[Entry], other: Sequence[Entry]) -> _Laid:
+    left = Counter(map(_identity, other))
+    laid = _Laid([], [])
+    for entry in entries:
+        known = left[_identity(entry)] > 0
+        (laid.entries if known else laid.extras).append(entry)
+        left[_identity(entry)] -= 1
+    return laid
 
 
-def _here(rank: int, peer: int, mine: Entry | None, theirs: Entry | None, left: Left) -> Iterator[Disagreement]:
-    """What is wrong with the two entries that stand beside each other."""
-    steps = _steps(mine, theirs, left)
-    if steps == (0,) and mine is not None:
-        message = f"rank {rank} has {entry_name(mine)}, rank {peer} has none to meet it"
-        yield Disagreement(rank=rank, peer=peer, what="missing", message=message)
-    elif steps == (1,) and theirs is not None:
-        message = f"rank {peer} has {entry_name(theirs)}, rank {rank} has none to meet it"
-        yield Disagreement(rank=rank, peer=peer, what="missing", message=message)
-    elif mine is not None and theirs is not None and _identity(mine) != _identity(theirs):
-        message = f"rank {rank} comes to {entry_name(mine)} where rank {peer} comes to {entry_name(theirs)}"
-        yield Disagreement(rank=rank, peer=peer, what="order", message=message)
-    elif mine is not None and theirs is not None:
-        yield from _fields(rank, peer, mine, theirs)
+def _missing(rank: int, peer: int, entry: Entry, owner: int) -> Disagreement:
+    lacking = peer if owner == rank else rank
+    message = f"rank {owner} has {entry_name(entry)}, rank {lacking} has none to meet it"
+    return Disagreement(rank=rank, peer=peer, what="missing", message=message)
 
 
 def _fields(rank: int, peer: int, mine: Entry, theirs: Entry) -> Iterator[Disagreement]:
