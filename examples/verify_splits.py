@@ -29,7 +29,7 @@ def fast_links(devices: int) -> Cluster:
 def searched(graph: Graph, model: ModelRef, rows: int, axis: str, degree: int) -> tuple[Layout, ...]:
     """The layouts of `graph` over `degree` devices along `axis`; none where the model has nothing to cut so."""
     cluster, settings = fast_links(degree), RunSettings()
-    pins = replace(Pins(), **{axis: degree})
+    pins = replace(Pins(), **{axis: degree})  # type: ignore[arg-type]  # an axis is a field of Pins
     problem = Problem(model=model, graph=graph, cluster=cluster, settings=settings, rows=rows, pins=pins)
     return layouts(problem, Costs(graph, cluster, settings))
 
