@@ -24,7 +24,7 @@ from placer.plans import Layout, Split
 from placer.search import Pins, Problem
 from placer.strategies.sharding import Border, Sharded, best_split
 from placer.strategies.space import powers_of_two
-from placer.strategies.split_prices import Prices
+from placer.strategies.split_prices import Prices, Rule
 
 WHOLE = "whole"
 # axis -> the dim on which values of so many dims may be cut.
@@ -87,22 +87,35 @@ def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
             yield degree, axis
 
 
-def _prices(made: _Borders, costs: Costs, degree: int, axis: str) -> dict[int, Prices]:
+def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut: bool) -> Layout | None:
+    """The best tensor layout whose ops do as `rule` says; between blocks values are cut where they can be, or whole.
+
+    None where no op is cut, or the rule leaves no layout.
+    """
+    made = _Borders(problem)
+    states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
+    return _layout(made, _prices(made, costs, degree, "tensor", rule), degree, "tensor", 0.0, states=states)
+
+
+def _prices(made: _Borders, costs: Costs, degree: int, axis: str, rule: Rule | None = None) -> dict[int, Prices]:
     """The prices of each block class, in the order of blocks."""
     problem = made.problem
     rows = max(1, min(MOST_ROWS, problem.rows * degree // problem.cluster.size))
     return {
         kind: Prices(
             costs, problem.graph.classes[kind], device=0, degree=degree, rows=rows, microbatches=MICROBATCHES,
-            barred=made.barred(axis),
+            barred=made.barred(axis), rule=rule,
         )
         for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)
     }  # fmt: skip
 
 
-def _layout(made: _Borders, prices: dict[int, Prices], degree: int, axis: str, byte: float) -> Layout | None:
+def _layout(
+    made: _Borders, prices: dict[int, Prices], degree: int, axis: str, byte: float, *,
+    states: Sequence[tuple[str, ...]] | None = None,
+) -> Layout | None:  # fmt: skip
     """The best layout of one degree and axis; None where every block is best left whole."""
-    problem, states = made.problem, made.states(degree, axis)
+    problem, states = made.problem, made.states(degree, axis) if states is None else states
     counts = Counter(block.kind for block in problem.graph.blocks)
     tables = {kind: _table(made, kind, states, own.weighing(byte)) for kind, own in prices.items()}
     factors = [
