@@ -117,7 +117,9 @@ def _compared(rank: int, peer: int, mine: Sequence[Entry], theirs: Sequence[Entr
     yield from _elsewhere(rank, peer, mine_left, theirs_left)
 
 
-def _stretches(own: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> list[tuple[str, int, int, int, int]]:
+def _stretches(
+    own: list[tuple[object, ...]], other: list[tuple[object, ...]]
+) -> Sequence[tuple[str, int, int, int, int]]:
     return SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
 
 
