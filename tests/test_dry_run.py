@@ -22,8 +22,9 @@ from placer.graph import BlockClass
 from placer.plans import Plan
 from placer.program import Message, program_document
 from placer.runtime.dry import DryRuns, rank_classes
+from placer.splitting import Wishes
 from ranks import on_ranks
-from split_plans import Wishes, split_plan
+from split_plans import split_plan
 
 GPT2 = Case(model="examples.models:tiny_gpt2", replicas=1, microbatches=(2, 2))
 
