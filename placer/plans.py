@@ -48,12 +48,18 @@ class Split:
 class Layout:
     """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
 
-    axis: what the devices are along: `tensor`, or `height` or `width` of images.
+    axis: what the devices are along: `tensor`, `sequence`, `expert`, or `height` or `width` of images. Along `expert`
+    each device has rows of its own of what its replica has, and some of the experts.
     """
 
     axis: str = "tensor"
     degree: int
     splits: tuple[Split | None, ...]
+
+    @property
+    def apart(self) -> int:
+        """Into how many equal parts the rows of a replica go: `degree` where each device has rows of its own."""
+        return self.degree if self.axis == "expert" else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,12 +56,17 @@ class Pins:
     tensor: int | None = None
     height: int | None = None
     width: int | None = None
+    sequence: int | None = None
+    expert: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
     @property
     def axes(self) -> tuple[tuple[str, int | None], ...]:
         """How many devices of a replica each axis is pinned to."""
-        return ("tensor", self.tensor), ("height", self.height), ("width", self.width)
+        return (
+            ("tensor", self.tensor), ("height", self.height), ("width", self.width), ("sequence", self.sequence),
+            ("expert", self.expert),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,14 @@ from placer.costs import Costs
 from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.memory import state_bytes
 from placer.numerics import OpNumerics
-from placer.rules import block_choices, call_of, tensor_arguments
+from placer.rules import block_choices, call_of
 from placer.rules.layouts import Choice, Cut, State, conversion
 from placer.rules.splits import legal
 from placer.splitting.local_ops import FEW, inner_ops, local_op
+from placer.strategies.axes import Axis
 from placer.updates import update_bytes
 
+TENSOR = Axis(name="tensor")
 # Seconds per byte kept for backward or as state: far below what any op costs, it decides between equals.
 TIE = 1e-18
 
@@ -39,7 +41,7 @@ class Prices:
     """Prices of one class on the replica of `device`, `degree` devices, for microbatches of `rows` rows.
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
-    barred: dims of images (values of four dims) that are not cut.
+    axis: what the devices are along, which bars some choices. Rows are those the sizes of `kind` are counted in.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Prices:
         rows: int,
         microbatches: int,
         byte: float = 0.0,
-        barred: frozenset[int] = frozenset(),
+        axis: Axis = TENSOR,
     ) -> None:
         self.costs = costs
         self.kind = kind
@@ -60,14 +62,14 @@ class Prices:
         self.rows = rows
         self.microbatches = microbatches
         self.byte = max(byte, TIE)
-        self.barred = barred
+        self.axis = axis
         self.chip = costs.cluster.devices[device]
         start = device - device % degree
         self.devices = tuple(range(start, start + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
     def choices(self, index: int) -> tuple[Choice, ...]:
-        """What op `index` may do: every choice that cuts no rows or barred dim and whose sizes the degree cuts."""
+        """What op `index` may do: every choice that the axis allows and whose sizes the degree cuts."""
         return tuple(self._ways[index])
 
     def doing(self, index: int, choice: Choice) -> BlockSeconds:
@@ -129,7 +131,7 @@ class Prices:
 
     def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...]) -> dict[Choice, _Way]:
         call = call_of(self.kind, op, FEW)
-        allowed = (c for c in choices if legal(c, call, self.degree) and not self._cuts_rows(op, c))
+        allowed = (c for c in choices if legal(c, call, self.degree) and self.axis.allows(self.kind, op, c))
         return {choice: self._way(op, choice, numbers) for choice in allowed}
 
     def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:
@@ -144,19 +146,6 @@ class Prices:
             )
         busy = op_seconds(made, numbers, self.chip, self.costs.settings, self.rows)
         return _Way(choice=choice, busy=busy, inside=inside, kept=numbers.saved * made.saved_bytes.at(self.rows))
-
-    def _cuts_rows(self, op: Op, choice: Choice) -> bool:
-        """Whether a choice cuts a dim that grows with the batch, which replicas do already, or a barred one."""
-        values = (self.kind.tensor(reference) for reference in tensor_arguments(op))
-        pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
-        return any(
-            isinstance(state.value, Cut) and not state.value.own and isinstance(tensor, Tensor)
-            and (
-                tensor.shape[state.value.dim].per_row != 0
-                or (len(tensor.shape) == 4 and state.value.dim in self.barred)
-            )
-            for tensor, state in pairs
-        )  # fmt: skip
 
     def _trains(self, reference: str) -> bool:
         tensor = self.kind.tensor(reference)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from placer.graph import Tensor
 from placer.numerics import Numerics
 from placer.plans import Plan, replica_rows
 from placer.program.collectives import closing_collectives, stage_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, degree, position_of, rank_of, transfers
 from placer.schedule import Action, Actions, actions, timetable
-from placer.splitting import held_value, value_state
+from placer.splitting import held_value, own_rows_tensor, rows_apart, value_state
 
 
 class _Place(NamedTuple):
@@ -167,11 +166,14 @@ def _sizes(
     """Bytes of what a rank holds of each value by transfer and number of rows."""
     numerics = Numerics.of(plan.graph, plan.settings)
 
-    def value(reference: str) -> Tensor:
-        return held_value(plan.graph.value(reference), value_state(plan, reference), degree(plan), inner)
+    def size(reference: str, rows: int) -> int:
+        apart = rows_apart(plan, reference)
+        whole = own_rows_tensor(plan.graph.value(reference), apart)
+        held = held_value(whole, value_state(plan, reference), degree(plan), inner)
+        return numerics.bytes_of(held, rows // apart)
 
     found: dict[tuple[Transfer, int], dict[str, int]] = {}
     for item in line:
         if isinstance(item, _Move) and (key := (item.transfer, rows[item.microbatch])) not in found:
-            found[key] = {v: numerics.bytes_of(value(v), key[1]) for v in item.transfer.values}
+            found[key] = {v: size(v, key[1]) for v in item.transfer.values}
     return found

@@ -12,9 +12,11 @@ from placer.splitting.holding import (
     held_parameters,
     held_value,
     parameter_states,
+    rows_apart,
     value_state,
 )
 from placer.splitting.local_graph import local_graph, require_layout
+from placer.splitting.own_rows import own_rows, own_rows_class, own_rows_tensor
 
 __all__ = [
     "LEAVES",
@@ -28,7 +30,11 @@ __all__ = [
     "held_parameters",
     "held_value",
     "local_graph",
+    "own_rows",
+    "own_rows_class",
+    "own_rows_tensor",
     "parameter_states",
     "require_layout",
+    "rows_apart",
     "value_state",
 ]
