@@ -294,11 +294,11 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
     elif expert > 1 and problem.rows % (expert * (problem.pins.data or 1)):
         each = f" of {problem.pins.data} replicas" if problem.pins.data else ""
         yield (
-            f"pin expert={expert} contradicts the batch of {problem.rows} rows: the {expert} devices{each} have equally "
-            "many rows each"
+            f"pin expert={expert} contradicts the batch of {problem.rows} rows: the {expert} devices{each} have "
+            "equally many rows each"
         )
     if sequence > 1 and not tokens:
-        yield f"pin sequence={sequence} contradicts the model {problem.graph.name}: no sequences pass between its blocks"
+        yield f"pin sequence={sequence} contradicts the model {problem.graph.name}: its blocks pass no sequences on"
     elif sequence > 1 and tokens % sequence:
         yield f"pin sequence={sequence} contradicts the batch: its sequences of {tokens} tokens do not divide by it"
 

@@ -133,6 +133,8 @@ class LocalBlock:
         if not called.name:
             return self._into.graph.call_function(function, args, kwargs)
         numbers = {name: self._number(one) for name, one in called.numbers.items()}
+        if called.order:
+            numbers["order"] = called.order
         # A graph takes operators, and what can be called is one, for arguments.
         packed: tuple[object, ...] = (function, args, kwargs, self._values.axis, called.target)
         return self._into.graph.call_function(local_op(called.name), packed, numbers)  # type: ignore[arg-type]

@@ -287,12 +287,18 @@ def _experts(place: Place) -> LocalOp:
     start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
     rows = x._replace(shape=(-(-x.shape[0] * (end - start) // place.whole.tensor(1).shape[0]), *x.shape[1:]))
     call = replace(place.call, arguments=(rows, w, *place.call.arguments[2:]))
-    return LocalOp(name="experts", call=call, numbers=(("start", start), ("end", end)))
+    return LocalOp(name="experts", call=call, numbers=(("start", start), ("end", end)), order=_expert_order(place))
 
 
-def _experts_apart(place: Place) -> LocalOp:
+def _experts_at(place: Place) -> LocalOp:
     start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
-    return LocalOp(name="experts_apart", call=place.call, numbers=(("start", start), ("end", end)))
+    numbers = (("start", start), ("end", end))
+    return LocalOp(name=place.choice.local, call=place.call, numbers=numbers, order=_expert_order(place))
+
+
+def _expert_order(place: Place) -> tuple[int, ...]:
+    lay = place.choice.inputs[1].value
+    return lay.order if isinstance(lay, Cut) else ()
 
 
 # What `Choice.local` says -> the rank's op.
@@ -310,7 +316,10 @@ FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
     "transposed_window": _transposed_window,
     "adaptive": _adaptive,
     "experts": _experts,
-    "experts_apart": _experts_apart,
+    "experts_apart": _experts_at,
+    "experts_to": _experts_at,
+    "experts_at": _experts_at,
+    "experts_from": _experts_at,
     "own_numbers": _range_of("own_numbers", 2),
     "nearest": _nearest,
     "vocabulary": _range_of("vocabulary", 0),
