@@ -90,7 +90,7 @@ class Costs:
             return self
         known = self._under.get(id(layout))
         if known is None:
-            graph = local_graph(self.graph, layout)
+            graph = local_graph(self.graph, layout, self.settings.expert_loads)
             cut = Costs(graph, self.cluster, self.settings, layout.degree, layout.apart)
             known = self._under[id(layout)] = (layout, cut)
         return known[1]

@@ -36,12 +36,14 @@ class Split:
     """How the ops of one block class lie over the devices of a replica.
 
     choices: of each op the name of one of its `placer.rules.op_choices`; inputs, outputs: how the values at the
-    block's border lie, "whole" or "cut 1" (on dim 1).
+    block's border lie, "whole" or "cut 1" (on dim 1). experts: those of each device, device after device, as many on
+    each as its piece of them; empty: in their own order.
     """
 
     choices: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    experts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

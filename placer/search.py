@@ -19,6 +19,7 @@ from placer.legality import check
 from placer.placement.answers import PlaceAnswer
 from placer.placement.formats import FileProblem, PlaceRequest
 from placer.plans import Alternative, ModelRef, Plan
+from placer.rules.experts import require_loads
 from placer.settings import RunSettings
 
 # What a strategy adds up in its own order may differ from the estimate by rounding.
@@ -166,7 +167,8 @@ def judged(problem: Problem, found: Solution, name: str) -> Solution:
 
 
 def require_sound(problem: Problem) -> None:
-    """Raise UsageError for a problem without blocks, rows, devices or evaluations."""
+    """Raise UsageError for a problem without blocks, rows, devices or evaluations, or with loads of other experts."""
+    require_loads(problem.graph, problem.settings.expert_loads)
     for what, count in (
         ("blocks to place", len(problem.graph.blocks)),
         ("rows in the batch", problem.rows),

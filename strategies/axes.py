@@ -4,7 +4,7 @@ tensor      values of three dims (batch, sequence, hidden) whole or cut on 1, ot
 height      images (batch, channels, height, width) whole or cut on 2; no op cuts rows or another dim of images
 width       images whole or cut on 3; only where it is pinned, since what width can do height can
 sequence    values of three dims cut on 1; no op cuts rows or a parameter: each device has some of every row's tokens
-expert      values cut on their rows; ops cut rows, or a dim of what has no rows: the experts of a product
+expert      values cut on their rows; ops cut rows, or a dim of what has no rows; products of experts are cut on these
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from placer.graph import BlockClass, Graph, Op, Parameter, Tensor
 from placer.rules import tensor_arguments
+from placer.rules.experts import experts_of
 from placer.rules.layouts import Choice, Cut, State
+from placer.splitting import APART
 
 WHOLE = "whole"
 # axis -> the dim on which values of so many dims may be cut.
@@ -24,8 +26,6 @@ DIMS: dict[str, dict[int, int]] = {
     "sequence": {3: 1},
     "expert": {},
 }
-# The product of rows sorted by expert, by its names.
-EXPERTS = frozenset({"grouped_mm", "_grouped_mm", "grouped_mm_fallback"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,8 @@ class Axis:
 
     def allows(self, kind: BlockClass, op: Op, choice: Choice) -> bool:
         """Whether an op may be done so."""
+        if self.name == "expert" and experts_of(kind, op) and choice.name not in APART:
+            return False
         values = (kind.tensor(reference) for reference in tensor_arguments(op))
         pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
         return all(self._cuts(tensor, state) for tensor, state in pairs)
@@ -85,15 +87,3 @@ def longest(graph: Graph) -> int:
     """Tokens of a row: dim 1 of the longest value of three dims between blocks, 0 where there is none."""
     made = (graph.value(reference) for block in graph.blocks for reference in block.inputs)
     return max((value.shape[1].fixed for value in made if len(value.shape) == 3 and value.batched), default=0)
-
-
-def expert_counts(graph: Graph) -> tuple[int, ...]:
-    """The numbers of experts of the model's products of experts, ascending; none where it has none."""
-    found: set[int] = set()
-    for kind in graph.classes:
-        for op in kind.ops:
-            if op.target.split(".")[1] in EXPERTS and len(op.inputs) > 1:
-                shape = kind.tensor(op.inputs[1]).shape
-                size = shape[0] if len(shape) == 3 else 0
-                found.add(size if isinstance(size, int) else size.fixed)
-    return tuple(sorted(found - {0}))

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from placer.costs import Costs
-from placer.graph import Graph, Tensor
+from placer.graph import BlockClass, Graph, Tensor
 from placer.plans import Layout, Split
+from placer.rules.experts import expert_counts, overload
 from placer.search import Pins, Problem
-from placer.splitting import own_rows_class
-from placer.strategies.axes import DIMS, WHOLE, Axis, expert_counts, longest
+from placer.splitting import cut_experts, own_rows_class
+from placer.strategies.axes import DIMS, WHOLE, Axis, longest
+from placer.strategies.expert_places import expert_order
 from placer.strategies.sharding import Border, Sharded, best_split
 from placer.strategies.space import powers_of_two
 from placer.strategies.split_prices import Prices
@@ -101,12 +103,14 @@ def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -
     counts = Counter(block.kind for block in problem.graph.blocks)
     along = made.axis(axis)
     apart = degree if along.apart else 1
+    loads = problem.settings.expert_loads
+    order = expert_order(loads, degree)
     rows = max(1, min(MOST_ROWS, problem.rows * degree // apart // problem.cluster.size))
     tables: dict[int, dict[tuple[str, ...], Sharded]] = {}
     for kind in counts:
         prices = Prices(
             costs, own_rows_class(problem.graph.classes[kind], apart), device=0, degree=degree, rows=rows,
-            microbatches=MICROBATCHES, byte=byte, axis=along,
+            microbatches=MICROBATCHES, byte=byte, axis=along, load=overload(loads, order, degree),
         )  # fmt: skip
         tables[kind] = _table(made, kind, states, prices)
     factors = [
@@ -118,10 +122,16 @@ def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -
         return None
     splits: list[Split | None] = [None] * len(problem.graph.classes)
     for kind, factor in zip(counts, factors, strict=True):
-        splits[kind] = tables[kind][tuple(best[group] for group in factor.groups)].split
+        split = tables[kind][tuple(best[group] for group in factor.groups)].split
+        splits[kind] = _placed(problem.graph.classes[kind], split, order)
     if all(name in (WHOLE, "deferred") for split in splits if split for name in split.choices):
         return None
     return Layout(axis=axis, degree=degree, splits=tuple(splits))
+
+
+def _placed(kind: BlockClass, split: Split, order: tuple[int, ...]) -> Split:
+    """The split with its experts in that order, where it cuts any."""
+    return replace(split, experts=order) if order and cut_experts(kind, split) else split
 
 
 def _table(

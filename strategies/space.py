@@ -29,9 +29,10 @@ from typing import get_args
 
 from placer.errors import UsageError
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
+from placer.rules.experts import expert_counts
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
-from placer.strategies.axes import expert_counts, longest
+from placer.strategies.axes import longest
 
 MANY_DEVICES = 32
 MANY_ROWS = 32

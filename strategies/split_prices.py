@@ -42,6 +42,7 @@ class Prices:
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
     axis: what the devices are along, which bars some choices. Rows are those the sizes of `kind` are counted in.
+    load: of the most loaded device, over the even share of the rows that experts get.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Prices:
         microbatches: int,
         byte: float = 0.0,
         axis: Axis = TENSOR,
+        load: float = 1.0,
     ) -> None:
         self.costs = costs
         self.kind = kind
@@ -63,6 +65,7 @@ class Prices:
         self.microbatches = microbatches
         self.byte = max(byte, TIE)
         self.axis = axis
+        self.load = load
         self.chip = costs.cluster.devices[device]
         start = device - device % degree
         self.devices = tuple(range(start, start + degree))
@@ -135,9 +138,9 @@ class Prices:
         return {choice: self._way(op, choice, numbers) for choice in allowed}
 
     def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:
-        made = local_op(self.kind, op, choice, self.degree)
+        made = local_op(self.kind, op, choice, self.degree, self.load)
         inside = 0.0
-        for inner in inner_ops(self.kind, op, choice, self.degree):
+        for inner in inner_ops(self.kind, op, choice, self.degree, self.load):
             words = inner.target.split(".")[1:3]
             sizes = (inner.written_bytes.at(self.rows), inner.backward_written_bytes.at(self.rows))
             inside += sum(

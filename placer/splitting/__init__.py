@@ -5,6 +5,7 @@ is the graph of one device, so that everything that reckons with graphs reckons 
 """
 
 from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges
+from placer.splitting.expert_order import APART, cut_experts
 from placer.splitting.holding import (
     block_edges,
     block_split,
@@ -19,12 +20,14 @@ from placer.splitting.local_graph import local_graph, require_layout
 from placer.splitting.own_rows import own_rows, own_rows_class, own_rows_tensor
 
 __all__ = [
+    "APART",
     "LEAVES",
     "Conversion",
     "Edges",
     "block_edges",
     "block_split",
     "border_state",
+    "cut_experts",
     "edges",
     "held_parameter",
     "held_parameters",

@@ -1,7 +1,7 @@
 """Axis: the devices of a replica and this rank among them, with the collectives that local ops and conversions need.
 
 All take and give tensors without history. Pieces of a dim are those of `placer.rules.layouts.ranges`: where the dim is
-several `parts` one after another, a rank has its piece of each.
+several `parts` one after another, a rank has its piece of each; where it has an `order`, of the dim in that order.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Axis(nn.Module):
         """Start and end of every rank's piece of `size`."""
         return tuple(piece(size, self.degree, rank) for rank in range(self.degree))
 
-    def own(self, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
+    def own(self, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """This rank's piece of a whole tensor, contiguous."""
-        return self.piece_of(self.rank, tensor, dim, parts)
+        return self.piece_of(self.rank, tensor, lay)
 
-    def piece_of(self, rank: int, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
+    def piece_of(self, rank: int, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """A rank's piece of a whole tensor, contiguous."""
-        found = ranges(Cut(dim, parts=parts), tensor.shape[dim], self.degree, rank)
-        pieces = [tensor.narrow(dim, start, end - start) for start, end in found]
-        return pieces[0].contiguous() if parts == 1 else torch.cat(pieces, dim)
+        found = ranges(lay, tensor.shape[lay.dim], self.degree, rank)
+        pieces = [tensor.narrow(lay.dim, start, end - start) for start, end in found]
+        return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, lay.dim)
 
     def own_shape(self, shape: Shape, dim: int) -> Shape:
         """The shape of this rank's piece."""
@@ -54,20 +54,20 @@ class Axis(nn.Module):
         dist.all_reduce(made, dist.ReduceOp.MAX if reduce == "max" else dist.ReduceOp.SUM, group=self._ready())
         return made
 
-    def all_gather(self, tensor: torch.Tensor, dim: int, size: int | None = None, parts: int = 1) -> torch.Tensor:
-        """The whole of the ranks' pieces of dim `dim`; `size` of the whole, None where all pieces are equal."""
+    def all_gather(self, tensor: torch.Tensor, lay: Cut, size: int | None = None) -> torch.Tensor:
+        """The whole of the ranks' pieces; `size` of the dim that is cut, None where all pieces are equal."""
         own = tensor.contiguous()
         if size is None:
             pieces = [torch.empty_like(own) for _ in range(self.degree)]
             dist.all_gather(pieces, own, group=self._ready())
         else:
-            shapes = [_with(tensor.shape, dim, length) for length in self.lengths(size, parts)]
+            shapes = [_with(tensor.shape, lay.dim, length) for length in self.lengths(size, lay.parts)]
             pieces = self.exchange([own] * self.degree, shapes)
-        return _together(pieces, dim, parts)
+        return _together(pieces, lay)
 
-    def reduce_scatter(self, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
+    def reduce_scatter(self, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """This rank's piece of the sum over the ranks."""
-        pieces = [self.piece_of(rank, tensor, dim, parts) for rank in range(self.degree)]
+        pieces = [self.piece_of(rank, tensor, lay) for rank in range(self.degree)]
         mine = pieces[self.rank]
         if len({one.shape for one in pieces}) == 1:
             made = torch.empty_like(mine)
@@ -78,10 +78,10 @@ class Axis(nn.Module):
 
     def swap(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
         """From pieces of one dim (whole: `size`, None where all pieces are equal) to pieces of another."""
-        pieces = [self.piece_of(rank, tensor, want.dim, want.parts) for rank in range(self.degree)]
+        pieces = [self.piece_of(rank, tensor, want) for rank in range(self.degree)]
         whole = tensor.shape[have.dim] * self.degree if size is None else size
         shapes = [_with(pieces[self.rank].shape, have.dim, one) for one in self.lengths(whole, have.parts)]
-        return _together(self.exchange(pieces, shapes), have.dim, have.parts)
+        return _together(self.exchange(pieces, shapes), have)
 
     def recut(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
         """From pieces of a dim to pieces of the same dim that has other parts: each row goes to who wants it."""
@@ -130,12 +130,15 @@ class Axis(nn.Module):
         return self.group
 
 
-def _together(pieces: list[torch.Tensor], dim: int, parts: int) -> torch.Tensor:
-    """The whole of the ranks' pieces, part by part."""
-    if parts == 1:
-        return torch.cat(pieces, dim)
-    by_rank = [one.chunk(parts, dim) for one in pieces]
-    return torch.cat([one[part] for part in range(parts) for one in by_rank], dim)
+def _together(pieces: list[torch.Tensor], lay: Cut) -> torch.Tensor:
+    """The whole of the ranks' pieces, part by part, or each index where the order has it."""
+    if lay.parts == 1:
+        whole = torch.cat(pieces, lay.dim)
+        if not lay.order:
+            return whole
+        return whole.index_select(lay.dim, torch.tensor(lay.order, device=whole.device).argsort())
+    by_rank = [one.chunk(lay.parts, lay.dim) for one in pieces]
+    return torch.cat([one[part] for part in range(lay.parts) for one in by_rank], lay.dim)
 
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:

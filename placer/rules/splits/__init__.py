@@ -4,7 +4,7 @@ Rules are written over named dims (`patterns`, and `named` for ops of one's own)
 table (`table`) from operator names to rules. Needs no torch.
 """
 
-from placer.rules.splits.local import legal, localise
+from placer.rules.splits.local import filled, legal, localise
 from placer.rules.splits.naming import named
 from placer.rules.splits.parts import divided, in_parts
 from placer.rules.splits.patterns import tensors
@@ -20,6 +20,7 @@ from placer.rules.splits.table import (
 __all__ = [
     "SplitRule",
     "divided",
+    "filled",
     "in_parts",
     "legal",
     "localise",

@@ -59,8 +59,8 @@ def localise(call: Call, choice: Choice, degree: int, rank: int) -> Call | Local
     values = iter([_argument(call, choice, number, value, degree, rank) for number, value in enumerate(tensors(call))])
     local = Call(
         target=call.target,
-        arguments=tuple(_filled(argument, values) for argument in call.arguments),
-        keywords=tuple((name, _filled(argument, values)) for name, argument in call.keywords),
+        arguments=tuple(filled(argument, values) for argument in call.arguments),
+        keywords=tuple((name, filled(argument, values)) for name, argument in call.keywords),
         outputs=tuple(
             _piece(value, state, degree, rank) for value, state in zip(call.outputs, choice.outputs, strict=True)
         ),
@@ -117,11 +117,12 @@ def _with(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 
-def _filled(argument: Argument, values: Iterator[Value]) -> Argument:
+def filled(argument: Argument, values: Iterator[Value]) -> Argument:
+    """An argument with the next values in place of its tensors."""
     if isinstance(argument, Value):
         return next(values)
     if isinstance(argument, tuple):
-        return tuple(_filled(part, values) for part in argument)
+        return tuple(filled(part, values) for part in argument)
     return argument
 
 

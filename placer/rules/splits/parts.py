@@ -68,12 +68,17 @@ def _parted(name: str, dim: int, parts: int, outputs: tuple[State, ...], local: 
     return Choice(name=f"{name} of {parts} parts", inputs=(State(lay, lay),), outputs=outputs, local=local)
 
 
-def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
-    """`choice` with its dim cut in parts, where the op treats every index of the dim alike; None elsewhere."""
+def alike(call: Call, choice: Choice) -> bool:
+    """Whether a choice cuts a dim of which the op treats every index alike, in pieces of the whole."""
     states = (*choice.inputs, *choice.outputs)
     lays = [state.value for state in states if isinstance(state.value, Cut)]
-    alike = choice.local in ("", "sizes") and not choice.inner and not choice.counts and not any(choice.halo)
-    if not lays or not alike or not sizes_agree(call, choice) or any(lay.own or lay.parts > 1 for lay in lays):
+    plain = choice.local in ("", "sizes") and not choice.inner and not choice.counts and not any(choice.halo)
+    return bool(lays) and plain and sizes_agree(call, choice) and not any(lay.own or lay.parts > 1 for lay in lays)
+
+
+def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
+    """`choice` with its dim cut in parts, where the op treats every index of the dim alike; None elsewhere."""
+    if not alike(call, choice):
         return None
 
     def parted(state: State) -> State:
