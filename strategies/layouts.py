@@ -26,7 +26,7 @@ from placer.strategies.axes import DIMS, WHOLE, Axis, longest
 from placer.strategies.expert_places import expert_order
 from placer.strategies.sharding import Border, Sharded, best_split
 from placer.strategies.space import powers_of_two
-from placer.strategies.split_prices import Prices
+from placer.strategies.split_prices import Prices, Rule
 
 # Tokens of a row from which the sequence axis is searched unpinned: attention's own products are s / 6 h of a layer's
 # others (arXiv:2104.04473, appendix), then two thirds at a width h of 4,096, and dropping the cut of weights may pay.
@@ -97,9 +97,22 @@ def _searched(problem: Problem, axis: str) -> bool:
     return axis in ("tensor", "height") or (axis == "sequence" and longest(problem.graph) >= LONG)
 
 
-def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -> Layout | None:
+def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut: bool) -> Layout | None:
+    """The best tensor layout whose ops do as `rule` says; between blocks values are cut where they can be, or whole.
+
+    None where no op is cut, or the rule leaves no layout.
+    """
+    made = _Borders(problem)
+    states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
+    return _layout(made, costs, degree, "tensor", 0.0, rule=rule, states=states)
+
+
+def _layout(
+    made: _Borders, costs: Costs, degree: int, axis: str, byte: float, *, rule: Rule | None = None,
+    states: Sequence[tuple[str, ...]] | None = None,
+) -> Layout | None:  # fmt: skip
     """The best layout of one degree and axis; None where every block is best left whole."""
-    problem, states = made.problem, made.states(degree, axis)
+    problem, states = made.problem, made.states(degree, axis) if states is None else states
     counts = Counter(block.kind for block in problem.graph.blocks)
     along = made.axis(axis)
     apart = degree if along.apart else 1
@@ -111,6 +124,7 @@ def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -
         prices = Prices(
             costs, own_rows_class(problem.graph.classes[kind], apart), device=0, degree=degree, rows=rows,
             microbatches=MICROBATCHES, byte=byte, axis=along, load=overload(loads, order, degree),
+            rule=rule,
         )  # fmt: skip
         tables[kind] = _table(made, kind, states, prices)
     factors = [

@@ -6,8 +6,10 @@ those of `compute`, `communication` and `updates`, as the estimate of a whole pl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from placer.communication import moving_seconds
 from placer.compute import HOST_SECONDS, BlockSeconds, host_seconds, memory_rate, op_seconds
@@ -26,6 +28,9 @@ TENSOR = Axis(name="tensor")
 # Seconds per byte kept for backward or as state: far below what any op costs, it decides between equals.
 TIE = 1e-18
 
+# Of what an op may do, what it shall: a practitioner's rule, such as Megatron's. It leaves at least one choice.
+Rule: TypeAlias = Callable[[BlockClass, Op, tuple[Choice, ...]], tuple[Choice, ...]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
@@ -43,6 +48,7 @@ class Prices:
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
     axis: what the devices are along, which bars some choices. Rows are those the sizes of `kind` are counted in.
     load: of the most loaded device, over the even share of the rows that experts get.
+    rule: which of the choices an op may take; all, where there is none.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class Prices:
         byte: float = 0.0,
         axis: Axis = TENSOR,
         load: float = 1.0,
+        rule: Rule | None = None,
     ) -> None:
         self.costs = costs
         self.kind = kind
@@ -66,6 +73,7 @@ class Prices:
         self.byte = max(byte, TIE)
         self.axis = axis
         self.load = load
+        self.rule = rule
         self.chip = costs.cluster.devices[device]
         start = device - device % degree
         self.devices = tuple(range(start, start + degree))
@@ -134,7 +142,9 @@ class Prices:
 
     def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...]) -> dict[Choice, _Way]:
         call = call_of(self.kind, op, FEW)
-        allowed = (c for c in choices if legal(c, call, self.degree) and self.axis.allows(self.kind, op, c))
+        allowed = tuple(c for c in choices if legal(c, call, self.degree) and self.axis.allows(self.kind, op, c))
+        if self.rule is not None:
+            allowed = self.rule(self.kind, op, allowed)
         return {choice: self._way(op, choice, numbers) for choice in allowed}
 
     def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:
