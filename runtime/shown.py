@@ -73,5 +73,6 @@ def _way(way: Way) -> str:
     more = {"size": way.size or 1, "parts": way.parts, "to_parts": way.to_parts}
     shown: dict[str, object] = {name: value for name, value in told.items() if value >= 0}
     shown |= {name: value for name, value in more.items() if value != 1}
+    shown |= {name: size for name, size in (("every", way.every), ("to_every", way.to_every)) if size}
     shown |= {name: order for name, order in (("order", way.order), ("to_order", way.to_order)) if order}
     return f"Way({', '.join((repr(way.name), *(f'{name}={value}' for name, value in shown.items())))})"

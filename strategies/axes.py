@@ -3,7 +3,7 @@
 tensor      values of three dims (batch, sequence, hidden) whole or cut on 1, others whole; no op cuts rows
 height      images (batch, channels, height, width) whole or cut on 2; no op cuts rows or another dim of images
 width       images whole or cut on 3; only where it is pinned, since what width can do height can
-sequence    values of three dims cut on 1; no op cuts rows or a parameter: each device has some of every row's tokens
+sequence    values of three dims cut on 1; no op cuts rows or a parameter: each device has some tokens of every row
 expert      values cut on their rows; ops cut rows, or a dim of what has no rows; products of experts are cut on these
 """
 
@@ -65,6 +65,8 @@ class Axis:
         lay = state.value
         if not isinstance(lay, Cut) or lay.own:
             return True
+        if lay.every:
+            return self.name == "sequence"
         if isinstance(tensor, Parameter):
             return self.name != "sequence"
         rows = bool(tensor.shape[lay.dim].per_row)

@@ -34,6 +34,9 @@ class Cut(NamedTuple):
     With `parts` the dim is that many equal parts one after another (query, key and value of one product), and each rank
     has its piece of every part: `ranges` gives the rows.
 
+    With `every` the dim is blocks of so many, one for each row of the batch (the tokens of all rows in one dim), and
+    each rank has its piece of every block.
+
     With an `order` the pieces are of the dim in that order: the experts of each rank, rank after rank.
     """
 
@@ -42,6 +45,11 @@ class Cut(NamedTuple):
     parts: int = 1
     sent: bool = False
     order: tuple[int, ...] = ()
+    every: int = 0
+
+    def of(self, size: int) -> Cut:
+        """The same for a dim of `size`, its blocks as parts."""
+        return self._replace(parts=size // self.every, every=0) if self.every else self
 
 
 class Everywhere(Enum):
@@ -171,11 +179,19 @@ def piece(size: int, degree: int, rank: int) -> tuple[int, int]:
 
 def ranges(lay: Cut, size: int, degree: int, rank: int) -> tuple[tuple[int, int], ...]:
     """The rows of a dim that the rank has, in order: one range for each of the cut's parts, or some of its `order`."""
-    part = size // lay.parts
+    parts = lay.of(size).parts
+    part = size // max(1, parts)
     start, end = piece(part, degree, rank)
     if lay.order:
         return tuple(_runs(lay.order[start:end]))
-    return tuple((part * at + start, part * at + end) for at in range(lay.parts))
+    return tuple((part * at + start, part * at + end) for at in range(parts))
+
+
+def held_size(lay: Cut, size: int, degree: int, rank: int) -> int:
+    """How many rows of a dim the rank has."""
+    parts = lay.of(size).parts
+    start, end = piece(size // max(1, parts), degree, rank)
+    return (end - start) * parts
 
 
 def _runs(indices: tuple[int, ...]) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
 from placer.plans import Plan, Split
-from placer.rules.layouts import SAME, SHARED, Cut, State, ranges
+from placer.rules.layouts import SAME, SHARED, Cut, State, held_size
 from placer.splitting.edges import Edges, border_state, edges
 
 
@@ -43,7 +43,7 @@ def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -
     if not isinstance(state.value, Cut):
         return replace(parameter, summed=state == SHARED)
     dim = state.value.dim
-    size = sum(end - start for start, end in ranges(state.value, parameter.shape[dim], degree, rank))
+    size = held_size(state.value, parameter.shape[dim], degree, rank)
     return replace(parameter, shape=(*parameter.shape[:dim], size, *parameter.shape[dim + 1 :]))
 
 
@@ -92,7 +92,7 @@ def held_value(tensor: Tensor, state: State, degree: int, rank: int) -> Tensor:
         return tensor
     dim = state.value.dim
     size = tensor.shape[dim]
-    fixed = sum(end - start for start, end in ranges(state.value, size.fixed, degree, rank))
+    fixed = held_size(state.value, size.fixed, degree, rank)
     mine = Affine(fixed, size.per_row // degree)
     return replace(tensor, shape=(*tensor.shape[:dim], mine, *tensor.shape[dim + 1 :]))
 

@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.errors import UsageError
-from placer.rules.layouts import Cut, piece, ranges
+from placer.rules.layouts import Cut, held_size, piece, ranges
 
 Shape = tuple[int, ...]
 
@@ -39,6 +39,11 @@ class Axis(nn.Module):
 
     def piece_of(self, rank: int, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """A rank's piece of a whole tensor, contiguous."""
+        lay = lay.of(tensor.shape[lay.dim])
+        if lay.parts > 1:
+            start, end = piece(tensor.shape[lay.dim] // lay.parts, self.degree, rank)
+            mine = _apart(tensor, lay).narrow(lay.dim + 1, start, end - start)
+            return mine.flatten(lay.dim, lay.dim + 1).contiguous()
         found = ranges(lay, tensor.shape[lay.dim], self.degree, rank)
         pieces = [tensor.narrow(lay.dim, start, end - start) for start, end in found]
         return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, lay.dim)
@@ -61,7 +66,7 @@ class Axis(nn.Module):
             pieces = [torch.empty_like(own) for _ in range(self.degree)]
             dist.all_gather(pieces, own, group=self._ready())
         else:
-            shapes = [_with(tensor.shape, lay.dim, length) for length in self.lengths(size, lay.parts)]
+            shapes = [_with(tensor.shape, lay.dim, length) for length in self.lengths(size, lay)]
             pieces = self.exchange([own] * self.degree, shapes)
         return _together(pieces, lay)
 
@@ -80,7 +85,7 @@ class Axis(nn.Module):
         """From pieces of one dim (whole: `size`, None where all pieces are equal) to pieces of another."""
         pieces = [self.piece_of(rank, tensor, want) for rank in range(self.degree)]
         whole = tensor.shape[have.dim] * self.degree if size is None else size
-        shapes = [_with(pieces[self.rank].shape, have.dim, one) for one in self.lengths(whole, have.parts)]
+        shapes = [_with(pieces[self.rank].shape, have.dim, one) for one in self.lengths(whole, have)]
         return _together(self.exchange(pieces, shapes), have)
 
     def recut(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
@@ -98,10 +103,9 @@ class Axis(nn.Module):
             made.index_copy_(dim, place, piece_)
         return made
 
-    def lengths(self, size: int, parts: int = 1) -> tuple[int, ...]:
-        """The rows of each rank's piece of `size`."""
-        found = (ranges(Cut(0, parts=parts), size, self.degree, rank) for rank in range(self.degree))
-        return tuple(sum(end - start for start, end in one) for one in found)
+    def lengths(self, size: int, lay: Cut) -> tuple[int, ...]:
+        """The rows of each rank's piece of a dim of `size`."""
+        return tuple(held_size(lay, size, self.degree, rank) for rank in range(self.degree))
 
     def all_to_all(self, tensor: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, list[int]]:
         """Sends `counts[r]` rows to rank r, in order; the rows received, in the order of ranks, how many of each."""
@@ -132,13 +136,18 @@ class Axis(nn.Module):
 
 def _together(pieces: list[torch.Tensor], lay: Cut) -> torch.Tensor:
     """The whole of the ranks' pieces, part by part, or each index where the order has it."""
+    lay = lay.of(sum(one.shape[lay.dim] for one in pieces))
     if lay.parts == 1:
         whole = torch.cat(pieces, lay.dim)
         if not lay.order:
             return whole
         return whole.index_select(lay.dim, torch.tensor(lay.order, device=whole.device).argsort())
-    by_rank = [one.chunk(lay.parts, lay.dim) for one in pieces]
-    return torch.cat([one[part] for part in range(lay.parts) for one in by_rank], lay.dim)
+    return torch.cat([_apart(one, lay) for one in pieces], lay.dim + 1).flatten(lay.dim, lay.dim + 1)
+
+
+def _apart(tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
+    """The dim that is cut as two: its parts, and what each holds."""
+    return tensor.reshape(*tensor.shape[: lay.dim], lay.parts, -1, *tensor.shape[lay.dim + 1 :])
 
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:

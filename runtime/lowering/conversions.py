@@ -30,7 +30,7 @@ Name = Literal["same", "all_reduce", "reduce_scatter", "all_gather", "all_to_all
 
 class Way(NamedTuple):
     """How a layout becomes another: from pieces of `dim` (whole: `size`, None where all are equal), or to those of
-    `to`; `parts` and `to_parts`, `order` and `to_order` are those of the dims."""
+    `to`; `parts` and `to_parts`, `order` and `to_order`, `every` and `to_every` are those of the dims."""
 
     name: Name
     dim: int = -1
@@ -40,16 +40,18 @@ class Way(NamedTuple):
     to_parts: int = 1
     order: tuple[int, ...] = ()
     to_order: tuple[int, ...] = ()
+    every: int = 0
+    to_every: int = 0
 
     @property
     def have(self) -> Cut:
         """The pieces it starts from."""
-        return Cut(self.dim, parts=self.parts, order=tuple(self.order))
+        return Cut(self.dim, parts=self.parts, order=tuple(self.order), every=self.every)
 
     @property
     def want(self) -> Cut:
         """The pieces it makes."""
-        return Cut(self.to, parts=self.to_parts, order=tuple(self.to_order))
+        return Cut(self.to, parts=self.to_parts, order=tuple(self.to_order), every=self.to_every)
 
 
 def way(have: Lay, want: Lay, size: int | None = None) -> Way:
@@ -64,7 +66,8 @@ def way(have: Lay, want: Lay, size: int | None = None) -> Way:
     nothing = Cut(-1)
     one, other = (lay if isinstance(lay, Cut) else nothing for lay in (have, want))
     whole = size if one.dim >= 0 else None
-    return Way(_name(have, want), one.dim, other.dim, whole, one.parts, other.parts, one.order, other.order)
+    orders = (one.order, other.order, one.every, other.every)
+    return Way(_name(have, want), one.dim, other.dim, whole, one.parts, other.parts, *orders)
 
 
 def _name(have: Lay, want: Lay) -> Name:

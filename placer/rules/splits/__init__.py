@@ -6,7 +6,7 @@ table (`table`) from operator names to rules. Needs no torch.
 
 from placer.rules.splits.local import filled, legal, localise
 from placer.rules.splits.naming import named
-from placer.rules.splits.parts import divided, in_parts
+from placer.rules.splits.parts import divided, in_blocks, in_parts, merged
 from placer.rules.splits.patterns import tensors
 from placer.rules.splits.table import (
     SplitRule,
@@ -21,9 +21,11 @@ __all__ = [
     "SplitRule",
     "divided",
     "filled",
+    "in_blocks",
     "in_parts",
     "legal",
     "localise",
+    "merged",
     "named",
     "own_choices",
     "register_split",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from placer.errors import UsageError
 from placer.rules.calls import Argument, Call, Value
-from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, piece, ranges, wanted
+from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, held_size, piece, wanted
 from placer.rules.splits.patterns import broadcast, tensors
 
 # Ops that are told the sizes of their result, and at which argument.
@@ -75,10 +75,12 @@ def legal(choice: Choice, call: Call, degree: int) -> bool:
     if any(count % degree for count in choice.counts):
         return False
     pairs = (*zip(tensors(call), choice.inputs, strict=True), *zip(call.outputs, choice.outputs, strict=True))
-    cuts = [(value.shape[state.value.dim], state.value.parts) for value, state in pairs if isinstance(state.value, Cut)]
-    if any(size % parts for size, parts in cuts):
+    cuts = [(value.shape[state.value.dim], state.value) for value, state in pairs if isinstance(state.value, Cut)]
+    if any(size % (lay.every or lay.parts) for size, lay in cuts):
         return False
-    sizes = [size // parts for size, parts in cuts]
+    sizes = [lay.every or size // lay.parts for size, lay in cuts]
+    if any(lay.every % degree for _, lay in cuts):
+        return False
     if choice.uneven or any(choice.halo):
         return all(size >= degree for size in sizes) and _reaches(choice, call, degree)
     return all(size % degree == 0 for size in sizes)
@@ -109,7 +111,7 @@ def _piece(value: Value, state: State, degree: int, rank: int) -> Value:
     if not isinstance(state.value, Cut):
         return value
     dim = state.value.dim
-    size = sum(end - start for start, end in ranges(state.value, value.shape[dim], degree, rank))
+    size = held_size(state.value, value.shape[dim], degree, rank)
     return value._replace(shape=_with(value.shape, dim, size))
 
 
