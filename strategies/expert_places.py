@@ -14,18 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placer.rules.experts import overload
 from placer.rules.layouts import piece
 
 
 def expert_order(loads: Sequence[float], degree: int) -> tuple[int, ...]:
-    """The experts of each device in turn, ascending on each; empty where loads ask for no order but their own."""
+    """The experts of each device in turn, ascending on each; empty where none is better than their own order."""
     if len(set(loads)) < 2 or degree > len(loads):
         return ()
     held = _longest_first(loads, _sizes(len(loads), degree))
     while _exchanged(loads, held):
         pass
     order = tuple(expert for experts in held for expert in sorted(experts))
-    return () if order == tuple(range(len(loads))) else order
+    return order if overload(loads, order, degree) < overload(loads, (), degree) else ()
 
 
 def least_load(loads: Sequence[float], degree: int) -> float:

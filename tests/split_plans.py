@@ -57,9 +57,10 @@ def random_plan(case: Case, degree: int, seed: int) -> Plan:
     return split_plan(case, degree, any_of, draw.choice(("whole", "cut 2" if "images" in case.model else "cut 1")))
 
 
-def searched_plans(case: Case, degree: int, pins: Pins) -> tuple[Plan, ...]:
+def searched_plans(case: Case, degree: int, pins: Pins, loads: tuple[float, ...] = ()) -> tuple[Plan, ...]:
     """Plans with the layouts a search would use where communication costs next to nothing."""
     plan = plan_of(case)
+    plan = replace(plan, settings=replace(plan.settings, expert_loads=loads))
     cluster = fast_links(case.ranks * degree)
     problem = Problem(
         model=plan.model, graph=plan.graph, cluster=cluster, settings=plan.settings, rows=plan.rows, pins=pins
