@@ -6,6 +6,7 @@ is the graph of one device, so that everything that reckons with graphs reckons 
 
 from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges
 from placer.splitting.expert_order import APART, cut_experts
+from placer.splitting.following import Wishes, fits, followed
 from placer.splitting.holding import (
     block_edges,
     block_split,
@@ -24,11 +25,14 @@ __all__ = [
     "LEAVES",
     "Conversion",
     "Edges",
+    "Wishes",
     "block_edges",
     "block_split",
     "border_state",
     "cut_experts",
     "edges",
+    "fits",
+    "followed",
     "held_parameter",
     "held_parameters",
     "held_value",
