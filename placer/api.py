@@ -7,11 +7,13 @@ checked and simulated without either.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placer import costs, simulator
+from placer.budgets import Budget, budget_of
 from placer.cluster import Cluster
 from placer.errors import UsageError
 from placer.fingerprint import versions
@@ -50,7 +52,7 @@ def plan(
     loss_fn: LossFunction | None = None,
     settings: RunSettings = RunSettings(),  # noqa: B008 - frozen
     strategy: str = "auto",
-    budget: int | None = None,
+    budget: Budget | str | int | None = None,
     seed: int = 0,
     pins: Sequence[str] | Pins = (),
 ) -> Plan:
@@ -58,12 +60,15 @@ def plan(
 
     cluster_spec: a Cluster, a YAML path, a catalogue name with counts (`h100x8*4`), `local` or `localx4`.
     loss_fn: as for `capture`; the ranks import it again, so it stands at the top of a module.
-    budget: at most so many evaluated plans. pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`.
+    budget: at most so many evaluated plans, or seconds of search (capture apart) as in "30s", or both ("200,30s");
+    then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
+    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`.
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
     from placer import tracer
 
+    limits = budget_of(budget)
     cluster = Cluster.load(cluster_spec)
     resolved = tracer.resolve(model)
     loss = reference_of(loss_fn, "the loss") if loss_fn else ""
@@ -79,7 +84,8 @@ def plan(
         rows=graph.rows,
         pins=parse_pins(pins, graph),
         seed=seed,
-        budget=budget,
+        budget=limits.evaluations,
+        until=None if limits.seconds is None else time.perf_counter() + limits.seconds,
     )
     return solve(problem, strategy)
 
@@ -97,9 +103,25 @@ def _require_trainable(graph: Graph) -> None:
 
 def solve(problem: Problem, strategy: str = "auto") -> Plan:
     """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
-    best = solve_with(problem, strategy).plan
-    assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions)))
+    found = solve_with(problem, strategy)
+    best = found.plan
+    early = (f"{ENDED[found.ended]}: this is the best plan so far, {_proven(best)}",) if found.ended else ()
+    for note in early:
+        print(f"placer: {note}", file=sys.stderr)
+    assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions, *early)))
     return replace(best, assumptions=assumptions, versions=versions())
+
+
+ENDED = {
+    "interrupt": "the search was interrupted",
+    "evaluations": "the evaluations of the budget are used up",
+    "seconds": "the seconds of the budget are over",
+}
+
+
+def _proven(best: Plan) -> str:
+    """What is known of how far a plan is from the best."""
+    return "nothing is proven about better ones" if best.gap is None else f"at most {best.gap:.1%} from the best one"
 
 
 def estimate(plan: Plan) -> Ledger:

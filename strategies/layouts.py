@@ -53,16 +53,19 @@ class _Factor:
 
 
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
-    """The layouts of all degrees and axes the pins allow that cut something, in order of degree."""
+    """The layouts of all degrees and axes the pins allow that cut something, in order of degree.
+
+    When the problem's seconds are over, those made so far, at least the first.
+    """
     made = _Borders(problem)
     whole = costs.profiles.of(0, 1)
     dear = (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[0].memory_bytes
-    found = [
-        _layout(made, costs, degree, axis, byte)
-        for degree, axis in _wanted(problem)
-        for byte in (0.0, dear)
-        if axis == "tensor" or any(len(states) > 1 for states in made.states(degree, axis))
-    ]
+    found: list[Layout | None] = []
+    for degree, axis in _wanted(problem):
+        if found and problem.spent:
+            break
+        if axis == "tensor" or any(len(states) > 1 for states in made.states(degree, axis)):
+            found += [_layout(made, costs, degree, axis, byte) for byte in (0.0, dear)]
     return tuple(dict.fromkeys(layout for layout in found if layout is not None))
 
 

@@ -37,7 +37,9 @@ def run(
         list[str] | None,
         typer.Option(help="Fix a choice: data, shard, pipeline, microbatches, schedule, recompute; BLOCK@stage=N."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="auto, stages, exhaustive, single, data, sharded or even.")] = "auto",
+    strategy: Annotated[
+        str, typer.Option(help="auto, stages, exhaustive, single, data, sharded, even or megatron.")
+    ] = "auto",
     precision: Annotated[Precision, typer.Option(help="What the step computes in.")] = "float32",
     optimizer: Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")] = "adamw",
     learning_rate: Annotated[float, typer.Option(help="The learning rate of the run.")] = 1e-3,
@@ -50,7 +52,9 @@ def run(
     attention: Annotated[
         Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")
     ] = "flash",
-    budget: Annotated[int | None, typer.Option(min=1, help="Look at no more than so many plans.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="End with the best so far after 200 evaluated plans, 30s of search, or 200,30s.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")] = 0,
     json: Json = False,
 ) -> None:
