@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from placer.ledger import Ledger
 from placer.pins import parse_pins
 from placer.plans import Plan
 from placer.references import reference_of
+from placer.rules.opaque import OpaqueCost
 from placer.search import Pins, Problem, solve_with
 from placer.settings import RunSettings
 from placer.simulator import Timeline
@@ -31,17 +32,22 @@ if TYPE_CHECKING:
     from placer.tracer.exporting import LossFunction
 
 
-def capture(model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1) -> Graph:
+def capture(
+    model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1,
+    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
+) -> Graph:  # fmt: skip
     """The immutable Graph of `model`: no weights, no GPU.
 
     model: an nn.Module (meta is fine), `package.module:factory`, or a Hugging Face config (object or path of its JSON).
     batch: tensors or shapes of the global batch by input name, `ROWSxLENGTH`, or None for what the model's own
     configuration implies with one row per device. loss_fn(output, batch) where the model returns no loss itself.
+    opaque: submodules that are not looked into (`["router"]`), with what they cost where that is known
+    (`{"router": OpaqueCost(seconds=1e-4)}`); those that cannot be exported are found and noted.
     Raises CaptureError naming the source line.
     """
     from placer import tracer
 
-    return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices)
+    return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices, opaque=opaque)
 
 
 def plan(
@@ -55,6 +61,7 @@ def plan(
     budget: Budget | str | int | None = None,
     seed: int = 0,
     pins: Sequence[str] | Pins = (),
+    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
 ) -> Plan:
     """The best plan `strategy` finds for one training step of `model` on the cluster.
 
@@ -62,7 +69,7 @@ def plan(
     loss_fn: as for `capture`; the ranks import it again, so it stands at the top of a module.
     budget: at most so many evaluated plans, or seconds of search (capture apart) as in "30s", or both ("200,30s");
     then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
-    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`.
+    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque: as for `capture`.
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
@@ -72,7 +79,7 @@ def plan(
     cluster = Cluster.load(cluster_spec)
     resolved = tracer.resolve(model)
     loss = reference_of(loss_fn, "the loss") if loss_fn else ""
-    graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size)
+    graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size, opaque=opaque)
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
     _require_trainable(graph)

@@ -11,7 +11,7 @@ import placer
 from opaque_models import WIDTH, Routed, routed
 from placer.errors import CaptureError, UsageError
 from placer.graph import Affine, Graph, Op
-from placer.rules.opaque import OpaqueCost
+from placer.rules import OpaqueCost
 from placer.tracer import capture, coverage, trace
 
 ROWS = 6
@@ -41,6 +41,20 @@ def test_its_stated_cost_is_taken() -> None:
     cost = OpaqueCost(flops=1000, fixed=50)
     op = opaque_op(capture(routed(), batch=BATCH, opaque={"router": cost}))
     assert (op.forward_flops, op.backward_flops) == (Affine(50, 1000), Affine(100, 2000))
+
+
+def test_its_stated_seconds_are_what_it_takes() -> None:
+    slow = OpaqueCost(seconds=0.5, rows_apart=True)
+    plans = [placer.plan("opaque_models:routed", "a100x1", batch=BATCH, opaque={"router": cost}, pins=("data=1",))
+             for cost in (OpaqueCost(rows_apart=True), slow)]  # fmt: skip
+    spent = [plan.ledger.step_seconds for plan in plans if plan.ledger is not None]
+    assert spent[1] - spent[0] == pytest.approx(3 * 0.5 * ROWS, rel=0.01)  # forward once, backward twice
+
+
+def test_it_is_timed_on_this_machine_where_that_is_asked() -> None:
+    op = opaque_op(capture(routed(), batch=BATCH, opaque={"router": OpaqueCost(timed=True)}))
+    assert op.seconds is not None
+    assert op.seconds[1] > 0
 
 
 def test_what_it_keeps_and_its_weights_are_known() -> None:

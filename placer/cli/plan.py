@@ -37,6 +37,9 @@ def run(
         list[str] | None,
         typer.Option(help="Fix a choice: data, shard, pipeline, microbatches, schedule, recompute; BLOCK@stage=N."),
     ] = None,
+    opaque: Annotated[
+        list[str] | None, typer.Option(help="A submodule that is not looked into: one op, counted by running it once.")
+    ] = None,
     strategy: Annotated[
         str, typer.Option(help="auto, stages, exhaustive, single, data, sharded, even or megatron.")
     ] = "auto",
@@ -75,6 +78,7 @@ def run(
         budget=budget,
         seed=seed,
         pins=pin or (),
+        opaque=opaque or (),
     )
     if output is not None:
         made.save(output)

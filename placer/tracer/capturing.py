@@ -69,7 +69,8 @@ def _with_opaque(
             if not name or name in parts or any(part.startswith(f"{name}.") for part in parts):
                 raise
             parts[name] = OpaqueCost()
-            notes.append(f"{name} cannot be exported and is one opaque op, counted by running it once ({error})")
+            why = str(error).partition(". Export needs")[0]
+            notes.append(f"{name} cannot be exported and is one opaque op, counted by running it once ({why})")
 
 
 def _failing(model: nn.Module, example: Batch, loss_fn: LossFunction | None, parts: dict[str, OpaqueCost]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -34,19 +35,24 @@ _NO_EXPORT = (
     "'Meta' backend", "FakeTensor",
 )  # fmt: skip
 SEED = 0
+RUNS = 5
 # Half-width of the random weights that a part is tried with.
 SCALE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What running a part showed: the shapes and types of its results, FLOPs, bytes kept beside its state."""
+    """What running a part showed: shapes and types of its results, FLOPs, bytes kept beside its state, forward seconds.
+
+    Seconds are those of this machine, the least of some runs.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
     forward_flops: int
     backward_flops: int
     kept: int
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -199,7 +205,8 @@ def _run(part: Part, inputs: list[torch.Tensor]) -> Tried:
         return tensor
 
     with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        made = module(*_arguments(part, given)[0], **_arguments(part, given)[1])
+        arguments, keywords = _arguments(part, given)
+        made = module(*arguments, **keywords)
     results = [made] if isinstance(made, torch.Tensor) else list(made)
     if not all(isinstance(result, torch.Tensor) for result in results):
         raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns a tensor or a tuple of tensors")
@@ -212,7 +219,19 @@ def _run(part: Part, inputs: list[torch.Tensor]) -> Tried:
     return Tried(
         shapes=tuple(tuple(result.shape) for result in results), dtypes=tuple(result.dtype for result in results),
         forward_flops=forward.get_total_flops(), backward_flops=backward.get_total_flops(), kept=size,
+        seconds=_timed(part, module, given) if part.cost.timed else 0.0,
     )  # fmt: skip
+
+
+def _timed(part: Part, module: nn.Module, given: list[torch.Tensor]) -> float:
+    """The least of some runs, in seconds."""
+    arguments, keywords = _arguments(part, given)
+    found = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        module(*arguments, **keywords)
+        found.append(time.perf_counter() - began)
+    return min(found)
 
 
 def _real(module: nn.Module) -> nn.Module:
@@ -236,16 +255,23 @@ def _filled(tensor: torch.Tensor) -> torch.Tensor:
 
 def _counted(part: Part, low: int, high: int) -> Counted:
     """The stated cost, or the line through what was counted."""
-    cost = part.cost
+    cost, seconds = part.cost, None
+    if cost.timed or cost.seconds is not None:
+        seconds = (0.0, cost.seconds) if cost.seconds is not None else _line(part, low, high)
     if cost.flops is not None:
-        return Counted(forward=(cost.fixed, cost.flops), backward=(2 * cost.fixed, 2 * cost.flops))
+        return Counted(forward=(cost.fixed, cost.flops), backward=(2 * cost.fixed, 2 * cost.flops), seconds=seconds)
     pairs = [
         (getattr(part.tried[low], name), getattr(part.tried[high], name))
         for name in ("forward_flops", "backward_flops")
     ]
     each = [(second - first) // (high - low) if high > low else 0 for first, second in pairs]
     lines = [(first - slope * low, slope) for (first, _), slope in zip(pairs, each, strict=True)]
-    return Counted(forward=lines[0], backward=lines[1])
+    return Counted(forward=lines[0], backward=lines[1], seconds=seconds)
+
+
+def _line(part: Part, low: int, high: int) -> tuple[float, float]:
+    """Seconds that grow with the rows, from nothing: so few rows tell no slope."""
+    return 0.0, part.tried[high].seconds / max(1, high)
 
 
 def _rows(inputs: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> int:
@@ -268,7 +294,7 @@ def _opaque(inputs: list[torch.Tensor], state: list[torch.Tensor], name: str) ->
         raise CaptureError(f"the opaque part {name} is not known in this process; capture its model first")
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*inputs, *state)):
         trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*inputs, *state))
-        return list(_Shapes.apply(name, trains, *inputs, *state))
+        return list(_Shapes.apply(name, trains, *inputs, *state))  # type: ignore[no-untyped-call]
     arguments, keywords = _arguments(part, inputs)
     made = torch.func.functional_call(part.module, dict(zip(part.state, state, strict=True)), arguments, keywords)
     return [made] if isinstance(made, torch.Tensor) else list(made)
@@ -301,7 +327,6 @@ class _Shapes(torch.autograd.Function):
 
 # Stands for a tensor among the leaves of a call.
 _HERE = object()
-_LIBRARY = torch.library.Library("placer", "DEF")
-_LIBRARY.define("opaque(Tensor[] inputs, Tensor[] state, str name) -> Tensor[]")
-_LIBRARY.impl("opaque", _opaque, "CompositeImplicitAutograd")
-assert TARGET == "placer::opaque"
+_LIBRARY = torch.library.Library("placer", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define("opaque(Tensor[] inputs, Tensor[] state, str name) -> Tensor[]")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("opaque", _opaque, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]
