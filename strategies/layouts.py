@@ -188,7 +188,7 @@ class _Borders:
         return Axis(name=name, images=self.images)
 
     def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
-        """The states of each group: whole, and cut where every value of it can be. What the model returns is whole."""
+        """The states of each group: whole, cut where all of it can be. What the model is given or returns is whole."""
         allowed: list[tuple[str, ...]] = [(WHOLE,)] * len(set(self.groups.values()))
         for group, tensors in self._members().items():
             allowed[group] = self.axis(axis).states(tensors, degree)
@@ -197,7 +197,13 @@ class _Borders:
     def _members(self) -> dict[int, list[Tensor]]:
         graph = self.problem.graph
         returned = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
-        fixed = {self.groups[place] for place in returned if place in self.groups}
+        given = {
+            _Place(block.kind, False, number)
+            for block in graph.blocks
+            for number, reference in enumerate(block.inputs)
+            if not _is_made(reference)
+        }
+        fixed = {self.groups[place] for place in (*returned, *given) if place in self.groups}
         found: dict[int, list[Tensor]] = {}
         for place, group in self.groups.items():
             kind = graph.classes[place.kind]
