@@ -171,8 +171,8 @@ def line(outcome: Outcome) -> str:
     if published is None:
         return f"{name} not estimated: {'; '.join(run.unmodelled) or 'the sizes of the model are not printed'}"
     error = "" if outcome.error is None else f"{outcome.error:+7.1%}"
-    numbers = f"measured {run.seconds:9.4f} s estimate {published.seconds:9.4f} s {error:8}"
-    text = f"{name} {shown(published.layout):34} {numbers}"
+    text = f"{name} {shown(published.layout):34} measured {run.seconds:9.4f} s estimate {published.seconds:9.4f} s"
+    text += f" {error:8}"
     if ours is not None:
         text += f" ours {shown(ours.layout):44} {ours.seconds:9.4f} s"
     verdict = {None: "cannot be compared", True: "SLOWER", False: "same" if outcome.same else "faster"}[outcome.slower]

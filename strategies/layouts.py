@@ -55,16 +55,20 @@ class _Factor:
 
 
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
-    """The layouts of all degrees and axes the pins allow that cut something, in order of degree."""
+    """The layouts of all degrees and axes the pins allow that cut something, in order of degree.
+
+    When the problem's seconds are over, those made so far, at least the first.
+    """
     made = _Borders(problem)
     whole = costs.profiles.of(0, 1)
     dear = (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[0].memory_bytes
-    found = [
-        _layout(made, costs, degree, axis, byte)
-        for degree, axis in _wanted(problem)
-        for byte in (0.0, dear)
-        if axis == "tensor" or any(states != (WHOLE,) for states in made.states(degree, axis))
-    ]
+    found: list[Layout | None] = []
+    for degree, axis in _wanted(problem):
+        if found and problem.spent:
+            break
+        if axis == "tensor" or any(states != (WHOLE,) for states in made.states(degree, axis)):
+            prices = _prices(made, costs, degree, axis)
+            found += (_layout(made, prices, degree, axis, byte) for byte in (0.0, dear))
     return tuple(dict.fromkeys(layout for layout in found if layout is not None))
 
 
@@ -104,29 +108,32 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
     """
     made = _Borders(problem)
     states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
-    return _layout(made, costs, degree, "tensor", 0.0, rule=rule, states=states)
+    return _layout(made, _prices(made, costs, degree, "tensor", rule), degree, "tensor", 0.0, states=states)
+
+
+def _prices(made: _Borders, costs: Costs, degree: int, axis: str, rule: Rule | None = None) -> dict[int, Prices]:
+    """The prices of each block class, in the order of blocks."""
+    problem, along = made.problem, made.axis(axis)
+    apart, loads = degree if along.apart else 1, problem.settings.expert_loads
+    rows = max(1, min(MOST_ROWS, problem.rows * degree // apart // problem.cluster.size))
+    return {
+        kind: Prices(
+            costs, own_rows_class(problem.graph.classes[kind], apart), device=0, degree=degree, rows=rows,
+            microbatches=MICROBATCHES, axis=along, load=overload(loads, expert_order(loads, degree), degree), rule=rule,
+        )
+        for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)
+    }  # fmt: skip
 
 
 def _layout(
-    made: _Borders, costs: Costs, degree: int, axis: str, byte: float, *, rule: Rule | None = None,
+    made: _Borders, prices: dict[int, Prices], degree: int, axis: str, byte: float, *,
     states: Sequence[tuple[str, ...]] | None = None,
 ) -> Layout | None:  # fmt: skip
     """The best layout of one degree and axis; None where every block is best left whole."""
     problem, states = made.problem, made.states(degree, axis) if states is None else states
     counts = Counter(block.kind for block in problem.graph.blocks)
-    along = made.axis(axis)
-    apart = degree if along.apart else 1
-    loads = problem.settings.expert_loads
-    order = expert_order(loads, degree)
-    rows = max(1, min(MOST_ROWS, problem.rows * degree // apart // problem.cluster.size))
-    tables: dict[int, dict[tuple[str, ...], Sharded]] = {}
-    for kind in counts:
-        prices = Prices(
-            costs, own_rows_class(problem.graph.classes[kind], apart), device=0, degree=degree, rows=rows,
-            microbatches=MICROBATCHES, byte=byte, axis=along, load=overload(loads, order, degree),
-            rule=rule,
-        )  # fmt: skip
-        tables[kind] = _table(made, kind, states, prices)
+    order = expert_order(problem.settings.expert_loads, degree)
+    tables = {kind: _table(made, kind, states, own.weighing(byte)) for kind, own in prices.items()}
     factors = [
         _Factor(groups=made.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
         for kind, count in counts.items()
@@ -188,7 +195,7 @@ class _Borders:
         return Axis(name=name, images=self.images)
 
     def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
-        """The states of each group: whole, cut where all of it can be. What the model is given or returns is whole."""
+        """The states of each group: whole, and cut where all of it can be. What the model gets and returns is whole."""
         allowed: list[tuple[str, ...]] = [(WHOLE,)] * len(set(self.groups.values()))
         for group, tensors in self._members().items():
             allowed[group] = self.axis(axis).states(tensors, degree)
@@ -196,14 +203,14 @@ class _Borders:
 
     def _members(self) -> dict[int, list[Tensor]]:
         graph = self.problem.graph
-        returned = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
-        given = {
+        whole = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
+        whole |= {
             _Place(block.kind, False, number)
             for block in graph.blocks
             for number, reference in enumerate(block.inputs)
             if not _is_made(reference)
         }
-        fixed = {self.groups[place] for place in (*returned, *given) if place in self.groups}
+        fixed = {self.groups[place] for place in whole if place in self.groups}
         found: dict[int, list[Tensor]] = {}
         for place, group in self.groups.items():
             kind = graph.classes[place.kind]

@@ -7,6 +7,7 @@ those of `compute`, `communication` and `updates`, as the estimate of a whole pl
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -78,6 +79,13 @@ class Prices:
         start = device - device % degree
         self.devices = tuple(range(start, start + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
+
+    def weighing(self, byte: float) -> Prices:
+        """The same with other seconds that a byte counts; what it does not change is made once for both."""
+        assert self._ways is not None  # made before it is copied
+        made = copy(self)
+        made.byte = max(byte, TIE)
+        return made
 
     def choices(self, index: int) -> tuple[Choice, ...]:
         """What op `index` may do: every choice that the axis allows and whose sizes the degree cuts."""
