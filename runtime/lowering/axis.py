@@ -15,6 +15,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.rules.layouts import Cut, held_size, piece, ranges
+from placer.runtime.known import numbers
 
 Shape = tuple[int, ...]
 Rows = Sequence[tuple[int, int]]  # runs of rows, start and end of each, one after another
@@ -117,7 +118,8 @@ class Axis(nn.Module):
         told = torch.tensor(counts, device=tensor.device)
         heard = torch.empty_like(told)
         dist.all_to_all_single(heard, told, group=self._ready())
-        received = [int(count) for count in heard.tolist()]
+        # Where nobody answers, all send what this rank sends to itself.
+        received = numbers(heard, [counts[self.rank]] * self.degree)
         made = tensor.new_empty((sum(received), *tensor.shape[1:]))
         dist.all_to_all_single(made, tensor.contiguous(), received, counts, group=self._ready())
         return made, received
