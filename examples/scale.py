@@ -3,12 +3,13 @@
     python -m examples.scale                 all cases
     python -m examples.scale gpt3 resnet     some of them
 
-Prints for each case seconds of capture and of the whole, peak resident memory, the plan and its proven gap.
+Prints for each case the seconds it took, peak resident memory, the plan and its proven gap, or what binds.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import resource
 import sys
 import time
@@ -16,20 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import device, nn
-from transformers import (
-    AutoModelForCausalLM,
-    DeepseekV3Config,
-    GPT2Config,
-    LlamaConfig,
-    PretrainedConfig,
-    ResNetConfig,
-    ResNetForImageClassification,
-)
 
 import placer
+from placer.__main__ import COLLECT_EVERY
 from placer.settings import RunSettings
 
 PIXELS = 32768
+IMAGES = {"pixel_values": (8, 3, PIXELS, PIXELS), "labels": (8,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,31 +36,40 @@ class Case:
     pins: tuple[str, ...] = ()
 
 
-def _meta(config: PretrainedConfig) -> nn.Module:
-    with device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+# Each model imports what it needs of transformers, so that a case takes no longer for the others.
 
 
 def gpt3_175b() -> nn.Module:
     """GPT-3 175B (arXiv:2005.14165, table 2.1)."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     sizes = {"n_layer": 96, "n_embd": 12288, "n_head": 96, "n_positions": 2048, "vocab_size": 51200}
-    return _meta(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
+    with device("meta"):
+        return GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
 
 
 def llama3_405b() -> nn.Module:
     """Llama 3 405B (arXiv:2407.21783, table 3)."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     sizes = {"hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128}
     more = {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}
-    return _meta(LlamaConfig(**sizes, **more, use_cache=False))
+    with device("meta"):
+        return LlamaForCausalLM(LlamaConfig(**sizes, **more, use_cache=False))
 
 
 def deepseek_v3() -> nn.Module:
     """DeepSeek-V3 671B (arXiv:2412.19437, section 4.2), as its configuration in transformers has it."""
-    return _meta(DeepseekV3Config(use_cache=False))
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    with device("meta"):
+        return DeepseekV3ForCausalLM(DeepseekV3Config(use_cache=False))
 
 
 def resnet50() -> nn.Module:
     """ResNet-50 on very large images."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
     with device("meta"):
         return ResNetForImageClassification(ResNetConfig(num_labels=1000))
 
@@ -79,9 +82,9 @@ CASES = {
     "gpt3": Case(build=gpt3_175b, cluster="a100-80gb-sxm4x8*128", batch=_tokens(1536, 2048)),
     "llama": Case(build=llama3_405b, cluster="h100x8*2048", batch=_tokens(2048, 8192)),
     "deepseek": Case(build=deepseek_v3, cluster="h800x8*256", batch=_tokens(15360, 4096)),
-    "resnet": Case(
-        build=resnet50, cluster="a100-80gb-sxm4x8*8", batch={"pixel_values": (8, 3, PIXELS, PIXELS), "labels": (8,)}
-    ),
+    "resnet": Case(build=resnet50, cluster="a100-80gb-sxm4x8*8", batch=IMAGES),
+    # What no plan can do: images of this size with neither height nor width cut.
+    "uncut": Case(build=resnet50, cluster="a100-80gb-sxm4x8*8", batch=IMAGES, pins=("height=1", "width=1")),
 }
 
 
@@ -91,32 +94,42 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help=f"cases: {', '.join(CASES)}; one a process gives its own memory")
     parser.add_argument("--strategy", default="auto")
     options = parser.parse_args(argv)
+    gc.set_threshold(COLLECT_EVERY)
     for name in options.names or CASES:
         _run(name, CASES[name], options.strategy)
     return 0
 
 
 def _run(name: str, case: Case, strategy: str) -> None:
-    began = time.perf_counter()
-    plan = placer.plan(
-        case.build(), case.cluster, batch=case.batch, settings=RunSettings(precision="bfloat16"), strategy=strategy,
-        pins=case.pins,
-    )  # fmt: skip
-    seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    began, settings = time.perf_counter(), RunSettings(precision="bfloat16")
+    try:
+        plan = placer.plan(
+            case.build(), case.cluster, batch=case.batch, settings=settings, strategy=strategy, pins=case.pins
+        )
+    except placer.InfeasibleError as found:
+        print(f"{name}: {_spent(began)}; infeasible: {found}", flush=True)
+        return
+    spent = _spent(began)
     stage = plan.stages[0]
     ledger = plan.ledger
     assert ledger is not None
     gap = "none" if plan.gap is None else f"{plan.gap:.1%}"
     again = sum(each.recompute for each in plan.stages)
     parts = (
-        f"{name}: {seconds:.1f} s in all, peak {peak / 2**30:.2f} GiB",
+        f"{name}: {spent}",
         f"pipeline {plan.positions} x data {stage.replicas} x split {stage.degree}",
         f"{len(plan.microbatches)} microbatches, {plan.schedule}, sharding {stage.sharding}",
         f"{again} of {len(plan.stages)} stages recompute",
         f"step {ledger.step_seconds:.3f} s, MFU {ledger.mfu:.0%}, gap {gap}",
     )
     print("; ".join(parts), flush=True)
+
+
+def _spent(began: float) -> str:
+    """Seconds since `began`, those of the processor since the process began, and the most memory it had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds, busy = time.perf_counter() - began, time.process_time()
+    return f"{seconds:.1f} s ({busy:.1f} s of processor with imports), peak {peak / 2**30:.2f} GiB"
 
 
 if __name__ == "__main__":

@@ -90,6 +90,8 @@ class Stages:
         """The best plan. After an interrupt, the best so far with the bound proven so far."""
         require_pins(problem)
         search = _begun(problem)
+        if not search.bounds:
+            return _uncut(problem)
         try:
             _run(search)
         except KeyboardInterrupt:
@@ -101,7 +103,7 @@ class Stages:
                 binding=f"the {search.ended} of the budget were over before a plan was found", advice="Give it more"
             )
         if search.best is None:
-            return what_binds(problem, next(iter(search.bounds.values())))
+            return what_binds(problem, search.bounds.values())
         return _solution(search, search.best)
 
 
@@ -115,6 +117,15 @@ def _begun(problem: Problem) -> _Search:
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
     narrow = {number: Narrow(own) for number, own in bounds.items()}
     return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, whole=not problem.spent)
+
+
+def _uncut(problem: Problem) -> Infeasible:
+    """What a pinned axis binds that can cut nothing."""
+    pinned = ", ".join(f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1)
+    return Infeasible(
+        binding=f"the pin {pinned}: no op of {problem.graph.name} can be cut so",
+        advice="Pin another axis or another number, or register a split rule for the ops that have none",
+    )
 
 
 def _run(search: _Search) -> None:
