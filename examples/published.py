@@ -39,8 +39,9 @@ CHIPS = {
 NODES = {"gb200": 64, "gb300": 64}
 SIXTEEN_BITS: dict[str, Precision] = {"fp16": "float16", "bf16": "bfloat16"}
 # Vocabularies are padded so that every device has a multiple of it (megatron/training/arguments.py,
-# --make-vocab-size-divisible-by).
+# --make-vocab-size-divisible-by); in vTrain's groups, whose rows are compared, as for the most devices of a node.
 PADDING = 128
+NODE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +93,13 @@ def published_runs(table: Path, family: str) -> tuple[Run, ...]:
 def _run(row: dict[str, str], family: str) -> Run:
     notes, unmodelled = list(_notes(row)), list(_unmodelled(row))
     layouts = () if unmodelled else tuple(_layouts(row, notes))
+    pieces = max((each.tensor for each in layouts), default=1)
+    if family == "vtrain":
+        pieces = min(NODE, _count(row, "n_gpus"))
     return Run(
         row=row["row_id"], family=family, model=row["model"], cluster=_cluster(row), devices=_count(row, "n_gpus"),
-        shape=_shape(row, max((each.tensor for each in layouts), default=1)), rows=_count(row, "global_batch", 0),
-        settings=_settings(row), layouts=layouts, seconds=float(row["step_time_s"] or 0), notes=tuple(notes),
-        unmodelled=tuple(unmodelled),
+        shape=_shape(row, pieces), rows=_count(row, "global_batch", 0), settings=_settings(row), layouts=layouts,
+        seconds=float(row["step_time_s"] or 0), notes=tuple(notes), unmodelled=tuple(unmodelled),
     )  # fmt: skip
 
 
@@ -117,7 +120,7 @@ def _shape(row: dict[str, str], tensor: int) -> Shape | None:
 
 def _cluster(row: dict[str, str]) -> str:
     chip, devices = CHIPS.get(row["gpu"], row["gpu"]), _count(row, "n_gpus")
-    node = min(devices, NODES.get(chip, 8))
+    node = min(devices, NODES.get(chip, NODE))
     return f"{chip}x{node}" + (f"*{devices // node}" if devices > node else "")
 
 
