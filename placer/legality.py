@@ -13,7 +13,17 @@ from placer.costs import estimate
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
-from placer.program import agreement, lower, plan_actions, position_of, shared_parameters
+from placer.program import (
+    Column,
+    agreement,
+    columns,
+    lower,
+    plan_actions,
+    position_of,
+    rows_of_replica,
+    shared_parameters,
+    unequal_meshes,
+)
 from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
 from placer.splitting import require_layout
 
@@ -98,9 +108,6 @@ def _devices(plan: Plan) -> Iterator[str]:
 
 def _layouts(plan: Plan) -> Iterator[str]:
     """A stage's layout exists, is of its degree, cuts this model, and its devices make whole replicas."""
-    degrees = sorted({stage.degree for stage in plan.stages})
-    if len(degrees) > 1:
-        yield f"the stages have replicas of {_listed(degrees)} devices; all must have equally many"
     for index, stage in enumerate(plan.stages):
         if stage.degree < 1 or len(stage.devices) % stage.degree:
             yield f"stage {index} has {len(stage.devices)} devices, which replicas of {stage.degree} do not use up"
@@ -119,15 +126,21 @@ def _layouts(plan: Plan) -> Iterator[str]:
 
 
 def _replicas(plan: Plan) -> Iterator[str]:
-    """All stages have as many replicas, which take the same shares of the rows."""
-    counts = [stage.replicas for stage in plan.stages]
-    if len(set(counts)) > 1:
-        yield f"the stages have {_listed(counts)} replicas; all must have equally many"
+    """Shares are one positive number per replica; stages on the same devices have the same replicas and shares."""
     for index, stage in enumerate(plan.stages):
         if stage.shares and (len(stage.shares) != stage.replicas or min(stage.shares) < 1):
             yield f"stage {index} has shares {_listed(stage.shares)}; give one positive share per replica"
-    if len({_ratios(stage) for stage in plan.stages}) > 1:
-        yield "the stages divide rows among replicas differently; give all of them the same shares"
+    first: dict[tuple[int, ...], int] = {}
+    for index, stage in enumerate(plan.stages):
+        before = first.setdefault(stage.devices, index)
+        other = plan.stages[before]
+        if other.degree != stage.degree:
+            yield (
+                f"stages {before} and {index} share their devices and have replicas of {other.degree} and "
+                f"{stage.degree} of them; give both the same degree"
+            )
+        elif _ratios(other) != _ratios(stage):
+            yield f"stages {before} and {index} share their devices and divide rows differently; give both equal shares"
 
 
 def _rows(plan: Plan) -> Iterator[str]:
@@ -141,9 +154,11 @@ def _rows(plan: Plan) -> Iterator[str]:
         if rows < 1:
             yield f"microbatch {index} has {rows} rows; give at least one"
             return
-    for stage in plan.stages[:1]:
+    told: set[tuple[int, tuple[float, ...]]] = set()
+    for stage in plan.stages if plan.microbatches else ():
         sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
-        if plan.microbatches and stage.devices and sound:
+        if stage.replicas and sound and (stage.replicas, _ratios(stage)) not in told:
+            told.add((stage.replicas, _ratios(stage)))
             yield from _idle(plan, stage)
 
 
@@ -155,6 +170,13 @@ def _idle(plan: Plan, stage: Stage) -> Iterator[str]:
             f"replica {idle[0]} of {stage.replicas} has no row of any microbatch; the largest has "
             f"{max(plan.microbatches)} rows: use larger microbatches, other shares or fewer replicas"
         )
+
+
+def _meshes(plan: Plan) -> Iterator[str]:
+    """What crosses between stages can be divided as the one makes it and the other reads it."""
+    sound = not any(True for rule in (_blocks, _devices, _layouts, _replicas) for _ in rule(plan))
+    if sound:
+        yield from unequal_meshes(plan)
 
 
 def _schedule(plan: Plan) -> Iterator[str]:
@@ -188,9 +210,7 @@ def _tied(plan: Plan) -> Iterator[str]:
     positions = position_of(plan)
     for name, stages in shared_parameters(plan).items():
         kinds = {plan.stages[s].sharding for s in stages}
-        if len(kinds) > 1 and "none" in kinds:
-            yield f"{name} is tied between stages {_listed(stages)}, of which some are sharded; shard all or none"
-        elif kinds != {"none"} and len({positions[s] for s in stages}) < len(stages):
+        if kinds != {"none"} and len({positions[s] for s in stages}) < len(stages):
             yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
 
 
@@ -235,9 +255,24 @@ def _communication(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
     plan = _shortened(plan)
     broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
-    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all.
-    shares = plan.stages[0].shares or (1,)
-    yield from broken or agreement(lower(plan, replicas=(shares.index(max(shares)),)), partial=True)
+    yield from broken or agreement(lower(plan, columns=_telling(plan)), partial=True)
+
+
+def _telling(plan: Plan) -> tuple[Column, ...]:
+    """Columns that stand for all others in what they communicate.
+
+    Where each is one replica of every position they differ in the number of their rows only: one that has rows of every
+    microbatch stands for all. Of others, one of each kind: by how many rows of which microbatch its replicas have.
+    """
+    found = columns(plan)
+    if all(len(own) == 1 for own in found[0]):
+        shares = plan.stages[0].shares or (1,)
+        return (found[shares.index(max(shares))],)
+    kinds: dict[object, Column] = {}
+    for column in found:
+        rows = tuple(rows_of_replica(plan, at, replica) for at, own in enumerate(column) for replica in own)
+        kinds.setdefault((tuple(map(len, column)), rows), column)
+    return tuple(kinds.values())
 
 
 def _shortened(plan: Plan) -> Plan:
@@ -262,6 +297,7 @@ STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "layouts": _layouts,
     "replicas": _replicas,
     "rows": _rows,
+    "meshes": _meshes,
     "schedule": _schedule,
     "sharding": _sharding,
     "recompute": _recompute,

@@ -11,8 +11,9 @@ from torch import nn
 
 from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
+from placer.meshes import Mesh
 from placer.plans import Plan
-from placer.program import degree, gradient_buckets, part_buckets, shared_parameters
+from placer.program import gradient_buckets, part_buckets, position_of_rank, shared_parameters
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import PRECISIONS, Captured, captured
@@ -47,18 +48,26 @@ def load(
     model.
     """
     legality.require(plan)
+    _require_alike(plan)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
     _require_linear(plan, cut)
-    axis = Axis(degree(plan), rank % degree(plan))
+    axis = axis_of(plan, rank)
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
     made = Assembly(
         plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
     )
     return _executor(made, made.held(), optimizer)
+
+
+def axis_of(plan: Plan, rank: int) -> Axis:
+    """The devices of a rank's replica, and the rank among them."""
+    position = position_of_rank(plan, rank)
+    degree = plan.meshes[position].degree
+    return Axis(degree, (rank - plan.first_ranks[position]) % degree)
 
 
 def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
@@ -74,6 +83,11 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
         if plan.model.fingerprint and found != plan.model.fingerprint:
             raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
     return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
+
+
+def _require_alike(plan: Plan) -> None:
+    if any(not Mesh.of(plan, mesh).like(Mesh.of(plan, plan.meshes[0])) for mesh in plan.meshes):
+        raise UsageError("the plan's stages lie on meshes of different shapes, which cannot be run yet; plan again")
 
 
 def _require_linear(plan: Plan, cut: Cut) -> None:

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.plans import Plan
-from placer.program import Program, degree, like_ranks, lower, position_of, replica_ranks
+from placer.program import Program, like_ranks, lower, position_of, replica_ranks
 from placer.rules.layouts import Cut as Piece
 from placer.runtime.captured import input_dtypes
 from placer.runtime.cut import Cut
@@ -71,7 +71,7 @@ class Assembly:
         position = position_of(plan)[program.stages[0]]
         ranks = like_ranks(plan, position, program.inner)
         groups = Groups(programs, self._groups(), self.timeout_seconds)
-        if degree(plan) > 1:
+        if self.axis.degree > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
         stages = self._stages(program.stages)
         for stage in stages.values():
@@ -111,10 +111,9 @@ class Assembly:
 
     def _groups(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that hold the same in the replicas of a position, and those of each replica."""
-        plan = self.plan
-        like = {like_ranks(plan, at, inner) for at in range(plan.positions) for inner in range(degree(plan))}
-        replicas = range(plan.stages[0].replicas)
-        inside = {replica_ranks(plan, at, replica) for at in range(plan.positions) for replica in replicas}
+        plan, meshes = self.plan, tuple(enumerate(self.plan.meshes))
+        like = {like_ranks(plan, at, inner) for at, mesh in meshes for inner in range(mesh.degree)}
+        inside = {replica_ranks(plan, at, replica) for at, mesh in meshes for replica in range(mesh.replicas)}
         return tuple(sorted(like | inside))
 
     def _replica(

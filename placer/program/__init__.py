@@ -22,13 +22,25 @@ from placer.program.buckets import (
     shard_units,
     shared_parameters,
 )
+from placer.program.collectives import tied_by_inner, tied_by_shard
+from placer.program.columns import Column, all_replicas, columns
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
-from placer.program.layout import Transfer, degree, like_ranks, position_of, rank_of, replica_ranks, transfers
-from placer.program.lowering import lower, plan_actions, rows_of_replica
+from placer.program.layout import (
+    Transfer,
+    like_ranks,
+    position_of,
+    position_of_rank,
+    rank_of,
+    replica_ranks,
+    transfers,
+)
+from placer.program.lowering import crossings, lower, plan_actions, rows_of_replica
+from placer.program.refusals import unequal_meshes
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
     "Collective",
+    "Column",
     "Compute",
     "Engine",
     "GradientBucket",
@@ -39,8 +51,10 @@ __all__ = [
     "ShardUnit",
     "Transfer",
     "agreement",
+    "all_replicas",
+    "columns",
+    "crossings",
     "ddp_buckets",
-    "degree",
     "gradient_buckets",
     "like_ranks",
     "lower",
@@ -48,12 +62,16 @@ __all__ = [
     "part_buckets",
     "plan_actions",
     "position_of",
+    "position_of_rank",
     "rank_of",
     "replica_ranks",
     "rows_of_replica",
     "shard_units",
     "shared_parameters",
+    "tied_by_inner",
+    "tied_by_shard",
     "transfers",
+    "unequal_meshes",
     "value_bytes",
     "value_dtype",
 ]

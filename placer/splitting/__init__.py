@@ -11,6 +11,7 @@ from placer.splitting.holding import (
     held_parameter,
     held_parameters,
     held_value,
+    layout_state,
     parameter_states,
     value_state,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "held_parameter",
     "held_parameters",
     "held_value",
+    "layout_state",
     "local_graph",
     "parameter_states",
     "require_layout",
