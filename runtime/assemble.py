@@ -53,7 +53,7 @@ def load(
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
-    _require_linear(plan, cut)
+    require_linear(plan, cut)
     axis = axis_of(plan, rank)
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
@@ -90,7 +90,8 @@ def _require_alike(plan: Plan) -> None:
         raise UsageError("the plan's stages lie on meshes of different shapes, which cannot be run yet; plan again")
 
 
-def _require_linear(plan: Plan, cut: Cut) -> None:
+def require_linear(plan: Plan, cut: Cut) -> None:
+    """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
     pieces = len(plan.microbatches) * plan.stages[0].replicas
     if cut.loss_node is None:
         raise UsageError(
