@@ -11,18 +11,25 @@ from torch import nn
 
 from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
-from placer.meshes import Mesh
 from placer.plans import Plan
-from placer.program import gradient_buckets, part_buckets, position_of_rank, shared_parameters
+from placer.program import (
+    gradient_buckets,
+    part_buckets,
+    position_of_rank,
+    shared_parameters,
+    tied_by_inner,
+    tied_by_shard,
+)
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import PRECISIONS, Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
-from placer.runtime.gradients import Gradients
+from placer.runtime.gradients import Gradients, Tie
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.lowering import Axis, LocalBlocks
+from placer.runtime.message_parts import MessageParts
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.state import model_state
 
@@ -48,7 +55,6 @@ def load(
     model.
     """
     legality.require(plan)
-    _require_alike(plan)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
@@ -85,14 +91,9 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
     return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
 
 
-def _require_alike(plan: Plan) -> None:
-    if any(not Mesh.of(plan, mesh).like(Mesh.of(plan, plan.meshes[0])) for mesh in plan.meshes):
-        raise UsageError("the plan's stages lie on meshes of different shapes, which cannot be run yet; plan again")
-
-
 def require_linear(plan: Plan, cut: Cut) -> None:
     """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
-    pieces = len(plan.microbatches) * plan.stages[0].replicas
+    pieces = len(plan.microbatches) * max(mesh.replicas for mesh in plan.meshes)
     if cut.loss_node is None:
         raise UsageError(
             f"{plan.graph.name} gives no loss ({plan.graph.loss.why}); plan with a batch that has labels, or a loss_fn"
@@ -123,6 +124,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         replicas=held.replicas,
         home=made.home(),
         shapes=made.shapes(),
+        parts=MessageParts(made.plan, held.program.inner),
         loss=made.cut.loss,
         autocast=made.plan.settings.precision == "bfloat16-autocast",
         device=made.device,
@@ -143,11 +145,19 @@ def _gradients(made: Assembly, held: Held) -> Gradients:
         held.parameters,
         buckets=buckets,
         shared=shared_parameters(plan),
+        ties=_ties(plan, inner),
         counts_own=held.program.replica == 0,
         pieces=made.pieces,
         group_of=held.groups.of,
         observer=held.relay,
     )
+
+
+def _ties(plan: Plan, inner: int) -> dict[str, Tie]:
+    return {
+        name: Tie(by_shard=tied_by_shard(plan, stages), counts=inner == 0 or tied_by_inner(plan, stages))
+        for name, stages in shared_parameters(plan).items()
+    }
 
 
 def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
@@ -158,6 +168,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
     return Parts(
         plan=made.plan,
         rank=made.rank,
+        position=position_of_rank(made.plan, made.rank),
         replica=held.program.replica,
         relay=held.relay,
         device=made.device,

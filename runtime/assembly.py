@@ -8,7 +8,7 @@ from functools import cache, cached_property
 
 import torch
 from torch import distributed as dist
-from torch import nn
+from torch import fx, nn
 
 from placer.plans import Plan
 from placer.program import Program, like_ranks, lower, position_of, replica_ranks
@@ -89,24 +89,31 @@ class Assembly:
                     found[self.cut.name(node)] = stage
         return found
 
-    def shapes(self) -> Callable[[int], Mapping[str, Shape]]:
-        """A function from a number of rows to the shapes of all block outputs; empty where nothing is sent."""
+    def shapes(self) -> Callable[[int, int], Mapping[str, Shape]]:
+        """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.
+
+        It gives none where nothing is sent.
+        """
         values = {node: self.cut.name(node) for nodes in self.cut.outputs_of.values() for node in nodes}
         plan, module = self.plan, self.cut.module
 
         @cache
-        def at(rows: int) -> dict[str, Shape]:
+        def whole(rows: int, autocast: bool) -> Mapping[fx.Node, Shape]:
+            return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
+
+        @cache
+        def at(rows: int, stage: int) -> dict[str, Shape]:
             if position_of(plan).count(0) == len(plan.stages):
                 return {}
             autocast = plan.settings.precision == "bfloat16-autocast"
-            found = shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
-            return {name: self._piece(name, found[node]) for node, name in values.items()}
+            found = whole(rows, autocast)
+            return {name: self._piece(name, found[node], stage) for node, name in values.items()}
 
         return at
 
-    def _piece(self, name: str, shape: Shape) -> Shape:
-        """The shape of what this rank has of a value that crosses blocks."""
-        lay = value_state(self.plan, name).value
+    def _piece(self, name: str, shape: Shape, stage: int) -> Shape:
+        """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
+        lay = value_state(self.plan, name, stage).value
         return replace(shape, shape=self.axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
 
     def _groups(self) -> tuple[tuple[int, ...], ...]:

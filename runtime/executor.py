@@ -29,6 +29,7 @@ class Parts:
 
     plan: Plan
     rank: int
+    position: int
     replica: int
     relay: Relay
     device: torch.device
@@ -151,8 +152,9 @@ class Executor:
         batch = checked(batch, parts.plan.graph, parts.plan.rows)
         counts = global_counts(batch, parts.plan, parts.counts, labels=parts.labels, weights=parts.weights)
         return feeds(
-            batch, parts.plan, parts.replica, counts=counts, step=self.steps, training=training, device=parts.device
-        )
+            batch, parts.plan, parts.position, parts.replica, counts=counts, step=self.steps, training=training,
+            device=parts.device,
+        )  # fmt: skip
 
     def _measured(self, seconds: float) -> Ledger:
         plan = self.plan

@@ -32,6 +32,7 @@ from placer.program.layout import (
     position_of_rank,
     rank_of,
     replica_ranks,
+    stage_of_block,
     transfers,
 )
 from placer.program.lowering import crossings, lower, plan_actions, rows_of_replica
@@ -68,6 +69,7 @@ __all__ = [
     "rows_of_replica",
     "shard_units",
     "shared_parameters",
+    "stage_of_block",
     "tied_by_inner",
     "tied_by_shard",
     "transfers",
