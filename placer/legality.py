@@ -1,11 +1,13 @@
 """legality.check(plan): the one judge. Every rule a plan breaks, by name and with what was found and what to do.
 
-Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of its shape; memory
-needs a plan of sound shape and is asked only then; communication, for which the whole step is lowered, is asked last.
+Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of its shape; what crosses
+between stages and memory need a plan of sound shape and are asked only then; communication, for which the whole step is
+lowered, is asked last.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -17,6 +19,7 @@ from placer.program import (
     Column,
     agreement,
     columns,
+    like_devices,
     lower,
     plan_actions,
     position_of,
@@ -47,7 +50,17 @@ class Violation:
 
 def check(plan: Plan) -> tuple[Violation, ...]:
     """Every rule `plan` breaks; empty for a legal plan."""
-    return _asked(plan, STRUCTURE) or _asked(plan, SUBSTANCE) or _asked(plan, AGREEMENT)
+    parts = (plan.graph, plan.cluster, plan.settings, plan.stages, plan.schedule, plan.microbatches, plan.layouts)
+    for known, found in _CHECKED:
+        if all(a is b for a, b in zip(known, parts, strict=True)):
+            return found
+    _CHECKED.append((parts, next(filter(None, (_asked(plan, rules) for rules in TIERS)), ())))
+    return _CHECKED[-1][1]
+
+
+# The verdicts on what was checked last, by all of a plan that rules read, which never changes: who judges a plan again
+# that only got its ledger or its bound since then need not lower it again.
+_CHECKED: deque[tuple[tuple[object, ...], tuple[Violation, ...]]] = deque(maxlen=8)
 
 
 def require(plan: Plan) -> None:
@@ -174,9 +187,7 @@ def _idle(plan: Plan, stage: Stage) -> Iterator[str]:
 
 def _meshes(plan: Plan) -> Iterator[str]:
     """What crosses between stages can be divided as the one makes it and the other reads it."""
-    sound = not any(True for rule in (_blocks, _devices, _layouts, _replicas) for _ in rule(plan))
-    if sound:
-        yield from unequal_meshes(plan)
+    yield from unequal_meshes(plan)
 
 
 def _schedule(plan: Plan) -> Iterator[str]:
@@ -255,7 +266,12 @@ def _communication(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
     plan = _shortened(plan)
     broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
-    yield from broken or agreement(lower(plan, columns=_telling(plan)), partial=True)
+    if broken:
+        yield from broken
+        return
+    # Of devices that do the same in step, a collective among them is reached by all when one reaches it.
+    leaders = [devices[0] for devices in like_devices(plan)]
+    yield from agreement(lower(plan, columns=_telling(plan), inners=leaders), partial=True)
 
 
 def _telling(plan: Plan) -> tuple[Column, ...]:
@@ -297,15 +313,17 @@ STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "layouts": _layouts,
     "replicas": _replicas,
     "rows": _rows,
-    "meshes": _meshes,
     "schedule": _schedule,
     "sharding": _sharding,
     "recompute": _recompute,
     "loss": _loss,
 }
+CROSSING: dict[str, Callable[[Plan], Iterator[str]]] = {"meshes": _meshes}
 SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": _memory}
 AGREEMENT: dict[str, Callable[[Plan], Iterator[str]]] = {"communication": _communication}
-RULES = (*STRUCTURE, *SUBSTANCE, *AGREEMENT)
+# Asked one after the other, until one is broken.
+TIERS = (STRUCTURE, CROSSING, SUBSTANCE, AGREEMENT)
+RULES = tuple(name for rules in TIERS for name in rules)
 
 
 def _structured(plan: Plan) -> bool:

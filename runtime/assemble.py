@@ -145,7 +145,7 @@ def _gradients(made: Assembly, held: Held) -> Gradients:
         held.parameters,
         buckets=buckets,
         shared=shared_parameters(plan),
-        ties=_ties(plan, inner),
+        ties=_ties(made, held),
         counts_own=held.program.replica == 0,
         pieces=made.pieces,
         group_of=held.groups.of,
@@ -153,9 +153,15 @@ def _gradients(made: Assembly, held: Held) -> Gradients:
     )
 
 
-def _ties(plan: Plan, inner: int) -> dict[str, Tie]:
+def _ties(made: Assembly, held: Held) -> dict[str, Tie]:
+    plan, program = made.plan, held.program
     return {
-        name: Tie(by_shard=tied_by_shard(plan, stages), counts=inner == 0 or tied_by_inner(plan, stages))
+        name: Tie(
+            by_shard=tied_by_shard(plan, stages),
+            counts=program.inner == 0 or tied_by_inner(plan, stages),
+            shard=program.replica,
+            shards=len(held.ranks),
+        )
         for name, stages in shared_parameters(plan).items()
     }
 

@@ -11,7 +11,15 @@ from torch import distributed as dist
 from torch import fx, nn
 
 from placer.plans import Plan
-from placer.program import Program, like_ranks, lower, position_of, replica_ranks
+from placer.program import (
+    Program,
+    like_ranks,
+    lower,
+    position_of,
+    replica_ranks,
+    shared_parameters,
+    tied_by_shard,
+)
 from placer.rules.layouts import Cut as Piece
 from placer.runtime.captured import input_dtypes
 from placer.runtime.cut import Cut
@@ -62,7 +70,9 @@ class Assembly:
     @cached_property
     def pieces(self) -> Pieces:
         """What this rank holds of each parameter and buffer."""
-        return Pieces(parameter_states(self.plan), self.axis)
+        shared = shared_parameters(self.plan).items()
+        unlike = [name for name, stages in shared if not tied_by_shard(self.plan, stages)]
+        return Pieces(parameter_states(self.plan), self.axis, unlike)
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""

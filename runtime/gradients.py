@@ -24,12 +24,19 @@ Parameters = Mapping[int, Mapping[str, nn.Parameter]]  # by stage, by the model'
 class Tie:
     """How the gradients of a tied parameter are summed over the stages that hold it.
 
-    by_shard: shard by shard; otherwise as a whole, into which each rank puts its shard. counts: whether this rank's
-    gradient is a part of the sum; otherwise another rank of its replica has the same.
+    by_shard: shard by shard; otherwise as a whole, into which each rank puts its shard, which is number `shard` of
+    `shards`. counts: whether this rank's gradient is a part of the sum; otherwise another rank of its replica has the
+    same.
     """
 
     by_shard: bool
     counts: bool
+    shard: int = 0
+    shards: int = 1
+
+    def first_row(self, rows: int) -> int:
+        """The row of `rows` at which this rank's shard begins: FSDP2 divides dim 0 as `torch.chunk` does."""
+        return min(self.shard * -(-rows // self.shards), rows)
 
 
 class Gradients:
@@ -107,7 +114,7 @@ class Gradients:
             self._give(name, total)
             return
         whole = total.new_zeros(gradient.shape)
-        mine = whole.narrow(0, _first_row(gradient), total.shape[0])
+        mine = whole.narrow(0, tie.first_row(whole.shape[0]), total.shape[0])
         mine.copy_(total)
         self.sum_over(collective, whole)
         self._give(name, mine)
@@ -166,12 +173,6 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
-
-
-def _first_row(gradient: DTensor) -> int:
-    """The row of the whole at which this rank's shard begins: FSDP2 divides dim 0 as `torch.chunk` does."""
-    rows = -(-gradient.shape[0] // gradient.device_mesh.size())
-    return min(gradient.device_mesh.get_local_rank() * rows, gradient.shape[0])
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ from placer.program.layout import (
     stage_of_block,
     transfers,
 )
-from placer.program.lowering import crossings, lower, plan_actions, rows_of_replica
+from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
 from placer.program.refusals import unequal_meshes
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
@@ -57,6 +57,7 @@ __all__ = [
     "crossings",
     "ddp_buckets",
     "gradient_buckets",
+    "like_devices",
     "like_ranks",
     "lower",
     "parameter_dtype",
