@@ -180,12 +180,13 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         device=made.device,
         stages=held.stages,
         gradients=gradients,
-        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings)),
+        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings, fused=True)),
         state=state,
         pieces=made.pieces,
         counts=made.cut.rewrites.counts,
         weights=class_weights(made.cut),
         labels=labels_of(made.cut),
+        draws=bool(made.cut.rewrites.batched),
     )
 
 

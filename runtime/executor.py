@@ -25,7 +25,8 @@ from placer.runtime.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What `load` puts together for one rank. labels: the labels of each loss op, from some rows of a batch."""
+    """What `load` puts together for one rank. labels: the labels of each loss op, from some rows of a batch. draws:
+    whether a step draws random numbers."""
 
     plan: Plan
     rank: int
@@ -41,6 +42,7 @@ class Parts:
     counts: tuple[Count, ...]
     weights: tuple[torch.Tensor | None, ...]
     labels: Callable[[Batch], tuple[torch.Tensor, ...]]
+    draws: bool
 
 
 class Executor:
@@ -58,6 +60,7 @@ class Executor:
         #: alike).
         self.keeps_gradients = False
         self.last_gradients: dict[str, torch.Tensor] = {}
+        self._flops = parts.plan.graph.forward_flops + parts.plan.graph.backward_flops
 
     @property
     def plan(self) -> Plan:
@@ -151,8 +154,9 @@ class Executor:
         parts = self._parts
         batch = checked(batch, parts.plan.graph, parts.plan.rows)
         counts = global_counts(batch, parts.plan, parts.counts, labels=parts.labels, weights=parts.weights)
+        step = self.steps if parts.draws else None
         return feeds(
-            batch, parts.plan, parts.position, parts.replica, counts=counts, step=self.steps, training=training,
+            batch, parts.plan, parts.position, parts.replica, counts=counts, step=step, training=training,
             device=parts.device,
         )  # fmt: skip
 
@@ -163,7 +167,7 @@ class Executor:
             seconds=Seconds(other=seconds),
             memory=(),
             rows=plan.rows,
-            flops=plan.graph.forward_flops + plan.graph.backward_flops,
+            flops=self._flops,
             peak_flops=plan.ledger.peak_flops if plan.ledger is not None else 0.0,
         )
 

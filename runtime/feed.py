@@ -96,11 +96,14 @@ def feeds(
     replica: int,
     *,
     counts: tuple[float, ...],
-    step: int,
+    step: int | None,
     training: bool,
     device: torch.device,
 ) -> tuple[Feed, ...]:
-    """One feed per microbatch for the ranks of `replica` of a position."""
+    """One feed per microbatch for the ranks of `replica` of a position.
+
+    step: what its random numbers are keyed by, None for none.
+    """
     starts = (0, *accumulate(plan.microbatches))
     return tuple(
         _feed(batch, plan, rows, rows.start - start, counts, step, training, device)
@@ -109,7 +112,7 @@ def feeds(
 
 
 def _feed(
-    batch: Batch, plan: Plan, rows: range, first: int, counts: tuple[float, ...], step: int, training: bool,
+    batch: Batch, plan: Plan, rows: range, first: int, counts: tuple[float, ...], step: int | None, training: bool,
     device: torch.device,
 ) -> Feed:  # fmt: skip
     ghost = not len(rows)
@@ -120,7 +123,7 @@ def _feed(
         global_rows=plan.rows,
         training=training,
         counts=counts,
-        keys=row_keys(plan.seed, step, rows.start, len(rows), device) if training else None,
+        keys=row_keys(plan.seed, step, rows.start, len(rows), device) if training and step is not None else None,
         updates=not ghost,
     )
     parts = sliced(batch, plan.graph, rows)

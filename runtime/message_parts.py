@@ -28,6 +28,8 @@ class MessageParts:
 
     def of(self, message: Message, number: int, rows: Rows) -> Ranges:
         """The part of value `number` within what this rank, which has `rows`, holds of it; () is all of that."""
+        if message.rows == rows and not message.cuts:
+            return ()
         cuts = message.cuts[number] if message.cuts else ()
         tensor = self._plan.graph.value(message.values[number])
         stage = message.source_stage if message.direction == "send" else message.target_stage
