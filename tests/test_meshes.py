@@ -13,6 +13,7 @@ from graphs import BlockSpec, chain_graph
 from made_clusters import SLOW, cluster
 from mesh_plans import SCHEDULES, Side, mesh_plan, mesh_plans
 from pipeline_plans import chain, pipeline_plan
+from placer.cli.explain import instruction_text
 from placer.cluster import Link
 from placer.costs import estimate
 from placer.graph import Affine, Tensor
@@ -20,6 +21,7 @@ from placer.legality import check
 from placer.meshes import Crossing, Division, Range, overlaps, routes
 from placer.plans import Plan, ScheduleName
 from placer.program import Message, Program, agreement, columns, lower, rows_of_replica, shared_parameters
+from placer.report import plan_table
 from placer.rules.layouts import SAME, State, cut, piece
 from placer.schedule import Action
 from placer.simulator import column_classes, simulate
@@ -239,3 +241,13 @@ def test_a_planted_wrong_row_is_named() -> None:
     (*_, found) = sorted(agreement((planted, *others)), key=lambda text: "disagree" in text)
     assert "disagree in rows" in found
     assert Action(0, "F", 0) in {getattr(entry, "action", None) for entry in first.instructions}
+
+
+def test_tables_and_programs_say_which_rows_go_where() -> None:
+    made = mesh_plan(chain(), (Side(replicas=2, shares=(3, 1)), Side(replicas=3)), microbatches=1)
+    told = [instruction_text(entry) for entry in lower(made)[0].instructions]
+    assert any("to rank 2: b3.0, rows 0-3 (" in line for line in told)
+    assert any("to rank 4: b3.0, rows 8 (" in line for line in told)
+    rows = [line.split() for line in plan_table(made).splitlines() if "blocks." in line]
+    assert rows[0][-6:-3] == ["9", "+", "3"]
+    assert rows[1][-6:-3] == ["3", "x", "4"]

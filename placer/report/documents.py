@@ -65,6 +65,7 @@ def _stage(graph: Graph, stage: Stage) -> JsonValue:
         "blocks": stage.last - stage.first,
         "devices": list(stage.devices),
         "replicas": stage.replicas,
+        "shares": list(stage.shares or (1,) * stage.replicas),
         "devices_per_replica": stage.degree,
         "sharding": stage.sharding,
         "recompute": stage.recompute,
