@@ -68,25 +68,27 @@ class Costs:
     """Costs of `graph` on `cluster` under `settings`; remembers what it computed.
 
     With a `degree` the graph is that of one of the devices of a replica; `devices` are then those of all replicas,
-    replica by replica. `under(layout)` gives the Costs of the graph so cut. `whole` is then the graph of all devices
+    replica by replica. Sizes of the graph count rows of which a replica has `apart` times as many; rows given here are
+    always a replica's. `under(layout)` gives the Costs of the graph so cut. `whole` is then the graph of all devices
     of a replica, `layout` how it is cut, and the numbers of the first devices of replicas leave the remainder `offset`
     when they are divided by the degree.
     """
 
     def __init__(
-        self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1, *, offset: int = 0,
-        whole: Graph | None = None, layout: Layout | None = None,
+        self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1, apart: int = 1, *,
+        offset: int = 0, whole: Graph | None = None, layout: Layout | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.layout = layout
         self.cluster = cluster
         self.settings = settings
         self.degree = degree
+        self.apart = apart
         self.numerics = Numerics.of(graph, settings)
-        self.spans = Spans(graph, self.numerics, settings)
+        self.spans = Spans(graph, self.numerics, settings, apart)
         self.channels = Channels(cluster)
         self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
-        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, offset)
+        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, MemoryBytes] = {}
@@ -102,8 +104,8 @@ class Costs:
         known = self._under.get((id(layout), offset))
         if known is None:
             known = self._under[id(layout), offset] = Costs(
-                local_graph(self.graph, layout), self.cluster, self.settings, layout.degree, offset=offset,
-                whole=self.graph, layout=layout,
+                local_graph(self.graph, layout, self.settings.expert_loads), self.cluster, self.settings,
+                layout.degree, layout.apart, offset=offset, whole=self.graph, layout=layout,
             )  # fmt: skip
         return known
 

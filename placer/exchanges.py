@@ -53,10 +53,10 @@ class Exchanges:
             return 0.0
         exchange = self._exchange(values, source, target)
         sent = tuple(parcels(exchange, source, target, rows, gradient=gradient))
-        return self.channels.exchange([(one.source, one.target, self._bytes(one)) for one in sent])
+        return self.channels.exchange([(one.source, one.target, self._bytes(one, exchange.apart)) for one in sent])
 
-    def _bytes(self, parcel: Parcel) -> int:
-        return sum(self.numerics.bytes_of(tensor, parcel.rows) for tensor in parcel.bundle.tensors)
+    def _bytes(self, parcel: Parcel, apart: int) -> int:
+        return sum(self.numerics.bytes_of(tensor, parcel.rows // apart) for tensor in parcel.bundle.tensors)
 
     def _exchange(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> Exchange:
         key = (values, id(source.layout), id(target.layout), source.degree, target.degree)
@@ -69,5 +69,5 @@ class Exchanges:
             )
             # The layouts are kept with it: what is gone may leave its id to another.
             kept = (source.layout, target.layout)
-            found = self._known[key] = (kept, Exchange(crossings, source.degree, target.degree))
+            found = self._known[key] = (kept, Exchange.between(crossings, source, target))
         return found[1]

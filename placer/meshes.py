@@ -11,7 +11,7 @@ returns its gradient there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -21,7 +21,7 @@ from placer.errors import UsageError
 from placer.graph import Affine, Tensor
 from placer.plans import Layout, Plan, Stage, replica_rows
 from placer.rules.layouts import Cut, State, piece
-from placer.splitting import held_value
+from placer.splitting import held_value, own_rows_tensor
 
 # What `overlaps` remembers: meshes of one plan differ in few ways, and microbatches have two sizes.
 REMEMBERED = 4096
@@ -64,9 +64,14 @@ class Mesh:
         """How it divides rows."""
         return Division(len(self.devices) // self.degree, self.shares)
 
+    @property
+    def apart(self) -> int:
+        """Into how many parts the rows of a replica go: one, or as many as devices that have rows of their own."""
+        return 1 if self.layout is None else self.layout.apart
+
     def like(self, other: Mesh) -> bool:
         """Whether replica by replica, device by device, both have the same rows."""
-        if self.degree != other.degree or len(self.devices) != len(other.devices):
+        if self.degree != other.degree or len(self.devices) != len(other.devices) or self.apart != other.apart:
             return False
         return self.shares == other.shares or self.division.ratios == other.division.ratios
 
@@ -207,11 +212,22 @@ class Bundle(NamedTuple):
 
 @dataclass(frozen=True)
 class Exchange:
-    """What crosses between replicas of two meshes that have rows in common."""
+    """What crosses between replicas, of `source` and of `target` devices, of two meshes that have rows in common.
+
+    Tensors count rows of which the replicas have `apart` times as many.
+    """
 
     crossings: tuple[Crossing, ...]
     source: int
     target: int
+    apart: int = 1
+
+    @staticmethod
+    def between(crossings: Iterable[Crossing], source: Mesh, target: Mesh) -> Exchange:
+        """What crosses from one mesh to another: of devices with rows of their own each sends to the one like it."""
+        apart = source.apart
+        own = (one._replace(tensor=own_rows_tensor(one.tensor, apart)) if apart > 1 else one for one in crossings)
+        return Exchange(tuple(own), source.degree, target.degree, apart)
 
     def bundles(self, opens: bool) -> tuple[Bundle, ...]:
         """In order of the sending device, then the receiving; values without rows only where a replica opens."""

@@ -3,7 +3,7 @@ Executor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -31,6 +31,7 @@ from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.lowering import Axis, LocalBlocks
 from placer.runtime.message_parts import MessageParts
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
+from placer.runtime.stages import Stage
 from placer.runtime.state import model_state
 
 
@@ -59,14 +60,30 @@ def load(
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
+    return _executor(assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds), optimizer)
+
+
+def loaded_alone(
+    plan: Plan, source: nn.Module, capture: Captured, *, rank: int, device: torch.device, fill: Callable[[Stage], None]
+) -> Executor:
+    """The executor of `rank` in a process that has a world to itself (`placer.runtime.dry`), of a model without memory,
+    whose stages `fill` gives tensors."""
+    cut = capture.cut(plan, source)
+    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=TIMEOUT_SECONDS)
+    return _executor(replace(made, alone=True, fill=fill), None)
+
+
+def assembly(
+    plan: Plan, source: nn.Module, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
+) -> Assembly:
+    """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
     require_linear(plan, cut)
     axis = axis_of(plan, rank)
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
-    made = Assembly(
+    return Assembly(
         plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
     )
-    return _executor(made, made.held(), optimizer)
 
 
 def axis_of(plan: Plan, rank: int) -> Axis:
@@ -104,8 +121,9 @@ def require_linear(plan: Plan, cut: Cut) -> None:
         )
 
 
-def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Executor:
+def _executor(made: Assembly, optimizer: OptimizerFactory | None) -> Executor:
     """The parts of one rank wired together."""
+    held = made.held()
     gradients = _gradients(made, held)
     interpreter = Interpreter(
         _wiring(made, held),
@@ -114,7 +132,7 @@ def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) ->
         update=lambda: executor.finish_step(),
         observer=held.relay,
     )
-    executor = Executor(_parts(made, held, gradients, optimizer), interpreter)
+    executor = Executor(_parts(made, held, gradients, optimizer), held.replicas, interpreter)
     return executor
 
 

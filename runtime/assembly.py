@@ -13,9 +13,11 @@ from torch import fx, nn
 from placer.plans import Plan
 from placer.program import (
     Program,
+    column_of,
     like_ranks,
     lower,
     position_of,
+    position_of_rank,
     replica_ranks,
     shared_parameters,
     tied_by_shard,
@@ -57,7 +59,11 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """What everything on a rank is made from."""
+    """What everything on a rank is made from.
+
+    alone: the other ranks are not there, so nothing is made for them. fill: gives a stage of a model without memory
+    tensors that ops can run on.
+    """
 
     plan: Plan
     rank: int
@@ -66,6 +72,8 @@ class Assembly:
     cut: Cut
     axis: Axis
     timeout_seconds: float
+    alone: bool = False
+    fill: Callable[[Stage], None] = lambda stage: None
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -76,19 +84,27 @@ class Assembly:
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
-        programs, relay, plan = lower(self.plan), Relay(), self.plan
-        program = programs[self.rank]
+        programs, relay, plan = self._programs(), Relay(), self.plan
+        program = next(program for program in programs if program.rank == self.rank)
         position = position_of(plan)[program.stages[0]]
         ranks = like_ranks(plan, position, program.inner)
-        groups = Groups(programs, self._groups(), self.timeout_seconds)
+        groups = Groups(programs, self._groups(), self.timeout_seconds, self.rank if self.alone else None)
         if self.axis.degree > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
         stages = self.bare_stages(program.stages)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
-        replicas = {index: self._replica(index, stage, ranks, group, relay) for index, stage in stages.items()}
+        replicas = {index: self._filled(index, stage, ranks, group, relay) for index, stage in stages.items()}
         return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
+
+    def _programs(self) -> tuple[Program, ...]:
+        """Those of all ranks; alone, of the ranks that stand like this one in the replicas it communicates with."""
+        if not self.alone:
+            return lower(self.plan)
+        position = position_of_rank(self.plan, self.rank)
+        replica = (self.rank - self.plan.first_ranks[position]) // self.axis.degree
+        return lower(self.plan, (column_of(self.plan, position, replica),), (self.axis.rank,))
 
     def home(self) -> dict[str, int]:
         """The stage that makes each block output."""
@@ -133,6 +149,18 @@ class Assembly:
         inside = {replica_ranks(plan, at, replica) for at, mesh in meshes for replica in range(mesh.replicas)}
         return tuple(sorted(like | inside))
 
+    def _filled(
+        self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
+    ) -> Replica:
+        """The replica of a stage, filled before it is made, or after where it is cut into shards then."""
+        sharded = group is not None and self.plan.stages[index].sharding != "none"
+        if not sharded:
+            self.fill(stage)
+        found = self._replica(index, stage, ranks, group, relay)
+        if sharded:
+            self.fill(stage)
+        return found
+
     def _replica(
         self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
     ) -> Replica:
@@ -143,6 +171,7 @@ class Assembly:
             sharding=plan.stages[index].sharding,
             ranks=ranks,
             group=group,
+            device=self.device,
             bucket_bytes=plan.settings.bucket_bytes,
             observer=relay,
         )

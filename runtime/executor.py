@@ -18,6 +18,7 @@ from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer, Relay
 from placer.runtime.optimizers import Updater, clip_scale
+from placer.runtime.replicas import Replica
 from placer.runtime.rewrite import Count
 from placer.runtime.stages import Stage
 from placer.runtime.state import State
@@ -48,8 +49,8 @@ class Parts:
 class Executor:
     """One rank of a running plan. `steps` done so far key the dropout masks; set it when resuming."""
 
-    def __init__(self, parts: Parts, interpreter: Interpreter) -> None:
-        self._parts, self._interpreter = parts, interpreter
+    def __init__(self, parts: Parts, replicas: Mapping[int, Replica], interpreter: Interpreter) -> None:
+        self._parts, self._replicas, self._interpreter = parts, replicas, interpreter
         self.steps = 0
         #: Seconds of each step so far, by the wall clock of this rank.
         self.timings: list[float] = []
@@ -71,6 +72,16 @@ class Executor:
     def rank(self) -> int:
         """This rank."""
         return self._parts.rank
+
+    @property
+    def replica(self) -> int:
+        """The replica this rank belongs to."""
+        return self._parts.replica
+
+    @property
+    def counted(self) -> int:
+        """How many losses of the model are divided by a count of labels."""
+        return len(self._parts.counts)
 
     @property
     def device(self) -> torch.device:
@@ -105,11 +116,21 @@ class Executor:
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
         batch."""
         began = time.perf_counter()
-        loss = float(self._interpreter.train(self._feeds(batch, training=True)))
-        self.steps += 1
+        loss = float(self.train(self._feeds(batch, training=True)))
         self.timings.append(time.perf_counter() - began)
         self.ledger = self._measured(self.timings[-1])
         return loss
+
+    def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
+        """One step on microbatches that are divided already; its loss as a tensor."""
+        loss = self._interpreter.train(feeds)
+        self.steps += 1
+        return loss
+
+    def settle(self) -> None:
+        """Between the first two steps: what engines put off until they have seen one."""
+        for replica in self._replicas.values():
+            replica.settle()
 
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""

@@ -22,8 +22,8 @@ Batch = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """A microbatch at this rank: `inputs` by `x:name`. A ghost has one row that counts nothing: a rank without rows
-    still takes part in the collectives of its stage. first: its first row within the microbatch."""
+    """A microbatch at this rank: `inputs` by `x:name`. A ghost has a row a device that counts nothing: a rank without
+    rows still takes part in the collectives of its stage. first: its first row within the microbatch."""
 
     first: int
     rows: int
@@ -111,13 +111,19 @@ def feeds(
     )
 
 
+def _fewest(plan: Plan) -> int:
+    """Rows of which every device of a replica has one."""
+    used = (plan.layouts[stage.layout] for stage in plan.stages if stage.layout is not None)
+    return max((layout.apart for layout in used), default=1)
+
+
 def _feed(
     batch: Batch, plan: Plan, rows: range, first: int, counts: tuple[float, ...], step: int | None, training: bool,
     device: torch.device,
 ) -> Feed:  # fmt: skip
     ghost = not len(rows)
     if ghost:
-        rows = range(1)
+        rows = range(_fewest(plan))
     mode = Mode(
         rows=len(rows),
         global_rows=plan.rows,

@@ -24,6 +24,7 @@ from torch import distributed as dist
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from placer.errors import ExecutionError
+from placer.runtime.torchrun import die_with_parent
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class RankPool:
     """Up to `size` ranks. `run(n, function, *args)` calls `function(*args)` on n of them and gives their results.
 
     After `close()` the next run forks them anew: do so when this process has learnt something that they should know.
+    They end with this process, however it ends.
     """
 
     def __init__(self, size: int) -> None:
@@ -113,6 +115,8 @@ class RankPool:
 
 
 def _serve(rank: int, connection: Connection) -> None:
+    # The connection alone does not tell: ranks that were forked later hold its other end too.
+    die_with_parent()
     torch.set_num_threads(1)
     while True:
         try:

@@ -7,14 +7,12 @@ from dataclasses import replace
 from random import Random
 
 from examples.verify_cases import Case, captured_graph, plan_of, processes
-from placer.cluster import Cluster, Curve, Device, Link, Node
-from placer.costs import Costs
+from examples.verify_splits import fast_links, searched, widened
 from placer.graph import BlockClass, Graph, Parameter, Tensor
 from placer.plans import Layout, Plan, Split
 from placer.rules import block_choices
-from placer.search import Pins, Problem
+from placer.search import Pins
 from placer.splitting import Wishes, fits, followed
-from placer.strategies.layouts import layouts
 
 ROWS = 4
 Picker = Callable[[BlockClass], "Wishes | None"]
@@ -50,28 +48,13 @@ def random_plan(case: Case, degree: int, seed: int) -> Plan:
     return split_plan(case, degree, any_of, draw.choice(("whole", "cut 2" if "images" in case.model else "cut 1")))
 
 
-def searched_plans(case: Case, degree: int, pins: Pins) -> tuple[Plan, ...]:
+def searched_plans(case: Case, degree: int, pins: Pins, loads: tuple[float, ...] = ()) -> tuple[Plan, ...]:
     """Plans with the layouts a search would use where communication costs next to nothing."""
     plan = plan_of(case)
-    cluster = fast_links(case.ranks * degree)
-    problem = Problem(
-        model=plan.model, graph=plan.graph, cluster=cluster, settings=plan.settings, rows=plan.rows, pins=pins
-    )
-    stages = tuple(
-        replace(stage, devices=_widened(stage.devices, degree), layout=0, degree=degree) for stage in plan.stages
-    )
-    found = layouts(problem, Costs(plan.graph, cluster, plan.settings))
-    return tuple(replace(plan, cluster=cluster, layouts=(layout,), stages=stages) for layout in found)
-
-
-def fast_links(devices: int) -> Cluster:
-    """Slow processes that reach each other at once."""
-    slow = Device(
-        name="process", backend="cpu", memory_bytes=2**33, memory_bandwidth=1e7, rates=(("float32", 1e7),),
-        launch_seconds=1e-9, curve=Curve(points=((1.0, 1.0),)),
-    )  # fmt: skip
-    link = Link(name="link", latency_seconds=1e-9, bandwidth=1e13)
-    return Cluster(name="processes", groups=((Node(name="here", devices=((slow, devices),), link=link), 1),))
+    plan = replace(plan, settings=replace(plan.settings, expert_loads=loads))
+    axis = next(axis for axis, pinned in pins.axes if pinned)
+    found = searched(plan.graph, plan.model, plan.rows, axis, degree, loads)
+    return tuple(widened(plan, layout, fast_links(case.ranks * degree)) for layout in found)
 
 
 def _split(graph: Graph, number: int, pick: Picker, degree: int, borders: str, cut_values: set[str]) -> Split | None:

@@ -20,7 +20,7 @@ from placer.rules.splits import legal
 from placer.splitting import border_state
 
 ROWS = 4
-AXES = ("tensor", "height", "width", "expert")
+AXES = ("tensor", "height", "width")
 # Of how many draws of a class one gives up, where rows in an own order lead nowhere.
 DRAWS = 20
 

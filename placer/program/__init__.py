@@ -23,7 +23,8 @@ from placer.program.buckets import (
     shared_parameters,
 )
 from placer.program.collectives import tied_by_inner, tied_by_shard
-from placer.program.columns import Column, all_replicas, columns
+from placer.program.columns import Column, all_replicas, column_of, columns
+from placer.program.files import load_program, program_document
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import (
     Transfer,
@@ -36,6 +37,7 @@ from placer.program.layout import (
     transfers,
 )
 from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
+from placer.program.peers import Disagreement, peer_disagreements
 from placer.program.refusals import unequal_meshes
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
@@ -43,6 +45,7 @@ __all__ = [
     "Collective",
     "Column",
     "Compute",
+    "Disagreement",
     "Engine",
     "GradientBucket",
     "Instruction",
@@ -53,18 +56,22 @@ __all__ = [
     "Transfer",
     "agreement",
     "all_replicas",
+    "column_of",
     "columns",
     "crossings",
     "ddp_buckets",
     "gradient_buckets",
     "like_devices",
     "like_ranks",
+    "load_program",
     "lower",
     "parameter_dtype",
     "part_buckets",
+    "peer_disagreements",
     "plan_actions",
     "position_of",
     "position_of_rank",
+    "program_document",
     "rank_of",
     "replica_ranks",
     "rows_of_replica",

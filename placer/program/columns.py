@@ -40,6 +40,11 @@ def columns(plan: Plan) -> tuple[Column, ...]:
     return tuple(tuple(map(tuple, column)) for column in found.values())
 
 
+def column_of(plan: Plan, position: int, replica: int) -> Column:
+    """The column of one replica."""
+    return next(column for column in columns(plan) if replica in column[position])
+
+
 _Place = tuple[int, int]
 
 

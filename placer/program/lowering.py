@@ -32,6 +32,14 @@ class _Place(NamedTuple):
     inner: int
 
 
+class _Value(NamedTuple):
+    """What a rank holds of a value that crosses stages."""
+
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Move:
     """A message between two positions, before rows and ranks are known."""
@@ -210,7 +218,7 @@ class _Moves:
 
     plan: Plan
     _known: dict[tuple[int, int, bool], _Known] = field(default_factory=dict)
-    _sizes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    _sizes: dict[tuple[int, int], tuple[_Value, ...]] = field(default_factory=dict)
 
     def messages(self, move: _Move, place: _Place) -> Iterator[Message]:
         """The messages of `move` that the rank at `place` sends or gets."""
@@ -223,6 +231,7 @@ class _Moves:
                     yield self._message(move, known, overlap, bundle, sending)
 
     def _message(self, move: _Move, known: _Known, overlap: Overlap, bundle: Bundle, sending: bool) -> Message:
+        carried = self._carried(bundle, (overlap.last - overlap.first) // known.exchange.apart)
         if sending:
             peer = rank_of(self.plan, known.positions[1], overlap.target, bundle.target)
         else:
@@ -235,10 +244,12 @@ class _Moves:
             target_stage=move.ends[1],
             microbatch=move.microbatch,
             values=bundle.values,
-            sizes=self._bytes(bundle, overlap.last - overlap.first),
+            sizes=tuple(value.bytes for value in carried),
             tag=move.tag,
             rows=(overlap.first, overlap.last),
             cuts=bundle.cuts if any(bundle.cuts) else (),
+            shapes=tuple(value.shape for value in carried),
+            dtypes=tuple(value.dtype for value in carried),
         )
 
     def _of(self, move: _Move) -> _Known:
@@ -247,15 +258,18 @@ class _Moves:
         if found is None:
             positions, ends = position_of(self.plan), move.ends
             source, target = (Mesh.of(self.plan, self.plan.stages[stage]) for stage in ends)
-            exchange = Exchange(crossings(self.plan, move.transfer, move.gradient), source.degree, target.degree)
+            exchange = Exchange.between(crossings(self.plan, move.transfer, move.gradient), source, target)
             pair = (positions[ends[0]], positions[ends[1]])
             found = self._known[key] = _Known(pair, exchange, (source.division, target.division))
         return found
 
-    def _bytes(self, bundle: Bundle, rows: int) -> tuple[int, ...]:
+    def _carried(self, bundle: Bundle, rows: int) -> tuple[_Value, ...]:
         key = (id(bundle), rows)  # bundles live as long as the exchanges that `_known` holds
         found = self._sizes.get(key)
         if found is None:
             numerics = Numerics.of(self.plan.graph, self.plan.settings)
-            found = self._sizes[key] = tuple(numerics.bytes_of(tensor, rows) for tensor in bundle.tensors)
+            found = self._sizes[key] = tuple(
+                _Value(numerics.bytes_of(tensor, rows), tensor.shape_at(rows), numerics.kept(tensor.dtype))
+                for tensor in bundle.tensors
+            )
         return found

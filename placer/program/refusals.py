@@ -24,6 +24,12 @@ def unequal_meshes(plan: Plan) -> Iterator[str]:
     mixed: frozenset[str] | None = None
     for transfer in transfers(plan):
         source, target = (Mesh.of(plan, plan.stages[stage]) for stage in (transfer.source, transfer.target))
+        if not source.like(target) and max(source.apart, target.apart) > 1:
+            yield (
+                f"between stages {transfer.source} and {transfer.target}, one of which has devices with own rows "
+                "(axis expert), rows are divided differently; give both as many replicas, shares and such a layout"
+            )
+            continue
         if not source.like(target):
             mixed = _mixed(plan.graph) if mixed is None else mixed
             yield from _divided(plan, transfer, mixed)

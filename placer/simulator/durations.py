@@ -93,7 +93,7 @@ class Durations:
         found = crossings(plan, next(t for t in transfers(plan) if (t.source, t.target) == ends), gradient)
         if first.like(second) and all(one.have == one.want for one in found):
             return None
-        return Exchange(found, first.degree, second.degree)
+        return Exchange.between(found, first, second)
 
     def _ways(
         self, source: int, target: int, exchange: Exchange, rows: int, gradient: bool

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from placer.graph import Affine, Block, BlockClass, Graph, Parameter, Tensor
 from placer.plans import Layout, Plan, Split
-from placer.rules.layouts import SAME, SHARED, Cut, State, ranges
+from placer.rules.layouts import SAME, SHARED, Cut, State, held_size
 from placer.splitting.edges import Edges, border_state, edges
 
 
@@ -45,7 +45,7 @@ def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -
     if not isinstance(state.value, Cut):
         return replace(parameter, summed=state == SHARED)
     dim = state.value.dim
-    size = sum(end - start for start, end in ranges(state.value, parameter.shape[dim], degree, rank))
+    size = held_size(state.value, parameter.shape[dim], degree, rank)
     return replace(parameter, shape=(*parameter.shape[:dim], size, *parameter.shape[dim + 1 :]))
 
 
@@ -75,17 +75,20 @@ def _held(plan: Plan, rank: int) -> Mapping[str, Parameter]:
     return {**every, **held}
 
 
+def rows_apart(plan: Plan, reference: str) -> int:
+    """Into how many parts the rows of a replica go in the stage that makes a value (`b3.0`)."""
+    stage = _making(plan, reference)
+    layout = None if stage is None else plan.stages[stage].layout
+    return 1 if layout is None else plan.layouts[layout].apart
+
+
 def value_state(plan: Plan, reference: str, stage: int | None = None) -> State:
     """How a value that crosses blocks (`b3.0`) lies over the devices of a replica of `stage` that makes or reads it.
 
     Of the stage that makes it, where none is given. All blocks of a layout agree about it (`require_layout`).
     """
-    if not plan.layouts or not reference.startswith("b"):
-        return SAME
-    if stage is None:
-        block = int(reference[1:].split(".")[0])
-        stage = next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
-    layout = None if stage is None else plan.stages[stage].layout
+    at = _making(plan, reference) if stage is None else stage
+    layout = None if at is None else plan.stages[at].layout
     return SAME if layout is None else layout_state(plan.graph, plan.layouts[layout], reference)
 
 
@@ -104,9 +107,17 @@ def held_value(tensor: Tensor, state: State, degree: int, rank: int) -> Tensor:
         return tensor
     dim = state.value.dim
     size = tensor.shape[dim]
-    fixed = sum(end - start for start, end in ranges(state.value, size.fixed, degree, rank))
+    fixed = held_size(state.value, size.fixed, degree, rank)
     mine = Affine(fixed, size.per_row // degree)
     return replace(tensor, shape=(*tensor.shape[:dim], mine, *tensor.shape[dim + 1 :]))
+
+
+def _making(plan: Plan, reference: str) -> int | None:
+    """The stage that makes a value; None for what no block makes, and where nothing is cut."""
+    if not plan.layouts or not reference.startswith("b"):
+        return None
+    block = int(reference[1:].split(".")[0])
+    return next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
 
 
 def _kept(plan: Plan) -> Iterator[tuple[str, State, int]]:
