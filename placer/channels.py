@@ -6,10 +6,11 @@ collective   the fastest algorithm over the levels its devices span (`collective
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from placer.cluster import Cluster
-from placer.collectives import CollectiveKind, Way, over_levels, slowest, ways
+from placer.collectives import CollectiveKind, Way, over_levels, pair_ways, slowest, ways
 from placer.spans import Span
 from placer.topology import Bottleneck, bottleneck
 
@@ -38,6 +39,22 @@ class Channels:
         forward = latency + span.sent.at(rows) * per_byte
         backward = latency + span.returned.at(rows) * per_byte if any(span.returned) else 0.0
         return TransferSeconds(forward=forward, backward=backward)
+
+    def exchange(self, parcels: Sequence[tuple[int, int, int]]) -> float:
+        """Seconds of (sender, receiver, bytes) in this order, each when both its ends are free."""
+        ways = self.ways((source, target) for source, target, _ in parcels)
+        sending: dict[int, float] = {}
+        receiving: dict[int, float] = {}
+        for source, target, size in parcels:
+            latency, per_byte = ways[source, target]
+            begin = max(sending.get(source, 0.0), receiving.get(target, 0.0) - latency)
+            sending[source] = begin + size * per_byte
+            receiving[target] = max(begin + latency, receiving.get(target, 0.0)) + size * per_byte
+        return max(receiving.values(), default=0.0)
+
+    def ways(self, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Way]:
+        """The way between the two devices of each pair, all senders of a node sending at once."""
+        return pair_ways(self.cluster, pairs)
 
     def message(self, source: int, target: int, size: int) -> float:
         """Seconds of one message of `size` bytes between two devices."""

@@ -15,7 +15,7 @@ The fastest applicable algorithm is taken, as NCCL's tuner does; all of them gro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import cycle, islice
 from math import ceil, log2
 from typing import Literal, NamedTuple
@@ -76,6 +76,25 @@ def ways(cluster: Cluster, source: Collection[int], target: Collection[int]) -> 
         leaving[start] += count if start != end else 0
     kinds = {(_way(cluster, start, end), leaving[start]): (start, end) for start, end, same in found if not same}
     return tuple(_one_way(cluster, *ends, senders or 1) for (_, senders), ends in kinds.items())
+
+
+def pair_ways(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Way]:
+    """The way from the first to the second device of each pair, all first ones sending at once.
+
+    Devices of one node that send out together share its nic; one that sends to several does so one after another.
+    """
+    wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
+    out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
+    known: dict[tuple[object, int], Way] = {}
+    found = {}
+    for source, target in wanted:
+        ends = node[source], node[target]
+        senders = out[ends[0]] if ends[0] != ends[1] else 1
+        key = (_way(cluster, *ends), senders)
+        if key not in known:
+            known[key] = _one_way(cluster, *ends, senders)
+        found[source, target] = known[key]
+    return found
 
 
 def slowest(found: tuple[Way, ...]) -> Way:

@@ -34,7 +34,8 @@ The step time, for p positions, m microbatches (rows largest first, only the las
 
 fill and tail of a stage depend on that stage, its devices and the next stage's devices only. A stage's X is of all
 values made in it and read later, also of those that skip stages (they are sent once to each reader; the closed form
-counts them once, on the way to the next stage). `tied` is reduced among the stage's and the first position's devices.
+counts them once, on the way to the next stage); between meshes that differ it is that of `exchanges`. `tied` is reduced
+among the stage's and the first position's devices.
 Every part grows with bytes, FLOPs and latency and falls with rates and bandwidths, hence so does the step.
 """
 
@@ -47,9 +48,11 @@ from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
 from placer.collectives import CollectiveKind
 from placer.compute import memory_rate
+from placer.exchanges import Exchanges
 from placer.graph import Affine, Graph, affine_sum
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.memory import alive, position_memory, stage_memory
+from placer.meshes import Mesh
 from placer.numerics import Numerics
 from placer.passes import Passes, StageSeconds
 from placer.plans import Layout, Plan, Sharding, Stage, replica_rows
@@ -66,11 +69,17 @@ class Costs:
 
     With a `degree` the graph is that of one of the devices of a replica; `devices` are then those of all replicas,
     replica by replica. Sizes of the graph count rows of which a replica has `apart` times as many; rows given here are
-    always a replica's. `under(layout)` gives the Costs of the graph so cut.
+    always a replica's. `under(layout)` gives the Costs of the graph so cut. `whole` is then the graph of all devices
+    of a replica, `layout` how it is cut, and the numbers of the first devices of replicas leave the remainder `offset`
+    when they are divided by the degree.
     """
 
-    def __init__(self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1, apart: int = 1) -> None:
+    def __init__(
+        self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1, apart: int = 1, *,
+        offset: int = 0, whole: Graph | None = None, layout: Layout | None = None,
+    ) -> None:  # fmt: skip
         self.graph = graph
+        self.layout = layout
         self.cluster = cluster
         self.settings = settings
         self.degree = degree
@@ -78,26 +87,32 @@ class Costs:
         self.numerics = Numerics.of(graph, settings)
         self.spans = Spans(graph, self.numerics, settings, apart)
         self.channels = Channels(cluster)
-        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart)
+        self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
+        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, MemoryBytes] = {}
-        self._under: dict[int, tuple[Layout, Costs]] = {}
+        self._under: dict[tuple[int, int], Costs] = {}
 
-    def under(self, layout: Layout | None) -> Costs:
-        """The costs of the graph cut as `layout` says; these, where there is none."""
+    def under(self, layout: Layout | None, offset: int = 0) -> Costs:
+        """The costs of the graph cut as `layout` says; these, where there is none.
+
+        Replicas begin at devices whose numbers leave the remainder `offset` when they are divided by the degree.
+        """
         if layout is None:
             return self
-        known = self._under.get(id(layout))
+        known = self._under.get((id(layout), offset))
         if known is None:
-            graph = local_graph(self.graph, layout, self.settings.expert_loads)
-            cut = Costs(graph, self.cluster, self.settings, layout.degree, layout.apart)
-            known = self._under[id(layout)] = (layout, cut)
-        return known[1]
+            known = self._under[id(layout), offset] = Costs(
+                local_graph(self.graph, layout, self.settings.expert_loads), self.cluster, self.settings,
+                layout.degree, layout.apart, offset=offset, whole=self.graph, layout=layout,
+            )  # fmt: skip
+        return known
 
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
         """The costs of the graph as a stage of `plan` cuts it."""
-        return self.under(None if stage.layout is None else plan.layouts[stage.layout])
+        layout = None if stage.layout is None else plan.layouts[stage.layout]
+        return self.under(layout, stage.devices[0] % stage.degree)
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
@@ -169,10 +184,10 @@ class Costs:
     ) -> float:
         """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`.
 
-        Of sharded state each shard is summed among its holders.
+        Of state that is sharded over as many devices each shard is summed among its holders.
         """
         size = self.spans.of(first, last).tied
-        if sharding == "none" or len(devices) == 1:
+        if sharding == "none" or len(devices) == 1 or len(others or devices) != len(devices):
             return self.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
         pairs = zip(others or devices, devices, strict=True)
         return max(self.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
@@ -188,13 +203,14 @@ class Costs:
         return (1 + (self.settings.clip_norm is not None)) * self.collective("all_reduce", devices, 8)
 
     def stage_cost(
-        self, first: int, last: int, *, devices: tuple[int, ...], following: tuple[int, ...], leading: tuple[int, ...],
-        rows: int, last_rows: int, sharding: Sharding = "none", recompute: bool = False,
-        shares: tuple[int, ...] = (),
+        self, first: int, last: int, *, devices: tuple[int, ...], following: tuple[int, ...] | Mesh,
+        leading: tuple[int, ...] | Mesh, rows: int, last_rows: int, sharding: Sharding = "none",
+        recompute: bool = False, shares: tuple[int, ...] = (),
     ) -> StageCost:  # fmt: skip
         """Everything the step time needs of one stage; `rows`, `last_rows` of a full and of the last microbatch.
 
-        `following` are the next stage's devices (empty for the last stage), `leading` the first position's.
+        `following` are the next stage's devices (empty for the last stage), `leading` the first position's; of a mesh
+        that differs from this stage's in its replicas, shares, degree or layout they are a `Mesh`.
         """
         key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares)
         found = self._costs.get(key)
@@ -250,11 +266,11 @@ class Costs:
 
     def costs_of(self, plan: Plan) -> tuple[StageCost, ...]:
         """The `StageCost` of each stage of a plan."""
-        leading = plan.stages[0].devices
-        following = [*(stage.devices for stage in plan.stages[1:]), ()]
+        meshes = [Mesh.of(plan, stage) for stage in plan.stages]
+        following: list[Mesh | tuple[int, ...]] = [*meshes[1:], ()]
         return tuple(
             self.of_stage(plan, stage).stage_cost(
-                stage.first, stage.last, devices=stage.devices, following=after, leading=leading,
+                stage.first, stage.last, devices=stage.devices, following=after, leading=meshes[0],
                 rows=plan.microbatches[0], last_rows=plan.microbatches[-1], sharding=stage.sharding,
                 recompute=stage.recompute, shares=stage.shares,
             )
@@ -265,17 +281,39 @@ class Costs:
         """Forward and backward FLOPs of the model for `rows` rows."""
         return self._flops.at(rows)
 
+    def _mesh(self, stage: Stage, other: tuple[int, ...] | Mesh) -> Mesh:
+        """The mesh of other devices, which are divided as those of `stage` where nothing else is said."""
+        if isinstance(other, Mesh):
+            return other
+        return Mesh(devices=other, shares=stage.shares, degree=self.degree, layout=self.layout)
+
+    def _sent(self, stage: Stage, following: Mesh, rows: int) -> TransferSeconds:
+        """Seconds of a microbatch's messages after a stage."""
+        if not following.devices or following.devices == stage.devices:
+            return TransferSeconds()
+        own, values = self._mesh(stage, stage.devices), self.spans.leaving(stage.first, stage.last)
+        if self.exchanges.alike(values, own, following):
+            most = max(replica_rows(rows, stage.shares, stage.replicas))
+            return self.transfer(stage.first, stage.last, stage.devices, following.devices, most)
+        return self.exchanges.transfer(values, own, following, rows)
+
+    def _tied(self, stage: Stage, leading: Mesh) -> float:
+        """Seconds of summing gradients of parameters that the first position may hold too."""
+        others = () if leading.devices == stage.devices else leading.devices
+        if leading.degree == self.degree:
+            return self.tied(
+                stage.first, stage.last, devices=stage.leaders, others=others[:: self.degree], sharding=stage.sharding
+            )
+        return self.tied(stage.first, stage.last, devices=stage.devices, others=others)
+
     def _stage_cost(
-        self, stage: Stage, following: tuple[int, ...], leading: tuple[int, ...], rows: int, last_rows: int
-    ) -> StageCost:
+        self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
+        last_rows: int,
+    ) -> StageCost:  # fmt: skip
         full, last = self.full(stage, rows), self.full(stage, last_rows)
         slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
-        sent = TransferSeconds()
-        if following and following != stage.devices:
-            own = max(replica_rows(rows, stage.shares, stage.replicas))
-            sent = self.transfer(stage.first, stage.last, stage.devices, following, own)
+        sent = self._sent(stage, self._mesh(stage, following), rows)
         alone = stage.last - stage.first == len(self.graph.blocks)
-        others = () if leading == stage.devices else leading[:: self.degree]
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=full.whole_backward,
@@ -295,7 +333,7 @@ class Costs:
                 alone=alone,
             )
             + self.summed(stage.first, stage.last, device=stage.devices[0])
-            + self.tied(stage.first, stage.last, devices=stage.leaders, others=others, sharding=stage.sharding),
+            + self._tied(stage, self._mesh(stage, leading)),
             optimizer=self.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),

@@ -1,7 +1,8 @@
 """legality.check(plan): the one judge. Every rule a plan breaks, by name and with what was found and what to do.
 
-Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of its shape; memory
-needs a plan of sound shape and is asked only then; communication, for which the whole step is lowered, is asked last.
+Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of its shape; what crosses
+between stages and memory need a plan of sound shape and are asked only then; communication, for which the whole step is
+lowered, is asked last.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from placer.costs import estimate
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
-from placer.program import agreement, like_devices, lower, plan_actions, position_of, shared_parameters
+from placer.program import (
+    Column,
+    agreement,
+    columns,
+    like_devices,
+    lower,
+    plan_actions,
+    position_of,
+    rows_of_replica,
+    shared_parameters,
+    unequal_meshes,
+)
 from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
 from placer.splitting import require_layout
 
@@ -42,7 +54,7 @@ def check(plan: Plan) -> tuple[Violation, ...]:
     for known, found in _CHECKED:
         if all(a is b for a, b in zip(known, parts, strict=True)):
             return found
-    _CHECKED.append((parts, _asked(plan, STRUCTURE) or _asked(plan, SUBSTANCE) or _asked(plan, AGREEMENT)))
+    _CHECKED.append((parts, next(filter(None, (_asked(plan, rules) for rules in TIERS)), ())))
     return _CHECKED[-1][1]
 
 
@@ -109,9 +121,6 @@ def _devices(plan: Plan) -> Iterator[str]:
 
 def _layouts(plan: Plan) -> Iterator[str]:
     """A stage's layout exists, is of its degree, cuts this model, and its devices make whole replicas."""
-    degrees = sorted({stage.degree for stage in plan.stages})
-    if len(degrees) > 1:
-        yield f"the stages have replicas of {_listed(degrees)} devices; all must have equally many"
     for index, stage in enumerate(plan.stages):
         if stage.degree < 1 or len(stage.devices) % stage.degree:
             yield f"stage {index} has {len(stage.devices)} devices, which replicas of {stage.degree} do not use up"
@@ -130,15 +139,21 @@ def _layouts(plan: Plan) -> Iterator[str]:
 
 
 def _replicas(plan: Plan) -> Iterator[str]:
-    """All stages have as many replicas, which take the same shares of the rows."""
-    counts = [stage.replicas for stage in plan.stages]
-    if len(set(counts)) > 1:
-        yield f"the stages have {_listed(counts)} replicas; all must have equally many"
+    """Shares are one positive number per replica; stages on the same devices have the same replicas and shares."""
     for index, stage in enumerate(plan.stages):
         if stage.shares and (len(stage.shares) != stage.replicas or min(stage.shares) < 1):
             yield f"stage {index} has shares {_listed(stage.shares)}; give one positive share per replica"
-    if len({_ratios(stage) for stage in plan.stages}) > 1:
-        yield "the stages divide rows among replicas differently; give all of them the same shares"
+    first: dict[tuple[int, ...], int] = {}
+    for index, stage in enumerate(plan.stages):
+        before = first.setdefault(stage.devices, index)
+        other = plan.stages[before]
+        if other.degree != stage.degree:
+            yield (
+                f"stages {before} and {index} share their devices and have replicas of {other.degree} and "
+                f"{stage.degree} of them; give both the same degree"
+            )
+        elif _ratios(other) != _ratios(stage):
+            yield f"stages {before} and {index} share their devices and divide rows differently; give both equal shares"
 
 
 def _rows(plan: Plan) -> Iterator[str]:
@@ -153,9 +168,11 @@ def _rows(plan: Plan) -> Iterator[str]:
             yield f"microbatch {index} has {rows} rows; give at least one"
             return
     yield from _apart(plan)
-    for stage in plan.stages[:1]:
+    told: set[tuple[int, tuple[float, ...]]] = set()
+    for stage in plan.stages if plan.microbatches else ():
         sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
-        if plan.microbatches and stage.devices and sound:
+        if stage.replicas and sound and (stage.replicas, _ratios(stage)) not in told:
+            told.add((stage.replicas, _ratios(stage)))
             yield from _idle(plan, stage)
 
 
@@ -184,6 +201,11 @@ def _idle(plan: Plan, stage: Stage) -> Iterator[str]:
             f"replica {idle[0]} of {stage.replicas} has no row of any microbatch; the largest has "
             f"{max(plan.microbatches)} rows: use larger microbatches, other shares or fewer replicas"
         )
+
+
+def _meshes(plan: Plan) -> Iterator[str]:
+    """What crosses between stages can be divided as the one makes it and the other reads it."""
+    yield from unequal_meshes(plan)
 
 
 def _schedule(plan: Plan) -> Iterator[str]:
@@ -217,9 +239,7 @@ def _tied(plan: Plan) -> Iterator[str]:
     positions = position_of(plan)
     for name, stages in shared_parameters(plan).items():
         kinds = {plan.stages[s].sharding for s in stages}
-        if len(kinds) > 1 and "none" in kinds:
-            yield f"{name} is tied between stages {_listed(stages)}, of which some are sharded; shard all or none"
-        elif kinds != {"none"} and len({positions[s] for s in stages}) < len(stages):
+        if kinds != {"none"} and len({positions[s] for s in stages}) < len(stages):
             yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
 
 
@@ -267,11 +287,26 @@ def _communication(plan: Plan) -> Iterator[str]:
     if broken:
         yield from broken
         return
-    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all. Of devices
-    # that do the same in step, a collective among them is reached by all when one reaches it.
-    shares = plan.stages[0].shares or (1,)
+    # Of devices that do the same in step, a collective among them is reached by all when one reaches it.
     leaders = [devices[0] for devices in like_devices(plan)]
-    yield from agreement(lower(plan, replicas=(shares.index(max(shares)),), inners=leaders), partial=True)
+    yield from agreement(lower(plan, columns=_telling(plan), inners=leaders), partial=True)
+
+
+def _telling(plan: Plan) -> tuple[Column, ...]:
+    """Columns that stand for all others in what they communicate.
+
+    Where each is one replica of every position they differ in the number of their rows only: one that has rows of every
+    microbatch stands for all. Of others, one of each kind: by how many rows of which microbatch its replicas have.
+    """
+    found = columns(plan)
+    if all(len(own) == 1 for own in found[0]):
+        shares = plan.stages[0].shares or (1,)
+        return (found[shares.index(max(shares))],)
+    kinds: dict[object, Column] = {}
+    for column in found:
+        rows = tuple(rows_of_replica(plan, at, replica) for at, own in enumerate(column) for replica in own)
+        kinds.setdefault((tuple(map(len, column)), rows), column)
+    return tuple(kinds.values())
 
 
 def _shortened(plan: Plan) -> Plan:
@@ -301,9 +336,12 @@ STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "recompute": _recompute,
     "loss": _loss,
 }
+CROSSING: dict[str, Callable[[Plan], Iterator[str]]] = {"meshes": _meshes}
 SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": _memory}
 AGREEMENT: dict[str, Callable[[Plan], Iterator[str]]] = {"communication": _communication}
-RULES = (*STRUCTURE, *SUBSTANCE, *AGREEMENT)
+# Asked one after the other, until one is broken.
+TIERS = (STRUCTURE, CROSSING, SUBSTANCE, AGREEMENT)
+RULES = tuple(name for rules in TIERS for name in rules)
 
 
 def _structured(plan: Plan) -> bool:

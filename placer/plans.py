@@ -2,8 +2,9 @@
 
 Rows of the global batch are cut into microbatches (`microbatches`: rows of each, in order); the rows of a microbatch
 are divided among the replicas of a stage (`replica_rows`). Stages are runs of consecutive blocks in graph order; stage
-s runs on `stages[s].devices`, one replica per device. With `interleaved` several stages share
-the same devices: stage s sits at pipeline position s % positions.
+s runs on `stages[s].devices`: replicas of `degree` devices each. With `interleaved` several stages share
+the same devices: stage s sits at pipeline position s % positions. Stages on other devices may have other numbers of
+replicas, other shares and other degrees: what crosses between them is split and gathered (`placer.meshes`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,6 +152,19 @@ class Plan:
     def world_size(self) -> int:
         """Ranks that run the plan; rank r is the r-th device in `ranks`."""
         return len(self.ranks)
+
+    @cached_property
+    def meshes(self) -> tuple[Stage, ...]:
+        """The first stage of each position, whose devices, degree and shares those after it there have too."""
+        first: dict[tuple[int, ...], Stage] = {}
+        for stage in self.stages:
+            first.setdefault(stage.devices, stage)
+        return tuple(first.values())
+
+    @cached_property
+    def first_ranks(self) -> tuple[int, ...]:
+        """The first rank of each position."""
+        return tuple(accumulate((len(mesh.devices) for mesh in self.meshes[:-1]), initial=0))
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Seconds of every block on every kind of device, as prefix sums: a run of blocks is a difference of two numbers.
 
 In the graph of one of the `degree` devices of a replica, collectives between ops count too: they run among the
-replica's devices, those whose numbers have the same quotient by `degree`, while nothing else does.
+replica's devices, those whose numbers less `offset` have the same quotient by `degree`, while nothing else does.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class Profiles:
         settings: RunSettings,
         degree: int = 1,
         apart: int = 1,
+        offset: int = 0,
     ) -> None:
         self.graph = graph
         self.channels = channels
         self.cluster = channels.cluster
         self.degree = degree
+        self.offset = offset
         self.apart = apart
         self.numerics = numerics
         self.settings = settings
@@ -64,9 +66,9 @@ class Profiles:
     def kind(self) -> tuple[int, ...]:
         """For each device the first device of its kind, in a replica whose devices reach each other alike."""
         first: dict[tuple[Device, Bottleneck | None], int] = {}
-        ways = {start: self._way(start) for start in range(0, self.cluster.size, self.degree)}
+        ways = {start: self._way(start) for start in range(self.offset - self.degree, self.cluster.size, self.degree)}
         return tuple(
-            first.setdefault((device, ways[index - index % self.degree]), index)
+            first.setdefault((device, ways[self._start(index)]), index)
             for index, device in enumerate(self.cluster.devices)
         )
 
@@ -77,7 +79,7 @@ class Profiles:
 
     def replica(self, device: int) -> tuple[int, ...]:
         """The devices of the replica that `device` belongs to."""
-        start = device - device % self.degree
+        start = self._start(device)
         return tuple(range(start, start + self.degree))
 
     def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
@@ -93,9 +95,13 @@ class Profiles:
         """One device of each kind among `devices`."""
         return (self.kind[0],) if self.uniform else tuple(sorted({self.kind[device] for device in devices}))
 
+    def _start(self, device: int) -> int:
+        """The first device of a device's replica."""
+        return device - (device - self.offset) % self.degree
+
     def _way(self, start: int) -> Bottleneck | None:
-        """The levels of the replica that begins at `start`; of one beyond the last device there is none."""
-        whole = self.degree > 1 and start + self.degree <= self.cluster.size
+        """The levels of the replica that begins at `start`; of one beyond the first or last device there is none."""
+        whole = self.degree > 1 and start >= 0 and start + self.degree <= self.cluster.size
         return self.channels.levels(self.replica(start)) if whole else None
 
     def _make(self, device: int, rows: int) -> Profile:

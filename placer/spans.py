@@ -96,6 +96,10 @@ class Spans:
         """Bytes of a value (`x:input_ids`, `b7.0`) as it crosses blocks."""
         return self._per_row(affine_bytes(self.numerics, self.graph.value(reference)))
 
+    def leaving(self, first: int, last: int) -> tuple[str, ...]:
+        """Values made by blocks first..last-1 and read after them."""
+        return tuple(r for i in range(first, last) for r in self._made[i] if self._reader[r] >= last)
+
     def own_inputs(self, block: int) -> Affine:
         """Bytes of the values that enter this block and no other."""
         own = (r for r in dict.fromkeys(self.graph.blocks[block].inputs) if r in self._users)
@@ -112,7 +116,7 @@ class Spans:
         return _fewest(sent), _fewest(returned)
 
     def _make(self, first: int, last: int) -> Span:
-        leaving = self._leaving(first, last)
+        leaving = self.leaving(first, last)
         kinds = {block.kind for block in self.graph.blocks[first:last]}
         return Span(
             held=self._held(first, last),
@@ -128,10 +132,6 @@ class Spans:
             tied=self._tied(first, last),
             prologue=any(r.startswith("b-1.") for block in self.graph.blocks[first:last] for r in block.inputs),
         )
-
-    def _leaving(self, first: int, last: int) -> list[str]:
-        """Values made in the span and read after it."""
-        return [r for i in range(first, last) for r in self._made[i] if self._reader[r] >= last]
 
     @cached_property
     def _made(self) -> list[list[str]]:

@@ -9,6 +9,8 @@
 A value that several stages read gets its gradient from each of them; they are summed before the backward of its maker.
 A rank without rows of a microbatch skips it, unless DDP or FSDP2 wait for it: then it computes one row that counts
 nothing (a ghost). It sends and gets nothing either way.
+
+Between stages whose replicas differ a value comes in parts, from all that have rows of it, and goes in parts.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from placer.meshes import Ranges
 from placer.program import Collective, Compute, Message, Program
 from placer.runtime.feed import Feed
+from placer.runtime.message_parts import MessageParts, narrowed, narrowed_shape
 from placer.runtime.messages import Mailbox, Receiving, Shape
 from placer.runtime.observer import Observer
 from placer.runtime.replicas import Replica
@@ -37,14 +41,16 @@ _Where = tuple[int, int]  # stage, microbatch
 class Wiring:
     """What the interpreter needs to know of the plan.
 
-    home: the stage that makes each value. shapes: of all values, for a number of rows. loss: the loss's reference.
+    home: the stage that makes each value. shapes: of all values, for a number of rows, in a stage of this rank. parts:
+    which part of what this rank holds a message carries. loss: the loss's reference.
     counts_loss: whether this rank's loss enters the sum: all devices of a replica have the same.
     """
 
     program: Program
     replicas: Mapping[int, Replica]
     home: Mapping[str, int]
-    shapes: Callable[[int], Mapping[str, Shape]]
+    shapes: Callable[[int, int], Mapping[str, Shape]]
+    parts: MessageParts
     loss: str
     autocast: bool
     device: torch.device
@@ -179,7 +185,7 @@ class Interpreter:
             made = step.passes[home, microbatch].outputs[name]
             return made.detach().requires_grad_(made.requires_grad and step.training)
         feed = step.feeds[microbatch]
-        shape = self._wiring.shapes(feed.mode.rows)[name]
+        shape = self._wiring.shapes(feed.mode.rows, stage)[name]
         value = _made_up(shape, self._wiring.device) if feed.ghost else step.values.pop((stage, microbatch, name))
         return value.requires_grad_(shape.requires_grad and step.training)
 
@@ -194,6 +200,7 @@ class Interpreter:
 
     def _backward(self, step: _Step, action: Action) -> None:
         stage, microbatch = action.stage, action.microbatch
+        step.returned.clear()  # all that the backward before this one gave has been sent
         self._collect(step, "gradient", stage, microbatch, step.gradients)
         replica = self._wiring.replicas[stage]
         found = step.passes.get((stage, microbatch))
@@ -244,23 +251,38 @@ class Interpreter:
     # -- messages
 
     def _message(self, step: _Step, message: Message) -> None:
-        shapes = self._wiring.shapes(step.feeds[message.microbatch].mode.rows)
-        # A value whose only readers feed neither loss nor buffers is not made, hence not sent.
-        names = [name for name in message.values if name in shapes]
+        moved = self._moved(step, message)
         if message.direction == "receive":
             key = (message.kind, message.target_stage, message.microbatch)
+            shapes = [replace(shape, shape=narrowed_shape(shape.shape, part)) for _, shape, part in moved]
             with self.observer.during("communication"):
-                posted = self._mail.receive(message, [shapes[name] for name in names])
+                posted = self._mail.receive(message, shapes)
             step.receiving.setdefault(key, []).append(posted)
             return
         with self.observer.during("communication"):
-            self._mail.send(message, [self._outgoing(step, message, name, shapes[name]) for name in names])
+            self._mail.send(
+                message, [narrowed(self._outgoing(step, message, name, shape), part) for name, shape, part in moved]
+            )
+
+    def _moved(self, step: _Step, message: Message) -> list[tuple[str, Shape, Ranges]]:
+        """The values of a message, with what this rank holds of them and the part of that which moves.
+
+        A value whose only readers feed neither loss nor buffers is not made, hence not sent.
+        """
+        feed = step.feeds[message.microbatch]
+        stage = message.source_stage if message.direction == "send" else message.target_stage
+        shapes, rows = self._wiring.shapes(feed.mode.rows, stage), (feed.first, feed.first + feed.rows)
+        return [
+            (name, shapes[name], self._wiring.parts.of(message, number, rows))
+            for number, name in enumerate(message.values)
+            if name in shapes
+        ]
 
     def _outgoing(self, step: _Step, message: Message, name: str, shape: Shape) -> torch.Tensor:
         stage, microbatch = message.source_stage, message.microbatch
         if message.kind == "activation":
             return step.passes[stage, microbatch].outputs[name]
-        found = step.returned.pop((stage, microbatch, name), None)
+        found = step.returned.get((stage, microbatch, name))
         if found is None:
             return torch.zeros(shape.shape, dtype=shape.dtype, device=self._wiring.device)
         return found
@@ -268,11 +290,21 @@ class Interpreter:
     def _collect(
         self, step: _Step, kind: str, stage: int, microbatch: int, into: dict[tuple[int, int, str], torch.Tensor]
     ) -> None:
-        """Wait for what a computation reads."""
+        """Wait for what a computation reads; what comes in parts is put together, or added up (gradients)."""
+        gathered: dict[tuple[int, str], torch.Tensor] = {}
         for posted in step.receiving.pop((kind, stage, microbatch), ()):
-            names = [n for n in posted.message.values if n in self._wiring.shapes(step.feeds[microbatch].mode.rows)]
-            for name, tensor in zip(names, posted.wait(), strict=True):
-                _add(into, (stage, microbatch, name), tensor)
+            source = posted.message.source_stage
+            for (name, shape, part), tensor in zip(self._moved(step, posted.message), posted.wait(), strict=True):
+                known = gathered.get((source, name))
+                if known is None and not part:
+                    gathered[source, name] = tensor
+                    continue
+                if known is None:
+                    known = gathered[source, name] = torch.zeros(shape.shape, dtype=shape.dtype, device=tensor.device)
+                place = narrowed(known, part)
+                place.copy_(tensor) if kind == "activation" else place.add_(tensor)
+        for (_, name), tensor in gathered.items():
+            _add(into, (stage, microbatch, name), tensor)
 
 
 def _add(into: dict[tuple[int, int, str], torch.Tensor], key: tuple[int, int, str], tensor: torch.Tensor) -> None:

@@ -12,16 +12,24 @@ from torch import nn
 from placer import legality, tracer
 from placer.errors import IllegalPlanError, StalePlanError, UsageError
 from placer.plans import Plan
-from placer.program import degree, gradient_buckets, part_buckets, shared_parameters
+from placer.program import (
+    gradient_buckets,
+    part_buckets,
+    position_of_rank,
+    shared_parameters,
+    tied_by_inner,
+    tied_by_shard,
+)
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import PRECISIONS, Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
-from placer.runtime.gradients import Gradients
+from placer.runtime.gradients import Gradients, Tie
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.lowering import Axis, LocalBlocks
+from placer.runtime.message_parts import MessageParts
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.stages import Stage
 from placer.runtime.state import model_state
@@ -70,12 +78,19 @@ def assembly(
 ) -> Assembly:
     """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
     require_linear(plan, cut)
-    axis = Axis(degree(plan), rank % degree(plan))
+    axis = axis_of(plan, rank)
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
     return Assembly(
         plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
     )
+
+
+def axis_of(plan: Plan, rank: int) -> Axis:
+    """The devices of a rank's replica, and the rank among them."""
+    position = position_of_rank(plan, rank)
+    degree = plan.meshes[position].degree
+    return Axis(degree, (rank - plan.first_ranks[position]) % degree)
 
 
 def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
@@ -95,7 +110,7 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
 
 def require_linear(plan: Plan, cut: Cut) -> None:
     """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
-    pieces = len(plan.microbatches) * plan.stages[0].replicas
+    pieces = len(plan.microbatches) * max(mesh.replicas for mesh in plan.meshes)
     if cut.loss_node is None:
         raise UsageError(
             f"{plan.graph.name} gives no loss ({plan.graph.loss.why}); plan with a batch that has labels, or a loss_fn"
@@ -127,6 +142,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         replicas=held.replicas,
         home=made.home(),
         shapes=made.shapes(),
+        parts=MessageParts(made.plan, held.program.inner),
         loss=made.cut.loss,
         autocast=made.plan.settings.precision == "bfloat16-autocast",
         device=made.device,
@@ -147,11 +163,25 @@ def _gradients(made: Assembly, held: Held) -> Gradients:
         held.parameters,
         buckets=buckets,
         shared=shared_parameters(plan),
+        ties=_ties(made, held),
         counts_own=held.program.replica == 0,
         pieces=made.pieces,
         group_of=held.groups.of,
         observer=held.relay,
     )
+
+
+def _ties(made: Assembly, held: Held) -> dict[str, Tie]:
+    plan, program = made.plan, held.program
+    return {
+        name: Tie(
+            by_shard=tied_by_shard(plan, stages),
+            counts=program.inner == 0 or tied_by_inner(plan, stages),
+            shard=program.replica,
+            shards=len(held.ranks),
+        )
+        for name, stages in shared_parameters(plan).items()
+    }
 
 
 def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
@@ -162,6 +192,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
     return Parts(
         plan=made.plan,
         rank=made.rank,
+        position=position_of_rank(made.plan, made.rank),
         replica=held.program.replica,
         relay=held.relay,
         device=made.device,

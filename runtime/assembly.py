@@ -8,10 +8,20 @@ from functools import cache, cached_property
 
 import torch
 from torch import distributed as dist
-from torch import nn
+from torch import fx, nn
 
 from placer.plans import Plan
-from placer.program import Program, degree, like_ranks, lower, position_of, replica_ranks
+from placer.program import (
+    Program,
+    column_of,
+    like_ranks,
+    lower,
+    position_of,
+    position_of_rank,
+    replica_ranks,
+    shared_parameters,
+    tied_by_shard,
+)
 from placer.rules.layouts import Cut as Piece
 from placer.runtime.captured import input_dtypes
 from placer.runtime.cut import Cut
@@ -68,7 +78,9 @@ class Assembly:
     @cached_property
     def pieces(self) -> Pieces:
         """What this rank holds of each parameter and buffer."""
-        return Pieces(parameter_states(self.plan), self.axis)
+        shared = shared_parameters(self.plan).items()
+        unlike = [name for name, stages in shared if not tied_by_shard(self.plan, stages)]
+        return Pieces(parameter_states(self.plan), self.axis, unlike)
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
@@ -77,7 +89,7 @@ class Assembly:
         position = position_of(plan)[program.stages[0]]
         ranks = like_ranks(plan, position, program.inner)
         groups = Groups(programs, self._groups(), self.timeout_seconds, self.rank if self.alone else None)
-        if degree(plan) > 1:
+        if self.axis.degree > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
         stages = self.bare_stages(program.stages)
         for stage in stages.values():
@@ -87,11 +99,12 @@ class Assembly:
         return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
 
     def _programs(self) -> tuple[Program, ...]:
-        """Those of all ranks; alone, of the ranks like this one at all positions."""
+        """Those of all ranks; alone, of the ranks that stand like this one in the replicas it communicates with."""
         if not self.alone:
             return lower(self.plan)
-        before, inner = divmod(self.rank, degree(self.plan))
-        return lower(self.plan, (before % self.plan.stages[0].replicas,), (inner,))
+        position = position_of_rank(self.plan, self.rank)
+        replica = (self.rank - self.plan.first_ranks[position]) // self.axis.degree
+        return lower(self.plan, (column_of(self.plan, position, replica),), (self.axis.rank,))
 
     def home(self) -> dict[str, int]:
         """The stage that makes each block output."""
@@ -102,32 +115,38 @@ class Assembly:
                     found[self.cut.name(node)] = stage
         return found
 
-    def shapes(self) -> Callable[[int], Mapping[str, Shape]]:
-        """A function from a number of rows to the shapes of all block outputs; empty where nothing is sent."""
+    def shapes(self) -> Callable[[int, int], Mapping[str, Shape]]:
+        """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.
+
+        It gives none where nothing is sent.
+        """
         values = {node: self.cut.name(node) for nodes in self.cut.outputs_of.values() for node in nodes}
         plan, module = self.plan, self.cut.module
 
         @cache
-        def at(rows: int) -> dict[str, Shape]:
+        def whole(rows: int, autocast: bool) -> Mapping[fx.Node, Shape]:
+            return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
+
+        @cache
+        def at(rows: int, stage: int) -> dict[str, Shape]:
             if position_of(plan).count(0) == len(plan.stages):
                 return {}
             autocast = plan.settings.precision == "bfloat16-autocast"
-            found = shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
-            return {name: self._piece(name, found[node]) for node, name in values.items()}
+            found = whole(rows, autocast)
+            return {name: self._piece(name, found[node], stage) for node, name in values.items()}
 
         return at
 
-    def _piece(self, name: str, shape: Shape) -> Shape:
-        """The shape of what this rank has of a value that crosses blocks."""
-        lay = value_state(self.plan, name).value
+    def _piece(self, name: str, shape: Shape, stage: int) -> Shape:
+        """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
+        lay = value_state(self.plan, name, stage).value
         return replace(shape, shape=self.axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
 
     def _groups(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that hold the same in the replicas of a position, and those of each replica."""
-        plan = self.plan
-        like = {like_ranks(plan, at, inner) for at in range(plan.positions) for inner in range(degree(plan))}
-        replicas = range(plan.stages[0].replicas)
-        inside = {replica_ranks(plan, at, replica) for at in range(plan.positions) for replica in replicas}
+        plan, meshes = self.plan, tuple(enumerate(self.plan.meshes))
+        like = {like_ranks(plan, at, inner) for at, mesh in meshes for inner in range(mesh.degree)}
+        inside = {replica_ranks(plan, at, replica) for at, mesh in meshes for replica in range(mesh.replicas)}
         return tuple(sorted(like | inside))
 
     def _filled(

@@ -31,6 +31,7 @@ class Parts:
 
     plan: Plan
     rank: int
+    position: int
     replica: int
     relay: Relay
     device: torch.device
@@ -175,7 +176,10 @@ class Executor:
         batch = checked(batch, parts.plan.graph, parts.plan.rows)
         counts = global_counts(batch, parts.plan, parts.counts, labels=parts.labels, weights=parts.weights)
         step = self.steps if parts.draws else None
-        return feeds(batch, parts.plan, parts.replica, counts=counts, step=step, training=training, device=parts.device)
+        return feeds(
+            batch, parts.plan, parts.position, parts.replica, counts=counts, step=step, training=training,
+            device=parts.device,
+        )  # fmt: skip
 
     def _measured(self, seconds: float) -> Ledger:
         plan = self.plan

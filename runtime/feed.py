@@ -10,7 +10,8 @@ import torch
 
 from placer.errors import UsageError
 from placer.graph import Graph
-from placer.plans import Plan, replica_rows
+from placer.meshes import Mesh
+from placer.plans import Plan
 from placer.runtime.dropout import row_keys
 from placer.runtime.losses import counted
 from placer.runtime.mode import Mode
@@ -22,8 +23,9 @@ Batch = dict[str, torch.Tensor]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """A microbatch at this rank: `inputs` by `x:name`. A ghost has a row a device that counts nothing: a rank without
-    rows still takes part in the collectives of its stage."""
+    rows still takes part in the collectives of its stage. first: its first row within the microbatch."""
 
+    first: int
     rows: int
     inputs: dict[str, torch.Tensor]
     mode: Mode
@@ -45,15 +47,14 @@ def checked(batch: Batch, graph: Graph, rows: int) -> Batch:
     return {entry.name: batch[entry.name] for entry in graph.inputs}
 
 
-def spans(plan: Plan, replica: int) -> tuple[range, ...]:
-    """For each microbatch the rows of the global batch that `replica` computes."""
-    stage = plan.stages[0]
+def spans(plan: Plan, position: int, replica: int) -> tuple[range, ...]:
+    """For each microbatch the rows of the global batch that `replica` of a position computes."""
+    division = Mesh.of(plan, plan.meshes[position]).division
     starts = (0, *accumulate(plan.microbatches))
     found = []
     for start, rows in zip(starts, plan.microbatches, strict=False):
-        parts = replica_rows(rows, stage.shares, stage.replicas)
-        before = start + sum(parts[:replica])
-        found.append(range(before, before + parts[replica]))
+        first, last = division.spans(rows)[replica]
+        found.append(range(start + first, start + last))
     return tuple(found)
 
 
@@ -80,8 +81,8 @@ def global_counts(
     totals = [0.0] * len(counts)
     if not counts:
         return ()
-    for replica in range(plan.stages[0].replicas):
-        for rows in spans(plan, replica):
+    for replica in range(plan.meshes[0].replicas):
+        for rows in spans(plan, 0, replica):
             if len(rows):
                 for index, target in enumerate(labels(sliced(batch, plan.graph, rows))):
                     totals[index] += counted(target, counts[index].ignore_index, weights[index])
@@ -91,6 +92,7 @@ def global_counts(
 def feeds(
     batch: Batch,
     plan: Plan,
+    position: int,
     replica: int,
     *,
     counts: tuple[float, ...],
@@ -98,8 +100,15 @@ def feeds(
     training: bool,
     device: torch.device,
 ) -> tuple[Feed, ...]:
-    """One feed per microbatch for the ranks of `replica`; step: what its random numbers are keyed by, None for none."""
-    return tuple(_feed(batch, plan, rows, counts, step, training, device) for rows in spans(plan, replica))
+    """One feed per microbatch for the ranks of `replica` of a position.
+
+    step: what its random numbers are keyed by, None for none.
+    """
+    starts = (0, *accumulate(plan.microbatches))
+    return tuple(
+        _feed(batch, plan, rows, rows.start - start, counts, step, training, device)
+        for start, rows in zip(starts, spans(plan, position, replica), strict=False)
+    )
 
 
 def _fewest(plan: Plan) -> int:
@@ -109,14 +118,9 @@ def _fewest(plan: Plan) -> int:
 
 
 def _feed(
-    batch: Batch,
-    plan: Plan,
-    rows: range,
-    counts: tuple[float, ...],
-    step: int | None,
-    training: bool,
+    batch: Batch, plan: Plan, rows: range, first: int, counts: tuple[float, ...], step: int | None, training: bool,
     device: torch.device,
-) -> Feed:
+) -> Feed:  # fmt: skip
     ghost = not len(rows)
     if ghost:
         rows = range(_fewest(plan))
@@ -130,4 +134,4 @@ def _feed(
     )
     parts = sliced(batch, plan.graph, rows)
     inputs = {f"x:{name}": tensor.to(device) for name, tensor in parts.items()}
-    return Feed(rows=0 if ghost else len(rows), inputs=inputs, mode=mode, ghost=ghost)
+    return Feed(first=first, rows=0 if ghost else len(rows), inputs=inputs, mode=mode, ghost=ghost)

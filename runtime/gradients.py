@@ -5,7 +5,7 @@ element counted once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import distributed as dist
@@ -20,10 +20,30 @@ from placer.runtime.replicas import reduce_bucket
 Parameters = Mapping[int, Mapping[str, nn.Parameter]]  # by stage, by the model's own name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tie:
+    """How the gradients of a tied parameter are summed over the stages that hold it.
+
+    by_shard: shard by shard; otherwise as a whole, into which each rank puts its shard, which is number `shard` of
+    `shards`. counts: whether this rank's gradient is a part of the sum; otherwise another rank of its replica has the
+    same.
+    """
+
+    by_shard: bool
+    counts: bool
+    shard: int = 0
+    shards: int = 1
+
+    def first_row(self, rows: int) -> int:
+        """The row of `rows` at which this rank's shard begins: FSDP2 divides dim 0 as `torch.chunk` does."""
+        return min(self.shard * -(-rows // self.shards), rows)
+
+
 class Gradients:
     """The gradients of this rank's stages.
 
-    buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter.
+    buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter;
+    ties: how their gradients are summed.
     pieces: what this rank holds of each.
     counts_own: whether this rank's whole (not sharded) gradients enter the norm: only one replica's do.
     """
@@ -34,13 +54,14 @@ class Gradients:
         *,
         buckets: Mapping[tuple[int, str], tuple[str, ...]],
         shared: Mapping[str, tuple[int, ...]],
+        ties: Mapping[str, Tie],
         counts_own: bool,
         pieces: Pieces,
         group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
         observer: Observer,
     ) -> None:
         self._parameters, self._buckets, self._shared = parameters, buckets, shared
-        self._counts_own, self._pieces = counts_own, pieces
+        self._counts_own, self._pieces, self._ties = counts_own, pieces, ties
         self._group_of, self.observer = group_of, observer
         self._summed: set[str] = set()
         self._squared: torch.Tensor | None = None
@@ -81,10 +102,22 @@ class Gradients:
         self._tell(collective, size)
 
     def _reduce_tied(self, collective: Collective) -> None:
-        total = self._sum_over_stages(collective.unit)
-        if total is not None:
+        name = collective.unit
+        total = self._sum_over_stages(name)
+        if total is None:
+            return
+        tie, gradient = self._ties[name], _gradient(self._held(name)[0])
+        if not tie.counts:
+            total.zero_()
+        if tie.by_shard or not isinstance(gradient, DTensor):
             self.sum_over(collective, total)
-            self._give(collective.unit, total)
+            self._give(name, total)
+            return
+        whole = total.new_zeros(gradient.shape)
+        mine = whole.narrow(0, tie.first_row(whole.shape[0]), total.shape[0])
+        mine.copy_(total)
+        self.sum_over(collective, whole)
+        self._give(name, mine)
 
     def _sum_local_ties(self) -> None:
         """Tied parameters whose holders are all on this rank have no collective."""

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan
-from placer.program import Collective, Message
+from placer.program import Collective, Message, like_ranks
 from placer.runtime.allocated import Allocated
 from placer.runtime.gathered import Gathered
 from placer.runtime.measure import Category, Clock, Saved, local_bytes, median_seconds, peak_memory, synchronizer
@@ -223,25 +223,23 @@ class _Noted:
 
 def _joined(plan: Plan, ranks: list[_OfRank]) -> Ledger:
     seconds = max((_rank_seconds(rank, ranks) for rank in ranks), key=_computed)
-    replicas = plan.stages[0].replicas
+    positions = [
+        ranks[first : first + len(mesh.devices)] for first, mesh in zip(plan.first_ranks, plan.meshes, strict=True)
+    ]
     return Ledger(
         step_seconds=seconds.total,
         seconds=seconds,
-        memory=tuple(
-            max((rank.memory for rank in ranks[start : start + replicas]), key=lambda memory: memory.total)
-            for start in range(0, len(ranks), replicas)
-        ),
+        memory=tuple(max((rank.memory for rank in own), key=lambda memory: memory.total) for own in positions),
         rows=plan.rows,
         flops=plan_flops(plan),
         peak_flops=plan_peak_flops(plan),
         sent_bytes=sum(c.bytes for rank in ranks for c in rank.communications if c.kind == "send"),
-        reduced_bytes=sum(_reduced_bytes(ranks[start], start, replicas) for start in range(0, len(ranks), replicas)),
+        reduced_bytes=sum(_reduced_bytes(own[0], like_ranks(plan, at)) for at, own in enumerate(positions)),
     )
 
 
-def _reduced_bytes(rank: _OfRank, first: int, replicas: int) -> int:
-    """Bytes of gradients that the replicas of one position reduced, as one of them did it; norm and loss left out."""
-    members = tuple(range(first, first + replicas))
+def _reduced_bytes(rank: _OfRank, members: tuple[int, ...]) -> int:
+    """Bytes of gradients that `members` of one position reduced, as one of them did it; norm and loss left out."""
     done = (c for c in rank.communications if c.kind in ("all_reduce", "reduce_scatter") and c.ranks == members)
     return sum(c.bytes for c in done if c.bytes > SCALAR_BYTES)
 

@@ -30,7 +30,7 @@ def one_device_losses(plan: Plan, world: World, steps: Iterable[tuple[float, Bat
 
 def _losses(plan: Plan, world: World, steps: Iterable[tuple[float, Batch]]) -> Iterable[float]:
     model = prepared_model(plan, None, world.device)
-    reference = Reference(plan, model, captured(plan, model).cut(plan, model).rewrites.batched)
+    reference = Reference.of(plan, model, captured(plan, model).cut(plan, model))
     for rate, batch in steps:
         reference.set_learning_rate(rate)
         yield reference.step(batch).loss

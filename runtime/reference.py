@@ -6,7 +6,8 @@ means is
 put in where the model calls torch: a mean cross entropy becomes sum / count of the global batch, dropout masks are
 those of the
 rows (`dropout.kept`), batch norm keeps the running statistics of replica 0 only. Replicas' rows run one after the
-other.
+other. Where stages divide rows differently a microbatch runs whole, and each batch norm takes the rows of the replicas
+of its own stage one after the other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import cast
 
 import torch
@@ -22,8 +24,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from placer.errors import UsageError
-from placer.plans import Plan
+from placer.meshes import Mesh
+from placer.plans import Plan, replica_rows
+from placer.program import position_of, stage_of_block
 from placer.runtime.captured import loss_function
+from placer.runtime.cut import Cut
 from placer.runtime.dropout import attention, dropout, row_keys
 from placer.runtime.feed import Batch, checked, sliced, spans
 from placer.runtime.losses import counted
@@ -50,19 +55,28 @@ class Outcome:
 
 
 class Reference:
-    """Steps of `model` (real weights, in the plan's precision) on one device. batched: per dropout op, whether dim 0
-    has
-    rows."""
+    """Steps of `model` (real weights, in the plan's precision) on one device.
+
+    batched: per dropout op, whether dim 0 has rows. norms: the position of each batch norm, in the order of its calls.
+    """
 
     def __init__(
-        self, plan: Plan, model: nn.Module, batched: Sequence[bool], optimizer: OptimizerFactory | None = None
-    ) -> None:
-        self._plan, self._model, self._batched = plan, model, tuple(batched)
+        self, plan: Plan, model: nn.Module, batched: Sequence[bool], optimizer: OptimizerFactory | None = None,
+        *, norms: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self._plan, self._model, self._batched, self._norms = plan, model, tuple(batched), tuple(norms)
+        meshes = [Mesh.of(plan, mesh) for mesh in plan.meshes]
+        self._alike = all(mesh.division.ratios == meshes[0].division.ratios for mesh in meshes)
         self._device = next(model.parameters()).device
         named = dict(model.named_parameters())
         self._updater = Updater(named, optimizer or optimizer_factory(plan.settings))
         self._loss_fn = loss_function(plan)
         self._steps = 0
+
+    @staticmethod
+    def of(plan: Plan, model: nn.Module, cut: Cut, optimizer: OptimizerFactory | None = None) -> Reference:
+        """The reference of a plan whose model was captured and cut."""
+        return Reference(plan, model, cut.rewrites.batched, optimizer, norms=norm_positions(plan, cut))
 
     def step(self, batch: Batch) -> Outcome:
         """One training step on the global batch."""
@@ -110,11 +124,25 @@ class Reference:
 
     def _pieces(self) -> Iterator[tuple[int, range]]:
         """(replica, rows) of every piece of the batch that has rows, microbatch by microbatch."""
-        replicas = self._plan.stages[0].replicas
-        for group in zip(*(spans(self._plan, replica) for replica in range(replicas)), strict=True):
+        if not self._alike:
+            yield from ((0, range(end - rows, end)) for rows, end in self._microbatches())
+            return
+        replicas = self._plan.meshes[0].replicas
+        for group in zip(*(spans(self._plan, 0, replica) for replica in range(replicas)), strict=True):
             for replica, rows in enumerate(group):
                 if len(rows):
                     yield replica, rows
+
+    def _microbatches(self) -> Iterator[tuple[int, int]]:
+        """Rows of each microbatch, and where they end in the batch."""
+        yield from zip(self._plan.microbatches, accumulate(self._plan.microbatches), strict=True)
+
+    def _divisions(self, rows: int) -> tuple[tuple[int, ...], ...]:
+        """For each batch norm the rows of every replica of its stage, where stages divide rows differently."""
+        if self._alike:
+            return ()
+        meshes = [self._plan.meshes[position] for position in self._norms]
+        return tuple(replica_rows(rows, mesh.shares, mesh.replicas) for mesh in meshes)
 
     @torch.no_grad()
     def _counts(self, batch: Batch, pieces: Iterable[tuple[int, range]]) -> tuple[float, ...]:
@@ -132,7 +160,7 @@ class Reference:
         mode = Mode(
             rows=len(rows), global_rows=self._plan.rows, training=self._model.training, counts=counts, keys=keys
         )
-        sharing = _Sharing(mode, self._batched)
+        sharing = _Sharing(mode, self._batched, self._divisions(len(rows)))
         with sharing:
             loss = self._forward(batch, rows)
         if sharing.labelled == 0 and self._plan.graph.loss.reduction == "mean":
@@ -191,11 +219,16 @@ class _Counting(TorchFunctionMode):
 
 
 class _Sharing(TorchFunctionMode):
-    """Replaces labelled means by sum / global count, and dropout by the mask of the rows."""
+    """Replaces labelled means by sum / global count, dropout by the mask of the rows, batch norm by that of parts.
 
-    def __init__(self, mode: Mode, batched: tuple[bool, ...]) -> None:
+    divisions: for each call of batch norm the rows of which it takes the statistics one after the other.
+    """
+
+    def __init__(self, mode: Mode, batched: tuple[bool, ...], divisions: tuple[tuple[int, ...], ...] = ()) -> None:
         super().__init__()
         self._mode, self._batched = mode, batched
+        self._divisions = iter(divisions)
+        self._tracked: torch.Tensor | None = None
         self.labelled = 0
         self._dropouts = 0
 
@@ -216,6 +249,12 @@ class _Sharing(TorchFunctionMode):
             return cast(torch.Tensor, total) / (count or 1.0)
         if func is functional.dropout:
             return self._dropped(*args, **kwargs)  # type: ignore[arg-type]
+        if func is torch.Tensor.add_ and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.int64:
+            self._tracked = args[0]  # the batches that the norm which follows has seen
+        if func is functional.batch_norm and self._mode.training:
+            rows = next(self._divisions, None)
+            if rows is not None:
+                return self._normed(rows, *args, **kwargs)  # type: ignore[arg-type]
         if func is functional.scaled_dot_product_attention:
             return self._attended(*args, **kwargs)  # type: ignore[arg-type]
         if func in _UNKEYED and self._mode.training:
@@ -223,6 +262,27 @@ class _Sharing(TorchFunctionMode):
                 f"the model draws random numbers by {func.__name__}, which no layout can repeat; turn it off to verify"
             )
         return func(*args, **kwargs)
+
+    def _normed(
+        self,
+        rows: tuple[int, ...],
+        values: torch.Tensor,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        *args: object,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """Batch norm of each replica's rows; the running statistics are those of replica 0, if it has any."""
+        made: list[torch.Tensor] = []
+        parts = torch.split(values, [values.shape[0] // sum(rows) * count for count in rows])
+        for replica, part in enumerate(parts):
+            moving = (running_mean, running_var)
+            kept = [one if one is None or replica == 0 else one.clone() for one in moving]
+            if part.shape[0]:
+                made.append(functional.batch_norm(part, *kept, *args, **kwargs))  # type: ignore[arg-type]
+        if not rows[0] and self._tracked is not None:
+            self._tracked -= 1
+        return torch.cat(made)
 
     def _dropped(
         self, values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -251,6 +311,13 @@ class _Sharing(TorchFunctionMode):
     def _next(self) -> int:
         self._dropouts += 1
         return self._dropouts - 1
+
+
+def norm_positions(plan: Plan, cut: Cut) -> tuple[int, ...]:
+    """The position of each batch norm of the model, in the order of their calls."""
+    home, positions = stage_of_block(plan), position_of(plan)
+    found = (node for node in cut.module.graph.nodes if node.target is torch.ops.aten.batch_norm.default)
+    return tuple(positions[home[cut.home[node]]] for node in found)
 
 
 def _labelled_arguments(

@@ -15,11 +15,11 @@ from torch import fx
 
 from placer.errors import UsageError
 from placer.plans import Plan
-from placer.program import degree, lower
-from placer.runtime.assemble import prepared_model
+from placer.program import lower
+from placer.runtime.assemble import axis_of, prepared_model
 from placer.runtime.captured import captured
 from placer.runtime.cut import BlockCode, Cut
-from placer.runtime.lowering import Axis, LocalBlocks
+from placer.runtime.lowering import LocalBlocks
 from placer.runtime.lowering.conversions import Way
 
 _WAY = re.compile(r"\bWay(\((?:[^()]|\([^()]*\))*\))")
@@ -34,8 +34,7 @@ def rank_code(plan: Plan, rank: int) -> str:
     source = prepared_model(plan, None, torch.device("meta"))
     cut = captured(plan, source).cut(plan, source)
     if plan.layouts:
-        axis = Axis(degree(plan), programs[rank].inner)
-        cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
+        cut = replace(cut, lowering=LocalBlocks.of(plan, axis_of(plan, rank)))
     return "\n".join(_blocks(plan, cut, programs[rank].stages))
 
 

@@ -59,7 +59,7 @@ class TrainingState:
                 for key, value in cast(State, optimizer[_own(name)]).items():
                     assert updater.optimizer is not None and isinstance(value, torch.Tensor)
                     held = updater.optimizer.state[tensor]
-                    if value.dim() and pieces.is_cut(_own(name)):
+                    if value.dim() and pieces.put_together(_own(name)):
                         pieces.take(_own(name), held[key], value)
                     else:
                         held[key] = value

@@ -181,7 +181,7 @@ def _compared(
     progress: Callable[[str], None],
 ) -> VerifyReport:
     source = prepared_model(plan, model, device_of(plan, 0))
-    reference = Reference(plan, source, capture.cut(plan, source).rewrites.batched, optimizer)
+    reference = Reference.of(plan, source, capture.cut(plan, source), optimizer)
     tolerance, notes = _tolerance(plan, capture)
     comparisons: list[Comparison] = []
     agreed: dict[str, torch.Tensor] = {}
@@ -292,9 +292,11 @@ def _tolerance(plan: Plan, capture: Captured) -> tuple[float, tuple[str, ...]]:
 def _buffer_notes(plan: Plan, model: nn.Module) -> tuple[str, ...]:
     if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
         return ()
-    pieces = f"{len(plan.microbatches)} microbatches x {plan.stages[0].replicas} replicas"
+    counts = tuple(mesh.replicas for mesh in plan.meshes)
+    replicas = f"{counts[0]} replicas" if len(set(counts)) == 1 else f"the replicas of its stage ({counts})"
     return (
-        f"batch norm normalises each of {pieces} by its own rows, in both runs; "
+        f"batch norm normalises each of {len(plan.microbatches)} microbatches x {replicas} by its own rows, in both "
+        "runs; "
         "running statistics are those of replica 0",
     )
 

@@ -13,7 +13,7 @@ from placer.runtime.pool import RankPool
 
 T = TypeVar("T")
 
-SIZE = 4
+SIZE = 6
 
 
 @cache

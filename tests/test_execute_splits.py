@@ -125,14 +125,20 @@ def two_layouts(borders: str) -> Plan:
     return replace(first, layouts=(*first.layouts, *second.layouts), stages=stages)
 
 
-def test_stages_with_different_layouts_equal_the_reference_run() -> None:
-    report = on_ranks(4, split_runs.equal, two_layouts("whole"))[0]
+@pytest.mark.parametrize("borders", ["whole", "cut 1"])
+def test_stages_with_different_layouts_equal_the_reference_run(borders: str) -> None:
+    made = two_layouts(borders)
+    assert check(made) == ()
+    report = on_ranks(4, split_runs.equal, made)[0]
     assert report.passed, str(report)
 
 
-def test_stages_that_disagree_about_a_value_between_them_are_refused() -> None:
-    with pytest.raises(ExecutionError, match=r"takes b\d\.0 as cut 1, the stage that makes it lays it otherwise"):
-        on_ranks(4, split_runs.held, two_layouts("cut 1"))
+def test_stages_on_the_same_devices_that_disagree_about_a_value_between_them_are_refused() -> None:
+    case = replace(WORDS, schedule="interleaved", turns=2, microbatches=(4, 4))
+    first, second = plan(case, columns_and_rows, 2, "whole"), plan(case, SEQUENCE, 2, "cut 1")
+    stages = (first.stages[0], replace(first.stages[1], layout=1))
+    found = check(replace(first, layouts=(*first.layouts, *second.layouts), stages=stages))
+    assert any("share their devices, and their layouts disagree about b" in one.message for one in found)
 
 
 def test_models_that_do_not_cast_are_held_to_1e_9() -> None:

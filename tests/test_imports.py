@@ -24,7 +24,9 @@ schedule plans
 fingerprint
 rules
 splitting
-tiles attention spans fusion compute collectives channels communication profiles gathers updates passes memory steptime
+meshes
+tiles attention spans fusion compute collectives channels exchanges communication profiles gathers updates passes
+memory steptime
 program
 costs
 legality
@@ -40,7 +42,7 @@ ORDER = LINES.split()
 # cli may import every room but demo, runtime and calibrate, which it reaches inside the command that needs them.
 BESIDE = {
     "strategies": ORDER[: ORDER.index("search") + 1],
-    "runtime": [*ORDER[: ORDER.index("splitting") + 1], "program", "legality", "tracer"],
+    "runtime": [*ORDER[: ORDER.index("meshes") + 1], "program", "legality", "tracer"],
     "tracer": ORDER[: ORDER.index("rules") + 1],
     "doctor": [*ORDER[: ORDER.index("doctor")], "calibrate"],
     "demo": [*ORDER[: ORDER.index("cli")], "tracer", "runtime"],

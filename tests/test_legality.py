@@ -11,6 +11,7 @@ from graphs import BlockSpec, chain_graph
 from made_clusters import SLOW, cluster
 from pipeline_plans import chain, changed_stage, pipeline_plan
 from placer.errors import IllegalPlanError, InfeasibleError
+from placer.graph import Affine
 from placer.legality import FULL_TURNS, RULES, check, require
 from placer.plans import Layout, Plan
 from placer.program import agreement, lower
@@ -34,6 +35,28 @@ def with_loss(reduction: str, **how: object) -> Plan:
     return replace(made, graph=replace(made.graph, loss=loss))
 
 
+def looped() -> Plan:
+    return plan(turns=2, schedule="interleaved")
+
+
+def with_values_of(shape: tuple[Affine, ...]) -> Plan:
+    """Two replicas before one, with values of another shape between them."""
+    made = changed_stage(plan(), 1, devices=(2,))
+    kinds = [
+        replace(kind, ops=tuple(replace(op, outputs=(replace(op.outputs[0], shape=shape),)) for op in kind.ops))
+        for kind in made.graph.classes
+    ]
+    return replace(made, graph=replace(made.graph, classes=tuple(kinds)))
+
+
+def one_value_for_all_rows() -> Plan:
+    return with_values_of((Affine(3),))
+
+
+def two_dims_of_rows() -> Plan:
+    return with_values_of((Affine(0, 1), Affine(0, 1)))
+
+
 BROKEN: list[tuple[str, Plan, str]] = [
     ("blocks", changed_stage(plan(), 1, first=5), "stage 1 begins at block 5, the stages before it end at block 4"),
     ("blocks", changed_stage(plan(), 1, last=7), "the stages end at block 7, the model has 8 blocks"),
@@ -42,16 +65,18 @@ BROKEN: list[tuple[str, Plan, str]] = [
     ("devices", changed_stage(plan(), 1, devices=(1, 2)), "stage 1 shares device 1"),
     ("devices", changed_stage(plan(), 1, devices=(2, 2)), "names a device twice"),
     ("devices", changed_stage(plan(), 1, devices=()), "stage 1 has no device"),
-    ("layouts", changed_stage(plan(), 1, degree=2), "the stages have replicas of 1, 2 devices"),
     ("layouts", changed_stage(plan(), 1, degree=2), "no layout that says how to use them"),
     ("layouts", changed_stage(plan(), 1, layout=3), "wants layout 3, the plan has 0"),
     ("layouts", replace(plan(), layouts=(Layout(degree=2, splits=()),)), "splits 0 block classes"),
-    ("replicas", changed_stage(plan(), 1, devices=(2,)), "the stages have 2, 1 replicas"),
+    ("replicas", changed_stage(looped(), 2, degree=2, layout=0), "0 and 2 share their devices and have replicas of 1"),
     ("replicas", changed_stage(plan(), 1, shares=(1, 0)), "one positive share per replica"),
-    ("replicas", changed_stage(plan(), 1, shares=(3, 1)), "divide rows among replicas differently"),
+    ("replicas", changed_stage(looped(), 2, shares=(3, 1)), "0 and 2 share their devices and divide rows differently"),
     ("rows", replace(plan(), microbatches=()), "there is no microbatch"),
     ("rows", replace(plan(), microbatches=(4, 0)), "microbatch 1 has 0 rows"),
     ("rows", replace(plan(), microbatches=(1, 1)), "replica 1 of 2 has no row of any microbatch"),
+    ("rows", changed_stage(plan(microbatches=(2, 2)), 1, devices=(2, 3, 4)), "replica 2 of 3 has no row"),
+    ("meshes", one_value_for_all_rows(), "is one value for all rows"),
+    ("meshes", two_dims_of_rows(), "has no one dim of rows"),
     ("schedule", plan(turns=2), "one stage per position"),
     ("sharding", plan(schedule="zero-bubble", sharding="parameters"), "which zero-bubble splits"),
     ("sharding", plan(replicas=1, sharding="gradients"), "over one device"),
@@ -102,10 +127,11 @@ def test_a_loss_that_does_not_split_may_run_whole() -> None:
     assert check(with_loss("other", replicas=1, microbatches=1)) == ()
 
 
-def test_a_parameter_tied_between_a_sharded_and_a_whole_stage_is_refused() -> None:
+def test_a_parameter_may_be_tied_between_a_sharded_and_a_whole_stage() -> None:
     made = pipeline_plan(chain(tied=[(0, 7)]), positions=2, replicas=2, sharding="parameters")
     assert check(made) == ()
-    assert "shard all or none" in check(changed_stage(made, 1, sharding="none"))[0].message
+    assert check(changed_stage(made, 1, sharding="none")) == ()
+    assert check(changed_stage(made, 1, sharding="none", devices=(2,))) == ()
 
 
 def test_several_broken_rules_are_all_listed() -> None:

@@ -17,7 +17,7 @@ from placer.errors import InfeasibleError
 from placer.legality import check
 from placer.memory import alive
 from placer.plans import Plan
-from placer.program import Collective, Instruction, Message, agreement, degree, like_devices, lower
+from placer.program import Collective, Instruction, Message, agreement, like_devices, lower
 from placer.schedule import actions, in_flight
 from placer.search import Pins, solve_with
 from placer.strategies.coarse import by_bound
@@ -54,7 +54,7 @@ def without_ranks(entry: Instruction, size: int) -> Instruction:
 @given(st.integers(0, 10_000))
 def test_programs_of_like_devices_differ_in_ranks_only(seed: int) -> None:
     plan = split_plan(seed)
-    size = degree(plan)
+    size = plan.stages[0].degree
     for devices in like_devices(plan):
         own = [program for program in lower(plan) if program.inner in devices and program.replica == 0]
         for program in own:

@@ -23,7 +23,7 @@ from placer.plans import Plan, ScheduleName
 from placer.program import Collective, Compute, Message, Program, lower
 from placer.schedule import NAMES
 from placer.settings import RunSettings
-from placer.simulator import replica_classes, simulate
+from placer.simulator import column_classes, simulate
 from placer.simulator.durations import Durations
 from placer.timeline import Timeline
 
@@ -97,11 +97,12 @@ def longest_chain(plan: Plan, programs: tuple[Program, ...]) -> float:
                     order.add_edge(("arrived", *message), node, seconds=own)
                 previous = node
             elif isinstance(entry, Message):
-                key = ("message", program.replica, entry.tag)
+                ends = (program.rank, entry.peer) if entry.direction == "send" else (entry.peer, program.rank)
+                key = ("message", *ends, entry.tag)
                 if entry.direction == "send":
                     order.add_edge(previous, key, seconds=0.0)
                 else:
-                    wire = durations.wire(entry)
+                    wire = durations.wire(entry, *(plan.ranks[rank] for rank in ends))
                     kinds = "F" if entry.kind == "activation" else "BI"
                     arriving += [
                         ((entry.target_stage, entry.microbatch, kind), key, wire.latency + wire.occupied)
@@ -122,8 +123,8 @@ def test_closed_form_and_simulation_agree_on_homogeneous_pipelines(name: Schedul
 @settings(deadline=None, max_examples=15)
 @given(any_plans())
 def test_no_step_is_shorter_than_its_longest_chain(plan: Plan) -> None:
-    classes = replica_classes(plan)
-    chain_seconds = longest_chain(plan, lower(plan, replicas=[members[0] for members in classes]))
+    classes = column_classes(plan)
+    chain_seconds = longest_chain(plan, lower(plan, columns=[members[0] for members in classes]))
     assert simulate(plan).step_seconds >= chain_seconds * (1 - 1e-9)
 
 
@@ -162,7 +163,7 @@ def test_the_ledger_adds_up_to_the_step(plan: Plan) -> None:
 @given(any_plans())
 def test_every_computation_and_message_of_the_programs_is_drawn_once(plan: Plan) -> None:
     timeline = simulate(plan)
-    programs = lower(plan, replicas=[members[0] for members in replica_classes(plan)])
+    programs = lower(plan, columns=[members[0] for members in column_classes(plan)])
     drawn = Counter((entry.rank, entry.lane) for entry in timeline.slices)
     for program in programs:
         assert drawn[program.rank, "compute"] == 1 + sum(isinstance(e, Compute) for e in program.instructions)
@@ -230,8 +231,8 @@ def test_a_slow_replica_holds_up_the_others() -> None:
     graph, machines = chain(), cluster(per_node=2, device=SLOW)
     even = pipeline_plan(graph, replicas=2, microbatches=(8,), machines=machines)
     uneven = replace(even, stages=(replace(even.stages[0], shares=(3, 1)),))
-    assert replica_classes(even) == ((0, 1),)
-    assert replica_classes(uneven) == ((0,), (1,))
+    assert column_classes(even) == ((((0,),), ((1,),)),)
+    assert column_classes(uneven) == ((((0,),),), (((1,),),))
     assert simulate(uneven).step_seconds > simulate(even).step_seconds
 
 

@@ -89,7 +89,8 @@ def instruction_text(instruction: Instruction) -> str:
             preposition = "to" if instruction.direction == "send" else "from"
             return (
                 f"{instruction.direction} {instruction.kind} of microbatch {instruction.microbatch} {preposition} rank "
-                f"{instruction.peer}: {', '.join(instruction.values)} ({bytes_text(instruction.bytes)})"
+                f"{instruction.peer}: {', '.join(instruction.values)}, rows {_span(instruction.rows)}"
+                f"{_cuts(instruction)} ({bytes_text(instruction.bytes)})"
             )
         case Collective():
             ranks = ", ".join(str(rank) for rank in instruction.ranks)
@@ -99,6 +100,17 @@ def instruction_text(instruction: Instruction) -> str:
             )
         case _:
             return f"update the parameters of stages {', '.join(str(stage) for stage in instruction.stages)}"
+
+
+def _span(rows: tuple[int, int]) -> str:
+    """`3`, `0-5`: the last one included."""
+    return str(rows[0]) if rows[1] - rows[0] == 1 else f"{rows[0]}-{rows[1] - 1}"
+
+
+def _cuts(message: Message) -> str:
+    """` [dim 1: 0-7]` where a message carries a part of a value that is whole, or cut otherwise, at one of its ends."""
+    found = dict.fromkeys(one for ranges in message.cuts for one in ranges)
+    return "".join(f" [dim {one.dim}: {_span((one.start, one.stop))}]" for one in found)
 
 
 def instruction_document(instruction: Instruction) -> JsonValue:
@@ -113,6 +125,8 @@ def instruction_document(instruction: Instruction) -> JsonValue:
                 "microbatch": instruction.microbatch,
                 "peer_rank": instruction.peer,
                 "values": list(instruction.values),
+                "rows": list(instruction.rows),
+                "ranges": [[list(one) for one in ranges] for ranges in instruction.cuts],
                 "bytes": instruction.bytes,
             }
         case Collective():

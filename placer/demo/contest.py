@@ -73,7 +73,9 @@ def _cells(entry: Entry) -> tuple[str, str, str, str]:
 def layout(plan: Plan) -> str:
     """A plan in some words: `2 stages x 1, 1f1b, 4 microbatches`."""
     first = plan.stages[0]
-    words = [f"{len(plan.stages)} stage{'s' * (len(plan.stages) > 1)} x {first.replicas}"]
+    counts = [stage.replicas for stage in plan.stages]
+    replicas = str(counts[0]) if len(set(counts)) == 1 else "/".join(map(str, counts))
+    words = [f"{len(plan.stages)} stage{'s' * (len(plan.stages) > 1)} x {replicas}"]
     words += [plan.schedule] if len(plan.stages) > 1 else []
     words += [f"{len(plan.microbatches)} microbatch{'es' * (len(plan.microbatches) > 1)}"]
     words += [f"{first.sharding} sharded"] if first.sharding != "none" else []

@@ -22,15 +22,28 @@ from placer.program.buckets import (
     shard_units,
     shared_parameters,
 )
+from placer.program.collectives import tied_by_inner, tied_by_shard
+from placer.program.columns import Column, all_replicas, column_of, columns
 from placer.program.files import load_program, program_document
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
-from placer.program.layout import Transfer, degree, like_ranks, position_of, rank_of, replica_ranks, transfers
-from placer.program.lowering import like_devices, lower, plan_actions, rows_of_replica
+from placer.program.layout import (
+    Transfer,
+    like_ranks,
+    position_of,
+    position_of_rank,
+    rank_of,
+    replica_ranks,
+    stage_of_block,
+    transfers,
+)
+from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
 from placer.program.peers import Disagreement, peer_disagreements
+from placer.program.refusals import unequal_meshes
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
     "Collective",
+    "Column",
     "Compute",
     "Disagreement",
     "Engine",
@@ -42,8 +55,11 @@ __all__ = [
     "ShardUnit",
     "Transfer",
     "agreement",
+    "all_replicas",
+    "column_of",
+    "columns",
+    "crossings",
     "ddp_buckets",
-    "degree",
     "gradient_buckets",
     "like_devices",
     "like_ranks",
@@ -54,13 +70,18 @@ __all__ = [
     "peer_disagreements",
     "plan_actions",
     "position_of",
+    "position_of_rank",
     "program_document",
     "rank_of",
     "replica_ranks",
     "rows_of_replica",
     "shard_units",
     "shared_parameters",
+    "stage_of_block",
+    "tied_by_inner",
+    "tied_by_shard",
     "transfers",
+    "unequal_meshes",
     "value_bytes",
     "value_dtype",
 ]

@@ -105,18 +105,42 @@ def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Ite
 
 
 def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: tuple[int, int]) -> Collective | None:
-    """The sum of a tied parameter's gradient over all that hold it; of its shards over the holders of each shard."""
+    """The sum of a tied parameter's gradient over all that hold it; of its shards over the holders of each shard.
+
+    Where the stages shard it over different numbers of replicas, whole gradients are summed, of which each rank fills
+    in its shard. Where their replicas have different numbers of devices, all of these take part.
+    """
     replica, inner = place
-    positions, replicas = position_of(plan), plan.stages[0].replicas
+    positions = position_of(plan)
     holders = sorted({positions[stage] for stage in stages})
     if position not in holders:
         return None
+    by_shard, by_inner = tied_by_shard(plan, stages), tied_by_inner(plan, stages)
     parameter, settings = held_parameters(plan, inner)[name], plan.settings
-    sharded = plan.stages[stages[0]].sharding != "none" and replicas > 1
-    members = (replica,) if sharded else range(replicas)
-    size = shard_bytes(parameter, settings, replicas) if sharded else held_bytes(parameter, settings)
-    ranks = tuple(rank_of(plan, holder, member, inner) for holder in holders for member in members)
+    size = (
+        shard_bytes(parameter, settings, plan.meshes[position].replicas)
+        if by_shard
+        else held_bytes(parameter, settings)
+    )
+    ranks = tuple(
+        rank_of(plan, holder, member, at)
+        for holder in holders
+        for member in ((replica,) if by_shard else range(plan.meshes[holder].replicas))
+        for at in ((inner,) if by_inner else range(plan.meshes[holder].degree))
+    )
     return Collective(
         kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name,
         dtype=parameter_dtype(parameter.dtype, settings),
     )  # fmt: skip
+
+
+def tied_by_shard(plan: Plan, stages: tuple[int, ...]) -> bool:
+    """Whether the stages that hold a tied parameter shard it alike, so that shards can be summed."""
+    held = [plan.stages[stage] for stage in stages]
+    shards = {stage.replicas if stage.sharding != "none" else 1 for stage in held}
+    return len(shards) == 1 and shards != {1}
+
+
+def tied_by_inner(plan: Plan, stages: tuple[int, ...]) -> bool:
+    """Whether the devices that stand alike in their replicas hold the same of a tied parameter."""
+    return len({plan.stages[stage].degree for stage in stages}) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from placer.meshes import Ranges
 from placer.schedule import Action
 
 Engine = Literal["placer", "ddp", "fsdp"]
@@ -25,7 +26,9 @@ class Message:
     kind `activation` goes from the producing stage to the consuming one, `gradient` back: the gradients of `values`.
     `source_stage` is the stage of the rank that sends and `target_stage` that of the rank that receives, for both
     kinds. `sizes` are bytes, one per value, as are `shapes` and `dtypes`; `tag` is unique within a step for all
-    messages of a replica.
+    messages from one rank to another. `rows` are the first and last (exclusive) row of the microbatch that it carries;
+    `cuts` the ranges of each whole value that it carries, () where all that both ranks hold of those rows (and () at
+    all where that is so of each).
     """
 
     direction: Literal["send", "receive"]
@@ -37,6 +40,8 @@ class Message:
     values: tuple[str, ...]
     sizes: tuple[int, ...]
     tag: int
+    rows: tuple[int, int]
+    cuts: tuple[Ranges, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from placer.graph import Graph
@@ -27,24 +28,24 @@ def position_of(plan: Plan) -> tuple[int, ...]:
     return tuple(order.setdefault(stage.devices, len(order)) for stage in plan.stages)
 
 
-def degree(plan: Plan) -> int:
-    """Devices of a replica; `inner` numbers them."""
-    return plan.stages[0].degree
-
-
 def rank_of(plan: Plan, position: int, replica: int, inner: int = 0) -> int:
-    """Ranks go position by position, replica by replica, then over the devices of the replica."""
-    return (position * plan.stages[0].replicas + replica) * degree(plan) + inner
+    """Ranks go position by position, replica by replica, then over the devices of a replica, which `inner` numbers."""
+    return plan.first_ranks[position] + replica * plan.meshes[position].degree + inner
+
+
+def position_of_rank(plan: Plan, rank: int) -> int:
+    """The position at which a rank stands."""
+    return bisect_right(plan.first_ranks, rank) - 1
 
 
 def like_ranks(plan: Plan, position: int, inner: int = 0) -> tuple[int, ...]:
     """The ranks of a position that hold the same, replica by replica: those over which data parallelism reduces."""
-    return tuple(rank_of(plan, position, replica, inner) for replica in range(plan.stages[0].replicas))
+    return tuple(rank_of(plan, position, replica, inner) for replica in range(plan.meshes[position].replicas))
 
 
 def replica_ranks(plan: Plan, position: int, replica: int) -> tuple[int, ...]:
     """The ranks of one replica."""
-    return tuple(rank_of(plan, position, replica, inner) for inner in range(degree(plan)))
+    return tuple(rank_of(plan, position, replica, inner) for inner in range(plan.meshes[position].degree))
 
 
 def transfers(plan: Plan) -> tuple[Transfer, ...]:

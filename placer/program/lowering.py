@@ -2,23 +2,26 @@
 
 One order of the whole step is made first, on positions instead of ranks: computations at the start the schedule gives
 them in unit time, a message where the computation that makes it ends, collectives behind the computation that frees
-them. Each position's list is cut from that order, then filled in for each replica.
+them. Each position's list is cut from that order, then filled in for each replica: a message between two positions
+becomes one for each pair of their devices that share rows, in the order of the rows, then of the sending and of the
+receiving device. That is one order of all messages too, so that ranks which follow it cannot wait for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from placer.meshes import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
 from placer.numerics import Numerics
 from placer.plans import Plan, replica_rows
 from placer.program.collectives import closing_collectives, stage_collectives
+from placer.program.columns import Column, all_replicas
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
-from placer.program.layout import Transfer, degree, position_of, rank_of, transfers
+from placer.program.layout import Transfer, position_of, rank_of, transfers
 from placer.schedule import Action, Actions, actions, timetable
-from placer.splitting import held_parameters, held_value, own_rows_tensor, rows_apart, value_state
+from placer.splitting import held_parameters, held_value, value_state
 
 
 class _Place(NamedTuple):
@@ -59,28 +62,29 @@ _Key = tuple[float, int, tuple[int, ...]]
 
 
 def lower(
-    plan: Plan, replicas: Iterable[int] | None = None, inners: Iterable[int] | None = None
+    plan: Plan, columns: Iterable[Column] | None = None, inners: Iterable[int] | None = None
 ) -> tuple[Program, ...]:
-    """The program of every rank, in rank order; only of some replicas, or of some devices of each, if given."""
-    chosen = range(plan.stages[0].replicas) if replicas is None else sorted(set(replicas))
-    within = range(degree(plan)) if inners is None else sorted(set(inners))
-    positions, step = position_of(plan), _step(plan)
-    lines, devices = {inner: _lines(plan, step, inner) for inner in within}, plan.ranks
+    """The program of every rank, in rank order; only of some columns (`columns`), or devices of replicas, if given."""
+    chosen = all_replicas(plan) if columns is None else _together(columns)
+    within = range(max(mesh.degree for mesh in plan.meshes)) if inners is None else sorted(set(inners))
+    positions, step, devices, moves = position_of(plan), _step(plan), plan.ranks, _Moves(plan)
+    lines = {inner: _lines(plan, step, inner) for inner in within}
     ready: dict[tuple[int, ...], tuple[Instruction, ...]] = {}
     programs = []
-    for position in range(plan.positions):
+    for position, mesh in enumerate(plan.meshes):
         stages = tuple(s for s, at in enumerate(positions) if at == position)
-        for replica, inner in product(chosen, within):
-            rows = rows_of_replica(plan, replica)
+        held = [inner for inner in within if inner < mesh.degree]
+        for place in (_Place(position, replica, inner) for replica in chosen[position] for inner in held):
+            rows = rows_of_replica(plan, position, place.replica)
             # Ranks that name no peer differ in their rows only, and share what they do.
-            key = rows if plan.positions == degree(plan) == 1 else (position, replica, inner)
+            key = rows if plan.positions == mesh.degree == 1 else place
             if key not in ready:
-                place = _Place(position, replica, inner)
-                ready[key] = (*_filled(plan, lines[inner][position], place, rows), OptimizerStep(stages=stages))
-            rank = rank_of(plan, position, replica, inner)
+                line = _filled(plan, lines[place.inner][position], place, rows, moves)
+                ready[key] = (*line, OptimizerStep(stages=stages))
+            rank = rank_of(plan, *place)
             programs.append(
                 Program(
-                    rank=rank, device=devices[rank], replica=replica, inner=inner, stages=stages,
+                    rank=rank, device=devices[rank], replica=place.replica, inner=place.inner, stages=stages,
                     instructions=ready[key],
                 )
             )  # fmt: skip
@@ -90,11 +94,15 @@ def lower(
 def like_devices(plan: Plan) -> tuple[tuple[int, ...], ...]:
     """The devices of a replica in classes: the programs of one class differ in nothing but the ranks they name.
 
-    All that `lower` asks of a device of a replica is what it holds of the parameters and of the values that are sent.
+    All that `lower` asks of a device of a replica is what it holds of the parameters and of the values that are sent,
+    where each sends to the one that stands like it. Where stages have other layouts each device is a class of its own.
     """
+    size = max(mesh.degree for mesh in plan.meshes)
+    if len({(stage.layout, stage.degree) for stage in plan.stages}) > 1:
+        return tuple((inner,) for inner in range(size))
     sent = sorted({value for transfer in transfers(plan) for value in transfer.values}) if plan.layouts else []
     states = [(plan.graph.value(value), value_state(plan, value)) for value in sent]
-    every, size = plan.graph.parameters, degree(plan)
+    every = plan.graph.parameters
     classes: dict[object, list[int]] = {}
     for inner in range(size):
         held = held_parameters(plan, inner)
@@ -103,15 +111,29 @@ def like_devices(plan: Plan) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, classes.values()))
 
 
-def rows_of_replica(plan: Plan, replica: int) -> tuple[int, ...]:
-    """Rows of each microbatch that one replica computes."""
-    stage = plan.stages[0]
-    return tuple(replica_rows(rows, stage.shares, stage.replicas)[replica] for rows in plan.microbatches)
+def rows_of_replica(plan: Plan, position: int, replica: int) -> tuple[int, ...]:
+    """Rows of each microbatch that one replica of a position computes."""
+    mesh = plan.meshes[position]
+    return tuple(replica_rows(rows, mesh.shares, mesh.replicas)[replica] for rows in plan.microbatches)
 
 
 def plan_actions(plan: Plan) -> Actions:
     """The plan's schedule: the actions of each position."""
     return actions(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
+
+
+def crossings(plan: Plan, transfer: Transfer, gradient: bool) -> tuple[Crossing, ...]:
+    """What a transfer moves: its values forward, the gradients of those that have one back."""
+    ends = (transfer.target, transfer.source) if gradient else (transfer.source, transfer.target)
+    return tuple(
+        Crossing(value, plan.graph.value(value), *(value_state(plan, value, stage) for stage in ends))
+        for value in (transfer.differentiable if gradient else transfer.values)
+    )
+
+
+def _together(columns: Iterable[Column]) -> tuple[tuple[int, ...], ...]:
+    """The replicas of several columns, position by position."""
+    return tuple(tuple(sorted(r for part in parts for r in part)) for parts in zip(*columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +170,7 @@ def _events(
 ) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
     """Every computation, message and collective of the step with its place in the order and its positions."""
     for position, line in enumerate(step.schedule):
-        behind = stage_collectives(plan, position, line, inner)
+        behind = stage_collectives(plan, position, line, inner) if inner < plan.meshes[position].degree else {}
         for action in line:
             start, end = step.times[action]
             yield (start, 2, (position,)), action, (position,)
@@ -168,55 +190,86 @@ def _sent_after(step: _Step, action: Action) -> Sequence[tuple[int, Transfer]]:
     return () if action.kind == "W" else step.sent.get((action.kind == "F", action.stage), ())
 
 
-def _filled(plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...]) -> Iterator[Instruction]:
+def _filled(
+    plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...], moves: _Moves
+) -> Iterator[Instruction]:
     """The instructions of one rank: rows, ranks and sizes put in; of a microbatch without rows nothing is sent."""
-    positions = position_of(plan)
-    sizes = _sizes(plan, line, rows, place.inner)
     for item in line:
         if isinstance(item, Action):
             yield Compute(action=item, rows=rows[item.microbatch])
         elif isinstance(item, Collective):
             yield item
         elif rows[item.microbatch]:
-            source, target = item.ends
-            sending = positions[source] == place.position
-            peer = rank_of(plan, positions[target if sending else source], place.replica, place.inner)
-            yield _message(item, sending, peer, sizes[item.transfer, rows[item.microbatch]])
+            yield from moves.messages(item, place)
     yield from closing_collectives(plan, *place)
 
 
-def _message(move: _Move, sending: bool, peer: int, carried: Mapping[str, _Value]) -> Message:
-    source, target = move.ends
-    values = move.transfer.differentiable if move.gradient else move.transfer.values
-    return Message(
-        direction="send" if sending else "receive",
-        kind="gradient" if move.gradient else "activation",
-        peer=peer,
-        source_stage=source,
-        target_stage=target,
-        microbatch=move.microbatch,
-        values=values,
-        sizes=tuple(carried[value].bytes for value in values),
-        tag=move.tag,
-        shapes=tuple(carried[value].shape for value in values),
-        dtypes=tuple(carried[value].dtype for value in values),
-    )
+class _Known(NamedTuple):
+    """What is the same of all messages of a transfer, one way: positions, divisions, and what a pair exchanges."""
+
+    positions: tuple[int, int]
+    exchange: Exchange
+    divisions: tuple[Division, Division]
 
 
-def _sizes(
-    plan: Plan, line: list[_Item], rows: tuple[int, ...], inner: int
-) -> dict[tuple[Transfer, int], dict[str, _Value]]:
-    """What a rank holds of each value by transfer and number of rows."""
-    numerics = Numerics.of(plan.graph, plan.settings)
+@dataclass(frozen=True)
+class _Moves:
+    """The messages of a plan; remembers what those of one transfer, and those of as many rows, have in common."""
 
-    def value(reference: str, rows: int) -> _Value:
-        apart = rows_apart(plan, reference)
-        whole = own_rows_tensor(plan.graph.value(reference), apart)
-        tensor, own = held_value(whole, value_state(plan, reference), degree(plan), inner), rows // apart
-        return _Value(numerics.bytes_of(tensor, own), tensor.shape_at(own), numerics.kept(tensor.dtype))
+    plan: Plan
+    _known: dict[tuple[int, int, bool], _Known] = field(default_factory=dict)
+    _sizes: dict[tuple[int, int], tuple[_Value, ...]] = field(default_factory=dict)
 
-    found: dict[tuple[Transfer, int], dict[str, _Value]] = {}
-    for item in line:
-        if isinstance(item, _Move) and (key := (item.transfer, rows[item.microbatch])) not in found:
-            found[key] = {v: value(v, key[1]) for v in item.transfer.values}
-    return found
+    def messages(self, move: _Move, place: _Place) -> Iterator[Message]:
+        """The messages of `move` that the rank at `place` sends or gets."""
+        known, rows = self._of(move), self.plan.microbatches[move.microbatch]
+        sending = known.positions[0] == place.position
+        found = (by_source if sending else by_target)(rows, *known.divisions)[place.replica]
+        for overlap in found:
+            for bundle in known.exchange.bundles(overlap.opens_source if move.gradient else overlap.opens_target):
+                if place.inner == (bundle.source if sending else bundle.target):
+                    yield self._message(move, known, overlap, bundle, sending)
+
+    def _message(self, move: _Move, known: _Known, overlap: Overlap, bundle: Bundle, sending: bool) -> Message:
+        carried = self._carried(bundle, (overlap.last - overlap.first) // known.exchange.apart)
+        if sending:
+            peer = rank_of(self.plan, known.positions[1], overlap.target, bundle.target)
+        else:
+            peer = rank_of(self.plan, known.positions[0], overlap.source, bundle.source)
+        return Message(
+            direction="send" if sending else "receive",
+            kind="gradient" if move.gradient else "activation",
+            peer=peer,
+            source_stage=move.ends[0],
+            target_stage=move.ends[1],
+            microbatch=move.microbatch,
+            values=bundle.values,
+            sizes=tuple(value.bytes for value in carried),
+            tag=move.tag,
+            rows=(overlap.first, overlap.last),
+            cuts=bundle.cuts if any(bundle.cuts) else (),
+            shapes=tuple(value.shape for value in carried),
+            dtypes=tuple(value.dtype for value in carried),
+        )
+
+    def _of(self, move: _Move) -> _Known:
+        key = (move.transfer.source, move.transfer.target, move.gradient)
+        found = self._known.get(key)
+        if found is None:
+            positions, ends = position_of(self.plan), move.ends
+            source, target = (Mesh.of(self.plan, self.plan.stages[stage]) for stage in ends)
+            exchange = Exchange.between(crossings(self.plan, move.transfer, move.gradient), source, target)
+            pair = (positions[ends[0]], positions[ends[1]])
+            found = self._known[key] = _Known(pair, exchange, (source.division, target.division))
+        return found
+
+    def _carried(self, bundle: Bundle, rows: int) -> tuple[_Value, ...]:
+        key = (id(bundle), rows)  # bundles live as long as the exchanges that `_known` holds
+        found = self._sizes.get(key)
+        if found is None:
+            numerics = Numerics.of(self.plan.graph, self.plan.settings)
+            found = self._sizes[key] = tuple(
+                _Value(numerics.bytes_of(tensor, rows), tensor.shape_at(rows), numerics.kept(tensor.dtype))
+                for tensor in bundle.tensors
+            )
+        return found

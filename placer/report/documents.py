@@ -70,6 +70,7 @@ def _stage(plan: Plan, stage: Stage) -> JsonValue:
         "blocks": stage.last - stage.first,
         "devices": list(stage.devices),
         "replicas": stage.replicas,
+        "shares": list(stage.shares or (1,) * stage.replicas),
         "devices_per_replica": stage.degree,
         "axis": "" if stage.layout is None else plan.layouts[stage.layout].axis,
         "sharding": stage.sharding,

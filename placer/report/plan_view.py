@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from placer.ledger import Ledger, MemoryBytes, Seconds
-from placer.plans import Plan, Stage
+from placer.plans import Plan, Stage, replica_rows
 from placer.report.expert_view import expert_placement, experts_text
 from placer.report.ops import unknown_ops
 from placer.report.printing import plain, table, titled
@@ -96,18 +96,32 @@ def ranges_text(numbers: tuple[int, ...]) -> str:
 
 
 def _stages(plan: Plan) -> Table:
-    view = table("stage", "blocks", "devices", "replicas", "split", "state", "recompute", left=3)
+    uneven = _divides_unevenly(plan)
+    view = table("stage", "blocks", "devices", "replicas", *["rows"] * uneven, "split", "state", "recompute", left=3)
     for index, stage in enumerate(plan.stages):
         view.add_row(
             str(index),
             _blocks(plan, stage),
             _devices(plan, stage),
             str(stage.replicas),
+            *[_rows(plan, stage)] * uneven,
             "-" if stage.layout is None else f"{plan.layouts[stage.layout].axis} {stage.degree}",
             {"none": "whole", "gradients": "gradients sharded", "parameters": "sharded"}[stage.sharding],
             "yes" if stage.recompute else "no",
         )
     return view
+
+
+def _divides_unevenly(plan: Plan) -> bool:
+    """Whether replicas, of one stage or of two, have different numbers of rows."""
+    return any(stage.shares for stage in plan.stages) or len({stage.replicas for stage in plan.stages}) > 1
+
+
+def _rows(plan: Plan, stage: Stage) -> str:
+    """The rows of each replica of the largest microbatch: `2 x 6`, `9 + 3`."""
+    each = replica_rows(max(plan.microbatches), stage.shares, stage.replicas)
+    counts = Counter(each)
+    return " + ".join(str(rows) if count == 1 else f"{count} x {rows}" for rows, count in counts.items())
 
 
 def _blocks(plan: Plan, stage: Stage) -> str:

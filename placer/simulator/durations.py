@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placer.collectives import message_seconds
+from placer.collectives import Way, message_seconds
 from placer.costs import Costs
+from placer.meshes import Exchange, Mesh, parcels
 from placer.passes import StageSeconds
 from placer.plans import Plan, Stage
-from placer.program import Collective, Compute, Message, OptimizerStep, Program
+from placer.program import Collective, Compute, Message, OptimizerStep, Program, crossings, transfers
 from placer.timeline import Part
 
 
@@ -35,6 +36,8 @@ class Durations:
         self._devices = plan.ranks
         self._computed: dict[tuple[int, int, str, bool, bool, int], tuple[Part, ...]] = {}
         self._wires: dict[tuple[int, int, int], Wire] = {}
+        self._exchanges: dict[tuple[int, int, bool], Exchange | None] = {}
+        self._known_ways: dict[tuple[int, int, int, bool], dict[tuple[int, int], Way]] = {}
 
     def compute(self, program: Program, entry: Compute) -> tuple[Part, ...]:
         """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
@@ -52,22 +55,63 @@ class Durations:
             found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
         return found
 
-    def wire(self, entry: Message) -> Wire:
-        """A message, which all replicas of the two stages send at once."""
-        key = (entry.source_stage, entry.target_stage, entry.bytes)
+    def wire(self, entry: Message, sender: int, receiver: int) -> Wire:
+        """A message from device `sender` to `receiver`, while all replicas of the two stages send theirs.
+
+        Where every device has one partner, all messages are taken for as slow as the slowest of them.
+        """
+        ends = (entry.source_stage, entry.target_stage)
+        exchange = self._exchange(*ends, entry.kind == "gradient")
+        if exchange is None:
+            return self._alike(*ends, entry.bytes)
+        rows = self._plan.microbatches[entry.microbatch]
+        way = self._ways(*ends, exchange, rows, entry.kind == "gradient")[sender, receiver]
+        return Wire(latency=way.latency, occupied=entry.bytes * way.per_byte)
+
+    def _alike(self, source_stage: int, target_stage: int, size: int) -> Wire:
+        key = (source_stage, target_stage, size)
         found = self._wires.get(key)
         if found is None:
             source, target = (self._plan.stages[s].devices for s in key[:2])
             latency = message_seconds(self._plan.cluster, source, target, 0)
-            whole = message_seconds(self._plan.cluster, source, target, entry.bytes)
+            whole = message_seconds(self._plan.cluster, source, target, size)
             found = self._wires[key] = Wire(latency=latency, occupied=whole - latency)
+        return found
+
+    def _exchange(self, source: int, target: int, gradient: bool) -> Exchange | None:
+        """What crosses from a stage to another; None where each device of the one has one partner in the other."""
+        key = (source, target, gradient)
+        if key not in self._exchanges:
+            self._exchanges[key] = self._make_exchange(source, target, gradient)
+        return self._exchanges[key]
+
+    def _make_exchange(self, source: int, target: int, gradient: bool) -> Exchange | None:
+        plan, ends = self._plan, (target, source) if gradient else (source, target)
+        first, second = (Mesh.of(plan, plan.stages[stage]) for stage in (source, target))
+        if first.like(second) and first.layout is second.layout:
+            return None
+        found = crossings(plan, next(t for t in transfers(plan) if (t.source, t.target) == ends), gradient)
+        if first.like(second) and all(one.have == one.want for one in found):
+            return None
+        return Exchange.between(found, first, second)
+
+    def _ways(
+        self, source: int, target: int, exchange: Exchange, rows: int, gradient: bool
+    ) -> dict[tuple[int, int], Way]:
+        """The ways of all messages of a microbatch of `rows` rows from one stage to another."""
+        key = (source, target, rows, gradient)
+        found = self._known_ways.get(key)
+        if found is None:
+            meshes = [Mesh.of(self._plan, self._plan.stages[stage]) for stage in (source, target)]
+            sent = parcels(exchange, meshes[0], meshes[1], rows, gradient=gradient)
+            found = self._known_ways[key] = self._costs.channels.ways((one.source, one.target) for one in sent)
         return found
 
     def collective(self, entry: Collective) -> float:
         """Seconds of a collective once all of its ranks are there."""
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
-            return self._of(self._plan.stages[0]).bucket(devices, entry.bytes)
+            return self._of(self._plan.stages[entry.stage]).bucket(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:

@@ -16,12 +16,12 @@ from placer.simulator.durations import Durations
 
 # A stage's pass over a microbatch, by which messages are read.
 Pass = tuple[int, str, int]
-End = tuple[int, int]
+End = tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class Wires:
-    """Messages by receiving rank and tag."""
+    """Messages by sending rank, receiving rank and tag."""
 
     board: Board
     durations: Durations
@@ -44,7 +44,7 @@ class Wires:
     def post(self, rank: int, entry: Message) -> None:
         """One end of a message; the second one lets it move."""
         sender, receiver = (rank, entry.peer) if entry.direction == "send" else (entry.peer, rank)
-        key = (receiver, entry.tag)
+        key = (sender, receiver, entry.tag)
         other = self.posted.pop(key, None)
         if other is None:
             self.posted[key] = self.board.clock[rank]
@@ -54,7 +54,8 @@ class Wires:
 
     def _moved(self, sender: int, receiver: int, entry: Message, ready: Moment) -> Moment:
         """The moment a message that may leave at `ready` has arrived."""
-        board, wire = self.board, self.durations.wire(entry)
+        board, programs = self.board, self.board.programs
+        wire = self.durations.wire(entry, programs[sender].device, programs[receiver].device)
         leaving, arriving = self._ways(sender, receiver)
         entering = [board.free(way) for way in arriving]
         early = [(time - wire.latency, cause) for time, cause in entering]
@@ -84,14 +85,14 @@ class Wires:
         return time, ready[1]
 
     def _ways(self, sender: int, receiver: int) -> tuple[list[Hashable], list[Hashable]]:
-        """What a message occupies at each end. Replicas send at once, which `wire` counts: they do not queue."""
+        """What a message occupies at each end. Devices of a stage send at once, as `wire` counts: they do not queue."""
         leaving: list[Hashable] = [(sender, "send")]
         arriving: list[Hashable] = [(receiver, "receive")]
         first, second = self.board.programs[sender], self.board.programs[receiver]
         nodes = self.cluster.node_of[first.device], self.cluster.node_of[second.device]
         if nodes[0] != nodes[1]:
-            leaving.append((nodes[0], "out", first.replica))
-            arriving.append((nodes[1], "in", first.replica))
+            leaving.append((nodes[0], "out", first.replica, first.inner))
+            arriving.append((nodes[1], "in", first.replica, first.inner))
         return leaving, arriving
 
 
@@ -100,7 +101,7 @@ def _reads(program: Program) -> dict[Pass, list[End]]:
     for entry in program.instructions:
         if isinstance(entry, Message) and entry.direction == "receive":
             key = (entry.target_stage, entry.kind, entry.microbatch)
-            found.setdefault(key, []).append((program.rank, entry.tag))
+            found.setdefault(key, []).append((entry.peer, program.rank, entry.tag))
     return found
 
 

@@ -1,7 +1,8 @@
 """How the devices of a replica hold each parameter and buffer: its piece, or all of it.
 
-A parameter is one thing wherever it is read: where blocks that read it would keep it in different states, it is kept
-whole, and each block converts it. `SHARED` ones have a part of their gradient on each device, summed once a step.
+A parameter is one thing wherever it is read: where blocks that read it would keep it in different states, or over
+different numbers of devices, it is kept whole, and each block converts it. `SHARED` ones have a part of their gradient
+on each device, summed once a step.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
-from placer.plans import Plan, Split
+from placer.graph import Affine, Block, BlockClass, Graph, Parameter, Tensor
+from placer.plans import Layout, Plan, Split
 from placer.rules.layouts import SAME, SHARED, Cut, State, held_size
 from placer.splitting.edges import Edges, border_state, edges
 
@@ -32,10 +33,11 @@ def parameter_states(plan: Plan) -> Mapping[str, State]:
     """The state of each parameter and buffer that is not `SAME`. Raises UsageError for a split of another class."""
     if not plan.layouts:
         return {}
-    found: dict[str, State] = {}
-    for name, state in _kept(plan):
-        found[name] = state if found.setdefault(name, state) == state else SAME
-    return {name: state for name, state in found.items() if state != SAME}
+    found: dict[str, tuple[State, int]] = {}
+    for name, state, degree in _kept(plan):
+        if found.setdefault(name, (state, degree)) != (state, degree):
+            found[name] = (SAME, 0)
+    return {name: state for name, (state, _) in found.items() if state != SAME}
 
 
 def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -> Parameter:
@@ -62,11 +64,15 @@ _HELD: deque[tuple[tuple[object, ...], int, Mapping[str, Parameter]]] = deque(ma
 
 
 def _held(plan: Plan, rank: int) -> Mapping[str, Parameter]:
-    states, degree = parameter_states(plan), plan.stages[0].degree
-    every = plan.graph.parameters
+    states, every = parameter_states(plan), plan.graph.parameters
     if not states:
         return every
-    return {**every, **{name: held_parameter(every[name], state, degree, rank) for name, state in states.items()}}
+    degrees = {name: degree for name, _, degree in _kept(plan)}
+    held = {
+        name: held_parameter(every[name], state, degrees[name], min(rank, degrees[name] - 1))
+        for name, state in states.items()
+    }
+    return {**every, **held}
 
 
 def rows_apart(plan: Plan, reference: str) -> int:
@@ -76,13 +82,22 @@ def rows_apart(plan: Plan, reference: str) -> int:
     return 1 if layout is None else plan.layouts[layout].apart
 
 
-def value_state(plan: Plan, reference: str) -> State:
-    """How a value that crosses blocks (`b3.0`) lies over the devices of the replica that makes it."""
-    stage = _making(plan, reference)
-    if stage is None:
+def value_state(plan: Plan, reference: str, stage: int | None = None) -> State:
+    """How a value that crosses blocks (`b3.0`) lies over the devices of a replica of `stage` that makes or reads it.
+
+    Of the stage that makes it, where none is given. All blocks of a layout agree about it (`require_layout`).
+    """
+    at = _making(plan, reference) if stage is None else stage
+    layout = None if at is None else plan.stages[at].layout
+    return SAME if layout is None else layout_state(plan.graph, plan.layouts[layout], reference)
+
+
+def layout_state(graph: Graph, layout: Layout | None, reference: str) -> State:
+    """How a value that crosses blocks lies under a layout, whichever block makes or reads it."""
+    if layout is None or not reference.startswith("b"):
         return SAME
     block, number = map(int, reference[1:].split("."))
-    split = block_split(plan, stage, plan.graph.blocks[block].kind)
+    split = layout.splits[graph.blocks[block].kind] if block >= 0 else None
     return SAME if split is None else border_state(split.outputs[number])
 
 
@@ -105,13 +120,14 @@ def _making(plan: Plan, reference: str) -> int | None:
     return next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
 
 
-def _kept(plan: Plan) -> Iterator[tuple[str, State]]:
-    """Each parameter with the state in which a block that reads it would keep it."""
+def _kept(plan: Plan) -> Iterator[tuple[str, State, int]]:
+    """Each parameter with the state in which a block that reads it would keep it, over how many devices."""
     for name in plan.graph.prologue.parameters:
-        yield name, SAME
+        yield name, SAME, 1
     for index, stage in enumerate(plan.stages):
         for block in plan.graph.blocks[stage.first : stage.last]:
-            yield from zip(block.parameters, _states(plan, index, block), strict=True)
+            for name, state in zip(block.parameters, _states(plan, index, block), strict=True):
+                yield name, state, stage.degree
 
 
 def _states(plan: Plan, stage: int, block: Block) -> tuple[State, ...]:

@@ -75,7 +75,9 @@ class DeepSpeedRun(ABC):
         own = self._own
         batch = checked(batch, own.plan.graph, own.plan.rows)
         counts = global_counts(batch, own.plan, own.counts, labels=own.labels, weights=own.weights)
-        return feeds(batch, own.plan, own.replica, counts=counts, step=self.steps, training=training, device=own.device)
+        return feeds(
+            batch, own.plan, 0, own.replica, counts=counts, step=self.steps, training=training, device=own.device
+        )
 
     def _sum(self, value: torch.Tensor) -> float:
         """The sum over all ranks."""

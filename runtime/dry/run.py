@@ -26,7 +26,16 @@ from placer import legality
 from placer.errors import UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan
-from placer.program import Disagreement, Program, degree, lower, peer_disagreements, position_of
+from placer.program import (
+    Disagreement,
+    Program,
+    column_of,
+    lower,
+    peer_disagreements,
+    position_of,
+    position_of_rank,
+    replica_ranks,
+)
 from placer.runtime.assemble import loaded_alone, prepared_model
 from placer.runtime.captured import Captured, captured
 from placer.runtime.dry.inside import inside_disagreements
@@ -137,7 +146,8 @@ class DryRuns:
 
     def _inside_of(self, short: Plan, member: int, replica: tuple[int, ...]) -> tuple[Communication, ...]:
         """What `member` communicates inside its blocks."""
-        like = lower(short, (self.programs[member].replica,), (self.programs[member].inner,))
+        own, position = self.programs[member], position_of_rank(short, member)
+        like = lower(short, (column_of(short, position, own.replica),), (own.inner,))
         program = next(program for program in like if program.rank == member)
         with fake_world(member, short.world_size):
             executor, mode = self._loaded(short, member)
@@ -179,6 +189,7 @@ def _step(executor: Executor, plan: Plan) -> None:
     parts = feeds(
         fake_batch(plan, CPU),
         plan,
+        position_of_rank(plan, executor.rank),
         executor.replica,
         counts=(1.0,) * executor.counted,
         step=0,
@@ -195,8 +206,9 @@ def _settles(plan: Plan) -> bool:
 
 
 def _replica(plan: Plan, rank: int) -> tuple[int, ...]:
-    first = rank - rank % degree(plan)
-    return tuple(range(first, first + degree(plan)))
+    position = position_of_rank(plan, rank)
+    number = (rank - plan.first_ranks[position]) // plan.meshes[position].degree
+    return replica_ranks(plan, position, number)
 
 
 def _shortened(plan: Plan) -> Plan:

@@ -27,7 +27,6 @@ from placer.runtime.lowering.arguments import Line, LocalCall, local_call
 from placer.runtime.lowering.axis import Axis
 from placer.runtime.lowering.forms import COUNTED, REWRITTEN, SHARES, TALKING, local_op, weighted
 from placer.runtime.lowering.halo import exchange
-from placer.runtime.lowering.refusals import require_runnable
 from placer.runtime.lowering.traced import op_nodes, out_of_place, require_same, tensor_nodes
 from placer.runtime.lowering.values import CutBlock, Values, dim_size
 from placer.runtime.rewrite import Rewrite, batch_norm, is_size
@@ -46,8 +45,7 @@ class LocalBlocks:
 
     @staticmethod
     def of(plan: Plan, axis: Axis) -> LocalBlocks:
-        """Of a plan whose replicas may be several devices. Raises IllegalPlanError for one that cannot be run so."""
-        require_runnable(plan)
+        """Of a plan whose replicas may be several devices."""
         return LocalBlocks(plan=plan, axis=axis, states=parameter_states(plan))
 
     def block(self, model: Model, index: int, into: Writer) -> Local | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import nn
@@ -13,10 +13,13 @@ from placer.runtime.lowering.axis import Axis
 
 
 class Pieces:
-    """`states` of the parameters and buffers that are not held alike everywhere, on the ranks of `axis`."""
+    """`states` of the parameters and buffers that are not held alike everywhere, on the ranks of `axis`.
 
-    def __init__(self, states: Mapping[str, State], axis: Axis) -> None:
-        self._states, self._axis = states, axis
+    unlike: those that stages shard over different numbers of replicas, or that only some of them shard.
+    """
+
+    def __init__(self, states: Mapping[str, State], axis: Axis, unlike: Collection[str] = ()) -> None:
+        self._states, self._axis, self._unlike = states, axis, frozenset(unlike)
 
     @property
     def first(self) -> bool:
@@ -26,6 +29,10 @@ class Pieces:
     def is_cut(self, name: str) -> bool:
         """Whether each rank of a replica has a piece of its own."""
         return self._lay(name) is not None
+
+    def put_together(self, name: str) -> bool:
+        """Whether `joined` makes one whole of what ranks hold of it."""
+        return self.is_cut(name) or name in self._unlike
 
     def counts(self, name: str) -> bool:
         """Whether this rank's elements of `name` count among those of its replica."""
@@ -42,11 +49,12 @@ class Pieces:
     def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The whole of the pieces that the ranks of a replica hold, all of which must ask, in the same order.
 
-        What is not cut is given as it is (a DTensor where the replicas shard it).
+        What is not cut is given as it is (a DTensor where the replicas shard it, unless other stages shard it
+        otherwise).
         """
         lay = self._lay(name)
         if lay is None:
-            return tensor
+            return tensor.full_tensor() if isinstance(tensor, DTensor) and name in self._unlike else tensor
         plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         return self._axis.all_gather(plain, lay, self._size(plain, lay.dim))
 
