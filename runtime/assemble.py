@@ -3,27 +3,31 @@ Executor."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
 from torch import nn
 
-from placer import legality, tracer
-from placer.errors import IllegalPlanError, StalePlanError, UsageError
+from placer import legality
+from placer.errors import IllegalPlanError, UsageError
 from placer.plans import Plan
 from placer.program import degree, gradient_buckets, part_buckets, shared_parameters
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
-from placer.runtime.captured import PRECISIONS, Captured, captured
+from placer.runtime.captured import Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
+from placer.runtime.hollow import hollow
+from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
-from placer.runtime.lowering import Axis, LocalBlocks
+from placer.runtime.lowering import Axis, LocalBlocks, Pieces
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.state import model_state
+from placer.runtime.weights import Weights
+from placer.splitting import parameter_states
 
 
 def load(
@@ -49,31 +53,20 @@ def load(
     legality.require(plan)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
-    source = prepared_model(plan, model, device)
-    cut = (capture or captured(plan, source)).cut(plan, source)
+    source = hollow(plan, model, device)
+    if source.note and rank == 0:
+        print(f"placer: {source.note}", file=sys.stderr)
+    cut = (capture or captured(plan, source.model)).cut(plan, source.model)
     _require_linear(plan, cut)
     axis = Axis(degree(plan), rank % degree(plan))
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
+    pieces = Pieces(parameter_states(plan), axis)
     made = Assembly(
-        plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
-    )
+        plan=plan, rank=rank, device=device, weights=Weights(source.model, source.source, pieces, device),
+        pieces=pieces, cut=cut, axis=axis, timeout_seconds=timeout_seconds,
+    )  # fmt: skip
     return _executor(made, made.held(), optimizer)
-
-
-def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
-    """The model with real weights, in the plan's precision, in training mode. Raises UsageError, StalePlanError."""
-    if model is None:
-        if plan.model.kind == "module":
-            raise UsageError(
-                "the plan was made from a module of another process; give it: placer.runtime.load(plan, model)"
-            )
-        model = tracer.resolve(plan.model).build(device, seed=plan.seed)
-    else:
-        found = tracer.fingerprint(model)
-        if plan.model.fingerprint and found != plan.model.fingerprint:
-            raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
-    return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
 
 
 def _require_linear(plan: Plan, cut: Cut) -> None:
@@ -137,7 +130,7 @@ def _gradients(made: Assembly, held: Held) -> Gradients:
 
 def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
     state = model_state(
-        made.model, made.cut, held.stages, rank=made.rank, first_rank=held.ranks[0], group=held.group,
+        made.cut, held.stages, made.weights.whole, rank=made.rank, first_rank=held.ranks[0], group=held.group,
         pieces=made.pieces,
     )  # fmt: skip
     return Parts(
@@ -152,8 +145,8 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         state=state,
         pieces=made.pieces,
         counts=made.cut.rewrites.counts,
-        weights=class_weights(made.cut),
-        labels=labels_of(made.cut),
+        weights=class_weights(made.cut, made.weights.whole),
+        labels=labels_of(made.cut, made.weights.whole),
     )
 
 

@@ -21,8 +21,9 @@ from placer.runtime.messages import Shape
 from placer.runtime.observer import Relay
 from placer.runtime.replicas import Replica, replica
 from placer.runtime.shapes import shapes_of
-from placer.runtime.stages import Stage, attribute, stage_code
-from placer.splitting import parameter_states, value_state
+from placer.runtime.stages import Stage, stage_code
+from placer.runtime.weights import Weights
+from placer.splitting import value_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,11 @@ class Assembly:
     plan: Plan
     rank: int
     device: torch.device
-    model: nn.Module
+    weights: Weights
+    pieces: Pieces
     cut: Cut
     axis: Axis
     timeout_seconds: float
-
-    @cached_property
-    def pieces(self) -> Pieces:
-        """What this rank holds of each parameter and buffer."""
-        return Pieces(parameter_states(self.plan), self.axis)
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
@@ -73,11 +70,13 @@ class Assembly:
         groups = Groups(programs, self._groups(), self.timeout_seconds)
         if degree(plan) > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
-        stages = self._stages(program.stages)
+        stages = self._stages(program.stages, len(ranks) > 1)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
         replicas = {index: self._replica(index, stage, ranks, group, relay) for index, stage in stages.items()}
+        for stage in stages.values():
+            self.weights.fill(stage)
         return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
 
     def home(self) -> dict[str, int]:
@@ -92,7 +91,7 @@ class Assembly:
     def shapes(self) -> Callable[[int], Mapping[str, Shape]]:
         """A function from a number of rows to the shapes of all block outputs; empty where nothing is sent."""
         values = {node: self.cut.name(node) for nodes in self.cut.outputs_of.values() for node in nodes}
-        plan, module = self.plan, self.cut.module
+        plan, module, axis = self.plan, self.cut.module, self.axis
 
         @cache
         def at(rows: int) -> dict[str, Shape]:
@@ -100,14 +99,9 @@ class Assembly:
                 return {}
             autocast = plan.settings.precision == "bfloat16-autocast"
             found = shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
-            return {name: self._piece(name, found[node]) for node, name in values.items()}
+            return {name: _piece(plan, axis, name, found[node]) for node, name in values.items()}
 
         return at
-
-    def _piece(self, name: str, shape: Shape) -> Shape:
-        """The shape of what this rank has of a value that crosses blocks."""
-        lay = value_state(self.plan, name).value
-        return replace(shape, shape=self.axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
 
     def _groups(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that hold the same in the replicas of a position, and those of each replica."""
@@ -127,31 +121,42 @@ class Assembly:
             sharding=plan.stages[index].sharding,
             ranks=ranks,
             group=group,
+            device=self.device,
             bucket_bytes=plan.settings.bucket_bytes,
             observer=relay,
         )
 
-    def _stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
-        """This rank's stages. A parameter tied between stages is copied for each: their gradients are summed."""
+    def _stages(self, indices: tuple[int, ...], several: bool) -> dict[int, Stage]:
+        """This rank's stages, those that its replicas will shard without values yet.
+
+        A parameter tied between stages is copied for each: their gradients are summed.
+        """
         found: dict[int, Stage] = {}
         taken: set[str] = set()
         for index in indices:
             plan = self.plan.stages[index]
             code = stage_code(self.cut, plan.first, plan.last, self._produces(index))
             names = {n[2:] for block in (code.prologue, *code.blocks) for n in block.inputs if n.startswith("p:")}
-            state = {name: self._tensor(name, name in taken) for name in names}
+            made = self.weights.shape_of_piece if several and plan.sharding != "none" else self.weights.piece
+            state = {name: _copied(made(name)) if name in taken else made(name) for name in sorted(names)}
             taken |= names
             found[index] = Stage(code, state, plan.recompute)
         return found
-
-    def _tensor(self, name: str, copy: bool) -> torch.Tensor:
-        tensor = self.pieces.piece(name, attribute(self.model, name))
-        if copy and isinstance(tensor, nn.Parameter):
-            return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
-        return tensor
 
     def _produces(self, index: int) -> tuple[str, ...]:
         """What later stages read of stage `index`, and the loss."""
         plan, graph = self.plan, self.plan.graph
         read = dict.fromkeys(name for block in graph.blocks[plan.stages[index].last :] for name in block.inputs)
         return (*read, self.cut.loss)
+
+
+def _piece(plan: Plan, axis: Axis, name: str, shape: Shape) -> Shape:
+    """The shape of what this rank has of a value that crosses blocks."""
+    lay = value_state(plan, name).value
+    return replace(shape, shape=axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
+    return tensor

@@ -136,6 +136,7 @@ def replica(
     sharding: Sharding,
     ranks: tuple[int, ...],
     group: dist.ProcessGroup | None,
+    device: torch.device,
     bucket_bytes: int,
     observer: Observer,
 ) -> Replica:
@@ -143,8 +144,7 @@ def replica(
     if group is None:
         return Whole(stage)
     if sharding != "none":
-        kind = next(stage.parameters()).device.type
-        return Sharded(stage, DeviceMesh.from_group(group, kind, mesh=list(ranks)), sharding)
+        return Sharded(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
     if alone:
         return Replicated(stage, group, ranks, bucket_bytes, observer)
     return Whole(stage)

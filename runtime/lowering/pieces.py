@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from placer.rules.layouts import Cut, State
+from placer.rules.layouts import Cut, State, ranges
 from placer.runtime.lowering.axis import Axis
 
 
@@ -31,13 +30,12 @@ class Pieces:
         """Whether this rank's elements of `name` count among those of its replica."""
         return self.first or self.is_cut(name)
 
-    def piece(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a whole parameter or buffer; itself where it is held whole."""
+    def cuts(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        """Of a whole parameter or buffer of `shape` the dims this rank has a part of, and the ranges it has."""
         lay = self._lay(name)
         if lay is None:
-            return tensor
-        mine = self._axis.own(tensor.detach(), lay.dim, lay.parts).clone()
-        return nn.Parameter(mine, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else mine
+            return ()
+        return ((lay.dim, tuple(ranges(lay, shape[lay.dim], self._axis.degree, self._axis.rank))),)
 
     def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The whole of the pieces that the ranks of a replica hold, all of which must ask, in the same order.

@@ -1,0 +1,101 @@
+"""A model whose tensors have shapes and names but no memory, and where their values come from.
+
+Ranks capture and cut such a model, and read of its weights only what they hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from placer import tracer
+from placer.errors import PlacerError, StalePlanError, UsageError
+from placer.plans import Plan
+from placer.runtime.captured import PRECISIONS
+from placer.runtime.recording import Recording
+from placer.runtime.sources import Replayed, Source, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hollow:
+    """`model`: in the plan's precision and training mode, each tensor one number seen as many, or, where the caller
+    gave the model, the real ones. note: why every rank must build the whole model, "" where none must."""
+
+    model: nn.Module
+    source: Source
+    note: str = ""
+
+
+def hollow(plan: Plan, model: nn.Module | None, device: torch.device) -> Hollow:
+    """The model of a plan for a rank on `device`. Raises UsageError, StalePlanError for another model."""
+    if model is not None:
+        given = _converted(plan, _same(plan, model), device)
+        return Hollow(model=given, source=Whole(_named(given)))
+    resolved = _rebuildable(plan)
+    recording, note = Recording(), ""
+    try:
+        with recording:
+            module = resolved.build("cpu", seed=plan.seed)
+        source: Source = Replayed(recording, _named(module))
+        _empty(module, device, recording)
+    except PlacerError as error:
+        note = f"every rank builds the whole model before it keeps its part: {error.__cause__ or error}"
+        module = resolved.build("cpu", seed=plan.seed)
+        source = Whole(_named(module))
+        _empty(module, device, None)
+    return Hollow(model=_converted(plan, module, device), source=source, note=note)
+
+
+def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
+    """The model with all its weights on one device, in the plan's precision and training mode: what references run.
+
+    The seed's numbers are those of the CPU on every device. Raises UsageError, StalePlanError for another model.
+    """
+    if model is not None:
+        return _converted(plan, _same(plan, model), device)
+    return _converted(plan, _rebuildable(plan).build("meta" if device.type == "meta" else "cpu", plan.seed), device)
+
+
+def _rebuildable(plan: Plan) -> tracer.ResolvedModel:
+    if plan.model.kind == "module":
+        raise UsageError(
+            "the plan was made from a module of another process; give it: placer.runtime.load(plan, model)"
+        )
+    return tracer.resolve(plan.model)
+
+
+def _same(plan: Plan, model: nn.Module) -> nn.Module:
+    if plan.model.fingerprint and tracer.fingerprint(model) != plan.model.fingerprint:
+        raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
+    return model
+
+
+def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
+    return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
+
+
+def _named(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers under every name the model has for them."""
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+
+
+def _empty(model: nn.Module, device: torch.device, recording: Recording | None) -> None:
+    """Put tensors without memory in place of all parameters and buffers; the same for the same, so that ties hold."""
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = cast(nn.Parameter, made.setdefault(id(tensor), _without_memory(tensor, device)))
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FakeTensor) and recording is not None:
+                setattr(module, name, recording.made(value))
+
+
+def _without_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    seen = torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape)
+    return nn.Parameter(seen, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else seen
