@@ -20,11 +20,12 @@ from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
-from placer.runtime.hollow import hollow
+from placer.runtime.hollow import hollow, shapes
 from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.lowering import Axis, LocalBlocks, Pieces
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
+from placer.runtime.portions import Portions
 from placer.runtime.state import model_state
 from placer.runtime.weights import Weights
 from placer.splitting import parameter_states
@@ -35,6 +36,7 @@ def load(
     model: nn.Module | None = None,
     optimizer: OptimizerFactory | None = None,
     *,
+    weights: str = "",
     capture: Captured | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Executor:
@@ -43,6 +45,7 @@ def load(
     model: the model itself where the plan cannot rebuild it, or to start from its weights (the same on every rank;
     it is
     converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
+    weights: a Hugging Face folder (safetensors) to start from; each rank reads the slices it holds.
     optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and
     SGD do.
     capture: an earlier capture of the same model in the same precision, to save its time.
@@ -53,7 +56,7 @@ def load(
     legality.require(plan)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
-    source = hollow(plan, model, device)
+    source = hollow(plan, model, device, weights)
     if source.note and rank == 0:
         print(f"placer: {source.note}", file=sys.stderr)
     cut = (capture or captured(plan, source.model)).cut(plan, source.model)
@@ -62,9 +65,10 @@ def load(
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
     pieces = Pieces(parameter_states(plan), axis)
+    portions = Portions(shapes(source.model), pieces)
     made = Assembly(
-        plan=plan, rank=rank, device=device, weights=Weights(source.model, source.source, pieces, device),
-        pieces=pieces, cut=cut, axis=axis, timeout_seconds=timeout_seconds,
+        plan=plan, rank=rank, device=device, weights=Weights(source.model, source.source, portions, device),
+        pieces=pieces, portions=portions, cut=cut, axis=axis, timeout_seconds=timeout_seconds,
     )  # fmt: skip
     return _executor(made, made.held(), optimizer)
 
@@ -144,6 +148,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings)),
         state=state,
         pieces=made.pieces,
+        portions=made.portions,
         counts=made.cut.rewrites.counts,
         weights=class_weights(made.cut, made.weights.whole),
         labels=labels_of(made.cut, made.weights.whole),

@@ -19,6 +19,7 @@ from placer.runtime.groups import Groups
 from placer.runtime.lowering import Axis, Pieces
 from placer.runtime.messages import Shape
 from placer.runtime.observer import Relay
+from placer.runtime.portions import Portions
 from placer.runtime.replicas import Replica, replica
 from placer.runtime.shapes import shapes_of
 from placer.runtime.stages import Stage, stage_code
@@ -57,6 +58,7 @@ class Assembly:
     device: torch.device
     weights: Weights
     pieces: Pieces
+    portions: Portions
     cut: Cut
     axis: Axis
     timeout_seconds: float

@@ -20,6 +20,7 @@ from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
 from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.executor import Executor
+from placer.runtime.final_weights import save_weights
 from placer.runtime.logs import Logs, open_logs
 from placer.runtime.measured import Measurement, plan_flops, plan_peak_flops, tokens_per_row
 from placer.runtime.one_device import one_device_losses
@@ -66,7 +67,7 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
         progress=options.progress and not quiet,
     )
     measurement = Measurement(plan, world.device, world.rank)
-    executor = load(plan, timeout_seconds=options.timeout_seconds)
+    executor = load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds)
     executor.recorder = measurement
     state = TrainingState(executor)
     checkpoints = _checkpoints(plan, options, world)
@@ -129,6 +130,10 @@ class _Run:
             for done in range(self.start.step, self.options.steps):
                 self._step(done)
                 self._after(done + 1)
+            if self.checkpoints:
+                self.checkpoints.finish()
+            if self.options.save_weights:
+                save_weights(self.plan, self.world, self.state, self.options.save_weights)
             return self._report()
         finally:
             self.logs.close()
@@ -179,10 +184,13 @@ class _Run:
             self._evaluate(done)
         last = done == options.steps
         due = options.checkpoint_every and done % options.checkpoint_every == 0
+        if self.checkpoints:
+            self.checkpoints.require_no_failure()
         if self.checkpoints and (due or last):
             began = time.perf_counter()
             progress = Progress(step=done, position=self._position(done))
-            self.saved = str(self.checkpoints.save(self.state, progress))
+            write = self.checkpoints.save_beside if options.checkpoint_async else self.checkpoints.save
+            self.saved = str(write(self.state, progress))
             self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})
 
     def _evaluate(self, done: int) -> None:
@@ -193,7 +201,7 @@ class _Run:
 
     def _one_device(self) -> tuple[float, ...]:
         steps = ((self.rates.at(step), self._batch(step)) for step in range(len(self.losses)))
-        return one_device_losses(self.plan, self.world, steps)
+        return one_device_losses(self.plan, self.world, steps, self.options.weights)
 
     def _report(self) -> RunReport:
         return RunReport(
@@ -209,4 +217,5 @@ class _Run:
             measured=self.measurement.ledger(),
             one_device_losses=self._one_device() if self.options.one_device else (),
             checkpoint=self.saved,
+            weights=self.options.save_weights,
         )

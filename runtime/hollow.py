@@ -16,8 +16,9 @@ from placer import tracer
 from placer.errors import PlacerError, StalePlanError, UsageError
 from placer.plans import Plan
 from placer.runtime.captured import PRECISIONS
+from placer.runtime.pretrained import pretrained
 from placer.runtime.recording import Recording
-from placer.runtime.sources import Replayed, Source, Whole
+from placer.runtime.sources import Box, Replayed, Source, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +31,18 @@ class Hollow:
     note: str = ""
 
 
-def hollow(plan: Plan, model: nn.Module | None, device: torch.device) -> Hollow:
-    """The model of a plan for a rank on `device`. Raises UsageError, StalePlanError for another model."""
+def hollow(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> Hollow:
+    """The model of a plan for a rank on `device`, its values those of the seed, or of a Hugging Face folder `weights`.
+
+    Raises UsageError for weights of another model, StalePlanError for another model.
+    """
+    if model is not None and weights:
+        raise UsageError(f"--weights {weights} is given beside a model that has its own; give one of them")
     if model is not None:
         given = _converted(plan, _same(plan, model), device)
         return Hollow(model=given, source=Whole(_named(given)))
     resolved = _rebuildable(plan)
-    recording, note = Recording(), ""
+    recording, note = Recording(draws=not weights), ""
     try:
         with recording:
             module = resolved.build("cpu", seed=plan.seed)
@@ -47,17 +53,26 @@ def hollow(plan: Plan, model: nn.Module | None, device: torch.device) -> Hollow:
         module = resolved.build("cpu", seed=plan.seed)
         source = Whole(_named(module))
         _empty(module, device, None)
+    if weights:
+        source, note = pretrained(weights, module, source), ""
     return Hollow(model=_converted(plan, module, device), source=source, note=note)
 
 
-def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
+def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> nn.Module:
     """The model with all its weights on one device, in the plan's precision and training mode: what references run.
 
-    The seed's numbers are those of the CPU on every device. Raises UsageError, StalePlanError for another model.
+    weights: a Hugging Face folder, as for `hollow`. The seed's numbers are those of the CPU on every device. Raises
+    UsageError, StalePlanError for another model.
     """
     if model is not None:
         return _converted(plan, _same(plan, model), device)
-    return _converted(plan, _rebuildable(plan).build("meta" if device.type == "meta" else "cpu", plan.seed), device)
+    made = _rebuildable(plan).build("meta" if device.type == "meta" else "cpu", plan.seed)
+    if weights:
+        source = pretrained(weights, made, Whole(_named(made)))
+        with torch.no_grad():
+            for name, tensor in made.state_dict(keep_vars=True).items():
+                tensor.copy_(source.read(name, Box(shape=tuple(tensor.shape))))
+    return _converted(plan, made, device)
 
 
 def _rebuildable(plan: Plan) -> tracer.ResolvedModel:
@@ -81,6 +96,11 @@ def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
 def _named(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers under every name the model has for them."""
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter and buffer, under every name the model has for it."""
+    return {name: tuple(tensor.shape) for name, tensor in _named(model).items()}
 
 
 def _empty(model: nn.Module, device: torch.device, recording: Recording | None) -> None:

@@ -41,7 +41,7 @@ class Noted:
     """A call that was not done: the fake tensors it `takes`, and each of its results (`given`) that is one.
 
     reads, writes, makes: ids of the storages that it takes, changes, makes. fills: it sets all of what it writes and
-    reads nothing. random: the generator's state before it.
+    reads nothing. random: the generator's state before it, where it draws and that is kept.
     """
 
     function: OpOverload
@@ -53,6 +53,7 @@ class Noted:
     writes: frozenset[int]
     makes: frozenset[int]
     fills: bool
+    draws: bool
     random: torch.Tensor | None
 
 
@@ -75,11 +76,14 @@ class _Log:
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what is done to tensors of more than `small` elements."""
+    """Notes what is done to tensors of more than `small` elements.
 
-    def __init__(self, small: int = SMALL) -> None:
+    draws: whether their random numbers will be asked for; without, none is drawn, and such a tensor cannot be made.
+    """
+
+    def __init__(self, small: int = SMALL, *, draws: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._small = small
+        self._small, self._draws = small, draws
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._log = _Log()
 
@@ -142,7 +146,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 writes=writes,
                 makes=frozenset(_storage(one) for one in given if one is not None) - reads,
                 fills=bool(changed) and func._opname in _FILLS and _is_all(cast(FakeTensor, changed[0])),
-                random=_drawn(func, args, kwargs) if draws else None,
+                draws=draws,
+                random=_drawn(func, args, kwargs) if draws and self._draws else None,
             )
         )
 
@@ -216,7 +221,9 @@ def _drawn(func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 def _done(note: Noted, real: dict[int, torch.Tensor]) -> None:
     """Do what was noted on `real` tensors, and note what it gives among them."""
     args, kwargs = _pytree.tree_map_only(FakeTensor, lambda one: real[id(one)], (note.args, note.kwargs))
-    if note.random is not None:
+    if note.draws:
+        if note.random is None:
+            raise UnreplayableError("what the weights do not hold is drawn at random; give weights that hold it")
         generator = kwargs.get("generator")
         if isinstance(generator, torch.Generator):
             kwargs["generator"] = torch.Generator().set_state(note.random)

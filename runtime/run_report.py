@@ -21,7 +21,9 @@ class ExecuteOptions:
 
     The learning rate is that of the plan's settings, warmed up and decayed as said here. `eval_every` and
     `checkpoint_every` count steps, 0 is never; a checkpoint folder without `checkpoint_every` gets one at the end.
-    `one_device` repeats the run's steps on one device and reports its losses. `report` is where the RunReport goes.
+    `checkpoint_async` writes them beside the steps that follow. `weights` is a Hugging Face folder to start from,
+    `save_weights` a new one to end with. `one_device` repeats the run's steps on one device and reports its losses.
+    `report` is where the RunReport goes.
     """
 
     plan_path: str = "plan.json"
@@ -38,7 +40,10 @@ class ExecuteOptions:
     tensorboard: str = ""
     checkpoint: str = ""
     checkpoint_every: int = 0
+    checkpoint_async: bool = False
     keep: int = 2
+    weights: str = ""
+    save_weights: str = ""
     report: str = ""
     one_device: bool = False
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
@@ -53,6 +58,8 @@ class ExecuteOptions:
             )
         if self.checkpoint_every and not self.checkpoint:
             raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
+        if self.checkpoint_async and not self.checkpoint:
+            raise UsageError("--checkpoint-async needs a folder; give it with --checkpoint")
         if self.timeout_seconds <= 0:
             raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
 
@@ -69,6 +76,7 @@ class Evaluation:
 class RunReport:
     """One run: loss and seconds of each step from `first_step` on, and what was predicted beside what was measured.
 
+    `checkpoint` and `weights` are where those were saved, "" where they were not.
     `measured` is None where the run was too short to measure (it leaves out the first steps, which set up buffers).
     """
 
@@ -84,6 +92,7 @@ class RunReport:
     measured: Ledger | None = None
     one_device_losses: tuple[float, ...] = ()
     checkpoint: str = ""
+    weights: str = ""
 
     @property
     def median_step_seconds(self) -> float:

@@ -32,7 +32,7 @@ class Box:
     def rows(self, start: int, end: int) -> Box:
         """The part of this part that is `start` to `end` of its dim 0."""
         ranges = dict(self.cuts)
-        ranges[0] = _between(ranges.get(0, ((0, self.shape[0]),)), start, end)
+        ranges[0] = between(ranges.get(0, ((0, self.shape[0]),)), start, end)
         return Box(shape=self.shape, cuts=tuple(sorted(ranges.items())))
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ class Whole:
         return box.of(self._named[name])
 
 
-def _between(ranges: Ranges, start: int, end: int) -> Ranges:
+def between(ranges: Ranges, start: int, end: int) -> Ranges:
     """Of ranges put one after another the part from `start` to `end`."""
     found, before = [], 0
     for first, last in ranges:

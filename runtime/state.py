@@ -43,12 +43,17 @@ class State:
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
+        rest = self._rest
+        return {name: t if name in rest else self._pieces.joined(name, t) for name, t in self.held().items()}
+
+    def held(self) -> dict[str, torch.Tensor]:
+        """The same as it lies here: pieces of what the devices of a replica cut."""
         self.share_buffers()
         found: dict[str, torch.Tensor] = {n: t.detach() for n, t in self._rest.items()}
         for stage in self._stages.values():
             for name, tensor in (*stage.own_parameters().items(), *stage.own_buffers().items()):
                 if name in self._persistent and name not in found:
-                    found[name] = self._pieces.joined(name, tensor.detach())
+                    found[name] = tensor.detach()
         return found
 
     def full(self) -> dict[str, torch.Tensor]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from placer.runtime.lowering import Pieces
+from placer.runtime.portions import Portions
 from placer.runtime.sources import Box, Source
 from placer.runtime.stages import Stage, attribute
 
@@ -14,20 +14,20 @@ from placer.runtime.stages import Stage, attribute
 class Weights:
     """Reads from `source` what a rank holds of `model` (its shapes, types and names), onto `device`."""
 
-    def __init__(self, model: nn.Module, source: Source, pieces: Pieces, device: torch.device) -> None:
-        self._model, self._source, self._pieces, self._device = model, source, pieces, device
+    def __init__(self, model: nn.Module, source: Source, portions: Portions, device: torch.device) -> None:
+        self._model, self._source, self._portions, self._device = model, source, portions, device
 
     def piece(self, name: str) -> torch.Tensor:
         """This rank's piece of a parameter (as one) or of a buffer."""
         like = attribute(self._model, name)
-        return self._kept(like, self._source.read(name, self._box(name, like)))
+        return self._kept(like, self._source.read(name, self._portions.box(name)))
 
     def shape_of_piece(self, name: str) -> torch.Tensor:
         """The same without its values, on the meta device: for what is yet to be cut further; buffers with them."""
         like = attribute(self._model, name)
         if not isinstance(like, nn.Parameter):
             return self.piece(name)
-        taken = self._box(name, like).taken
+        taken = self._portions.box(name).taken
         return nn.Parameter(torch.empty(taken, dtype=like.dtype, device="meta"), requires_grad=like.requires_grad)
 
     def whole(self, name: str) -> torch.Tensor:
@@ -41,14 +41,10 @@ class Weights:
         stage._apply(self._with_memory)  # type: ignore[no-untyped-call]
         for name, parameter in stage.own_parameters().items():
             if isinstance(parameter, DTensor):
-                box = self._box(name, attribute(self._model, name)).rows(*_rows(parameter))
-                parameter.to_local().copy_(self._source.read(name, box))
+                parameter.to_local().copy_(self._source.read(name, self._portions.box(name, parameter)))
 
     def _with_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device=self._device) if tensor.is_meta else tensor
-
-    def _box(self, name: str, like: torch.Tensor) -> Box:
-        return Box(shape=tuple(like.shape), cuts=self._pieces.cuts(name, tuple(like.shape)))
 
     def _kept(self, like: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         if (found.device, found.dtype) != (like.device, like.dtype):
@@ -56,11 +52,3 @@ class Weights:
         if not isinstance(like, nn.Parameter) or isinstance(found, nn.Parameter):
             return found
         return nn.Parameter(found.detach(), requires_grad=like.requires_grad)
-
-
-def _rows(parameter: DTensor) -> tuple[int, int]:
-    """The rows of dim 0 that FSDP2 leaves to this rank: pieces as of torch.chunk."""
-    size, mesh = parameter.shape[0], parameter.device_mesh
-    each = -(-size // mesh.size())
-    start = min(size, mesh.get_local_rank() * each)
-    return start, min(size, start + each)
