@@ -20,7 +20,7 @@ from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
-from placer.runtime.hollow import hollow, shapes
+from placer.runtime.hollow import Hollow, hollow, shapes
 from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.lowering import Axis, LocalBlocks, Pieces
@@ -60,20 +60,28 @@ def load(
     if source.note and rank == 0:
         print(f"placer: {source.note}", file=sys.stderr)
     cut = (capture or captured(plan, source.model)).cut(plan, source.model)
-    _require_linear(plan, cut)
+    require_linear(plan, cut)
     axis = Axis(degree(plan), rank % degree(plan))
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
-    pieces = Pieces(parameter_states(plan), axis)
-    portions = Portions(shapes(source.model), pieces)
-    made = Assembly(
-        plan=plan, rank=rank, device=device, weights=Weights(source.model, source.source, portions, device),
-        pieces=pieces, portions=portions, cut=cut, axis=axis, timeout_seconds=timeout_seconds,
-    )  # fmt: skip
+    made = assembly(plan, rank, source, cut, axis, timeout_seconds)
     return _executor(made, made.held(), optimizer)
 
 
-def _require_linear(plan: Plan, cut: Cut) -> None:
+def assembly(plan: Plan, rank: int, source: Hollow, cut: Cut, axis: Axis, timeout_seconds: float) -> Assembly:
+    """What everything on a rank is made from."""
+    device = device_of(plan, rank)
+    pieces = Pieces(parameter_states(plan), axis)
+    portions = Portions(shapes(source.model), pieces)
+    weights = Weights(source.model, source.source, portions, device)
+    return Assembly(
+        plan=plan, rank=rank, device=device, weights=weights, pieces=pieces, portions=portions, cut=cut, axis=axis,
+        timeout_seconds=timeout_seconds,
+    )  # fmt: skip
+
+
+def require_linear(plan: Plan, cut: Cut) -> None:
+    """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
     pieces = len(plan.microbatches) * plan.stages[0].replicas
     if cut.loss_node is None:
         raise UsageError(

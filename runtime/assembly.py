@@ -72,7 +72,7 @@ class Assembly:
         groups = Groups(programs, self._groups(), self.timeout_seconds)
         if degree(plan) > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
-        stages = self._stages(program.stages, len(ranks) > 1)
+        stages = self.bare_stages(program.stages, sharded=len(ranks) > 1)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
@@ -128,8 +128,8 @@ class Assembly:
             observer=relay,
         )
 
-    def _stages(self, indices: tuple[int, ...], several: bool) -> dict[int, Stage]:
-        """This rank's stages, those that its replicas will shard without values yet.
+    def bare_stages(self, indices: tuple[int, ...], *, sharded: bool = False) -> dict[int, Stage]:
+        """This rank's stages; `sharded`: those that their replicas will shard have no values yet.
 
         A parameter tied between stages is copied for each: their gradients are summed.
         """
@@ -139,7 +139,7 @@ class Assembly:
             plan = self.plan.stages[index]
             code = stage_code(self.cut, plan.first, plan.last, self._produces(index))
             names = {n[2:] for block in (code.prologue, *code.blocks) for n in block.inputs if n.startswith("p:")}
-            made = self.weights.shape_of_piece if several and plan.sharding != "none" else self.weights.piece
+            made = self.weights.shape_of_piece if sharded and plan.sharding != "none" else self.weights.piece
             state = {name: _copied(made(name)) if name in taken else made(name) for name in sorted(names)}
             taken |= names
             found[index] = Stage(code, state, plan.recompute)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -14,6 +15,8 @@ from placer.ledger import Ledger
 from placer.runtime.schedule_lr import Decay
 from placer.runtime.world import DEFAULT_TIMEOUT_SECONDS
 
+EngineName = Literal["placer", "deepspeed"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteOptions:
@@ -22,11 +25,13 @@ class ExecuteOptions:
     The learning rate is that of the plan's settings, warmed up and decayed as said here. `eval_every` and
     `checkpoint_every` count steps, 0 is never; a checkpoint folder without `checkpoint_every` gets one at the end.
     `checkpoint_async` writes them beside the steps that follow. `weights` is a Hugging Face folder to start from,
-    `save_weights` a new one to end with. `one_device` repeats the run's steps on one device and reports its losses.
+    `save_weights` a new one to end with. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves
+    nothing, and only seconds are measured). `one_device` repeats the run's steps on one device and reports its losses.
     `report` is where the RunReport goes.
     """
 
     plan_path: str = "plan.json"
+    engine: EngineName = "placer"
     steps: int = 10
     data: str = "synthetic"
     tokenizer: str = ""
@@ -60,6 +65,11 @@ class ExecuteOptions:
             raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
         if self.checkpoint_async and not self.checkpoint:
             raise UsageError("--checkpoint-async needs a folder; give it with --checkpoint")
+        if (self.checkpoint or self.save_weights) and self.engine != "placer":
+            raise UsageError(
+                f"a checkpoint or weights were asked for with --engine {self.engine}, which keeps its state in its own "
+                "way; leave --checkpoint and --save-weights out, or run with --engine placer"
+            )
         if self.timeout_seconds <= 0:
             raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
 
@@ -76,8 +86,8 @@ class Evaluation:
 class RunReport:
     """One run: loss and seconds of each step from `first_step` on, and what was predicted beside what was measured.
 
-    `checkpoint` and `weights` are where those were saved, "" where they were not.
-    `measured` is None where the run was too short to measure (it leaves out the first steps, which set up buffers).
+    `checkpoint` and `weights` are where those were saved, "" where they were not. `measured` is None where the run was
+    too short to measure (it leaves out the first steps, which set up buffers), or another engine than placer's ran it.
     """
 
     ranks: int
@@ -93,6 +103,7 @@ class RunReport:
     one_device_losses: tuple[float, ...] = ()
     checkpoint: str = ""
     weights: str = ""
+    engine: EngineName = "placer"
 
     @property
     def median_step_seconds(self) -> float:
