@@ -17,8 +17,8 @@ from placer.errors import UsageError
 from placer.fingerprint import versions
 from placer.graph import Graph
 from placer.ledger import Ledger
-from placer.pins import parse_pins
-from placer.plans import Plan
+from placer.pins import parse_pins, pin_texts
+from placer.plans import Asked, Plan
 from placer.references import reference_of
 from placer.search import Pins, Problem, solve_with
 from placer.settings import RunSettings
@@ -84,6 +84,26 @@ def plan(
     return solve(problem, strategy)
 
 
+def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "") -> Plan:
+    """The same model, batch, settings, seed and pins on another cluster; `strategy` instead of the one asked for then.
+
+    Blocks are those the plan was captured with: the model is not built. Raises InfeasibleError with what binds, where
+    pins bind among it.
+    """
+    _require_plan(plan)
+    problem = Problem(
+        graph=plan.graph,
+        cluster=Cluster.load(cluster_spec),
+        settings=plan.settings,
+        model=plan.model,
+        rows=plan.rows,
+        pins=parse_pins(plan.asked.pins, plan.graph),
+        seed=plan.seed,
+        budget=plan.asked.budget,
+    )
+    return solve(problem, strategy or plan.asked.strategy)
+
+
 def _require_trainable(graph: Graph) -> None:
     if graph.loss.reduction == "none":
         raise UsageError(
@@ -99,7 +119,8 @@ def solve(problem: Problem, strategy: str = "auto") -> Plan:
     """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
     best = solve_with(problem, strategy).plan
     assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions)))
-    return replace(best, assumptions=assumptions, versions=versions())
+    asked = Asked(strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget)
+    return replace(best, assumptions=assumptions, versions=versions(), asked=asked)
 
 
 def estimate(plan: Plan) -> Ledger:
