@@ -11,7 +11,7 @@ from itertools import product
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
@@ -75,6 +75,14 @@ class SavePlanner(DefaultSavePlanner):
 class LoadPlanner(DefaultLoadPlanner):
     """Finds the chunks of portions to be read into."""
 
+    def set_up_planner(
+        self, state_dict: dict[str, object], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        """As torch does, which puts None for what it does not know (2.13: `_init_state_dict`)."""
+        portions = dict(_portions(state_dict, ()))
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.state_dict.update(portions)
+
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """Where `index` is read into."""
         found = self.state_dict[index.fqn]
@@ -98,6 +106,15 @@ class Portions:
         box = self.box(name, held)
         local = held.to_local() if isinstance(held, DTensor) else held
         return Portion(local.detach(), box) if box.cuts else local.detach()
+
+
+def _portions(state: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[str, Portion]]:
+    """The portions of nested dicts by their flat names."""
+    for name, value in state.items():
+        if isinstance(value, Portion):
+            yield ".".join((*path, name)), value
+        elif isinstance(value, Mapping):
+            yield from _portions(value, (*path, name))
 
 
 def _placed(ranges: Ranges) -> list[tuple[int, int, int]]:

@@ -59,7 +59,13 @@ DOORS = {
     ("cli", "calibrate"): "calibrate measures this machine",
     ("cli", "demo"): "the demo runs its plan, which needs torch",
 }
-RUNTIME_COMMANDS = {"placer/cli/execute.py", "placer/cli/explain.py", "placer/cli/replan.py", "placer/cli/verify.py", "placer/cli/weights.py"}
+RUNTIME_COMMANDS = {
+    "placer/cli/execute.py",
+    "placer/cli/explain.py",
+    "placer/cli/replan.py",
+    "placer/cli/verify.py",
+    "placer/cli/weights.py",
+}
 
 # library -> rooms that may import it at the top of a file; elsewhere only inside the function that needs it.
 HEAVY = {

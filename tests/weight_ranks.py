@@ -19,6 +19,7 @@ from placer.plans import Plan
 from placer.program import lower
 from placer.runtime import VerifyReport, load
 from placer.runtime.assemble import prepared_model
+from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
 from placer.runtime.record import Recorder, compare
 from placer.runtime.training_state import TrainingState
@@ -39,9 +40,9 @@ def world() -> Iterator[World]:
 
 
 def batch(plan: Plan, step: int) -> dict[str, torch.Tensor]:
-    """A random batch in float64."""
+    """A random batch in the precision of the plan."""
     drawn = tracer.random_batch(plan.graph, plan.rows, step)
-    return {name: value.double() if value.is_floating_point() else value for name, value in drawn.items()}
+    return {name: value.to(run_dtype(plan, value.dtype)) for name, value in drawn.items()}
 
 
 def initial(plan: Plan) -> tuple[str, ...]:
@@ -74,11 +75,11 @@ def _bytes(tensor: torch.Tensor) -> int:
     return int(local.numel() * local.element_size())
 
 
-class Count(TorchDispatchMode):
+class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that ops give and that are still alive."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._known: set[int] = set()
 
@@ -123,6 +124,17 @@ def save(plan: Plan, folder: str, *, beside: bool = False) -> list[float]:
         losses = [executor.step(batch(plan, step)) for step in (2, 3)]
         checkpoints.finish()
     return losses
+
+
+def exported(plan: Plan, folder: str) -> dict[str, torch.Tensor]:
+    """The whole state after a step, of which a checkpoint is saved."""
+    executor = load(plan)
+    executor.step(batch(plan, 0))
+    with world() as ranks:
+        Checkpoints(folder, ranks, fingerprint=plan.model.fingerprint).save(
+            TrainingState(executor), Progress(step=1, position=1)
+        )
+    return executor.full_state_dict()
 
 
 def save_beside(plan: Plan, folder: str) -> list[float]:

@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from placer.cli import bench, calibrate, demo, doctor, execute, explain, place, plan, replan, schema, simulate, verify, weights
+from placer.cli import (
+    bench,
+    calibrate,
+    demo,
+    doctor,
+    execute,
+    explain,
+    place,
+    plan,
+    replan,
+    schema,
+    simulate,
+    verify,
+    weights,
+)
 from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.fingerprint import installed

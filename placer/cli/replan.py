@@ -19,7 +19,7 @@ from placer.report.documents import Document
 from placer.report.replan_view import replan_document, replan_view
 
 NAME = "replan"
-HELP = """Plan again for a changed cluster: the same model, batch, settings, seed and pins; then go on from a checkpoint.
+HELP = """Plan again for a changed cluster, with the same model, batch, settings, seed and pins.
 
 Example: placer replan plan.json --cluster new.yaml --checkpoint ckpt/ -o new.json
 """

@@ -62,7 +62,10 @@ def _stage(plan: Plan, index: int) -> str:
     if index >= len(plan.stages):
         return "-"
     stage = plan.stages[index]
-    words = [f"blocks {stage.first}-{stage.last - 1} on {ranges_text(stage.devices)}", f"{stage.replicas} replicas"]
+    words = [
+        f"blocks {stage.first}-{stage.last - 1} on {ranges_text(stage.devices)}",
+        f"{stage.replicas} replica{'s' if stage.replicas > 1 else ''}",
+    ]
     words += [] if stage.layout is None else [f"{plan.layouts[stage.layout].axis} {stage.degree}"]
     return ", ".join([*words, *_state(stage)])
 
