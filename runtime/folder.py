@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -57,22 +56,22 @@ class Formula(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """Tensor `key` of `file`."""
+    """Tensor `key` of an open file."""
 
-    file: Path
+    file: _Handle
     key: str
     shape: tuple[int, ...]
 
     def read(self, box: Box) -> torch.Tensor:
         """The slices of the file, put together."""
         if not self.shape:
-            return _opened(self.file).get_tensor(self.key)
+            return self.file.get_tensor(self.key)
         return self._read(dict(box.cuts), ())
 
     def _read(self, cuts: Mapping[int, Ranges], taken: tuple[slice, ...]) -> torch.Tensor:
         dim = len(taken)
         if dim == len(self.shape):
-            return _opened(self.file).get_slice(self.key)[taken]
+            return self.file.get_slice(self.key)[taken]
         ranges = cuts.get(dim, ((0, self.shape[dim]),))
         return _joined([self._read(cuts, (*taken, slice(start, end))) for start, end in ranges], dim)
 
@@ -133,7 +132,7 @@ def leaves(folder: Path) -> dict[str, Leaf]:
     for file in _files(folder):
         handle = _opened(file)
         for key in handle.keys():  # noqa: SIM118 - a handle is no mapping
-            found[key] = Leaf(file=file, key=key, shape=tuple(handle.get_slice(key).get_shape()))
+            found[key] = Leaf(file=handle, key=key, shape=tuple(handle.get_slice(key).get_shape()))
     return found
 
 
@@ -156,7 +155,6 @@ def _files(folder: Path) -> tuple[Path, ...]:
     return files
 
 
-@cache
 def _opened(file: Path) -> _Handle:
     try:
         return cast(_Handle, safe_open(str(file), framework="pt", device="cpu"))

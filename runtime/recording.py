@@ -7,8 +7,9 @@ Random numbers come in one stream, so every draw is done once in its order, into
 the generator's state before it is kept (5 KB): a draw can then be repeated alone. At no time is there more than the
 tensor being drawn, and while one is made, what it is made from.
 
-A tensor of at most SMALL elements (a list of rates, a range) is real all the time: models read such numbers. A model
-that reads a large one, or draws by the values of one, cannot be built so: `UnreplayableError`.
+A tensor of at most SMALL elements (a list of rates, a range) is real all the time: models read such numbers. Where one
+reads a number of a large tensor, that tensor is made for a moment. A model that draws by the values of a large tensor,
+or whose sizes depend on them, cannot be built so: `UnreplayableError`, or what torch's fake tensors raise.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         takes = tuple(tensor for tensor in tensors if isinstance(tensor, FakeTensor))
         if tensors and not takes:
             return func(*args, **kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self.made(takes[0]).item()
         with self._fake:
             given = func(*args, **kwargs)
         results = tuple(_pytree.tree_leaves(given))

@@ -13,7 +13,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from examples.verify_cases import run_case
+from examples.verify_cases import capture_of, run_case
 from placer import tracer
 from placer.plans import Plan
 from placer.program import lower
@@ -47,13 +47,13 @@ def batch(plan: Plan, step: int) -> dict[str, torch.Tensor]:
 
 def initial(plan: Plan) -> tuple[str, ...]:
     """The names of the tensors that differ from those that one device makes of the seed."""
-    found = load(plan).full_state_dict()
+    found = load(plan, capture=capture_of(plan)).full_state_dict()
     return _different(found, prepared_model(plan, None, torch.device("cpu")).state_dict())
 
 
 def from_folder(plan: Plan, folder: str, expected: dict[str, torch.Tensor]) -> tuple[str, ...]:
     """The names of the tensors that differ from `expected` in a run that starts from a Hugging Face folder."""
-    return _different(load(plan, weights=folder).full_state_dict(), expected)
+    return _different(load(plan, weights=folder, capture=capture_of(plan)).full_state_dict(), expected)
 
 
 def _different(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _different(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 def peak(plan: Plan, folder: str = "") -> tuple[int, int]:
     """The most bytes of real tensors alive at once while a rank loads, and what it holds in the end."""
     with counted() as count:
-        executor = load(plan, weights=folder)
+        executor = load(plan, weights=folder, capture=capture_of(plan))
     return count.peak, sum(_bytes(tensor) for tensor in executor.held_state().values())
 
 
@@ -114,7 +114,7 @@ def counted() -> Iterator[Count]:
 
 def save(plan: Plan, folder: str, *, beside: bool = False) -> list[float]:
     """Two steps, a checkpoint, and the losses of two more."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     for step in range(2):
         executor.step(batch(plan, step))
     with world() as ranks:
@@ -128,7 +128,7 @@ def save(plan: Plan, folder: str, *, beside: bool = False) -> list[float]:
 
 def exported(plan: Plan, folder: str) -> dict[str, torch.Tensor]:
     """The whole state after a step, of which a checkpoint is saved."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     executor.step(batch(plan, 0))
     with world() as ranks:
         Checkpoints(folder, ranks, fingerprint=plan.model.fingerprint).save(
@@ -144,11 +144,12 @@ def save_beside(plan: Plan, folder: str) -> list[float]:
 
 def resume(plan: Plan, folders: tuple[str, ...]) -> list[list[float]]:
     """The losses of two more steps from the checkpoint in each folder."""
-    return [_resumed(plan, folder) for folder in folders]
+    executor = load(plan, capture=capture_of(plan))
+    return [_resumed(executor, folder) for folder in folders]
 
 
-def _resumed(plan: Plan, folder: str) -> list[float]:
-    executor = load(plan)
+def _resumed(executor: Executor, folder: str) -> list[float]:
+    plan = executor.plan
     with world() as ranks:
         progress = Checkpoints(folder, ranks, fingerprint=plan.model.fingerprint).resume(TrainingState(executor))
     assert progress is not None
@@ -160,8 +161,8 @@ def frozen(plan: Plan) -> tuple[VerifyReport, tuple[str, ...], tuple[str, ...], 
     """A comparison with one device; the frozen parameters that changed; those with optimizer state or a gradient; and
     what a recorded step communicated otherwise than its program says."""
     report = run_case(plan, 2)
-    before = load(plan).full_state_dict()
-    executor = load(plan)
+    before = load(plan, capture=capture_of(plan)).full_state_dict()
+    executor = load(plan, capture=capture_of(plan))
     for step in range(2):
         executor.step(batch(plan, step))
     with Recorder() as recorder:
