@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -227,11 +228,23 @@ class Bounds:
         return found
 
     def _make(self, devices: tuple[int, ...], most: int, fewest: int) -> Amounts:
-        each = tuple(self._block(block, devices, most, fewest) for block in range(len(self.problem.graph.blocks)))
-        rest = [Amount()]
-        for amount in reversed(each):
-            rest.append(rest[-1].plus(amount))
-        return Amounts(each=each, rest=tuple(reversed(rest)))
+        blocks = self.problem.graph.blocks
+        own = {b: self._block(b, devices, most, fewest) for b in self._leading}
+        each = (*(own[self._first_of_class[block.kind]] for block in blocks[:-1]), own[len(blocks) - 1])
+        sums = (accumulate(reversed(seconds), initial=0.0) for seconds in zip(*each, strict=True))
+        rest = tuple(map(Amount._make, zip(*sums, strict=True)))
+        return Amounts(each=each, rest=rest[::-1])
+
+    @cached_property
+    def _first_of_class(self) -> dict[int, int]:
+        """The first block of each class."""
+        blocks = self.problem.graph.blocks
+        return {blocks[b].kind: b for b in reversed(range(len(blocks)))}
+
+    @cached_property
+    def _leading(self) -> tuple[int, ...]:
+        """The blocks that stand for all: the first of each class, and the model's last."""
+        return tuple(dict.fromkeys((*self._first_of_class.values(), len(self.problem.graph.blocks) - 1)))
 
     def _block(self, block: int, devices: tuple[int, ...], most: int, fewest: int) -> Amount:
         """Least seconds of a block over kinds of devices; weight gradients also over the replicas with fewest rows."""
