@@ -21,6 +21,7 @@ from placer.runtime import VerifyReport, load
 from placer.runtime.assemble import prepared_model
 from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
+from placer.runtime.executor import Executor
 from placer.runtime.record import Recorder, compare
 from placer.runtime.training_state import TrainingState
 from placer.runtime.world import World
