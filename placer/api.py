@@ -84,11 +84,11 @@ def plan(
     return solve(problem, strategy)
 
 
-def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "") -> Plan:
-    """The same model, batch, settings, seed and pins on another cluster; `strategy` instead of the one asked for then.
+def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "", pins: Sequence[str] | None = None) -> Plan:
+    """The same model, batch, settings, seed and pins on another cluster.
 
-    Blocks are those the plan was captured with: the model is not built. Raises InfeasibleError with what binds, where
-    pins bind among it.
+    strategy, pins: instead of those asked for then. Blocks are those the plan was captured with; no model is built.
+    Raises UsageError for pins that contradict the new cluster, InfeasibleError with what binds.
     """
     _require_plan(plan)
     problem = Problem(
@@ -97,7 +97,7 @@ def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "") -> Pl
         settings=plan.settings,
         model=plan.model,
         rows=plan.rows,
-        pins=parse_pins(plan.asked.pins, plan.graph),
+        pins=parse_pins(plan.asked.pins if pins is None else pins, plan.graph),
         seed=plan.seed,
         budget=plan.asked.budget,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,11 +115,10 @@ def _grouped(sizes: Mapping[str, TensorStorageMetadata], file_bytes: int) -> Ite
 
 def _read(checkpoint: Path, sizes: Mapping[str, TensorStorageMetadata]) -> dict[str, torch.Tensor]:
     found = {name: torch.empty(size.size, dtype=size.properties.dtype) for name, size in sizes.items()}
-    load(
-        {_MODEL + name: tensor for name, tensor in found.items()},
-        storage_reader=FileSystemReader(checkpoint),
-        no_dist=True,
-    )
+    named = {_MODEL + name: tensor for name, tensor in found.items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process reads: so it is meant
+        load(named, storage_reader=FileSystemReader(checkpoint), no_dist=True)
     return found
 
 

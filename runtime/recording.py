@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.errors import PlacerError
 
-# Elements of a tensor that is real while the model is built.
-SMALL = 1024
+# Elements of a tensor that is real while the model is built: enough for a number per layer or per pair of a head.
+SMALL = 256
 # In-place ops that set every element of their tensor without reading it.
 _FILLS = frozenset({"zero_", "fill_", "normal_", "uniform_", "exponential_", "random_", "log_normal_", "cauchy_"})
 
@@ -77,14 +77,14 @@ class _Log:
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what is done to tensors of more than `small` elements.
+    """Notes what is done to tensors of more than `small` elements (SMALL by default).
 
     draws: whether their random numbers will be asked for; without, none is drawn, and such a tensor cannot be made.
     """
 
-    def __init__(self, small: int = SMALL, *, draws: bool = True) -> None:
+    def __init__(self, small: int | None = None, *, draws: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._small, self._draws = small, draws
+        self._small, self._draws = SMALL if small is None else small, draws
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._log = _Log()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import torch
 from torch import distributed as dist
@@ -17,7 +18,7 @@ from examples.verify_cases import capture_of, run_case
 from placer import tracer
 from placer.plans import Plan
 from placer.program import lower
-from placer.runtime import VerifyReport, load
+from placer.runtime import VerifyReport, load, recording
 from placer.runtime.assemble import prepared_model
 from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
@@ -66,7 +67,7 @@ def _different(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 
 def peak(plan: Plan, folder: str = "") -> tuple[int, int]:
     """The most bytes of real tensors alive at once while a rank loads, and what it holds in the end."""
-    with counted() as count:
+    with mock.patch.object(recording, "SMALL", 16), counted() as count:
         executor = load(plan, weights=folder, capture=capture_of(plan))
     return count.peak, sum(_bytes(tensor) for tensor in executor.held_state().values())
 

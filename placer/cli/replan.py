@@ -32,6 +32,9 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The new plan; beside the old one, NAME.new.json, by default.")
     ] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(help="Pins instead of those of the plan, as for placer plan; none drops them.")
+    ] = None,
     strategy: Annotated[str, typer.Option(help="Another strategy than the one asked for then.")] = "",
     json: Json = False,
 ) -> None:
@@ -47,7 +50,7 @@ def run(
         fitting = last_fitting(checkpoint, old)
         found = {"checkpoint": str(fitting.path), "step": fitting.step, "checkpoint_bytes": fitting.bytes}
         lines = [Text(f"{fitting.path} fits the model: the run goes on after step {fitting.step}")]
-    new = replan(old, cluster, strategy=strategy)
+    new = replan(old, cluster, strategy=strategy, pins=None if not pin else [one for one in pin if one != "none"])
     new.save(target)
     where = f" --checkpoint {checkpoint}" if checkpoint is not None else ""
     run_it = f"torchrun --nproc-per-node {new.world_size} --no-python placer execute {target}{where}"
