@@ -4,9 +4,10 @@ Executor."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from placer import legality
@@ -20,12 +21,14 @@ from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
-from placer.runtime.hollow import Hollow, hollow, shapes
+from placer.runtime.hollow import Hollow, hollow, named_tensors, shapes
 from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.lowering import Axis, LocalBlocks, Pieces
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.portions import Portions
+from placer.runtime.sources import Whole
+from placer.runtime.stages import Stage
 from placer.runtime.state import model_state
 from placer.runtime.weights import Weights
 from placer.splitting import parameter_states
@@ -60,23 +63,34 @@ def load(
     if source.note and rank == 0:
         print(f"placer: {source.note}", file=sys.stderr)
     cut = (capture or captured(plan, source.model)).cut(plan, source.model)
+    return _executor(assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds), optimizer)
+
+
+def loaded_alone(
+    plan: Plan, source: nn.Module, capture: Captured, *, rank: int, device: torch.device, fill: Callable[[Stage], None]
+) -> Executor:
+    """The executor of `rank` in a process that has a world to itself (`placer.runtime.dry`), of a model without memory,
+    whose stages `fill` gives tensors."""
+    cut = capture.cut(plan, source)
+    bare = Hollow(model=source, source=Whole(named_tensors(source)))
+    made = assembly(plan, bare, cut, rank=rank, device=device, timeout_seconds=TIMEOUT_SECONDS)
+    return _executor(replace(made, alone=True, fill=fill), None)
+
+
+def assembly(
+    plan: Plan, source: Hollow, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
+) -> Assembly:
+    """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
     require_linear(plan, cut)
     axis = Axis(degree(plan), rank % degree(plan))
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
-    made = assembly(plan, rank, source, cut, axis, timeout_seconds)
-    return _executor(made, made.held(), optimizer)
-
-
-def assembly(plan: Plan, rank: int, source: Hollow, cut: Cut, axis: Axis, timeout_seconds: float) -> Assembly:
-    """What everything on a rank is made from."""
-    device = device_of(plan, rank)
     pieces = Pieces(parameter_states(plan), axis)
     portions = Portions(shapes(source.model), pieces)
     weights = Weights(source.model, source.source, portions, device)
     return Assembly(
         plan=plan, rank=rank, device=device, weights=weights, pieces=pieces, portions=portions, cut=cut, axis=axis,
-        timeout_seconds=timeout_seconds,
+        timeout_seconds=timeout_seconds, fill=weights.fill,
     )  # fmt: skip
 
 
@@ -93,8 +107,9 @@ def require_linear(plan: Plan, cut: Cut) -> None:
         )
 
 
-def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Executor:
+def _executor(made: Assembly, optimizer: OptimizerFactory | None) -> Executor:
     """The parts of one rank wired together."""
+    held = made.held()
     gradients = _gradients(made, held)
     interpreter = Interpreter(
         _wiring(made, held),
@@ -103,7 +118,7 @@ def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) ->
         update=lambda: executor.finish_step(),
         observer=held.relay,
     )
-    executor = Executor(_parts(made, held, gradients, optimizer), interpreter)
+    executor = Executor(_parts(made, held, gradients, optimizer), held.replicas, interpreter)
     return executor
 
 
@@ -153,13 +168,14 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         device=made.device,
         stages=held.stages,
         gradients=gradients,
-        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings)),
+        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings, fused=True)),
         state=state,
         pieces=made.pieces,
         portions=made.portions,
         counts=made.cut.rewrites.counts,
         weights=class_weights(made.cut, made.weights.whole),
         labels=labels_of(made.cut, made.weights.whole),
+        draws=bool(made.cut.rewrites.batched),
     )
 
 

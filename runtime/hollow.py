@@ -40,18 +40,18 @@ def hollow(plan: Plan, model: nn.Module | None, device: torch.device, weights: s
         raise UsageError(f"--weights {weights} is given beside a model that has its own; give one of them")
     if model is not None:
         given = _converted(plan, _same(plan, model), device)
-        return Hollow(model=given, source=Whole(_named(given)))
+        return Hollow(model=given, source=Whole(named_tensors(given)))
     resolved = _rebuildable(plan)
     recording, note = Recording(draws=not weights), ""
     try:
         with recording:
             module = resolved.build("cpu", seed=plan.seed)
-        source: Source = Replayed(recording, _named(module))
+        source: Source = Replayed(recording, named_tensors(module))
         _empty(module, device, recording)
     except PlacerError as error:
         note = f"every rank builds the whole model before it keeps its part: {error.__cause__ or error}"
         module = resolved.build("cpu", seed=plan.seed)
-        source = Whole(_named(module))
+        source = Whole(named_tensors(module))
         _empty(module, device, None)
     if weights:
         source, note = pretrained(weights, module, source), ""
@@ -68,7 +68,7 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device, we
         return _converted(plan, _same(plan, model), device)
     made = _rebuildable(plan).build("meta" if device.type == "meta" else "cpu", plan.seed)
     if weights:
-        source = pretrained(weights, made, Whole(_named(made)))
+        source = pretrained(weights, made, Whole(named_tensors(made)))
         with torch.no_grad():
             for name, tensor in made.state_dict(keep_vars=True).items():
                 tensor.copy_(source.read(name, Box(shape=tuple(tensor.shape))))
@@ -93,14 +93,14 @@ def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
     return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
 
 
-def _named(model: nn.Module) -> dict[str, torch.Tensor]:
+def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers under every name the model has for them."""
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter and buffer, under every name the model has for it."""
-    return {name: tuple(tensor.shape) for name, tensor in _named(model).items()}
+    return {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
 
 
 def _empty(model: nn.Module, device: torch.device, recording: Recording | None) -> None:

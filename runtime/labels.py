@@ -42,5 +42,6 @@ def labels_of(cut: Cut, read: Read) -> Callable[[Batch], tuple[torch.Tensor, ...
 
 
 def _value(cut: Cut, read: Read, name: str) -> torch.Tensor:
-    """A tensor of the model, or a constant of its graph."""
-    return (attribute(cut.module, name) if cut.state(name) is None else read(name)).cpu()
+    """A tensor of the model, or a constant of its graph; that of the graph where the model has no memory."""
+    own = cut.state(name)
+    return (attribute(cut.module, name) if own is None or own.is_meta else read(name)).cpu()

@@ -30,7 +30,7 @@ class TrainingState:
         An optimizer that has not stepped yet is given the state of a step that changed nothing.
         """
         updater, part = self._executor.updater, self._executor.portions.of
-        _require_optimizer_state(updater)
+        require_optimizer_state(updater)
         return {
             **self.weights(),
             "masters": {_own(name): part(_own(name), master) for name, master in updater.masters.items()},
@@ -75,7 +75,7 @@ def _optimizer_state(updater: Updater, tensor: torch.Tensor) -> dict[str, torch.
     return {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
 
 
-def _require_optimizer_state(updater: Updater) -> None:
+def require_optimizer_state(updater: Updater) -> None:
     """Make the state of an optimizer that has never stepped, by a step with zero gradients and learning rate zero."""
     optimizer = updater.optimizer
     if optimizer is None or optimizer.state:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,7 @@ def _families(layout: int, bounds: Bounds) -> Iterator[_Family]:
     allowed = {p: frozenset(replica_counts(problem, p, degree)) for p in counts}
     paces = {p: schedules(problem, p) for p in allowed}
 
+    @cache
     def turns(positions: int, virtual: int) -> bool:
         """Whether several stages a position are searched: few of them, or stages of blocks that repeat."""
         stages = positions * virtual
@@ -85,7 +87,7 @@ def _families(layout: int, bounds: Bounds) -> Iterator[_Family]:
         return virtual == 1 or stages <= FEW_STAGES or bounds.runs.alike(sizes)
 
     for replicas in sorted({d for found in allowed.values() for d in found}):
-        for rows in microbatch_rows(problem, replicas):
+        for rows in microbatch_rows(problem, replicas, bounds.runs.costs.apart):
             if replicas in allowed.get(1, ()):
                 yield from _alone(layout, bounds, replicas, rows, paces[1])
             own = [p for p in many if replicas in allowed[p]]

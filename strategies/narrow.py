@@ -16,7 +16,7 @@ forward recomputed), S stages, a_j microbatches alive at position j at once:
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -130,17 +130,15 @@ class Narrow:
         span = self.costs.spans.of(block, block + 1)
         state = 0 if self._shares_parameters(block) else self.bounds.state_bytes(outline, block, block + 1)
         sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
-        peaks = alive(outline.schedule, outline.positions, outline.stages, outline.count)
         if outline.virtual > 1:
-            least = self._least_blocks(outline)
+            least = np.array(self._least_blocks(outline), dtype=np.int64).reshape(outline.virtual, -1).T
             most = outline.lengths(len(self.problem.graph.blocks)).stop - 1
-            found = [
-                _turns(room, state, sizes, own, least[j :: outline.positions], most)
-                for j, (room, own) in enumerate(zip(places.capacity, peaks, strict=True))
-            ]
+            counts = (outline.positions, outline.stages, outline.count)
+            found = _turns(np.array(places.capacity), state, sizes, _peaks(outline.schedule, *counts), least, most)
         else:
-            found = [_lone(room, state, sizes, own) for room, own in zip(places.capacity, peaks, strict=True)]
-        kept, again = np.minimum(count, np.array(found, dtype=np.int64).T)
+            peaks = alive(outline.schedule, outline.positions, outline.stages, outline.count)
+            found = np.array([_lone(room, state, sizes, own) for room, own in zip(places.capacity, peaks, strict=True)])
+        kept, again = np.minimum(count, found.T)
         allowed = recomputes(self.problem)
         return _Room(kept * (False in allowed), again * (True in allowed))
 
@@ -240,25 +238,29 @@ class Narrow:
         return self.costs.spans.of(block, block + 1).held.elsewhere > 0
 
 
+@lru_cache(maxsize=4096)
+def _peaks(schedule: str, positions: int, stages: int, microbatches: int) -> NDArray[np.int64]:
+    """`alive` as an array over positions, peaks and turns, the last peak repeated where a position has fewer."""
+    found = alive(schedule, positions, stages, microbatches)
+    most = max(map(len, found))
+    return np.array([(*own, *(own[-1:] * (most - len(own)))) for own in found], dtype=np.int64)
+
+
 def _turns(
-    room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...], least: list[int], most: int
-) -> tuple[int, int]:
-    """Blocks a position of several stages holds that need not recompute, and all of them; 0 where none fit.
+    room: NDArray[np.int64], state: int, sizes: tuple[int, int], peaks: NDArray[np.int64], least: NDArray[np.int64],
+    most: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Blocks each position of several stages holds that need not recompute, and all of them; 0 where none fit.
 
     Its stages hold `least` blocks of the class each at least and `most` at most. Turns of which fewest microbatches are
     alive are the first that need not recompute.
     """
-    kept = len(least) * most
-    for peak in peaks:
-        free = room - sum(least) * state - sum(a * n for a, n in zip(peak, least, strict=True)) * sizes[1]
-        if free < 0:
-            return 0, 0
-        extra, turns = max(0, sizes[0] - sizes[1]), 0
-        for need in sorted(a * n * extra for a, n in zip(peak, least, strict=True)):
-            free -= need
-            turns += free >= 0
-        kept = min(kept, turns * most)
-    return kept, len(least) * most
+    living = peaks * least[:, None, :]
+    free = (room - least.sum(axis=1) * state)[:, None] - living.sum(axis=2) * sizes[1]
+    needs = np.sort(living * max(0, sizes[0] - sizes[1]), axis=2).cumsum(axis=2)
+    turns = (needs <= free[:, :, None]).sum(axis=2).min(axis=1)
+    fits = (free >= 0).all(axis=1)
+    return np.stack([turns * most * fits, least.shape[1] * most * fits], axis=1)
 
 
 def _lone(room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...]) -> tuple[int, int]:

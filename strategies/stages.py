@@ -87,13 +87,15 @@ class Stages:
         """The best plan. After an interrupt, the best so far with the bound proven so far."""
         require_pins(problem)
         search = _begun(problem)
+        if not search.bounds:
+            return _uncut(problem)
         try:
             _run(search)
         except KeyboardInterrupt:
             if search.best is None:
                 raise
         if search.best is None:
-            return what_binds(problem, next(iter(search.bounds.values())))
+            return what_binds(problem, search.bounds.values())
         return _solution(search, search.best)
 
 
@@ -106,6 +108,15 @@ def _begun(problem: Problem) -> _Search:
         views = {-1: costs} | views
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
     return _Search(problem=problem, layouts=found, bounds=bounds, narrow={n: Narrow(own) for n, own in bounds.items()})
+
+
+def _uncut(problem: Problem) -> Infeasible:
+    """What a pinned axis binds that can cut nothing."""
+    pinned = ", ".join(f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1)
+    return Infeasible(
+        binding=f"the pin {pinned}: no op of {problem.graph.name} can be cut so",
+        advice="Pin another axis or another number, or register a split rule for the ops that have none",
+    )
 
 
 def _run(search: _Search) -> None:

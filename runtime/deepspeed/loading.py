@@ -6,7 +6,7 @@ from torch import nn
 
 from placer import legality
 from placer.plans import Plan
-from placer.runtime.assemble import assembly, require_linear
+from placer.runtime.assemble import assembly
 from placer.runtime.captured import captured
 from placer.runtime.deepspeed.limits import require_runnable
 from placer.runtime.deepspeed.pipeline import PipelineRun
@@ -15,7 +15,6 @@ from placer.runtime.deepspeed.zero import ZeroRun
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.hollow import hollow
 from placer.runtime.labels import class_weights, labels_of
-from placer.runtime.lowering import Axis
 
 
 def load(
@@ -32,10 +31,9 @@ def load(
     device = device_of(plan, rank)
     source = hollow(plan, model, device, weights)
     cut = captured(plan, source.model).cut(plan, source.model)
-    require_linear(plan, cut)
     replicas = plan.stages[0].replicas
     index, replica = divmod(rank, replicas)
-    made = assembly(plan, rank, source, cut, Axis(1, 0), timeout_seconds)
+    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
     stage = made.bare_stages((index,))[index]
     own = Own(
         plan=plan,

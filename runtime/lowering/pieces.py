@@ -35,7 +35,8 @@ class Pieces:
         lay = self._lay(name)
         if lay is None:
             return ()
-        return ((lay.dim, tuple(ranges(lay, shape[lay.dim], self._axis.degree, self._axis.rank))),)
+        found = ranges(lay, shape[lay.dim], self._axis.degree, self._axis.rank)
+        return ((lay.dim, found or ((0, 0),)),)
 
     def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The whole of the pieces that the ranks of a replica hold, all of which must ask, in the same order.
@@ -46,12 +47,12 @@ class Pieces:
         if lay is None:
             return tensor
         plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return self._axis.all_gather(plain, lay.dim, self._size(plain, lay.dim), lay.parts)
+        return self._axis.all_gather(plain, lay, self._size(plain, lay.dim))
 
     def take(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy this rank's part of a whole `source` into `target`."""
         lay = self._lay(name)
-        mine = source if lay is None or isinstance(source, DTensor) else self._axis.own(source, lay.dim, lay.parts)
+        mine = source if lay is None or isinstance(source, DTensor) else self._axis.own(source, lay)
         if isinstance(target, DTensor) and not isinstance(mine, DTensor):
             mine = distribute_tensor(mine.to(target.device), target.device_mesh, target.placements)
         target.copy_(mine)
