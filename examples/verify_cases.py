@@ -99,14 +99,14 @@ def _plan_of(case: Case) -> Plan:
 
 def run_case(plan: Plan, steps: int = 3) -> VerifyReport:
     """What every rank calls; captures are kept from case to case."""
-    return verify(plan, steps, capture=_captured(plan))
+    return verify(plan, steps, capture=capture_of(plan))
 
 
 def prepare(plan: Plan) -> bool:
     """Capture the model of `plan` for a run in this process, from which ranks are forked; False where it is kept."""
     if (plan.model.reference, plan.settings.precision) in _KEPT:
         return False
-    _captured(plan)
+    capture_of(plan)
     return True
 
 
@@ -129,7 +129,8 @@ def processes(count: int) -> Cluster:
 _KEPT: dict[tuple[str, str], Captured] = {}
 
 
-def _captured(plan: Plan) -> Captured:
+def capture_of(plan: Plan) -> Captured:
+    """The capture of a plan's model in this process, made once."""
     key = (plan.model.reference, plan.settings.precision)
     if key not in _KEPT:
         _KEPT[key] = captured(plan, prepared_model(plan, None, device_of(plan, 0)))

@@ -48,6 +48,20 @@ class Words(nn.Module):
         return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
+class Adapted(nn.Module):
+    """A linear layer that stays as it is, and what is learnt beside it: two products of low rank."""
+
+    def __init__(self, frozen: nn.Linear) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.down = nn.Linear(frozen.in_features, 2, bias=False)
+        self.up = nn.Linear(2, frozen.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's output."""
+        return self.frozen(x) + self.up(self.down(x))
+
+
 class Images(nn.Module):
     """Convolutions with batch norm."""
 
@@ -115,3 +129,14 @@ def dropping_gpt2() -> nn.Module:
             bos_token_id=1, eos_token_id=2, pad_token_id=0, resid_pdrop=0.1, embd_pdrop=0.2, attn_pdrop=0.1,
         )
     )  # fmt: skip
+
+
+def adapted_words() -> nn.Module:
+    """`words` of which only adapters of the wide products learn, but for the last layer, of which nothing does."""
+    model = Words()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for layer in list(model.layers)[:-1]:
+        assert isinstance(layer, Layer)
+        layer.wide = Adapted(layer.wide)  # type: ignore[assignment]  # it is called as one
+    return model

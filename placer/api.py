@@ -19,8 +19,8 @@ from placer.errors import UsageError
 from placer.fingerprint import versions
 from placer.graph import Graph
 from placer.ledger import Ledger
-from placer.pins import parse_pins
-from placer.plans import Plan
+from placer.pins import parse_pins, pin_texts
+from placer.plans import Asked, Plan
 from placer.references import reference_of
 from placer.rules.opaque import OpaqueCost
 from placer.search import Pins, Problem, solve_with
@@ -97,6 +97,26 @@ def plan(
     return solve(problem, strategy)
 
 
+def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "", pins: Sequence[str] | None = None) -> Plan:
+    """The same model, batch, settings, seed and pins on another cluster.
+
+    strategy, pins: instead of those asked for then. Blocks are those the plan was captured with; no model is built.
+    Raises UsageError for pins that contradict the new cluster, InfeasibleError with what binds.
+    """
+    _require_plan(plan)
+    problem = Problem(
+        graph=plan.graph,
+        cluster=Cluster.load(cluster_spec),
+        settings=plan.settings,
+        model=plan.model,
+        rows=plan.rows,
+        pins=parse_pins(plan.asked.pins if pins is None else pins, plan.graph),
+        seed=plan.seed,
+        budget=plan.asked.budget,
+    )
+    return solve(problem, strategy or plan.asked.strategy)
+
+
 def _require_trainable(graph: Graph) -> None:
     if graph.loss.reduction == "none":
         raise UsageError(
@@ -116,7 +136,8 @@ def solve(problem: Problem, strategy: str = "auto") -> Plan:
     for note in early:
         print(f"placer: {note}", file=sys.stderr)
     assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions, *early)))
-    return replace(best, assumptions=assumptions, versions=versions())
+    asked = Asked(strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget)
+    return replace(best, assumptions=assumptions, versions=versions(), asked=asked)
 
 
 ENDED = {

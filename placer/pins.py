@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import get_args
 
 from placer.errors import UsageError
@@ -54,6 +55,20 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
         recompute=recompute,
         stage_of=tuple(stage_of),
     )
+
+
+def pin_texts(pins: Pins) -> tuple[str, ...]:
+    """The same pins as people write them."""
+    found = []
+    for entry in fields(pins):
+        value = getattr(pins, entry.name)
+        if entry.name == "stage_of":
+            found += [f"{block}@stage={stage}" for block, stage in value]
+        elif isinstance(value, bool):
+            found.append(f"{entry.name}={'yes' if value else 'no'}")
+        elif value is not None:
+            found.append(f"{entry.name}={value}")
+    return tuple(found)
 
 
 def _require_once(texts: Sequence[str]) -> None:

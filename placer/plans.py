@@ -117,6 +117,15 @@ class Alternative:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the search was asked for besides the model, the cluster and the settings: what planning again repeats."""
+
+    strategy: str = "auto"
+    pins: tuple[str, ...] = ()
+    budget: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """All choices and all inputs of one plan. `ledger` is predicted; `bound` a proven lower bound of the estimate."""
@@ -136,6 +145,7 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     assumptions: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+    asked: Asked = Asked()
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @cached_property

@@ -3,18 +3,20 @@ Executor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from placer import legality, tracer
-from placer.errors import IllegalPlanError, StalePlanError, UsageError
+from placer import legality
+from placer.errors import IllegalPlanError, UsageError
 from placer.plans import Plan
 from placer.program import (
     gradient_buckets,
     part_buckets,
+    position_of,
     position_of_rank,
     shared_parameters,
     tied_by_inner,
@@ -22,17 +24,23 @@ from placer.program import (
 )
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
-from placer.runtime.captured import PRECISIONS, Captured, captured
+from placer.runtime.captured import Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
+from placer.runtime.hollow import Hollow, hollow, named_tensors, shapes
+from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
-from placer.runtime.lowering import Axis, LocalBlocks
+from placer.runtime.lowering import Axis, LocalBlocks, Pieces
 from placer.runtime.message_parts import MessageParts
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
+from placer.runtime.portions import Portions
+from placer.runtime.sources import Whole
 from placer.runtime.stages import Stage
 from placer.runtime.state import model_state
+from placer.runtime.weights import Weights
+from placer.splitting import parameter_states
 
 
 def load(
@@ -40,6 +48,7 @@ def load(
     model: nn.Module | None = None,
     optimizer: OptimizerFactory | None = None,
     *,
+    weights: str = "",
     capture: Captured | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Executor:
@@ -48,6 +57,7 @@ def load(
     model: the model itself where the plan cannot rebuild it, or to start from its weights (the same on every rank;
     it is
     converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
+    weights: a Hugging Face folder (safetensors) to start from; each rank reads the slices it holds.
     optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and
     SGD do.
     capture: an earlier capture of the same model in the same precision, to save its time.
@@ -58,8 +68,10 @@ def load(
     legality.require(plan)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
-    source = prepared_model(plan, model, device)
-    cut = (capture or captured(plan, source)).cut(plan, source)
+    source = hollow(plan, model, device, weights)
+    if source.note and rank == 0:
+        print(f"placer: {source.note}", file=sys.stderr)
+    cut = (capture or captured(plan, source.model)).cut(plan, source.model)
     return _executor(assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds), optimizer)
 
 
@@ -69,21 +81,35 @@ def loaded_alone(
     """The executor of `rank` in a process that has a world to itself (`placer.runtime.dry`), of a model without memory,
     whose stages `fill` gives tensors."""
     cut = capture.cut(plan, source)
-    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=TIMEOUT_SECONDS)
+    bare = Hollow(model=source, source=Whole(named_tensors(source)))
+    made = assembly(plan, bare, cut, rank=rank, device=device, timeout_seconds=TIMEOUT_SECONDS)
     return _executor(replace(made, alone=True, fill=fill), None)
 
 
 def assembly(
-    plan: Plan, source: nn.Module, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
+    plan: Plan, source: Hollow, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
 ) -> Assembly:
     """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
     require_linear(plan, cut)
     axis = axis_of(plan, rank)
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
+    pieces = Pieces(parameter_states(plan), axis)
+    portions = Portions(shapes(source.model), pieces, _read_only(plan, rank))
+    weights = Weights(source.model, source.source, portions, device)
     return Assembly(
-        plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
-    )
+        plan=plan, rank=rank, device=device, weights=weights, pieces=pieces, portions=portions, cut=cut, axis=axis,
+        timeout_seconds=timeout_seconds, fill=weights.fill,
+    )  # fmt: skip
+
+
+def _read_only(plan: Plan, rank: int) -> Iterator[str]:
+    """Tied parameters that this rank's stages cut in other places than the first stage that has them."""
+    own = position_of_rank(plan, rank)
+    for name, stages in shared_parameters(plan).items():
+        alike = tied_by_shard(plan, stages) or all(plan.stages[stage].sharding == "none" for stage in stages)
+        if position_of(plan)[stages[0]] != own and not (alike and tied_by_inner(plan, stages)):
+            yield name
 
 
 def axis_of(plan: Plan, rank: int) -> Axis:
@@ -91,21 +117,6 @@ def axis_of(plan: Plan, rank: int) -> Axis:
     position = position_of_rank(plan, rank)
     degree = plan.meshes[position].degree
     return Axis(degree, (rank - plan.first_ranks[position]) % degree)
-
-
-def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
-    """The model with real weights, in the plan's precision, in training mode. Raises UsageError, StalePlanError."""
-    if model is None:
-        if plan.model.kind == "module":
-            raise UsageError(
-                "the plan was made from a module of another process; give it: placer.runtime.load(plan, model)"
-            )
-        model = tracer.resolve(plan.model).build(device, seed=plan.seed)
-    else:
-        found = tracer.fingerprint(model)
-        if plan.model.fingerprint and found != plan.model.fingerprint:
-            raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
-    return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
 
 
 def require_linear(plan: Plan, cut: Cut) -> None:
@@ -186,7 +197,7 @@ def _ties(made: Assembly, held: Held) -> dict[str, Tie]:
 
 def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
     state = model_state(
-        made.model, made.cut, held.stages, rank=made.rank, first_rank=held.ranks[0], group=held.group,
+        made.cut, held.stages, made.weights.whole, rank=made.rank, first_rank=held.ranks[0], group=held.group,
         pieces=made.pieces,
     )  # fmt: skip
     return Parts(
@@ -201,9 +212,10 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings, fused=True)),
         state=state,
         pieces=made.pieces,
+        portions=made.portions,
         counts=made.cut.rewrites.counts,
-        weights=class_weights(made.cut),
-        labels=labels_of(made.cut),
+        weights=class_weights(made.cut, made.weights.whole),
+        labels=labels_of(made.cut, made.weights.whole),
         draws=bool(made.cut.rewrites.batched),
     )
 

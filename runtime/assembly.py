@@ -19,8 +19,6 @@ from placer.program import (
     position_of,
     position_of_rank,
     replica_ranks,
-    shared_parameters,
-    tied_by_shard,
 )
 from placer.rules.layouts import Cut as Piece
 from placer.runtime.captured import input_dtypes
@@ -29,10 +27,12 @@ from placer.runtime.groups import Groups
 from placer.runtime.lowering import Axis, Pieces
 from placer.runtime.messages import Shape
 from placer.runtime.observer import Relay
+from placer.runtime.portions import Portions
 from placer.runtime.replicas import Replica, replica
 from placer.runtime.shapes import shapes_of
-from placer.runtime.stages import Stage, attribute, stage_code
-from placer.splitting import parameter_states, value_state
+from placer.runtime.stages import Stage, stage_code
+from placer.runtime.weights import Weights
+from placer.splitting import value_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,19 +68,14 @@ class Assembly:
     plan: Plan
     rank: int
     device: torch.device
-    model: nn.Module
+    weights: Weights
+    pieces: Pieces
+    portions: Portions
     cut: Cut
     axis: Axis
     timeout_seconds: float
+    fill: Callable[[Stage], None]
     alone: bool = False
-    fill: Callable[[Stage], None] = lambda stage: None
-
-    @cached_property
-    def pieces(self) -> Pieces:
-        """What this rank holds of each parameter and buffer."""
-        shared = shared_parameters(self.plan).items()
-        unlike = [name for name, stages in shared if not tied_by_shard(self.plan, stages)]
-        return Pieces(parameter_states(self.plan), self.axis, unlike)
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
@@ -91,7 +86,7 @@ class Assembly:
         groups = Groups(programs, self._groups(), self.timeout_seconds, self.rank if self.alone else None)
         if self.axis.degree > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
-        stages = self.bare_stages(program.stages)
+        stages = self.bare_stages(program.stages, sharded=len(ranks) > 1)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
@@ -121,7 +116,7 @@ class Assembly:
         It gives none where nothing is sent.
         """
         values = {node: self.cut.name(node) for nodes in self.cut.outputs_of.values() for node in nodes}
-        plan, module = self.plan, self.cut.module
+        plan, module, axis = self.plan, self.cut.module, self.axis
 
         @cache
         def whole(rows: int, autocast: bool) -> Mapping[fx.Node, Shape]:
@@ -133,14 +128,9 @@ class Assembly:
                 return {}
             autocast = plan.settings.precision == "bfloat16-autocast"
             found = whole(rows, autocast)
-            return {name: self._piece(name, found[node], stage) for node, name in values.items()}
+            return {name: _piece(plan, axis, name, found[node], stage) for node, name in values.items()}
 
         return at
-
-    def _piece(self, name: str, shape: Shape, stage: int) -> Shape:
-        """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
-        lay = value_state(self.plan, name, stage).value
-        return replace(shape, shape=self.axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
 
     def _groups(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that hold the same in the replicas of a position, and those of each replica."""
@@ -176,27 +166,37 @@ class Assembly:
             observer=relay,
         )
 
-    def bare_stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
-        """This rank's stages. A parameter tied between stages is copied for each: their gradients are summed."""
+    def bare_stages(self, indices: tuple[int, ...], *, sharded: bool = False) -> dict[int, Stage]:
+        """This rank's stages; `sharded`: those that their replicas will shard have no values yet.
+
+        A parameter tied between stages is copied for each: their gradients are summed.
+        """
         found: dict[int, Stage] = {}
         taken: set[str] = set()
         for index in indices:
             plan = self.plan.stages[index]
             code = stage_code(self.cut, plan.first, plan.last, self._produces(index))
             names = {n[2:] for block in (code.prologue, *code.blocks) for n in block.inputs if n.startswith("p:")}
-            state = {name: self._tensor(name, name in taken) for name in names}
+            made = self.weights.shape_of_piece if sharded and plan.sharding != "none" else self.weights.piece
+            state = {name: _copied(made(name)) if name in taken else made(name) for name in sorted(names)}
             taken |= names
             found[index] = Stage(code, state, plan.recompute)
         return found
-
-    def _tensor(self, name: str, copy: bool) -> torch.Tensor:
-        tensor = self.pieces.piece(name, attribute(self.model, name))
-        if copy and isinstance(tensor, nn.Parameter):
-            return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
-        return tensor
 
     def _produces(self, index: int) -> tuple[str, ...]:
         """What later stages read of stage `index`, and the loss."""
         plan, graph = self.plan, self.plan.graph
         read = dict.fromkeys(name for block in graph.blocks[plan.stages[index].last :] for name in block.inputs)
         return (*read, self.cut.loss)
+
+
+def _piece(plan: Plan, axis: Axis, name: str, shape: Shape, stage: int) -> Shape:
+    """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
+    lay = value_state(plan, name, stage).value
+    return replace(shape, shape=axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
+    return tensor

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, Union, cast
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from placer.errors import ExecutionError, PlacerError, StalePlanError, UsageError
 from placer.files import make_folder, write_text
+from placer.runtime.beside import Beside
+from placer.runtime.portions import LoadPlanner, Portion, SavePlanner
 from placer.runtime.world import World
 
 MARKER = "complete.json"
@@ -43,7 +45,8 @@ _UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, EOFError, AttributeE
 
 T = TypeVar("T")
 
-State = dict[str, "State | torch.Tensor | float | int | bool | str | tuple[float, ...] | None"]
+Leaf = Union["State", torch.Tensor, Portion, float, int, bool, str, tuple[float, ...], None]
+State = dict[str, Leaf]
 
 
 class Progress(BaseModel):
@@ -55,7 +58,7 @@ class Progress(BaseModel):
     position: int
 
 
-class _Marker(Progress):
+class Marker(Progress):
     """What complete.json says."""
 
     fingerprint: str
@@ -82,11 +85,38 @@ class Checkpoints:
         self._folder, self._world, self._fingerprint, self._keep = Path(folder), world, fingerprint, keep
         self._group: dist.ProcessGroup | None = None
         self._lock: int | None = None
+        self._beside = Beside()
         self.notes: tuple[str, ...] = ()
 
     def save(self, saved: Stateful, progress: Progress) -> Path:
         """Write a checkpoint of all ranks and return its folder. Raises ExecutionError; older ones stay as they are."""
-        final = self._folder / f"step-{progress.step:08d}"
+        self.finish()
+        return self._written(self._with_random_state(saved.state_dict()), progress)
+
+    def save_beside(self, saved: Stateful, progress: Progress) -> Path:
+        """The same, written beside what follows: only the copy to host memory is done when this returns.
+
+        One that is still being written is waited for first. A failure is raised by the next call of any method here.
+        """
+        self.finish()
+        state = on_host(self._with_random_state(saved.state_dict()))
+        self._writers()  # groups are made by all ranks in one order, so not in the thread
+        self._beside.start(lambda: self._written(state, progress))
+        return self._path(progress)
+
+    def finish(self) -> None:
+        """Wait until what is written beside is complete. Raises ExecutionError where it failed."""
+        self._beside.finish()
+
+    def require_no_failure(self) -> None:
+        """Raise ExecutionError where what is written beside has failed already."""
+        self._beside.require_no_failure()
+
+    def _path(self, progress: Progress) -> Path:
+        return self._folder / f"step-{progress.step:08d}"
+
+    def _written(self, state: State, progress: Progress) -> Path:
+        final = self._path(progress)
         partial = self._folder / f".step-{progress.step:08d}.partial"
         if self._world.first:
             _begin(self._folder, partial)
@@ -94,8 +124,9 @@ class Checkpoints:
         self._wait()
         try:
             save(
-                self._with_random_state(saved.state_dict()),
+                state,
                 storage_writer=FileSystemWriter(partial, sync_files=True),
+                planner=SavePlanner(),
                 process_group=self._writers(),
             )
             if self._world.first:
@@ -114,12 +145,12 @@ class Checkpoints:
         Raises StalePlanError for a checkpoint of another model, UsageError where one exists and none loads, or another
         run uses the folder.
         """
-        self._agree(self._claimed)
+        self.agree(self._claimed)
         wrong: dict[Path, str] = {}
-        for path in self._agree(lambda: _candidates(self._folder)):
+        for path in self.agree(lambda: _candidates(self._folder)):
             why = self._load(path, saved)
             if why is None:
-                self._agree(lambda: _put_aside(wrong))
+                self.agree(lambda: _put_aside(wrong))
                 self.notes = tuple(
                     f"the checkpoint {bad} cannot be read ({reason}); it is kept as {_aside(bad).name}, "
                     f"and the run goes on from {path.name}"
@@ -135,7 +166,7 @@ class Checkpoints:
 
     def _load(self, path: Path, saved: Stateful) -> str | None:
         """Load `path`; why that cannot be, where it cannot. Every rank gives the same answer."""
-        why = self._agree(lambda: _unreadable(path))
+        why = self.agree(lambda: _unreadable(path))
         if why is not None:
             return why
         if _marker(path).fingerprint != self._fingerprint:
@@ -147,7 +178,8 @@ class Checkpoints:
         if not known:
             del state["random"]
         try:
-            load(state, storage_reader=FileSystemReader(path), process_group=self._writers())
+            reader = FileSystemReader(path)
+            load(state, storage_reader=reader, planner=LoadPlanner(), process_group=self._writers())
         except (CheckpointException, *_UNREADABLE) as error:
             return _first_line(error)
         if known:
@@ -161,7 +193,7 @@ class Checkpoints:
             self._lock = _lock(make_folder(self._folder))
             weakref.finalize(self, os.close, self._lock)
 
-    def _agree(self, deed: Callable[[], T]) -> T:
+    def agree(self, deed: Callable[[], T]) -> T:
         """What `deed` gives on the first rank, on every rank; every rank raises what it raises there."""
         given: list[T | PlacerError | None] = [None]
         if self._world.first:
@@ -175,7 +207,7 @@ class Checkpoints:
         return cast(T, given[0])
 
     def _complete(self, partial: Path, final: Path, progress: Progress) -> None:
-        marker = _Marker(
+        marker = Marker(
             step=progress.step, position=progress.position, fingerprint=self._fingerprint, ranks=self._world.size
         )
         write_text(partial / MARKER, marker.model_dump_json())
@@ -223,6 +255,24 @@ def latest(folder: str | Path) -> Path | None:
     return next((path for path in _candidates(Path(folder)) if _unreadable(path) is None), None)
 
 
+def marker_of(path: Path) -> Marker | None:
+    """What the checkpoint `path` says of itself; None where it is none."""
+    return _marker(path) if (path / MARKER).is_file() and _unreadable(path) is None else None
+
+
+def on_host(state: State) -> State:
+    """A copy of `state` in host memory, which the steps that follow do not change."""
+    return {name: _on_host(value) for name, value in state.items()}
+
+
+def _on_host(value: Leaf) -> Leaf:
+    if isinstance(value, dict):
+        return on_host(value)
+    if isinstance(value, Portion):
+        return value.on_host()
+    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+
+
 def _candidates(folder: Path) -> list[Path]:
     """Every checkpoint of `folder` that was completed once, the last first, whether it can still be read or not."""
     if not folder.is_dir():
@@ -238,7 +288,7 @@ def _step_of(path: Path) -> int:
 def _unreadable(path: Path) -> str | None:
     """Why `path` is no whole checkpoint; None where nothing shows. Files that are cut short are found by their size."""
     try:
-        _Marker.model_validate_json((path / MARKER).read_text())
+        Marker.model_validate_json((path / MARKER).read_text())
     except (*_UNREADABLE, ValidationError) as error:
         return f"{MARKER}: {_first_line(error)}"
     try:
@@ -256,8 +306,8 @@ def _unreadable(path: Path) -> str | None:
     return None
 
 
-def _marker(path: Path) -> _Marker:
-    return _Marker.model_validate_json((path / MARKER).read_text())
+def _marker(path: Path) -> Marker:
+    return Marker.model_validate_json((path / MARKER).read_text())
 
 
 def _aside(path: Path) -> Path:

@@ -58,12 +58,12 @@ class Loaded:
 
 
 def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
-    """The engine that `options` ask for, with the weights of the plan's seed."""
+    """The engine that `options` ask for, with the weights of the plan's seed or of the folder they name."""
     if options.engine == "deepspeed":
         from placer.runtime import deepspeed  # an extra
 
-        return Loaded(runs=deepspeed.load(plan, timeout_seconds=options.timeout_seconds))
-    executor = load(plan, timeout_seconds=options.timeout_seconds)
+        return Loaded(runs=deepspeed.load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds))
+    executor = load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds)
     measurement = Measurement(plan, world.device, world.rank)
     executor.recorder = measurement
     return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement)

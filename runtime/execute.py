@@ -19,6 +19,7 @@ from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
 from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.engines import Loaded, loaded
+from placer.runtime.final_weights import save_weights
 from placer.runtime.logs import Logs, open_logs
 from placer.runtime.measured import plan_flops, plan_peak_flops, tokens_per_row
 from placer.runtime.one_device import one_device_losses
@@ -120,6 +121,10 @@ class _Run:
             for done in range(self.start.step, self.options.steps):
                 self._step(done)
                 self._after(done + 1)
+            if self.checkpoints:
+                self.checkpoints.finish()
+            if self.options.save_weights and self.engine.state:
+                save_weights(self.plan, self.world, self.engine.state, self.options.save_weights)
             return self._report()
         finally:
             self.logs.close()
@@ -170,10 +175,13 @@ class _Run:
             self._evaluate(done)
         last = done == options.steps
         due = options.checkpoint_every and done % options.checkpoint_every == 0
+        if self.checkpoints:
+            self.checkpoints.require_no_failure()
         if self.checkpoints and self.engine.state and (due or last):
             began = time.perf_counter()
             progress = Progress(step=done, position=self._position(done))
-            self.saved = str(self.checkpoints.save(self.engine.state, progress))
+            write = self.checkpoints.save_beside if options.checkpoint_async else self.checkpoints.save
+            self.saved = str(write(self.engine.state, progress))
             self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})
 
     def _evaluate(self, done: int) -> None:
@@ -184,7 +192,7 @@ class _Run:
 
     def _one_device(self) -> tuple[float, ...]:
         steps = ((self.rates.at(step), self._batch(step)) for step in range(len(self.losses)))
-        return one_device_losses(self.plan, self.world, steps)
+        return one_device_losses(self.plan, self.world, steps, self.options.weights)
 
     def _report(self) -> RunReport:
         return RunReport(
@@ -200,5 +208,6 @@ class _Run:
             measured=self.engine.ledger(),
             one_device_losses=self._one_device() if self.options.one_device else (),
             checkpoint=self.saved,
+            weights=self.options.save_weights,
             engine=self.options.engine,
         )

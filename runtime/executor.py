@@ -18,6 +18,7 @@ from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer, Relay
 from placer.runtime.optimizers import Updater, clip_scale
+from placer.runtime.portions import Portions
 from placer.runtime.replicas import Replica
 from placer.runtime.rewrite import Count
 from placer.runtime.stages import Stage
@@ -40,6 +41,7 @@ class Parts:
     updater: Updater
     state: State
     pieces: Pieces
+    portions: Portions
     counts: tuple[Count, ...]
     weights: tuple[torch.Tensor | None, ...]
     labels: Callable[[Batch], tuple[torch.Tensor, ...]]
@@ -94,9 +96,13 @@ class Executor:
         return self._parts.stages
 
     @property
-    def pieces(self) -> Pieces:
-        """Which parameters the devices of a replica hold in pieces."""
-        return self._parts.pieces
+    def portions(self) -> Portions:
+        """Which part of each tensor this rank holds."""
+        return self._parts.portions
+
+    def held_state(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers of this rank as it holds them, by the model's own names; tied ones once."""
+        return self._parts.state.held()
 
     @property
     def updater(self) -> Updater:

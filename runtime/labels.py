@@ -12,14 +12,16 @@ from placer.runtime.cut import Cut
 from placer.runtime.feed import Batch
 from placer.runtime.stages import attribute
 
-
-def class_weights(cut: Cut) -> tuple[torch.Tensor | None, ...]:
-    """The class weights of each loss op, on the CPU."""
-    nodes = (count.weight for count in cut.rewrites.counts)
-    return tuple(None if n is None else attribute(cut.module, str(n.target)).cpu() for n in nodes)
+Read = Callable[[str], torch.Tensor]
 
 
-def labels_of(cut: Cut) -> Callable[[Batch], tuple[torch.Tensor, ...]]:
+def class_weights(cut: Cut, read: Read) -> tuple[torch.Tensor | None, ...]:
+    """The class weights of each loss op, on the CPU; `read` gives the model's own tensors by name."""
+    names = (None if count.weight is None else str(count.weight.target) for count in cut.rewrites.counts)
+    return tuple(None if name is None else _value(cut, read, name) for name in names)
+
+
+def labels_of(cut: Cut, read: Read) -> Callable[[Batch], tuple[torch.Tensor, ...]]:
     """A function from model inputs to the labels of each loss op. Raises UsageError where parameters make them."""
     nodes: list[fx.Node] = [count.target for count in cut.rewrites.counts]
     names = [cut.name(node) for node in nodes]
@@ -28,7 +30,7 @@ def labels_of(cut: Cut) -> Callable[[Batch], tuple[torch.Tensor, ...]]:
     if unknown:
         raise UsageError("the labels of the loss are computed from parameters; give them as a model input")
 
-    own = {n: attribute(cut.model, n[2:]).cpu() for n in code.inputs if n.startswith("p:")}
+    own = {n: read(n[2:]).cpu() for n in code.inputs if n.startswith("p:")}
 
     def labels(batch: Batch) -> tuple[torch.Tensor, ...]:
         values = {**{f"x:{name}": tensor for name, tensor in batch.items()}, **own}
@@ -37,3 +39,9 @@ def labels_of(cut: Cut) -> Callable[[Batch], tuple[torch.Tensor, ...]]:
         return tuple(values[name] for name in names)
 
     return labels
+
+
+def _value(cut: Cut, read: Read, name: str) -> torch.Tensor:
+    """A tensor of the model, or a constant of its graph; that of the graph where the model has no memory."""
+    own = cut.state(name)
+    return (attribute(cut.module, name) if own is None or own.is_meta else read(name)).cpu()

@@ -18,18 +18,21 @@ from placer.runtime.world import World
 WAITING_SECONDS = 24 * 3600.0
 
 
-def one_device_losses(plan: Plan, world: World, steps: Iterable[tuple[float, Batch]]) -> tuple[float, ...]:
-    """The loss of each step (its learning rate, its global batch) from the plan's initial weights, on every rank."""
+def one_device_losses(
+    plan: Plan, world: World, steps: Iterable[tuple[float, Batch]], weights: str = ""
+) -> tuple[float, ...]:
+    """The loss of each step (its learning rate, its global batch) from the plan's initial weights, or from the folder
+    `weights`, on every rank."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=WAITING_SECONDS))
     box: list[tuple[float, ...]] = [()]
     if world.first:
-        box = [tuple(_losses(plan, world, steps))]
+        box = [tuple(_losses(plan, world, steps, weights))]
     dist.broadcast_object_list(box, src=0, group=group)
     return box[0]
 
 
-def _losses(plan: Plan, world: World, steps: Iterable[tuple[float, Batch]]) -> Iterable[float]:
-    model = prepared_model(plan, None, world.device)
+def _losses(plan: Plan, world: World, steps: Iterable[tuple[float, Batch]], weights: str) -> Iterable[float]:
+    model = prepared_model(plan, None, world.device, weights)
     reference = Reference.of(plan, model, captured(plan, model).cut(plan, model))
     for rate, batch in steps:
         reference.set_learning_rate(rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from placer.extras import require_extra
 from placer.files import require_folder, require_writable
+from placer.runtime.export_weights import require_new
 from placer.runtime.run_report import ExecuteOptions
 
 
@@ -13,5 +14,8 @@ def require_outputs(options: ExecuteOptions) -> None:
         require_writable(path)
     for folder in filter(None, (options.checkpoint, options.tensorboard)):
         require_folder(folder)
+    if options.save_weights:
+        require_folder(options.save_weights)
+        require_new(options.save_weights)
     if options.tensorboard:
         require_extra("report", "tensorboard")

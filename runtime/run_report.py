@@ -24,8 +24,10 @@ class ExecuteOptions:
 
     The learning rate is that of the plan's settings, warmed up and decayed as said here. `eval_every` and
     `checkpoint_every` count steps, 0 is never; a checkpoint folder without `checkpoint_every` gets one at the end.
-    `engine` is what runs the plan: placer's own, or DeepSpeed's (no checkpoints, and only seconds are measured).
-    `one_device` repeats the run's steps on one device and reports its losses. `report` is where the RunReport goes.
+    `checkpoint_async` writes them beside the steps that follow. `weights` is a Hugging Face folder to start from,
+    `save_weights` a new one to end with. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves
+    nothing, and only seconds are measured). `one_device` repeats the run's steps on one device and reports its losses.
+    `report` is where the RunReport goes.
     """
 
     plan_path: str = "plan.json"
@@ -43,7 +45,10 @@ class ExecuteOptions:
     tensorboard: str = ""
     checkpoint: str = ""
     checkpoint_every: int = 0
+    checkpoint_async: bool = False
     keep: int = 2
+    weights: str = ""
+    save_weights: str = ""
     report: str = ""
     one_device: bool = False
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
@@ -58,10 +63,12 @@ class ExecuteOptions:
             )
         if self.checkpoint_every and not self.checkpoint:
             raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
-        if self.checkpoint and self.engine != "placer":
+        if self.checkpoint_async and not self.checkpoint:
+            raise UsageError("--checkpoint-async needs a folder; give it with --checkpoint")
+        if (self.checkpoint or self.save_weights) and self.engine != "placer":
             raise UsageError(
-                f"a checkpoint was asked for with --engine {self.engine}, which keeps its state in its own way; "
-                "leave --checkpoint out, or run with --engine placer"
+                f"a checkpoint or weights were asked for with --engine {self.engine}, which keeps its state in its own "
+                "way; leave --checkpoint and --save-weights out, or run with --engine placer"
             )
         if self.timeout_seconds <= 0:
             raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
@@ -79,8 +86,8 @@ class Evaluation:
 class RunReport:
     """One run: loss and seconds of each step from `first_step` on, and what was predicted beside what was measured.
 
-    `measured` is None where the run was too short to measure (it leaves out the first steps, which set up buffers), or
-    another engine than placer's ran it.
+    `checkpoint` and `weights` are where those were saved, "" where they were not. `measured` is None where the run was
+    too short to measure (it leaves out the first steps, which set up buffers), or another engine than placer's ran it.
     """
 
     ranks: int
@@ -95,6 +102,7 @@ class RunReport:
     measured: Ledger | None = None
     one_device_losses: tuple[float, ...] = ()
     checkpoint: str = ""
+    weights: str = ""
     engine: EngineName = "placer"
 
     @property

@@ -7,7 +7,7 @@ replica 0: batch norm's running statistics follow the rows that replica 0 sees, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import distributed as dist
@@ -43,12 +43,17 @@ class State:
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
+        rest = self._rest
+        return {name: t if name in rest else self._pieces.joined(name, t) for name, t in self.held().items()}
+
+    def held(self) -> dict[str, torch.Tensor]:
+        """The same as it lies here: pieces of what the devices of a replica cut."""
         self.share_buffers()
         found: dict[str, torch.Tensor] = {n: t.detach() for n, t in self._rest.items()}
         for stage in self._stages.values():
             for name, tensor in (*stage.own_parameters().items(), *stage.own_buffers().items()):
                 if name in self._persistent and name not in found:
-                    found[name] = self._pieces.joined(name, tensor.detach())
+                    found[name] = tensor.detach()
         return found
 
     def full(self) -> dict[str, torch.Tensor]:
@@ -101,13 +106,14 @@ class State:
 
 
 def model_state(
-    model: nn.Module, cut: Cut, stages: Mapping[int, Stage], *, rank: int, first_rank: int,
+    cut: Cut, stages: Mapping[int, Stage], read: Callable[[str], torch.Tensor], *, rank: int, first_rank: int,
     group: dist.ProcessGroup | None, pieces: Pieces,
 ) -> State:  # fmt: skip
-    """The state of `model` as rank `rank` holds it in its `stages`; the others as in `State`."""
+    """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
+    model = cut.model
     return State(
         stages,
-        _unread(model, cut) if rank == 0 else {},
+        {name: read(name) for name in _unread(model, cut)} if rank == 0 else {},
         aliases=_aliases(model),
         persistent=frozenset(model.state_dict(keep_vars=True)),
         first_rank=first_rank,
@@ -124,8 +130,8 @@ def _aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {name: tuple(n for n in names if n != name) for names in by_tensor.values() for name in names}
 
 
-def _unread(model: nn.Module, cut: Cut) -> dict[str, torch.Tensor]:
-    """What no stage reads."""
+def _unread(model: nn.Module, cut: Cut) -> tuple[str, ...]:
+    """The names of what no stage reads."""
     read = {
         str(source.target)
         for nodes in cut.nodes_of.values()
@@ -136,7 +142,7 @@ def _unread(model: nn.Module, cut: Cut) -> dict[str, torch.Tensor]:
     every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     kept = model.state_dict(keep_vars=True)
     read_ids = {id(attribute(model, name)) for name in read if name in every or name in kept}
-    return {name: tensor for name, tensor in every.items() if name in kept and id(tensor) not in read_ids}
+    return tuple(name for name, tensor in every.items() if name in kept and id(tensor) not in read_ids)
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,14 +4,11 @@
     masters/NAME          its float32 master, where it has 16 bits
     optimizer/NAME/KEY    the optimizer's state of it (`exp_avg`, `step`, ...)
 
-Each rank gives its own part, sharded tensors as DTensors; torch.distributed.checkpoint makes one whole of them. What
-the devices of a replica hold in pieces they put together first, so that checkpoints hold whole tensors and load under
-any other layout.
+Each rank gives its own part: a tensor, or a `Portion` of one that is cut or sharded; torch.distributed.checkpoint makes
+one whole of them, which loads under any other layout.
 """
 
 from __future__ import annotations
-
-from typing import cast
 
 import torch
 
@@ -28,41 +25,31 @@ class TrainingState:
         self._executor = executor
 
     def state_dict(self) -> State:
-        """This rank's part. An optimizer that has not stepped yet is given the state of a step that changed nothing."""
-        updater = self._executor.updater
+        """This rank's part, in the memory where it lies: what is loaded into it has been taken over.
+
+        An optimizer that has not stepped yet is given the state of a step that changed nothing.
+        """
+        updater, part = self._executor.updater, self._executor.portions.of
         require_optimizer_state(updater)
         return {
-            "model": dict(self._executor.state_dict()),
-            # A copy: loading the model sets the masters from the weights, which have fewer bits.
-            "masters": {
-                _own(name): self._executor.pieces.joined(_own(name), master.detach().clone())
-                for name, master in updater.masters.items()
-            },
+            **self.weights(),
+            "masters": {_own(name): part(_own(name), master) for name, master in updater.masters.items()},
             "optimizer": {
                 _own(name): {
-                    key: self._executor.pieces.joined(_own(name), value) if value.dim() else value
+                    key: part(_own(name), value) if value.dim() else value
                     for key, value in _optimizer_state(updater, tensor).items()
                 }
                 for name, tensor in updater.updated.items()
             },
         }
 
+    def weights(self) -> State:
+        """The same of parameters and buffers alone."""
+        part = self._executor.portions.of
+        return {"model": {name: part(name, tensor) for name, tensor in self._executor.held_state().items()}}
+
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` gave, here or under another plan."""
-        updater, pieces = self._executor.updater, self._executor.pieces
-        model, masters, optimizer = (cast(State, state[part]) for part in ("model", "masters", "optimizer"))
-        self._executor.load_state_dict(cast("dict[str, torch.Tensor]", model))
-        with torch.no_grad():
-            for name, master in updater.masters.items():
-                pieces.take(_own(name), master, cast(torch.Tensor, masters[_own(name)]))
-            for name, tensor in updater.updated.items():
-                for key, value in cast(State, optimizer[_own(name)]).items():
-                    assert updater.optimizer is not None and isinstance(value, torch.Tensor)
-                    held = updater.optimizer.state[tensor]
-                    if value.dim() and pieces.put_together(_own(name)):
-                        pieces.take(_own(name), held[key], value)
-                    else:
-                        held[key] = value
+        """Nothing is left to do: `state` is this rank's own memory."""
 
     @property
     def held(self) -> Held:

@@ -32,6 +32,7 @@ costs
 legality
 timeline simulator
 search pins
+moving
 report doctor
 api
 cli
@@ -61,7 +62,9 @@ DOORS = {
     ("cli", "calibrate"): "calibrate measures this machine",
     ("cli", "demo"): "the demo runs its plan, which needs torch",
 }
-RUNTIME_COMMANDS = {f"placer/cli/{name}.py" for name in ("bench", "dry_run", "execute", "explain", "verify")}
+RUNTIME_COMMANDS = {
+    f"placer/cli/{name}.py" for name in ("bench", "dry_run", "execute", "explain", "replan", "verify", "weights")
+}
 
 # library -> rooms that may import it at the top of a file; elsewhere only inside the function that needs it.
 HEAVY = {

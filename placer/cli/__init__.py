@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from placer.cli import bench, calibrate, demo, doctor, execute, explain, place, plan, schema, simulate, verify
+from placer.cli import (
+    bench,
+    calibrate,
+    demo,
+    doctor,
+    execute,
+    explain,
+    place,
+    plan,
+    replan,
+    schema,
+    simulate,
+    verify,
+    weights,
+)
 from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.fingerprint import installed
@@ -23,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (plan, explain, place, simulate, execute, verify, demo, doctor, calibrate, schema):
+for module in (plan, replan, explain, place, simulate, execute, verify, demo, doctor, calibrate, schema, weights):
     app.command(module.NAME, help=module.HELP)(module.run)
 app.add_typer(bench.app)
 

@@ -49,6 +49,11 @@ def run(
     eval_batches: Annotated[int, typer.Option(min=1, help="Batches of one evaluation.")] = 1,
     checkpoint: Annotated[str, typer.Option(help="Save here, and go on from here if it holds a checkpoint.")] = "",
     checkpoint_every: Annotated[int, typer.Option(min=0, help="Save each so many steps; 0 is at the end.")] = 0,
+    checkpoint_async: Annotated[
+        bool, typer.Option("--checkpoint-async", help="Write them beside the next steps.")
+    ] = False,
+    weights: Annotated[str, typer.Option(help="Start from the weights of this Hugging Face folder.")] = "",
+    save_weights: Annotated[str, typer.Option(help="Write the final weights to this new Hugging Face folder.")] = "",
     keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 2,
     # torchrun takes a bare --log for an abbreviation of its own options, even after the program's name.
     log: Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")] = "",
@@ -95,6 +100,9 @@ def run(
         tensorboard=tensorboard,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
+        checkpoint_async=checkpoint_async,
+        weights=weights,
+        save_weights=save_weights,
         keep=keep,
         report=report,
         timeout_seconds=timeout,
@@ -122,6 +130,8 @@ def run_view(report: RunReport, plan: Plan | None = None) -> RenderableType:
         lines.append(Text(_unmeasured(report)))
     if report.checkpoint:
         lines.append(Text(f"saved in {report.checkpoint}"))
+    if report.weights:
+        lines.append(Text(f"weights in {report.weights}"))
     return Group(*lines)
 
 
@@ -162,6 +172,7 @@ def run_document(report: RunReport) -> Document:
         "mfu": report.mfu,
         "evaluations": [{"step": entry.step, "loss": entry.loss} for entry in report.evaluations],
         "checkpoint": report.checkpoint or None,
+        "weights": report.weights or None,
         "predicted": ledger_document(report.predicted) if report.predicted else None,
         "measured": ledger_document(report.measured) if report.measured else None,
     }

@@ -5,7 +5,7 @@ Before its backward a unit is gathered if it is not, and so is the unit whose fo
 FSDP2 forgets forwards at the end of a step only, so that the first block of a microbatch prefetches the last unit of
 the forward before (`FSDPParamGroup._backward_prefetch`). After its backward a unit is given up. Gradients are scattered
 in the backward of the last microbatch only: of each unit when its inputs' gradients are made; of the root, and of
-blocks whose inputs need no gradient, when the whole backward has ended.
+blocks whose inputs need no gradient, when the whole backward has ended. A unit that is frozen scatters nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,11 @@ def sharded_collectives(
     found = {}
     for action in own:
         issued = state.forward() if action.kind == "F" else state.backward(action == own[-1])
-        found[action] = tuple(_collective(plan, stage, ranks, unit, scatter) for unit, scatter in issued)
+        found[action] = tuple(
+            _collective(plan, stage, ranks, unit, scatter)
+            for unit, scatter in issued
+            if unit.gradient_bytes or not scatter
+        )
     return found
 
 

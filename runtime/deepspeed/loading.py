@@ -6,20 +6,21 @@ from torch import nn
 
 from placer import legality
 from placer.plans import Plan
-from placer.runtime.assemble import prepared_model, require_linear
-from placer.runtime.assembly import Assembly
+from placer.runtime.assemble import assembly
 from placer.runtime.captured import captured
 from placer.runtime.deepspeed.limits import require_runnable
 from placer.runtime.deepspeed.pipeline import PipelineRun
 from placer.runtime.deepspeed.run import DeepSpeedRun, Own
 from placer.runtime.deepspeed.zero import ZeroRun
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
+from placer.runtime.hollow import hollow
 from placer.runtime.labels import class_weights, labels_of
-from placer.runtime.lowering import Axis
 
 
-def load(plan: Plan, model: nn.Module | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> DeepSpeedRun:
-    """The run of this process's rank on DeepSpeed's engine; `model` as for `placer.runtime.load`.
+def load(
+    plan: Plan, model: nn.Module | None = None, *, weights: str = "", timeout_seconds: float = TIMEOUT_SECONDS
+) -> DeepSpeedRun:
+    """The run of this process's rank on DeepSpeed's engine; `model` and `weights` as for `placer.runtime.load`.
 
     Raises IllegalPlanError naming what DeepSpeed cannot run, UsageError where it is not installed, and what
     `placer.runtime.load` raises.
@@ -28,14 +29,11 @@ def load(plan: Plan, model: nn.Module | None = None, *, timeout_seconds: float =
     require_runnable(plan)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
-    source = prepared_model(plan, model, device)
-    cut = captured(plan, source).cut(plan, source)
-    require_linear(plan, cut)
+    source = hollow(plan, model, device, weights)
+    cut = captured(plan, source.model).cut(plan, source.model)
     replicas = plan.stages[0].replicas
     index, replica = divmod(rank, replicas)
-    made = Assembly(
-        plan=plan, rank=rank, device=device, model=source, cut=cut, axis=Axis(1, 0), timeout_seconds=timeout_seconds
-    )
+    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
     stage = made.bare_stages((index,))[index]
     own = Own(
         plan=plan,
@@ -43,7 +41,7 @@ def load(plan: Plan, model: nn.Module | None = None, *, timeout_seconds: float =
         replica=replica,
         device=device,
         counts=cut.rewrites.counts,
-        weights=class_weights(cut),
-        labels=labels_of(cut),
+        weights=class_weights(cut, made.weights.whole),
+        labels=labels_of(cut, made.weights.whole),
     )
     return ZeroRun(own, stage, cut.loss) if len(plan.stages) == 1 else PipelineRun(own, index, stage, cut.loss)

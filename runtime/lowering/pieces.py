@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from placer.rules.layouts import Cut, State
+from placer.rules.layouts import Cut, State, ranges
 from placer.runtime.lowering.axis import Axis
 
 
 class Pieces:
-    """`states` of the parameters and buffers that are not held alike everywhere, on the ranks of `axis`.
+    """`states` of the parameters and buffers that are not held alike everywhere, on the ranks of `axis`."""
 
-    unlike: those that stages shard over different numbers of replicas, or that only some of them shard.
-    """
-
-    def __init__(self, states: Mapping[str, State], axis: Axis, unlike: Collection[str] = ()) -> None:
-        self._states, self._axis, self._unlike = states, axis, frozenset(unlike)
+    def __init__(self, states: Mapping[str, State], axis: Axis) -> None:
+        self._states, self._axis = states, axis
 
     @property
     def first(self) -> bool:
@@ -30,31 +26,26 @@ class Pieces:
         """Whether each rank of a replica has a piece of its own."""
         return self._lay(name) is not None
 
-    def put_together(self, name: str) -> bool:
-        """Whether `joined` makes one whole of what ranks hold of it."""
-        return self.is_cut(name) or name in self._unlike
-
     def counts(self, name: str) -> bool:
         """Whether this rank's elements of `name` count among those of its replica."""
         return self.first or self.is_cut(name)
 
-    def piece(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a whole parameter or buffer; itself where it is held whole."""
+    def cuts(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        """Of a whole parameter or buffer of `shape` the dims this rank has a part of, and the ranges it has."""
         lay = self._lay(name)
         if lay is None:
-            return tensor
-        mine = self._axis.own(tensor.detach(), lay).clone()
-        return nn.Parameter(mine, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else mine
+            return ()
+        found = ranges(lay, shape[lay.dim], self._axis.degree, self._axis.rank)
+        return ((lay.dim, found or ((0, 0),)),)
 
     def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The whole of the pieces that the ranks of a replica hold, all of which must ask, in the same order.
 
-        What is not cut is given as it is (a DTensor where the replicas shard it, unless other stages shard it
-        otherwise).
+        What is not cut is given as it is (a DTensor where the replicas shard it).
         """
         lay = self._lay(name)
         if lay is None:
-            return tensor.full_tensor() if isinstance(tensor, DTensor) and name in self._unlike else tensor
+            return tensor
         plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         return self._axis.all_gather(plain, lay, self._size(plain, lay.dim))
 
