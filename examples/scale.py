@@ -2,6 +2,7 @@
 
     python -m examples.scale                 all cases
     python -m examples.scale gpt3 resnet     some of them
+    python -m examples.scale gpt3 --save gpt3.json    the plan of the last one as a file, for `placer execute --dry-run`
 
 Prints for each case the seconds it took, peak resident memory, the plan and its proven gap, or what binds.
 """
@@ -93,19 +94,20 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"cases: {', '.join(CASES)}; one a process gives its own memory")
     parser.add_argument("--strategy", default="auto")
+    parser.add_argument("--save", default="", help="write the plan of the last case here")
     options = parser.parse_args(argv)
     gc.set_threshold(COLLECT_EVERY)
     for name in options.names or CASES:
-        _run(name, CASES[name], options.strategy)
+        _run(name, CASES[name], options.strategy, options.save)
     return 0
 
 
-def _run(name: str, case: Case, strategy: str) -> None:
+def _run(name: str, case: Case, strategy: str, save: str) -> None:
     began, settings = time.perf_counter(), RunSettings(precision="bfloat16")
+    # A plan that another process is to run must name its model.
+    model = f"examples.scale:{case.build.__name__}" if save else case.build()
     try:
-        plan = placer.plan(
-            case.build(), case.cluster, batch=case.batch, settings=settings, strategy=strategy, pins=case.pins
-        )
+        plan = placer.plan(model, case.cluster, batch=case.batch, settings=settings, strategy=strategy, pins=case.pins)
     except placer.InfeasibleError as found:
         print(f"{name}: {_spent(began)}; infeasible: {found}", flush=True)
         return
@@ -123,6 +125,8 @@ def _run(name: str, case: Case, strategy: str) -> None:
         f"step {ledger.step_seconds:.3f} s, MFU {ledger.mfu:.0%}, gap {gap}",
     )
     print("; ".join(parts), flush=True)
+    if save:
+        plan.save(save)
 
 
 def _spent(began: float) -> str:

@@ -7,9 +7,10 @@ itself.
 from __future__ import annotations
 
 import importlib
+import time
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from placer.cluster import Cluster
 from placer.costs import estimate
@@ -19,10 +20,14 @@ from placer.legality import check
 from placer.placement.answers import PlaceAnswer
 from placer.placement.formats import FileProblem, PlaceRequest
 from placer.plans import Alternative, ModelRef, Plan
+from placer.rules.experts import require_loads
 from placer.settings import RunSettings
 
 # What a strategy adds up in its own order may differ from the estimate by rounding.
 ROUNDING = 1e-9
+
+# What ends a search before its proof is complete; empty where nothing did.
+Ended: TypeAlias = Literal["", "interrupt", "evaluations", "seconds"]
 
 # name -> where; third parties add theirs by an entry point of the group "placer.strategies".
 BUILT_IN = {
@@ -57,17 +62,25 @@ class Pins:
     tensor: int | None = None
     height: int | None = None
     width: int | None = None
+    sequence: int | None = None
+    expert: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
     @property
     def axes(self) -> tuple[tuple[str, int | None], ...]:
         """How many devices of a replica each axis is pinned to."""
-        return ("tensor", self.tensor), ("height", self.height), ("width", self.width)
+        return (
+            ("tensor", self.tensor), ("height", self.height), ("width", self.width), ("sequence", self.sequence),
+            ("expert", self.expert),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is to be placed, where, under which settings and pins. `rows` is the global batch."""
+    """What is to be placed, where, under which settings and pins. `rows` is the global batch.
+
+    budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`.
+    """
 
     graph: Graph
     cluster: Cluster
@@ -77,16 +90,26 @@ class Problem:
     pins: Pins = Pins()
     seed: int = 0
     budget: int | None = None
+    until: float | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Whether the seconds are over."""
+        return self.until is not None and time.perf_counter() >= self.until
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A legal plan with its estimate, a proven lower bound where the strategy has one, and what was looked at."""
+    """A legal plan with its estimate, a proven lower bound where the strategy has one, and what was looked at.
+
+    ended: what ended the search before its proof was complete, if anything.
+    """
 
     plan: Plan
     bound: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     evaluations: int = 0
+    ended: Ended = ""
 
 
 class Strategy(Protocol):
@@ -162,7 +185,8 @@ def judged(problem: Problem, found: Solution, name: str) -> Solution:
 
 
 def require_sound(problem: Problem) -> None:
-    """Raise UsageError for a problem without blocks, rows, devices or evaluations."""
+    """Raise UsageError for a problem without blocks, rows, devices or evaluations, or with loads of other experts."""
+    require_loads(problem.graph, problem.settings.expert_loads)
     for what, count in (
         ("blocks to place", len(problem.graph.blocks)),
         ("rows in the batch", problem.rows),

@@ -39,13 +39,15 @@ class Held:
 class Span:
     """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
 
-    `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks), `largest`
-    the most one block saves, `workspace` the temporaries of the largest op, `unit` parameters of the largest block.
+    `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
+    last block saves: `final`), `largest` the most one block saves, `workspace` temporaries of the largest op, `unit`
+    parameters of the largest block.
     """
 
     held: Held
     saved: Affine
     inputs: Affine
+    final: Affine
     largest: Affine
     workspace: Affine
     sent: Affine
@@ -74,12 +76,13 @@ class _Counts(NamedTuple):
 
 
 class Spans:
-    """Everything `Span` says, for every run of blocks of one graph."""
+    """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each."""
 
-    def __init__(self, graph: Graph, numerics: Numerics, settings: RunSettings) -> None:
+    def __init__(self, graph: Graph, numerics: Numerics, settings: RunSettings, apart: int = 1) -> None:
         self.graph = graph
         self.numerics = numerics
         self.settings = settings
+        self.apart = apart
         self._known: dict[tuple[int, int], Span] = {}
 
     def of(self, first: int, last: int) -> Span:
@@ -91,7 +94,7 @@ class Spans:
 
     def value_bytes(self, reference: str) -> Affine:
         """Bytes of a value (`x:input_ids`, `b7.0`) as it crosses blocks."""
-        return affine_bytes(self.numerics, self.graph.value(reference))
+        return self._per_row(affine_bytes(self.numerics, self.graph.value(reference)))
 
     def own_inputs(self, block: int) -> Affine:
         """Bytes of the values that enter this block and no other."""
@@ -115,6 +118,7 @@ class Spans:
             held=self._held(first, last),
             saved=_between(self._saved_sums, first, last),
             inputs=self._kept_inputs(first, last),
+            final=self._saved[self.graph.blocks[-1].kind] if last == len(self.graph.blocks) else Affine(),
             largest=_most(self._saved[kind] for kind in kinds),
             workspace=_most(self._workspace[kind] for kind in kinds),
             sent=affine_sum(self.value_bytes(r) for r in leaving),
@@ -195,7 +199,7 @@ class Spans:
             kept = saved_bytes(op, self.settings)
             fixed += numbers.saved * kept.fixed
             per_row += numbers.saved * kept.per_row
-        return Affine(round(fixed), round(per_row))
+        return self._per_row(Affine(round(fixed), round(per_row)))
 
     @cached_property
     def _saved_sums(self) -> list[Affine]:
@@ -210,8 +214,12 @@ class Spans:
             pairs = list(zip(kind.ops, numbers, strict=True))
             ahead = [_scaled(op.written_bytes, number.written) for op, number in pairs if op.kind != "view"]
             behind = [_scaled(op.backward_written_bytes, number.read) for op, number in pairs if op.kind != "view"]
-            found.append(_most([*ahead, *behind]))
+            found.append(self._per_row(_most([*ahead, *behind])))
         return found
+
+    def _per_row(self, size: Affine) -> Affine:
+        """A size in the graph's rows as one in rows of a replica, rounded up."""
+        return Affine(size.fixed, -(-size.per_row // self.apart))
 
     @cached_property
     def _unit(self) -> list[int]:
