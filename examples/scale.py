@@ -4,7 +4,7 @@
     python -m examples.scale gpt3 resnet     some of them
     python -m examples.scale gpt3 --save gpt3.json    the plan of the last one as a file, for `placer execute --dry-run`
 
-Prints for each case seconds of capture and of the whole, peak resident memory, the plan and its proven gap.
+Prints for each case the seconds it took, peak resident memory, the plan and its proven gap, or what binds.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from placer.__main__ import COLLECT_EVERY
 from placer.settings import RunSettings
 
 PIXELS = 32768
+IMAGES = {"pixel_values": (8, 3, PIXELS, PIXELS), "labels": (8,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +83,9 @@ CASES = {
     "gpt3": Case(build=gpt3_175b, cluster="a100-80gb-sxm4x8*128", batch=_tokens(1536, 2048)),
     "llama": Case(build=llama3_405b, cluster="h100x8*2048", batch=_tokens(2048, 8192)),
     "deepseek": Case(build=deepseek_v3, cluster="h800x8*256", batch=_tokens(15360, 4096)),
-    "resnet": Case(
-        build=resnet50, cluster="a100-80gb-sxm4x8*8", batch={"pixel_values": (8, 3, PIXELS, PIXELS), "labels": (8,)}
-    ),
+    "resnet": Case(build=resnet50, cluster="a100-80gb-sxm4x8*8", batch=IMAGES),
+    # What no plan can do: images of this size with neither height nor width cut.
+    "uncut": Case(build=resnet50, cluster="a100-80gb-sxm4x8*8", batch=IMAGES, pins=("height=1", "width=1")),
 }
 
 
@@ -102,22 +103,22 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(name: str, case: Case, strategy: str, save: str) -> None:
-    began = time.perf_counter()
+    began, settings = time.perf_counter(), RunSettings(precision="bfloat16")
     # A plan that another process is to run must name its model.
     model = f"examples.scale:{case.build.__name__}" if save else case.build()
-    plan = placer.plan(
-        model, case.cluster, batch=case.batch, settings=RunSettings(precision="bfloat16"), strategy=strategy,
-        pins=case.pins,
-    )  # fmt: skip
-    seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        plan = placer.plan(model, case.cluster, batch=case.batch, settings=settings, strategy=strategy, pins=case.pins)
+    except placer.InfeasibleError as found:
+        print(f"{name}: {_spent(began)}; infeasible: {found}", flush=True)
+        return
+    spent = _spent(began)
     stage = plan.stages[0]
     ledger = plan.ledger
     assert ledger is not None
     gap = "none" if plan.gap is None else f"{plan.gap:.1%}"
     again = sum(each.recompute for each in plan.stages)
     parts = (
-        f"{name}: {seconds:.1f} s in all, peak {peak / 2**30:.2f} GiB",
+        f"{name}: {spent}",
         f"pipeline {plan.positions} x data {stage.replicas} x split {stage.degree}",
         f"{len(plan.microbatches)} microbatches, {plan.schedule}, sharding {stage.sharding}",
         f"{again} of {len(plan.stages)} stages recompute",
@@ -126,6 +127,13 @@ def _run(name: str, case: Case, strategy: str, save: str) -> None:
     print("; ".join(parts), flush=True)
     if save:
         plan.save(save)
+
+
+def _spent(began: float) -> str:
+    """Seconds since `began`, those of the processor since the process began, and the most memory it had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds, busy = time.perf_counter() - began, time.process_time()
+    return f"{seconds:.1f} s ({busy:.1f} s of processor with imports), peak {peak / 2**30:.2f} GiB"
 
 
 if __name__ == "__main__":

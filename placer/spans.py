@@ -40,7 +40,8 @@ class Span:
     """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
 
     `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
-    last block saves: `final`), `largest` the most one block saves, `workspace` the temporaries of the largest op, `unit` parameters of the largest block.
+    last block saves: `final`), `largest` the most one block saves, `workspace` temporaries of the largest op, `unit`
+    parameters of the largest block.
     """
 
     held: Held
