@@ -4,9 +4,10 @@ python -m examples.memory_table                 all of them, on fake tensors (wh
 python -m examples.memory_table --only gpt2     cases whose name holds a word
 python -m examples.memory_table --real          on processes, one per rank
 
-A line per case and position, of its fullest rank: measured / predicted of each category that a processor can tell apart,
-and of what was alive at once against the sum of all predicted categories but the device's overhead. Categories are each
-at their own peak. What a block keeps while it runs again in backward is not seen among activations, only at once. tests/test_dry_run.py holds both ways of measuring to the same numbers, and to those of torch's memory tracker.
+A line per case and position, of its fullest rank: measured / predicted of each category that a processor can tell
+apart, and of what was alive at once against the sum of all predicted categories but the device's overhead. Categories
+are each at their own peak. What a block keeps while it runs again in backward is seen at once only, not among
+activations. tests/test_dry_run.py holds both ways of measuring to the same numbers, and to torch's memory tracker.
 """
 
 from __future__ import annotations
