@@ -23,7 +23,7 @@ def shapes_of(
     # Autocast knows no meta device, on which a model without weights lies.
     casting = torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
     # No backward follows: nothing is kept for it, nor counted by who watches what the step keeps.
-    with FakeTensorMode(allow_non_fake_inputs=True), casting, saved_tensors_hooks(_forget, _forget):
+    with FakeTensorMode(allow_non_fake_inputs=True), casting, saved_tensors_hooks(_forgotten, _never):
         inputs = [
             torch.empty(entry.tensor.shape_at(rows), dtype=dtypes[entry.name], device=device) for entry in graph.inputs
         ]
@@ -32,8 +32,12 @@ def shapes_of(
     return player.found
 
 
-def _forget(tensor: object) -> None:
+def _forgotten(tensor: torch.Tensor) -> None:
     """Keep nothing of a tensor."""
+
+
+def _never(kept: object) -> torch.Tensor:
+    raise AssertionError("there is no backward here")
 
 
 class _Player(fx.Interpreter):
