@@ -19,7 +19,7 @@ short; the row ranked first is the best measured one in 78 of 148 groups, mean r
 plans of our own, in the groups planned so far, none was slower by estimate than a published layout. What is off, and
 not yet explained: tensor 2 x pipeline 2 inside a node is 27% too fast whatever the micro-batch, hence ranked too high
 or too low beside plain data parallelism; tensor 8 at hidden 1024 and 2048 is about 40% too fast, as everything is that
-the host binds; pipelines of Megatron's H100 table are 30% to 60% too slow without the virtual stages that it leaves out.
+the host binds; pipelines of Megatron's H100 table are 30% to 60% too slow without the virtual stages it leaves out.
 """
 
 from __future__ import annotations
