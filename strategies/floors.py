@@ -67,10 +67,11 @@ class Floor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Of each block, and of all blocks from j on (`rest[j]`)."""
+    """Of each block, and of all blocks from j on (`rest[j]`); the first block of most work."""
 
     each: tuple[Amount, ...]
     rest: tuple[Amount, ...]
+    slowest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +134,9 @@ class Bounds:
         pace, p = rhythm(outline), outline.positions
         whole = pace.floor(p, full.rest[0], last.rest[0])
         block, count = self.commonest
-        slowest = max(range(len(full.each)), key=lambda b: full.each[b].work)
         steady = max(
             whole.steady / p,
-            pace.floor(p, full.each[slowest], last.each[slowest]).steady,
+            pace.floor(p, full.each[full.slowest], last.each[full.slowest]).steady,
             -(-count // p) * pace.floor(p, full.each[block], last.each[block]).steady,
         )
         return whole.fill + steady
@@ -148,8 +148,7 @@ class Bounds:
         last = self._amounts_at(kinds, self.problem.rows % rows or rows, replicas)
         fill, steady = pace.floors(positions, full.rest[0], last.rest[0])
         block, count = self.commonest
-        slowest = max(range(len(full.each)), key=lambda b: full.each[b].work)
-        _, alone = pace.floors(positions, full.each[slowest], last.each[slowest])
+        _, alone = pace.floors(positions, full.each[full.slowest], last.each[full.slowest])
         _, common = pace.floors(positions, full.each[block], last.each[block])
         return fill + np.maximum(np.maximum(steady / positions, alone), -(-count // positions) * common)
 
@@ -233,7 +232,8 @@ class Bounds:
         each = (*(own[self._first_of_class[block.kind]] for block in blocks[:-1]), own[len(blocks) - 1])
         sums = (accumulate(reversed(seconds), initial=0.0) for seconds in zip(*each, strict=True))
         rest = tuple(map(Amount._make, zip(*sums, strict=True)))
-        return Amounts(each=each, rest=rest[::-1])
+        slowest = max(sorted(self._leading), key=lambda b: each[b].work)
+        return Amounts(each=each, rest=rest[::-1], slowest=slowest)
 
     @cached_property
     def _first_of_class(self) -> dict[int, int]:

@@ -55,12 +55,17 @@ class _Factor:
 
 
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
-    """The layouts of all degrees and axes the pins allow that cut something, in order of degree."""
+    """The layouts of all degrees and axes the pins allow that cut something, in order of degree.
+
+    When the problem's seconds are over, those made so far, at least the first.
+    """
     made = _Borders(problem)
     whole = costs.profiles.of(0, 1)
     dear = (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[0].memory_bytes
     found: list[Layout | None] = []
     for degree, axis in _wanted(problem):
+        if found and problem.spent:
+            break
         if axis == "tensor" or any(states != (WHOLE,) for states in made.states(degree, axis)):
             prices = _prices(made, costs, degree, axis)
             found += (_layout(made, prices, degree, axis, byte) for byte in (0.0, dear))
