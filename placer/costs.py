@@ -43,6 +43,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
@@ -112,7 +113,9 @@ class Costs:
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
         """The costs of the graph as a stage of `plan` cuts it."""
         layout = None if stage.layout is None else plan.layouts[stage.layout]
-        return self.under(layout, stage.devices[0] % stage.degree)
+        # Replicas of devices in any order are priced as if they stood one after the other.
+        runs = all(b == a + 1 for a, b in pairwise(stage.devices))
+        return self.under(layout, stage.devices[0] % stage.degree if runs else 0)
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",

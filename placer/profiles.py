@@ -79,7 +79,7 @@ class Profiles:
 
     def replica(self, device: int) -> tuple[int, ...]:
         """The devices of the replica that `device` belongs to."""
-        start = self._start(device)
+        start = max(0, min(self._start(device), self.cluster.size - self.degree))
         return tuple(range(start, start + self.degree))
 
     def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
