@@ -1,7 +1,7 @@
 """Seconds of every block on every kind of device, as prefix sums: a run of blocks is a difference of two numbers.
 
 In the graph of one of the `degree` devices of a replica, collectives between ops count too: they run among the
-replica's devices, those whose numbers have the same quotient by `degree`, while nothing else does.
+replica's devices (`topology.replica_groups`), while nothing else does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from placer.compute import BlockSeconds, block_seconds
 from placer.graph import Graph
 from placer.numerics import Numerics
 from placer.settings import RunSettings
-from placer.topology import Bottleneck
+from placer.topology import Bottleneck, replica_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,18 @@ class Profiles:
     def kind(self) -> tuple[int, ...]:
         """For each device the first device of its kind, in a replica whose devices reach each other alike."""
         first: dict[tuple[Device, Bottleneck | None], int] = {}
-        ways = {start: self._way(start) for start in range(0, self.cluster.size, self.degree)}
+        if self.degree == 1:
+            return tuple(first.setdefault((chip, None), index) for index, chip in enumerate(self.cluster.devices))
+        ways = {own: self.channels.levels(own) for own in self.groups}
+        reached = {device: way for own, way in ways.items() for device in own}
         return tuple(
-            first.setdefault((device, ways[index - index % self.degree]), index)
-            for index, device in enumerate(self.cluster.devices)
+            first.setdefault((chip, reached.get(index)), index) for index, chip in enumerate(self.cluster.devices)
         )
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of every possible replica."""
+        return replica_groups(self.cluster, self.degree)
 
     @cached_property
     def uniform(self) -> bool:
@@ -70,8 +77,7 @@ class Profiles:
 
     def replica(self, device: int) -> tuple[int, ...]:
         """The devices of the replica that `device` belongs to."""
-        start = device - device % self.degree
-        return tuple(range(start, start + self.degree))
+        return self._group_of[device]
 
     def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block of a class on a device, collectives within its replica included."""
@@ -85,10 +91,11 @@ class Profiles:
         """One device of each kind among `devices`."""
         return (self.kind[0],) if self.uniform else tuple(sorted({self.kind[device] for device in devices}))
 
-    def _way(self, start: int) -> Bottleneck | None:
-        """The levels of the replica that begins at `start`; of one beyond the last device there is none."""
-        whole = self.degree > 1 and start + self.degree <= self.cluster.size
-        return self.channels.levels(self.replica(start)) if whole else None
+    @cached_property
+    def _group_of(self) -> dict[int, tuple[int, ...]]:
+        """A device of no group stands for one of the first: no plan has it."""
+        unused = dict.fromkeys(range(self.cluster.size), self.groups[0])
+        return unused | {device: own for own in self.groups for device in own}
 
     def _make(self, device: int, rows: int) -> Profile:
         kinds = {block.kind for block in (*self.graph.blocks, self.graph.prologue)}

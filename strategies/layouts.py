@@ -4,7 +4,8 @@ Values that pass between blocks lie whole or cut on one dim. Borders that must l
 takes from several makers, all blocks of a class) form a group; every class has a table of seconds over the states of
 its groups, from `sharding`; the sum over all blocks is minimised exactly by eliminating one group after the other.
 
-Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row.
+Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; of
+unlike devices two for each class of them (`lineups.classes`).
 
     tensor    values of three dims (batch, sequence, hidden) whole or cut on 1; others whole
     height    images (batch, channels, height, width) whole or cut on 2
@@ -22,6 +23,7 @@ from placer.costs import Costs
 from placer.graph import Graph, Tensor
 from placer.plans import Layout, Split
 from placer.search import Pins, Problem
+from placer.strategies.lineups import Unit, classes, units
 from placer.strategies.sharding import Border, Sharded, best_split
 from placer.strategies.space import powers_of_two
 from placer.strategies.split_prices import Prices
@@ -55,15 +57,32 @@ class _Factor:
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     """The layouts of all degrees and axes the pins allow that cut something, in order of degree."""
     made = _Borders(problem)
-    whole = costs.profiles.of(0, 1)
-    dear = (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[0].memory_bytes
     found = [
-        _layout(made, costs, degree, axis, byte)
+        _layout(made, costs, degree, axis, unit, rows, byte)
         for degree, axis in _wanted(problem)
-        for byte in (0.0, dear)
+        for unit, rows in _stands(problem, degree)
+        for byte in (0.0, _dear(problem, costs, unit[0]))
         if axis == "tensor" or any(len(states) > 1 for states in made.states(degree, axis))
     ]
     return tuple(dict.fromkeys(layout for layout in found if layout is not None))
+
+
+def _stands(problem: Problem, degree: int) -> Iterator[tuple[Unit, int]]:
+    """The replicas that splits are priced for, with the rows of a microbatch: one of each class of devices.
+
+    Rows as where the class is alone, and as where all devices are used.
+    """
+    own = classes(problem.cluster, degree)
+    for each in own:
+        sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
+        for rows in sorted({max(1, min(MOST_ROWS, problem.rows * degree // size)) for size in sizes}):
+            yield each[0], rows
+
+
+def _dear(problem: Problem, costs: Costs, device: int) -> float:
+    """Seconds that a byte of a device is worth where all its memory is worth those of a row."""
+    whole = costs.profiles.of(device, 1)
+    return (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[device].memory_bytes
 
 
 def pinned_degree(pins: Pins) -> int:
@@ -72,10 +91,10 @@ def pinned_degree(pins: Pins) -> int:
 
 
 def degrees(problem: Problem) -> tuple[int, ...]:
-    """Numbers of devices a replica may have, above 1: powers of two that divide every node, and what is pinned."""
-    sizes = [node.size for node, _ in problem.cluster.groups]
-    likely = {*powers_of_two(min(sizes)), *(degree for _, degree in problem.pins.axes if degree)} - {1}
-    return tuple(d for d in sorted(likely) if all(s % d == 0 for s in sizes) or d % max(sizes) == 0)
+    """Numbers of devices a replica may have, above 1: powers of two up to the largest node, and what is pinned."""
+    largest = max(node.size for node, _ in problem.cluster.groups)
+    likely = {*powers_of_two(largest), *(degree for _, degree in problem.pins.axes if degree)} - {1}
+    return tuple(d for d in sorted(likely) if units(problem.cluster, d))
 
 
 def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
@@ -88,16 +107,17 @@ def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
             yield degree, axis
 
 
-def _layout(made: _Borders, costs: Costs, degree: int, axis: str, byte: float) -> Layout | None:
+def _layout(
+    made: _Borders, costs: Costs, degree: int, axis: str, unit: Unit, rows: int, byte: float
+) -> Layout | None:
     """The best layout of one degree and axis; None where every block is best left whole."""
     problem, states = made.problem, made.states(degree, axis)
     counts = Counter(block.kind for block in problem.graph.blocks)
-    rows = max(1, min(MOST_ROWS, problem.rows * degree // problem.cluster.size))
     tables: dict[int, dict[tuple[str, ...], Sharded]] = {}
     for kind in counts:
         prices = Prices(
-            costs, problem.graph.classes[kind], device=0, degree=degree, rows=rows, microbatches=MICROBATCHES,
-            byte=byte, barred=made.barred(axis),
+            costs, problem.graph.classes[kind], device=unit[0], degree=degree, rows=rows,
+            microbatches=MICROBATCHES, byte=byte, barred=made.barred(axis), devices=unit,
         )  # fmt: skip
         tables[kind] = _table(made, kind, states, prices)
     factors = [

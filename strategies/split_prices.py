@@ -36,7 +36,7 @@ class _Way:
 
 
 class Prices:
-    """Prices of one class on the replica of `device`, `degree` devices, for microbatches of `rows` rows.
+    """Prices of one class on a replica, `devices` or the `degree` devices from `device` on, for `rows` rows.
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
     barred: dims of images (values of four dims) that are not cut.
@@ -53,6 +53,7 @@ class Prices:
         microbatches: int,
         byte: float = 0.0,
         barred: frozenset[int] = frozenset(),
+        devices: tuple[int, ...] = (),
     ) -> None:
         self.costs = costs
         self.kind = kind
@@ -62,8 +63,7 @@ class Prices:
         self.byte = max(byte, TIE)
         self.barred = barred
         self.chip = costs.cluster.devices[device]
-        start = device - device % degree
-        self.devices = tuple(range(start, start + degree))
+        self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
     def choices(self, index: int) -> tuple[Choice, ...]:

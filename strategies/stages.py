@@ -2,8 +2,9 @@
 
 In: a Problem. Out: the plan of the smallest estimate in the space of `space.py`, with a proven lower bound.
 
-Every outline (all choices but cuts and recompute) has two lower bounds that hold for every cut: a quick one (`coarse`)
-and a nearer one (`narrow`), which is made when its turn comes. Outlines are solved exactly, the smallest bound first:
+Every outline (all choices but cuts and recompute) has two lower bounds that hold for every cut: a quick one (`coarse`),
+whatever its line-up and shares, and a nearer one (`narrow`), which is made when its turn comes, of unlike devices for
+every line-up and all shares. Outlines are solved exactly, the smallest bound first:
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
@@ -13,7 +14,9 @@ When the budget, an interrupt or the patience of `loop` ends it earlier, the sma
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heappop, heappush
 
 from placer.costs import Costs
@@ -27,10 +30,12 @@ from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
 from placer.strategies.judging import judge
 from placer.strategies.layouts import layouts, pinned_degree
+from placer.strategies.lineups import Lineup, is_mixed
 from placer.strategies.loop import best_loop
 from placer.strategies.narrow import Narrow
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
+from placer.strategies.sharing import placed
 from placer.strategies.space import Outline, plan_of, require_pins
 from placer.strategies.turns import best_turns
 
@@ -50,7 +55,7 @@ class _Found:
     partition: Partition
 
 
-@dataclass(slots=True)
+@dataclass
 class _Search:
     """What the search knows: outlines by their second bound, the next by its first, the best partition, bounds left
     open."""
@@ -65,7 +70,12 @@ class _Search:
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
-    places: dict[tuple[int, int, int], Places] = field(default_factory=dict)
+    places: dict[tuple[int, int, int, Lineup], Places] = field(default_factory=dict)
+
+    @cached_property
+    def mixed(self) -> bool:
+        """Whether devices may be lined up in more than one way."""
+        return any(is_mixed(self.problem.cluster, bounds.runs.costs.degree) for bounds in self.bounds.values())
 
     @property
     def least(self) -> float | None:
@@ -126,10 +136,17 @@ def _run(search: _Search) -> None:
 
 
 def _narrow(search: _Search, outline: Outline) -> None:
-    """Queue an outline by its second bound, unless it holds no plan."""
-    bound = search.narrow[outline.layout].step(outline, _places(search, outline))
-    if bound < search.ceiling:
-        heappush(search.queue, (bound, outline))
+    """Queue an outline with every line-up and shares by its second bound, unless it holds no plan."""
+    for made in _placed(search, outline):
+        bound = search.narrow[outline.layout].step(made, _places(search, made))
+        if bound < search.ceiling:
+            heappush(search.queue, (bound, made))
+
+
+def _placed(search: _Search, outline: Outline) -> Iterator[Outline]:
+    """The outline with every line-up, and the shares it may have there."""
+    costs = search.bounds[outline.layout].runs.costs
+    return placed(search.problem, outline, costs) if search.mixed else iter((outline,))
 
 
 def _solve(search: _Search, bound: float, outline: Outline) -> None:
@@ -183,8 +200,8 @@ def _solution(search: _Search, best: _Found) -> Solution:
 
 
 def _places(search: _Search, outline: Outline) -> Places:
-    key = (outline.positions, outline.replicas, outline.degree)
+    key = (outline.positions, outline.replicas, outline.degree, outline.lineup)
     if key not in search.places:
         costs = search.bounds[outline.layout].runs.costs
-        search.places[key] = Places(search.problem, costs, outline.positions, outline.replicas)
+        search.places[key] = Places(search.problem, costs, outline)
     return search.places[key]
