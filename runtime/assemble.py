@@ -51,7 +51,7 @@ def load(
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
-    _require_linear(plan, cut)
+    require_linear(plan, cut)
     axis = Axis(degree(plan), rank % degree(plan))
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
@@ -76,7 +76,8 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) ->
     return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
 
 
-def _require_linear(plan: Plan, cut: Cut) -> None:
+def require_linear(plan: Plan, cut: Cut) -> None:
+    """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
     pieces = len(plan.microbatches) * plan.stages[0].replicas
     if cut.loss_node is None:
         raise UsageError(

@@ -73,7 +73,7 @@ class Assembly:
         groups = Groups(programs, self._groups(), self.timeout_seconds)
         if degree(plan) > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
-        stages = self._stages(program.stages)
+        stages = self.bare_stages(program.stages)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
@@ -131,7 +131,7 @@ class Assembly:
             observer=relay,
         )
 
-    def _stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
+    def bare_stages(self, indices: tuple[int, ...]) -> dict[int, Stage]:
         """This rank's stages. A parameter tied between stages is copied for each: their gradients are summed."""
         found: dict[int, Stage] = {}
         taken: set[str] = set()

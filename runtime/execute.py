@@ -15,18 +15,16 @@ from dataclasses import dataclass, field
 
 from placer.errors import ExecutionError, UsageError
 from placer.plans import Plan
-from placer.runtime import load
 from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
 from placer.runtime.data import Batch, Data, open_data
-from placer.runtime.executor import Executor
+from placer.runtime.engines import Loaded, loaded
 from placer.runtime.logs import Logs, open_logs
-from placer.runtime.measured import Measurement, plan_flops, plan_peak_flops, tokens_per_row
+from placer.runtime.measured import plan_flops, plan_peak_flops, tokens_per_row
 from placer.runtime.one_device import one_device_losses
 from placer.runtime.outputs import require_outputs
 from placer.runtime.run_report import Evaluation, ExecuteOptions, RunReport
 from placer.runtime.schedule_lr import LearningRate
-from placer.runtime.training_state import TrainingState
 from placer.runtime.trust import require_runnable
 from placer.runtime.world import World, joined
 
@@ -65,12 +63,9 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
         steps=options.steps,
         progress=options.progress and not quiet,
     )
-    measurement = Measurement(plan, world.device, world.rank)
-    executor = load(plan, timeout_seconds=options.timeout_seconds)
-    executor.recorder = measurement
-    state = TrainingState(executor)
+    engine = loaded(plan, options, world)
     checkpoints = _checkpoints(plan, options, world)
-    found = checkpoints.resume(state) if checkpoints else None
+    found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
     for note in checkpoints.notes if checkpoints and world.first else ():
         print(f"placer: {note}", file=sys.stderr)
     start = found or Progress(step=0, position=0)
@@ -79,16 +74,14 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
             f"the run goes on from step {start.step}, where one device cannot begin; "
             "give another folder with --checkpoint"
         )
-    executor.steps = start.step
+    engine.runs.steps = start.step
     return _Run(
         plan=plan,
         options=options,
         world=world,
-        executor=executor,
-        state=state,
+        engine=engine,
         data=data,
         logs=logs,
-        measurement=measurement,
         rates=rates,
         checkpoints=checkpoints,
         start=start,
@@ -108,11 +101,9 @@ class _Run:
     plan: Plan
     options: ExecuteOptions
     world: World
-    executor: Executor
-    state: TrainingState
+    engine: Loaded
     data: Data
     logs: Logs
-    measurement: Measurement
     rates: LearningRate
     checkpoints: Checkpoints | None
     start: Progress
@@ -147,11 +138,11 @@ class _Run:
     def _step(self, step: int) -> None:
         began = time.perf_counter()
         rate = self.rates.at(step)
-        self.executor.set_learning_rate(rate)
-        with self.measurement.step(step - self.start.step, self.state):
-            with self.measurement.during("data"):
+        self.engine.runs.set_learning_rate(rate)
+        with self.engine.step(step - self.start.step):
+            with self.engine.reading():
                 batch = self._batch(self._position(step))
-            loss = self.executor.step(batch)
+            loss = self.engine.runs.step(batch)
         seconds = time.perf_counter() - began
         if not math.isfinite(loss):
             raise ExecutionError(
@@ -179,15 +170,15 @@ class _Run:
             self._evaluate(done)
         last = done == options.steps
         due = options.checkpoint_every and done % options.checkpoint_every == 0
-        if self.checkpoints and (due or last):
+        if self.checkpoints and self.engine.state and (due or last):
             began = time.perf_counter()
             progress = Progress(step=done, position=self._position(done))
-            self.saved = str(self.checkpoints.save(self.state, progress))
+            self.saved = str(self.checkpoints.save(self.engine.state, progress))
             self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})
 
     def _evaluate(self, done: int) -> None:
         batches = range(self.options.eval_batches)
-        loss = sum(self.executor.evaluate(self._converted(self.data.held_out(k))) for k in batches) / len(batches)
+        loss = sum(self.engine.runs.evaluate(self._converted(self.data.held_out(k))) for k in batches) / len(batches)
         self.evaluations.append(Evaluation(step=done, loss=loss))
         self.logs.write("evaluation", done, {"loss": loss})
 
@@ -206,7 +197,8 @@ class _Run:
             tokens_per_row=tokens_per_row(self.plan),
             evaluations=tuple(self.evaluations),
             predicted=self.plan.ledger,
-            measured=self.measurement.ledger(),
+            measured=self.engine.ledger(),
             one_device_losses=self._one_device() if self.options.one_device else (),
             checkpoint=self.saved,
+            engine=self.options.engine,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -14,6 +15,8 @@ from placer.ledger import Ledger
 from placer.runtime.schedule_lr import Decay
 from placer.runtime.world import DEFAULT_TIMEOUT_SECONDS
 
+EngineName = Literal["placer", "deepspeed"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteOptions:
@@ -21,10 +24,12 @@ class ExecuteOptions:
 
     The learning rate is that of the plan's settings, warmed up and decayed as said here. `eval_every` and
     `checkpoint_every` count steps, 0 is never; a checkpoint folder without `checkpoint_every` gets one at the end.
+    `engine` is what runs the plan: placer's own, or DeepSpeed's (no checkpoints, and only seconds are measured).
     `one_device` repeats the run's steps on one device and reports its losses. `report` is where the RunReport goes.
     """
 
     plan_path: str = "plan.json"
+    engine: EngineName = "placer"
     steps: int = 10
     data: str = "synthetic"
     tokenizer: str = ""
@@ -53,6 +58,11 @@ class ExecuteOptions:
             )
         if self.checkpoint_every and not self.checkpoint:
             raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
+        if self.checkpoint and self.engine != "placer":
+            raise UsageError(
+                f"a checkpoint was asked for with --engine {self.engine}, which keeps its state in its own way; "
+                "leave --checkpoint out, or run with --engine placer"
+            )
         if self.timeout_seconds <= 0:
             raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
 
@@ -69,7 +79,8 @@ class Evaluation:
 class RunReport:
     """One run: loss and seconds of each step from `first_step` on, and what was predicted beside what was measured.
 
-    `measured` is None where the run was too short to measure (it leaves out the first steps, which set up buffers).
+    `measured` is None where the run was too short to measure (it leaves out the first steps, which set up buffers), or
+    another engine than placer's ran it.
     """
 
     ranks: int
@@ -84,6 +95,7 @@ class RunReport:
     measured: Ledger | None = None
     one_device_losses: tuple[float, ...] = ()
     checkpoint: str = ""
+    engine: EngineName = "placer"
 
     @property
     def median_step_seconds(self) -> float:

@@ -32,6 +32,9 @@ def run(
     cluster: ForCluster = None,
     data: Annotated[str, typer.Option(help="A folder of text or of tensors, stdlib, or synthetic.")] = "synthetic",
     tokenizer: Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")] = "",
+    engine: Annotated[
+        Literal["placer", "deepspeed"], typer.Option(help="What runs the plan; deepspeed where it can.")
+    ] = "placer",
     seed: Annotated[int, typer.Option(help="The order of the data.")] = 0,
     lr_schedule: Annotated[
         Literal["constant", "linear", "cosine"], typer.Option(help="How the learning rate falls after the warmup.")
@@ -59,6 +62,7 @@ def run(
 
     options = ExecuteOptions(
         plan_path=str(plan_file),
+        engine=engine,
         steps=steps,
         data=data,
         tokenizer=tokenizer,
@@ -117,6 +121,9 @@ def _speed(report: RunReport) -> str:
 def _unmeasured(report: RunReport) -> str:
     from placer.runtime.measured import FEWEST_STEPS
 
+    if report.engine != "placer":
+        predicted = f" (predicted {seconds_text(report.predicted.step_seconds)} a step)" if report.predicted else ""
+        return f"the engine {report.engine} was not measured by category{predicted}"
     return (
         f"predicted is not put beside measured: seconds and bytes are measured from step {FEWEST_STEPS} of a run on, "
         f"and this one did {len(report.losses)}; give --steps {report.first_step + FEWEST_STEPS} or more"

@@ -1,0 +1,22 @@
+"""The package deepspeed, imported when it is first needed: it is an extra, and looks for compilers as it loads."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from typing import Any
+
+import torch
+
+from placer.extras import require_extra
+
+
+@cache
+def deepspeed() -> Any:
+    """The package. Raises UsageError where it is not installed."""
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    found = require_extra("deepspeed", "deepspeed")
+    # It says at INFO how it is configured, on every rank.
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    return found

@@ -1,0 +1,75 @@
+"""What of a plan DeepSpeed's engine cannot run, each reason a function from the plan to words; "" where it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from placer.errors import IllegalPlanError
+from placer.plans import Plan, replica_rows
+from placer.program import shared_parameters
+
+PRECISIONS = ("float32",)
+
+
+def require_runnable(plan: Plan) -> None:
+    """Raise IllegalPlanError with every reason why DeepSpeed's engine cannot run `plan`."""
+    found = [reason for reason in (rule(plan) for rule in RULES) if reason]
+    if found:
+        listed = "\n".join(f"- {reason}" for reason in found)
+        raise IllegalPlanError(
+            f"DeepSpeed's engine cannot run this plan:\n{listed}\nRun it with --engine placer, or plan with other pins"
+        )
+
+
+def _precision(plan: Plan) -> str:
+    """Others it casts and rounds in its own way."""
+    found = plan.settings.precision
+    return "" if found in PRECISIONS else f"its precision is {found}; the losses of one device are met in float32 only"
+
+
+def _splits(plan: Plan) -> str:
+    """It has no operator splits of its own."""
+    return "ops are cut over the devices of a replica, which DeepSpeed leaves to the model" if plan.layouts else ""
+
+
+def _kinds(plan: Plan) -> str:
+    """Its accelerator is one for all ranks."""
+    kinds = {plan.cluster.devices[device].backend for device in plan.ranks}
+    return f"its devices are of several kinds ({', '.join(sorted(kinds))})" if len(kinds) > 1 else ""
+
+
+def _schedule(plan: Plan) -> str:
+    """Its pipeline engine has one training schedule."""
+    if plan.positions == 1 and len(plan.stages) == 1:
+        return ""
+    if len(plan.stages) > plan.positions:
+        return f"{len(plan.stages)} stages share {plan.positions} positions; its pipeline has one stage per rank"
+    return "" if plan.schedule == "1f1b" else f"its schedule is {plan.schedule}; DeepSpeed's pipeline runs 1f1b"
+
+
+def _sharding(plan: Plan) -> str:
+    """ZeRO 2 and 3 shard gradients between microbatches, which its pipeline engine forbids."""
+    sharded = any(stage.sharding != "none" for stage in plan.stages)
+    return "ZeRO 2 and 3 do not go with its pipeline" if sharded and len(plan.stages) > 1 else ""
+
+
+def _ties(plan: Plan) -> str:
+    """It ties whole layers, not single parameters."""
+    tied = shared_parameters(plan) if len(plan.stages) > 1 else {}
+    return f"stages share {', '.join(sorted(tied))}; its pipeline ties whole layers only" if tied else ""
+
+
+def _replicas(plan: Plan) -> str:
+    """Its grid of stages and replicas is rectangular, and every rank takes part in every microbatch."""
+    if len(plan.stages) == 1:
+        return ""
+    if len({stage.replicas for stage in plan.stages}) > 1:
+        return "its stages have different numbers of replicas"
+    if len({stage.shares for stage in plan.stages}) > 1:
+        return "its stages divide the rows differently"
+    stage = plan.stages[0]
+    parts = {rows for batch in plan.microbatches for rows in replica_rows(batch, stage.shares, stage.replicas)}
+    return "a replica has no rows of some microbatch" if 0 in parts else ""
+
+
+RULES: tuple[Callable[[Plan], str], ...] = (_precision, _splits, _kinds, _schedule, _sharding, _ties, _replicas)

@@ -1,0 +1,91 @@
+"""Plans of one stage: replicas under ZeRO 0, 2 or 3."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, cast
+
+import torch
+from torch import nn
+
+from placer.runtime.deepspeed.config import config
+from placer.runtime.deepspeed.library import deepspeed
+from placer.runtime.deepspeed.run import DeepSpeedRun, Own, set_rate, trainable
+from placer.runtime.feed import Feed
+from placer.runtime.optimizers import optimizer_factory
+from placer.runtime.stages import Block, Stage, Tensors
+
+
+class _Engine(Protocol):
+    """What is used of deepspeed.DeepSpeedEngine."""
+
+    optimizer: torch.optim.Optimizer
+
+    def __call__(self, *inputs: object) -> Tensors: ...
+
+    def backward(self, loss: torch.Tensor) -> None: ...
+
+    def step(self) -> None: ...
+
+
+class ZeroRun(DeepSpeedRun):
+    """One stage, held by DeepSpeed as its ZeRO stage says."""
+
+    def __init__(self, own: Own, stage: Stage, loss: str) -> None:
+        super().__init__(own)
+        self._stage, self._loss = stage, loss
+        self._sharded = own.plan.stages[0].sharding == "parameters"
+        if self._sharded:
+            _gathered_by_blocks(stage)
+        made = deepspeed().initialize(
+            model=stage,
+            optimizer=optimizer_factory(own.plan.settings)(trainable(stage)),
+            config=config(own.plan),
+            dist_init_required=False,
+        )
+        self._engine = cast(_Engine, made[0])
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Use `rate` from the next step on."""
+        set_rate(self._engine.optimizer, rate)
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """All parameters by the model's own names, whole, on the CPU of every rank."""
+        found = {}
+        for name, parameter in self._stage.own_parameters().items():
+            with self._whole(parameter):
+                found[name] = parameter.detach().cpu().clone()
+        return found
+
+    def _train(self, found: tuple[Feed, ...]) -> float:
+        total = torch.zeros((), dtype=torch.float64)
+        for feed in found:
+            loss = self._loss_of(feed)
+            self._engine.backward(loss * self.scale)
+            self._engine.step()
+            total += loss.detach().cpu()
+        return self._sum(total)
+
+    def _evaluate(self, found: tuple[Feed, ...]) -> float:
+        return self._sum(
+            sum((self._loss_of(feed).cpu().double() for feed in found), torch.zeros((), dtype=torch.float64))
+        )
+
+    def _loss_of(self, feed: Feed) -> torch.Tensor:
+        """The share of a microbatch in the loss; of a ghost's nothing counts, but all ranks gather and reduce."""
+        code = self._stage.code
+        outputs = self._engine(feed.mode, *(feed.inputs[name] for name in code.inputs))
+        loss = outputs[code.produces.index(self._loss)]
+        return loss * 0.0 if feed.ghost else loss
+
+    def _whole(self, parameter: nn.Parameter) -> AbstractContextManager[None]:
+        if not self._sharded:
+            return nullcontext()
+        return cast("AbstractContextManager[None]", deepspeed().zero.GatheredParameters(parameter))
+
+
+def _gathered_by_blocks(stage: Stage) -> None:
+    """Parameters lie in containers nobody calls: a block is gathered as one, what several read by the stage."""
+    deepspeed().utils.set_z3_leaf_modules(stage, [Block])
+    for parameter in stage.own.parameters():
+        deepspeed().zero.register_external_parameter(stage, parameter)

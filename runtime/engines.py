@@ -1,0 +1,69 @@
+"""What the training loop runs a plan with: placer's own engine, measured and saved, or DeepSpeed's."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from placer.ledger import Ledger
+from placer.plans import Plan
+from placer.runtime.assemble import load
+from placer.runtime.feed import Batch
+from placer.runtime.measured import Measurement
+from placer.runtime.run_report import ExecuteOptions
+from placer.runtime.training_state import TrainingState
+from placer.runtime.world import World
+
+
+class Engine(Protocol):
+    """One rank of a running plan; every rank calls it alike. `steps` done so far key the dropout masks."""
+
+    steps: int
+
+    def step(self, batch: Batch) -> float:
+        """Train on a global batch; its loss."""
+        ...
+
+    def evaluate(self, batch: Batch) -> float:
+        """The loss of a global batch, without training."""
+        ...
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Use `rate` from the next step on."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """An engine with what watches it; state and measurement are None where it keeps its own."""
+
+    runs: Engine
+    state: TrainingState | None = None
+    measurement: Measurement | None = None
+
+    def step(self, index: int) -> AbstractContextManager[None]:
+        """Around the `index`-th step of the run."""
+        if self.measurement is None or self.state is None:
+            return nullcontext()
+        return self.measurement.step(index, self.state)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Around the making of a batch."""
+        return self.measurement.during("data") if self.measurement else nullcontext()
+
+    def ledger(self) -> Ledger | None:
+        """What was measured."""
+        return self.measurement.ledger() if self.measurement else None
+
+
+def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
+    """The engine that `options` ask for, with the weights of the plan's seed."""
+    if options.engine == "deepspeed":
+        from placer.runtime import deepspeed  # an extra
+
+        return Loaded(runs=deepspeed.load(plan, timeout_seconds=options.timeout_seconds))
+    executor = load(plan, timeout_seconds=options.timeout_seconds)
+    measurement = Measurement(plan, world.device, world.rank)
+    executor.recorder = measurement
+    return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement)
