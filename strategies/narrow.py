@@ -66,9 +66,17 @@ class Narrow:
         self.bounds = bounds
         self.problem = bounds.problem
         self.costs = bounds.runs.costs
+        self._ratios: dict[tuple[int, int, bool], float] = {}
 
-    def step(self, outline: Outline, places: Places) -> float:
-        """No plan of the outline is estimated faster; `NEVER` where its memory holds none."""
+    def step(self, outline: Outline, places: Places, ceiling: float = NEVER) -> float:
+        """No plan of the outline is estimated faster; `NEVER` where its memory holds none.
+
+        Once it is seen to reach `ceiling`, no nearer bound is looked for.
+        """
+        if ceiling < NEVER and not self.costs.profiles.uniform:
+            quick = self._quick(outline, places)
+            if quick >= ceiling:
+                return quick
         if self.bounds.all_bytes(outline) > sum(max(0, room) for room in places.capacity):
             return NEVER
         room = self._room(outline, places)
@@ -76,6 +84,13 @@ class Narrow:
         if np.maximum(room.kept, room.again).sum() < count:
             return NEVER
         return self._seconds(outline, places, room, again=max(0, count - int(room.kept.sum())))
+
+    def _quick(self, outline: Outline, places: Places) -> float:
+        """What computing all blocks takes at least."""
+        full, last = self.bounds.least(outline, places)
+        whole = rhythm(outline).floor(outline.positions, full.rest[0], last.rest[0])
+        speed = float((1 / self._slowness(outline, places)).sum())
+        return whole.fill + SLACK * whole.steady / speed + places.fixed
 
     def _seconds(self, outline: Outline, places: Places, room: _Room, *, again: int) -> float:
         """The bound with at least `again` recomputed blocks."""
@@ -119,9 +134,17 @@ class Narrow:
         split = outline.schedule == "zero-bubble"
 
         def ratio(full: Amounts, last: Amounts) -> float:
-            return min(_ratio(full, least[0], split=split), _ratio(last, least[1], split=False))
+            return min(self._ratio(full, least[0], split=split), self._ratio(last, least[1], split=False))
 
         return np.array(self._each(outline, places, ratio))
+
+    def _ratio(self, own: Amounts, least: Amounts, *, split: bool) -> float:
+        """`_ratio`, remembered; the amounts are those that `Bounds` keeps."""
+        key = (id(own), id(least), split)
+        found = self._ratios.get(key)
+        if found is None:
+            found = self._ratios[key] = _ratio(own, least, split=split)
+        return found
 
     def _each(self, outline: Outline, places: Places, of: Callable[[Amounts, Amounts], T]) -> list[T]:
         """`of` the seconds at each position, asked once for positions that do the same."""

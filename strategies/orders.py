@@ -18,7 +18,7 @@ from placer.errors import UsageError
 from placer.topology import replica_groups
 
 MOST_KINDS = 3
-MOST_WAYS = 64
+MOST_WAYS = 16
 
 Unit = tuple[int, ...]
 # Units by position, then by replica.

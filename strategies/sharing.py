@@ -24,7 +24,7 @@ from placer.search import Problem
 from placer.strategies.lineups import lineups
 from placer.strategies.space import Outline
 
-FEW_WAYS = 64
+FEW_WAYS = 16
 # Halvings of the seconds in which all replicas finish.
 HALVINGS = 50
 
@@ -43,6 +43,8 @@ def placed(problem: Problem, outline: Outline, costs: Costs) -> Iterator[Outline
 
 def shares(outline: Outline, costs: Costs) -> tuple[Shares, ...]:
     """The shares that are searched for an outline; no two divide its microbatches alike."""
+    if outline.replicas == 1 or costs.profiles.uniform:
+        return ((),)
     signatures = replica_kinds(outline, costs)
     if len(set(signatures)) < 2:
         return ((),)
@@ -53,10 +55,13 @@ def shares(outline: Outline, costs: Costs) -> tuple[Shares, ...]:
     return tuple(found.values())
 
 
+def level_shares(outline: Outline, costs: Costs) -> Shares:
+    """The shares by which all replicas finish a full microbatch together as nearly as whole rows can."""
+    return _smallest(_level(outline.microbatch, replica_kinds(outline, costs), costs))
+
+
 def replica_kinds(outline: Outline, costs: Costs) -> tuple[Signature, ...]:
     """Of each replica the kinds of the units it has, by position."""
-    if outline.replicas == 1 or costs.profiles.uniform:
-        return ((),) * outline.replicas
     kind, degree = costs.profiles.kind, outline.degree
     lines = [[kind[device] for device in outline.devices(p)[::degree]] for p in range(outline.positions)]
     return tuple(zip(*lines, strict=True))
@@ -71,7 +76,7 @@ def _offered(outline: Outline, costs: Costs, signatures: tuple[Signature, ...]) 
             if all(each[i] >= each[j] for i, j in alike):
                 yield _smallest(each)
         return
-    yield _smallest(_level(rows, signatures, costs))
+    yield level_shares(outline, costs)
     chips = [[costs.cluster.devices[device] for device in own] for own in signatures]
     room = [min(chip.memory_bytes - chip.overhead_bytes for chip in own) for own in chips]
     by_memory = replica_rows(rows, tuple(max(1, size >> 20) for size in room), count)

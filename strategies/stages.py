@@ -138,7 +138,7 @@ def _run(search: _Search) -> None:
 def _narrow(search: _Search, outline: Outline) -> None:
     """Queue an outline with every line-up and shares by its second bound, unless it holds no plan."""
     for made in _placed(search, outline):
-        bound = search.narrow[outline.layout].step(made, _places(search, made))
+        bound = search.narrow[outline.layout].step(made, _places(search, made), search.ceiling)
         if bound < search.ceiling:
             heappush(search.queue, (bound, made))
 
