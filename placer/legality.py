@@ -6,6 +6,7 @@ needs a plan of sound shape and is asked only then; communication, for which the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -13,7 +14,7 @@ from placer.costs import tightest
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
-from placer.program import agreement, lower, plan_actions, position_of, shared_parameters
+from placer.program import agreement, like_devices, lower, plan_actions, position_of, shared_parameters
 from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
 from placer.splitting import require_layout
 
@@ -37,7 +38,17 @@ class Violation:
 
 def check(plan: Plan) -> tuple[Violation, ...]:
     """Every rule `plan` breaks; empty for a legal plan."""
-    return _asked(plan, STRUCTURE) or _asked(plan, SUBSTANCE) or _asked(plan, AGREEMENT)
+    parts = (plan.graph, plan.cluster, plan.settings, plan.stages, plan.schedule, plan.microbatches, plan.layouts)
+    for known, found in _CHECKED:
+        if all(a is b for a, b in zip(known, parts, strict=True)):
+            return found
+    _CHECKED.append((parts, _asked(plan, STRUCTURE) or _asked(plan, SUBSTANCE) or _asked(plan, AGREEMENT)))
+    return _CHECKED[-1][1]
+
+
+# The verdicts on what was checked last, by all of a plan that rules read, which never changes: who judges a plan again
+# that only got its ledger or its bound since then need not lower it again.
+_CHECKED: deque[tuple[tuple[object, ...], tuple[Violation, ...]]] = deque(maxlen=8)
 
 
 def require(plan: Plan) -> None:
@@ -232,9 +243,14 @@ def _communication(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
     plan = _shortened(plan)
     broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
-    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all.
+    if broken:
+        yield from broken
+        return
+    # Replicas differ in the number of their rows only: one that has rows of every microbatch stands for all. Of devices
+    # that do the same in step, a collective among them is reached by all when one reaches it.
     shares = plan.stages[0].shares or (1,)
-    yield from broken or agreement(lower(plan, replicas=(shares.index(max(shares)),)), partial=True)
+    leaders = [devices[0] for devices in like_devices(plan)]
+    yield from agreement(lower(plan, replicas=(shares.index(max(shares)),), inners=leaders), partial=True)
 
 
 def _shortened(plan: Plan) -> Plan:

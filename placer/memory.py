@@ -100,14 +100,15 @@ def alive(schedule: str, positions: int, stages: int, microbatches: int) -> tupl
         return tuple(((microbatches,),) for _ in range(positions))
     if schedule == "1f1b":
         return tuple(((min(microbatches, positions - p),),) for p in range(positions))
-    lines = actions(schedule, positions, stages, _enough(schedule, positions, microbatches))
+    if schedule == "zero-bubble":
+        # Position p runs positions - 1 - p forwards ahead, and frees nothing until the backward of microbatch p.
+        return tuple(((min(microbatches, positions),),) for _ in range(positions))
+    lines = actions(schedule, positions, stages, _enough(positions, microbatches))
     return tuple(_peaks(line, positions, stages) for line in lines)
 
 
-def _enough(schedule: str, positions: int, microbatches: int) -> int:
+def _enough(positions: int, microbatches: int) -> int:
     """The fewest microbatches with the same peaks: they repeat once the pipeline is full (a test compares the two)."""
-    if schedule == "zero-bubble":
-        return min(microbatches, positions)
     return min(microbatches, 2 * positions) if microbatches % positions == 0 else microbatches
 
 

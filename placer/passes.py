@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from placer.channels import Channels
+from placer.collectives import CollectiveKind
 from placer.gathers import Gathers, gathers
 from placer.plans import Sharding, Stage, replica_rows
 from placer.profiles import Profiles
@@ -54,6 +55,7 @@ class Passes:
         self.channels = channels
         self._full: dict[tuple[Stage, int], StageSeconds] = {}
         self._gathers: dict[tuple[tuple[int, ...], int, Sharding], Gathers] = {}
+        self._moves: dict[tuple[int, ...], tuple[list[float], list[float]]] = {}
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool, sharding: Sharding,
@@ -117,15 +119,30 @@ class Passes:
 
     def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
         blocks = range(len(self.spans.graph.blocks))
-        held = [self.spans.of(block, block + 1).held for block in blocks]
         profiles = [self.profiles.of(device, rows) for device in self.profiles.kinds(devices)]
-        collective, item = self.channels.collective, self.spans.numerics.weight_bytes
-        degree = self.profiles.degree
+        gather, scatter = self._unit_moves(devices)
         return gathers(
-            [collective("all_gather", devices, own.parameters, degree) for own in held],
-            [collective("reduce_scatter", devices, own.trainable * item, degree) for own in held],
+            gather,
+            scatter,
             [min(p.forward[i + 1] - p.forward[i] for p in profiles) for i in blocks],
             [min(p.backward[i + 1] - p.backward[i] for p in profiles) for i in blocks],
             regathers=sharding == "parameters",
             overlap=self.spans.settings.overlap,
         )
+
+    def _unit_moves(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
+        """Seconds of each block's gather and scatter over `devices`; those of equal sizes are made once."""
+        found = self._moves.get(devices)
+        if found is None:
+            item = self.spans.numerics.weight_bytes
+            held = [self.spans.of(block, block + 1).held for block in range(len(self.spans.graph.blocks))]
+            found = self._moves[devices] = (
+                self._each("all_gather", devices, [own.parameters for own in held]),
+                self._each("reduce_scatter", devices, [own.trainable * item for own in held]),
+            )
+        return found
+
+    def _each(self, kind: CollectiveKind, devices: tuple[int, ...], sizes: list[int]) -> list[float]:
+        degree = self.profiles.degree
+        seconds = {size: self.channels.collective(kind, devices, size, degree) for size in dict.fromkeys(sizes)}
+        return [seconds[size] for size in sizes]

@@ -30,6 +30,7 @@ BUILT_IN = {
     "data": "placer.strategies.baselines:DataParallel",
     "sharded": "placer.strategies.baselines:ShardedDataParallel",
     "even": "placer.strategies.baselines:EvenPipeline",
+    "megatron": "placer.strategies.megatron:Megatron",
     "exhaustive": "placer.strategies.exhaustive:Exhaustive",
     "stages": "placer.strategies.stages:Stages",
     "auto": "placer.strategies.portfolio:Portfolio",

@@ -41,6 +41,7 @@ class Baseline(ABC):
 
     name: str
     exact = False
+    cuts_ops = False
 
     @abstractmethod
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
@@ -50,7 +51,7 @@ class Baseline(ABC):
         """The first legal candidate. Raises UsageError for contradicting pins."""
         require_pins(problem)
         pinned = [f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1]
-        if pinned:
+        if pinned and not self.cuts_ops:
             return Infeasible(binding=f"the pin {', '.join(pinned)} cuts ops, which {self.name} does not")
         evaluations, last = 0, None
         for group in self.candidates(problem):

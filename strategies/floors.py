@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -277,10 +278,25 @@ class Bounds:
         key = (kinds, most, fewest)
         found = self._amounts.get(key)
         if found is None:
-            blocks = range(len(self.problem.graph.blocks))
-            each = tuple(self._block(block, kinds, most, fewest) for block in blocks)
-            found = self._amounts[key] = _summed(each)
+            own = {b: self._block(b, kinds, most, fewest) for b in self._leading}
+            found = self._amounts[key] = _summed(self._spread(own))
         return found
+
+    def _spread(self, own: dict[int, Amount]) -> tuple[Amount, ...]:
+        """The seconds of every block from those of the leading ones."""
+        blocks = self.problem.graph.blocks
+        return (*(own[self._first_of_class[block.kind]] for block in blocks[:-1]), own[len(blocks) - 1])
+
+    @cached_property
+    def _first_of_class(self) -> dict[int, int]:
+        """The first block of each class."""
+        blocks = self.problem.graph.blocks
+        return {blocks[b].kind: b for b in reversed(range(len(blocks)))}
+
+    @cached_property
+    def _leading(self) -> tuple[int, ...]:
+        """The blocks that stand for all: the first of each class, and the model's last."""
+        return tuple(dict.fromkeys((*self._first_of_class.values(), len(self.problem.graph.blocks) - 1)))
 
     def _block(self, block: int, devices: tuple[int, ...], most: int, fewest: int) -> Amount:
         """Least seconds of a block over kinds of devices; weight gradients also over the replicas with fewest rows."""
@@ -311,7 +327,6 @@ def _rows(outline: Outline) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _summed(each: tuple[Amount, ...]) -> Amounts:
-    rest = [Amount()]
-    for amount in reversed(each):
-        rest.append(rest[-1].plus(amount))
-    return Amounts(each=each, rest=tuple(reversed(rest)))
+    sums = (accumulate(reversed(seconds), initial=0.0) for seconds in zip(*each, strict=True))
+    rest = tuple(map(Amount._make, zip(*sums, strict=True)))
+    return Amounts(each=each, rest=rest[::-1])

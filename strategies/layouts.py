@@ -26,7 +26,7 @@ from placer.search import Pins, Problem
 from placer.strategies.lineups import Unit, classes, units
 from placer.strategies.sharding import Border, Sharded, best_split
 from placer.strategies.space import powers_of_two
-from placer.strategies.split_prices import Prices
+from placer.strategies.split_prices import Prices, Rule
 
 WHOLE = "whole"
 # axis -> the dim on which values of so many dims may be cut.
@@ -107,17 +107,30 @@ def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
             yield degree, axis
 
 
+def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut: bool) -> Layout | None:
+    """The best tensor layout whose ops do as `rule` says; between blocks values are cut where they can be, or whole.
+
+    None where no op is cut, or the rule leaves no layout.
+    """
+    made = _Borders(problem)
+    states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
+    unit, rows = next(_stands(problem, degree))
+    return _layout(made, costs, degree, "tensor", unit, rows, 0.0, rule=rule, states=states)
+
+
 def _layout(
-    made: _Borders, costs: Costs, degree: int, axis: str, unit: Unit, rows: int, byte: float
-) -> Layout | None:
+    made: _Borders, costs: Costs, degree: int, axis: str, unit: Unit, rows: int, byte: float, *,
+    rule: Rule | None = None, states: Sequence[tuple[str, ...]] | None = None,
+) -> Layout | None:  # fmt: skip
     """The best layout of one degree and axis; None where every block is best left whole."""
-    problem, states = made.problem, made.states(degree, axis)
+    problem, states = made.problem, made.states(degree, axis) if states is None else states
     counts = Counter(block.kind for block in problem.graph.blocks)
     tables: dict[int, dict[tuple[str, ...], Sharded]] = {}
     for kind in counts:
         prices = Prices(
             costs, problem.graph.classes[kind], device=unit[0], degree=degree, rows=rows,
             microbatches=MICROBATCHES, byte=byte, barred=made.barred(axis), devices=unit,
+            rule=rule,
         )  # fmt: skip
         tables[kind] = _table(made, kind, states, prices)
     factors = [

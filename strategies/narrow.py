@@ -20,16 +20,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placer.cluster import Device
 from placer.compute import memory_rate
-from placer.gathers import Gathers
 from placer.memory import alive
-from placer.plans import replica_rows
+from placer.plans import Sharding, replica_rows
 from placer.spans import Held
 from placer.steptime import stalls
 from placer.strategies.floors import SLACK, Amount, Amounts, Bounds, rhythm
@@ -59,6 +58,26 @@ class _Shown(NamedTuple):
     scatter: float
 
 
+class _Pairs(NamedTuple):
+    """What gathers of one pass show: all pairs of neighbours, the first block, and what cuts add, least first."""
+
+    shown: float
+    hidden: NDArray[np.float64]
+    first: float
+
+    def over(self, stages: int) -> float:
+        """Seconds over so many stages: the pairs parted by a cut are those to which it matters least."""
+        return self.shown + float(self.hidden[: stages - 1].sum()) + self.first
+
+
+class _Least(NamedTuple):
+    """What gathers show at least, forward and backward, and what scatters add at least."""
+
+    forward: _Pairs
+    backward: _Pairs
+    scatter: float
+
+
 class Narrow:
     """The second bound of the outlines of one `Bounds`."""
 
@@ -67,6 +86,7 @@ class Narrow:
         self.problem = bounds.problem
         self.costs = bounds.runs.costs
         self._ratios: dict[tuple[int, int, bool], float] = {}
+        self._least: dict[tuple[tuple[tuple[int, ...], ...], int, int, Sharding], _Least] = {}
 
     def step(self, outline: Outline, places: Places, ceiling: float = NEVER) -> float:
         """No plan of the outline is estimated faster; `NEVER` where its memory holds none.
@@ -220,18 +240,29 @@ class Narrow:
 
     def _least_gathers(self, outline: Outline, places: Places, rows: int) -> tuple[float, float, float]:
         """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
-        # A replica without rows gathers nothing.
-        each = [own for own in set(replica_rows(rows, outline.shares, outline.replicas)) if own]
+        # A replica without rows gathers nothing; of equal shares the others then have one row each.
+        most, fewest = -(-rows // outline.replicas), max(1, rows // outline.replicas)
+        if outline.shares:
+            each = replica_rows(rows, outline.shares, outline.replicas)
+            most, fewest = max(each), min(own for own in each if own)
+        key = (places.distinct, most, fewest, outline.sharding)
+        found = self._least.get(key)
+        if found is None:
+            found = self._least[key] = self._made_least(places, most, fewest, outline.sharding)
+        return found.forward.over(outline.stages), found.backward.over(outline.stages), found.scatter
+
+    def _made_least(self, places: Places, most: int, fewest: int, sharding: Sharding) -> _Least:
         found, beside = (
-            [self.costs.passes.gathers(devices, own, outline.sharding) for devices in places.distinct]
-            for own in (min(each), max(each))
+            [self.costs.passes.gathers(devices, own, sharding) for devices in places.distinct] for own in (fewest, most)
         )
         gather = np.min([each.gather for each in found], axis=0)
         again = gather * found[0].regathers
-        forward = _over_stages(found, "forward", gather[1:], outline.stages) + float(gather[0])
-        backward = _over_stages(found, "backward", again[:-1], outline.stages) + float(again[-1])
         beyond = np.min([np.diff(each.scattering) - np.diff(each.backward) for each in beside], axis=0)
-        return forward, backward, max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found)
+        return _Least(
+            forward=_pairs([each.forward for each in found], gather[1:], float(gather[0])),
+            backward=_pairs([each.backward for each in found], again[:-1], float(again[-1])),
+            scatter=max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found),
+        )
 
     def _tail(self, outline: Outline, places: Places, scattered: float) -> float:
         """Seconds of the tail of the position where it is longest."""
@@ -303,13 +334,11 @@ def _backward(seconds: float) -> Amount:
     return Amount(backward=seconds, inner=seconds)
 
 
-def _over_stages(
-    found: list[Gathers], name: Literal["forward", "backward"], alone: NDArray[np.float64], stages: int
-) -> float:
-    """What all pairs of neighbours show, those parted by a cut (the ones to which it matters least) all of a gather."""
-    shown = np.min([np.diff(getattr(each, name)) for each in found], axis=0)
-    hidden = np.sort(np.maximum(0.0, alone - np.max([np.diff(getattr(each, name)) for each in found], axis=0)))
-    return float(shown.sum() + hidden[: stages - 1].sum())
+def _pairs(found: list[tuple[float, ...]], alone: NDArray[np.float64], first: float) -> _Pairs:
+    """From what each block shows beside its neighbour, as prefix sums, and what its gather takes that nothing hides."""
+    each = [np.diff(sums) for sums in found]
+    hidden = np.sort(np.maximum(0.0, alone - np.max(each, axis=0)))
+    return _Pairs(float(np.min(each, axis=0).sum()), hidden, first)
 
 
 def _times(held: Held, count: int) -> Held:

@@ -6,8 +6,10 @@ those of `compute`, `communication` and `updates`, as the estimate of a whole pl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from placer.communication import moving_seconds
 from placer.compute import HOST_SECONDS, BlockSeconds, host_seconds, memory_rate, op_seconds
@@ -23,6 +25,9 @@ from placer.updates import update_bytes
 
 # Seconds per byte kept for backward or as state: far below what any op costs, it decides between equals.
 TIE = 1e-18
+
+# Of what an op may do, what it shall: a practitioner's rule, such as Megatron's. It leaves at least one choice.
+Rule: TypeAlias = Callable[[BlockClass, Op, tuple[Choice, ...]], tuple[Choice, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class Prices:
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
     barred: dims of images (values of four dims) that are not cut.
+    rule: which of the choices an op may take; all, where there is none.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class Prices:
         byte: float = 0.0,
         barred: frozenset[int] = frozenset(),
         devices: tuple[int, ...] = (),
+        rule: Rule | None = None,
     ) -> None:
         self.costs = costs
         self.kind = kind
@@ -62,6 +69,7 @@ class Prices:
         self.microbatches = microbatches
         self.byte = max(byte, TIE)
         self.barred = barred
+        self.rule = rule
         self.chip = costs.cluster.devices[device]
         self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
@@ -129,7 +137,9 @@ class Prices:
 
     def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...]) -> dict[Choice, _Way]:
         call = call_of(self.kind, op, FEW)
-        allowed = (c for c in choices if legal(c, call, self.degree) and not self._cuts_rows(op, c))
+        allowed = tuple(c for c in choices if legal(c, call, self.degree) and not self._cuts_rows(op, c))
+        if self.rule is not None:
+            allowed = self.rule(self.kind, op, allowed)
         return {choice: self._way(op, choice, numbers) for choice in allowed}
 
     def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:

@@ -24,7 +24,7 @@ from placer.program.buckets import (
 )
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, degree, like_ranks, position_of, rank_of, replica_ranks, transfers
-from placer.program.lowering import lower, plan_actions, rows_of_replica
+from placer.program.lowering import like_devices, lower, plan_actions, rows_of_replica
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "ddp_buckets",
     "degree",
     "gradient_buckets",
+    "like_devices",
     "like_ranks",
     "lower",
     "parameter_dtype",

@@ -7,7 +7,7 @@ them. Each position's list is cut from that order, then filled in for each repli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from placer.program.collectives import closing_collectives, stage_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, degree, position_of, rank_of, transfers
 from placer.schedule import Action, Actions, actions, timetable
-from placer.splitting import held_value, value_state
+from placer.splitting import held_parameters, held_value, value_state
 
 
 class _Place(NamedTuple):
@@ -51,16 +51,19 @@ _Item = Action | _Move | Collective
 _Key = tuple[float, int, tuple[int, ...]]
 
 
-def lower(plan: Plan, replicas: Iterable[int] | None = None) -> tuple[Program, ...]:
-    """The program of every rank, in rank order; only of the ranks of some replicas, if these are given."""
+def lower(
+    plan: Plan, replicas: Iterable[int] | None = None, inners: Iterable[int] | None = None
+) -> tuple[Program, ...]:
+    """The program of every rank, in rank order; only of some replicas, or of some devices of each, if given."""
     chosen = range(plan.stages[0].replicas) if replicas is None else sorted(set(replicas))
-    positions = position_of(plan)
-    lines, devices = [_lines(plan, inner) for inner in range(degree(plan))], plan.ranks
+    within = range(degree(plan)) if inners is None else sorted(set(inners))
+    positions, step = position_of(plan), _step(plan)
+    lines, devices = {inner: _lines(plan, step, inner) for inner in within}, plan.ranks
     ready: dict[tuple[int, ...], tuple[Instruction, ...]] = {}
     programs = []
     for position in range(plan.positions):
         stages = tuple(s for s, at in enumerate(positions) if at == position)
-        for replica, inner in product(chosen, range(degree(plan))):
+        for replica, inner in product(chosen, within):
             rows = rows_of_replica(plan, replica)
             # Ranks that name no peer differ in their rows only, and share what they do.
             key = rows if plan.positions == degree(plan) == 1 else (position, replica, inner)
@@ -77,6 +80,22 @@ def lower(plan: Plan, replicas: Iterable[int] | None = None) -> tuple[Program, .
     return tuple(programs)
 
 
+def like_devices(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """The devices of a replica in classes: the programs of one class differ in nothing but the ranks they name.
+
+    All that `lower` asks of a device of a replica is what it holds of the parameters and of the values that are sent.
+    """
+    sent = sorted({value for transfer in transfers(plan) for value in transfer.values}) if plan.layouts else []
+    states = [(plan.graph.value(value), value_state(plan, value)) for value in sent]
+    every, size = plan.graph.parameters, degree(plan)
+    classes: dict[object, list[int]] = {}
+    for inner in range(size):
+        held = held_parameters(plan, inner)
+        own = tuple((name, held[name]) for name in every if held[name] is not every[name])
+        classes.setdefault((own, tuple(held_value(*found, size, inner) for found in states)), []).append(inner)
+    return tuple(map(tuple, classes.values()))
+
+
 def rows_of_replica(plan: Plan, replica: int) -> tuple[int, ...]:
     """Rows of each microbatch that one replica computes."""
     stage = plan.stages[0]
@@ -88,27 +107,45 @@ def plan_actions(plan: Plan) -> Actions:
     return actions(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
 
 
-def _lines(plan: Plan, inner: int) -> list[list[_Item]]:
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What all devices of a replica share: the schedule, its times, and what follows an F or a B of each stage."""
+
+    schedule: Actions
+    times: dict[Action, tuple[float, float]]
+    sent: dict[tuple[bool, int], list[tuple[int, Transfer]]]
+
+
+def _step(plan: Plan) -> _Step:
+    schedule = plan_actions(plan)
+    sent: dict[tuple[bool, int], list[tuple[int, Transfer]]] = {}
+    for index, transfer in enumerate(transfers(plan)):
+        sent.setdefault((True, transfer.source), []).append((index, transfer))
+        if transfer.differentiable:
+            sent.setdefault((False, transfer.target), []).append((index, transfer))
+    return _Step(schedule, timetable(schedule, len(plan.stages)), sent)
+
+
+def _lines(plan: Plan, step: _Step, inner: int) -> list[list[_Item]]:
     """What device `inner` of the replicas of each position does, cut from one order of the whole step."""
     positions = position_of(plan)
     lines: list[list[_Item]] = [[] for _ in range(plan.positions)]
-    for _, item, at in sorted(_events(plan, positions, inner), key=lambda event: event[0]):
+    for _, item, at in sorted(_events(plan, step, positions, inner), key=lambda event: event[0]):
         for position in at:
             lines[position].append(item)
     return lines
 
 
-def _events(plan: Plan, positions: tuple[int, ...], inner: int) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
+def _events(
+    plan: Plan, step: _Step, positions: tuple[int, ...], inner: int
+) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
     """Every computation, message and collective of the step with its place in the order and its positions."""
-    schedule = plan_actions(plan)
-    times = timetable(schedule, len(plan.stages))
-    made = transfers(plan)
-    for position, line in enumerate(schedule):
+    for position, line in enumerate(step.schedule):
         behind = stage_collectives(plan, position, line, inner)
         for action in line:
-            start, end = times[action]
+            start, end = step.times[action]
             yield (start, 2, (position,)), action, (position,)
-            for index, transfer in _sent_after(made, action):
+            for index, transfer in _sent_after(step, action):
                 gradient = action.kind != "F"
                 tag = (2 * index + gradient) * len(plan.microbatches) + action.microbatch
                 move = _Move(transfer, gradient, action.microbatch, tag)
@@ -119,13 +156,9 @@ def _events(plan: Plan, positions: tuple[int, ...], inner: int) -> Iterator[tupl
                 yield key, collective, (position,)
 
 
-def _sent_after(made: tuple[Transfer, ...], action: Action) -> Iterator[tuple[int, Transfer]]:
+def _sent_after(step: _Step, action: Action) -> Sequence[tuple[int, Transfer]]:
     """Transfers whose values an F, or whose gradients a B or I, makes, with their numbers."""
-    for index, transfer in enumerate(made):
-        if (action.kind == "F" and transfer.source == action.stage) or (
-            action.kind in "BI" and transfer.target == action.stage and transfer.differentiable
-        ):
-            yield index, transfer
+    return () if action.kind == "W" else step.sent.get((action.kind == "F", action.stage), ())
 
 
 def _filled(plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...]) -> Iterator[Instruction]:

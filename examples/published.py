@@ -1,0 +1,200 @@
+"""Published training runs as placer's problems: the rows of vTrain's, Megatron's and Megatron-Bridge's tables.
+
+In: the table `training_runs.csv` (one row per measured run). Out: `Run`s, each with its model's shape, its machines, its
+settings and the layout as printed, and in words what the row uses that is estimated otherwise (`notes`) or not at all
+(`unmodelled`). A row is never dropped.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from placer.plans import Sharding
+from placer.settings import Precision, RunSettings
+from placer.strategies.megatron_layouts import Degrees
+
+FAMILIES = {
+    "vtrain": ("vtrain_single_node_a100", "vtrain_multi_node_a100"),
+    "megatron": ("megatron_papers_readme",),
+    "bridge": ("nemo_megatron_bridge",),
+}
+# Names of the tables -> of the catalogue. vTrain does not state the memory of its A100s; GPT 18.4B at tensor 8 without
+# sharded state (row 27 of its multi-node table) keeps 18 bytes a parameter, 41 GB a device: they have 80 GB.
+CHIPS = {
+    "A100 (SXM, mem size not stated)": "a100-80gb",
+    "A100-80GB-SXM": "a100-80gb",
+    "A100-40GB": "a100-40gb",
+    "H100-80GB-SXM": "h100",
+    "V100-32GB": "v100-32gb",
+    "B200": "b200",
+    "B300": "b300",
+    "GB200": "gb200",
+    "GB300": "gb300",
+}
+# Devices that one node of the catalogue holds; NVL72's tables use 64 of its 72.
+NODES = {"gb200": 64, "gb300": 64}
+SIXTEEN_BITS: dict[str, Precision] = {"fp16": "float16", "bf16": "bfloat16"}
+# Vocabularies are padded so that every device has a multiple of it (megatron/training/arguments.py,
+# --make-vocab-size-divisible-by).
+PADDING = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model's sizes; `kind` is the column `arch`. `vocabulary` is padded as Megatron pads it."""
+
+    kind: str
+    layers: int
+    hidden: int
+    heads: int
+    key_heads: int
+    inner: int
+    vocabulary: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One row. `layouts`: the published one, or, where the table does not print all of it, those it may be.
+
+    seconds: measured seconds of a step; 0 where there are none.
+    """
+
+    row: str
+    family: str
+    model: str
+    shape: Shape | None
+    cluster: str
+    devices: int
+    rows: int
+    settings: RunSettings
+    layouts: tuple[Degrees, ...]
+    seconds: float
+    notes: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What runs share that solve the same problem."""
+        return (self.family, self.shape, self.cluster, self.rows, self.settings)
+
+
+def published_runs(table: Path, family: str) -> tuple[Run, ...]:
+    """Every row of a family's datasets, in the order of the table."""
+    with table.open(newline="") as file:
+        return tuple(_run(row, family) for row in csv.DictReader(file) if row["dataset"] in FAMILIES[family])
+
+
+def _run(row: dict[str, str], family: str) -> Run:
+    notes, unmodelled = list(_notes(row)), list(_unmodelled(row))
+    layouts = () if unmodelled else tuple(_layouts(row, notes))
+    return Run(
+        row=row["row_id"], family=family, model=row["model"], cluster=_cluster(row), devices=_count(row, "n_gpus"),
+        shape=_shape(row, max((each.tensor for each in layouts), default=1)), rows=_count(row, "global_batch", 0),
+        settings=_settings(row), layouts=layouts, seconds=float(row["step_time_s"] or 0), notes=tuple(notes),
+        unmodelled=tuple(unmodelled),
+    )  # fmt: skip
+
+
+def _count(row: dict[str, str], name: str, otherwise: int = 1) -> int:
+    return int(row[name]) if row[name] else otherwise
+
+
+def _shape(row: dict[str, str], tensor: int) -> Shape | None:
+    if not row["hidden"] or not row["vocab"]:
+        return None
+    step = PADDING * tensor
+    return Shape(
+        kind=row["arch"], layers=_count(row, "layers"), hidden=_count(row, "hidden"), heads=_count(row, "heads"),
+        key_heads=_count(row, "kv_heads", _count(row, "heads")), inner=_count(row, "ffn"),
+        vocabulary=-(-_count(row, "vocab") // step) * step, sequence=_count(row, "seq_len"),
+    )  # fmt: skip
+
+
+def _cluster(row: dict[str, str]) -> str:
+    chip, devices = CHIPS.get(row["gpu"], row["gpu"]), _count(row, "n_gpus")
+    node = min(devices, NODES.get(chip, 8))
+    return f"{chip}x{node}" + (f"*{devices // node}" if devices > node else "")
+
+
+def _settings(row: dict[str, str]) -> RunSettings:
+    """Of what the tables say: kernels fused by hand (bias, GELU, dropout, softmax, Adam), clipping at norm 1."""
+    early = "no flash" in row["attention"] or "fused" in row["attention"]
+    vtrain = row["dataset"].startswith("vtrain")
+    overlap = row["overlap"].startswith(("DP", "TP/DP")) or ("torch DDP" in row["overlap"] and row["pp"] == "1")
+    made = RunSettings(
+        precision=SIXTEEN_BITS.get(row["precision"][:4].lower(), "bfloat16"), fusion=True, overlap=overlap,
+        attention="eager" if early and "cuDNN" not in row["attention"] else "flash", clip_norm=1.0,
+    )  # fmt: skip
+    # DeepSpeed reduces in buckets of 500 million elements (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); Megatron's own
+    # data parallel one buffer of all gradients, here in buckets of as much.
+    return made if overlap and not vtrain else replace(made, bucket_bytes=2 * 500_000_000)
+
+
+def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
+    """The layout that is printed, or every one that fits what is."""
+    tensor, pipeline, virtual = _count(row, "tp", 0), _count(row, "pp", 0), _count(row, "vpp")
+    if not tensor or not pipeline:
+        tensor, pipeline = 8, 6
+        notes.append("tensor and pipeline degree from the text for 2304 GPUs: 8 x 6")
+    data = _count(row, "dp", _count(row, "n_gpus") // (tensor * pipeline))
+    sequence = row["sp"] == "True" or (not row["sp"] and row["date"] >= "2022-06" and row["dataset"] != "vtrain")
+    sequence = sequence and not row["dataset"].startswith("vtrain")
+    sizes = [_count(row, "micro_batch")] if row["micro_batch"] else _sizes(_count(row, "global_batch", 0) // data)
+    if len(sizes) > 1:
+        notes.append("micro-batch not printed: the best by estimate")
+    recompute = _recompute(row)
+    if recompute is None:
+        notes.append("recompute not printed: the best by estimate")
+    for rows, sharding in product(sizes, _shardings(row, data)):
+        for again in (False, True) if recompute is None else (recompute,):
+            yield Degrees(
+                tensor=tensor, pipeline=pipeline, data=data, virtual=virtual if pipeline > 1 else 1, rows=rows,
+                sequence=sequence, recompute=again, sharding=sharding,
+            )  # fmt: skip
+
+
+def _sizes(rows: int) -> list[int]:
+    return [size for size in (1, 2, 4, 8, 16) if size <= rows]
+
+
+def _recompute(row: dict[str, str]) -> bool | None:
+    told = row["recompute"]
+    return True if told.startswith("full") else False if told.startswith("selective") else None
+
+
+def _shardings(row: dict[str, str], data: int) -> tuple[Sharding, ...]:
+    """How the state may lie; a distributed optimizer moves what data parallelism does and holds what sharding does."""
+    if data == 1:
+        return ("none",)
+    if "FSDP" in row["zero"] and "dist-opt" not in row["zero"]:
+        return ("parameters",)
+    return ("none", "gradients") if "dist" in row["zero"] else ("none",)
+
+
+def _notes(row: dict[str, str]) -> Iterator[str]:
+    """What is estimated otherwise than it was run."""
+    if any(word in row["precision"] for word in ("FP8", "FP4")):
+        yield f"products in {row['precision'].split()[0]}: estimated in bfloat16"
+    if row["recompute"].startswith("selective"):
+        yield "selective recompute: estimated without any"
+    if "LoRA" in row["model"]:
+        yield "LoRA: estimated as full training"
+    if "dist" in row["zero"]:
+        yield "distributed optimizer: state replicated, or gradients sharded too, the best that fits"
+    if row["global_batch"] and row["vpp"] == "" and _count(row, "pp") > 1:
+        yield "virtual stages not printed: none"
+
+
+def _unmodelled(row: dict[str, str]) -> Iterator[str]:
+    """What there is no layout for."""
+    if _count(row, "cp") > 1:
+        yield f"context parallel {row['cp']}"
+    if row["arch"] not in ("gpt", "llama"):
+        yield f"{row['arch']}" + (f" with expert parallel {row['ep']}" if _count(row, "ep") > 1 else "")
+    if not row["global_batch"]:
+        yield "no batch printed"
