@@ -8,19 +8,20 @@ every line-up and all shares. Outlines are solved exactly, the smallest bound fi
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
-In a large space it ends when they are within a hundredth of each other.
+In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
+of their fast parts alone, so that using the slow ones too never loses to leaving them out.
 When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
 
 from placer.costs import Costs
-from placer.errors import Infeasible
+from placer.errors import Infeasible, UsageError
 from placer.plans import Layout
 from placer.search import Problem, Solution
 from placer.strategies.chain import Partition, best_chain
@@ -28,11 +29,12 @@ from placer.strategies.coarse import by_bound
 from placer.strategies.diagnosis import what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
-from placer.strategies.judging import judge
+from placer.strategies.judging import Judged, judge
 from placer.strategies.layouts import layouts, pinned_degree
 from placer.strategies.lineups import Lineup, is_mixed
 from placer.strategies.loop import best_loop
 from placer.strategies.narrow import Narrow
+from placer.strategies.parts import fast_parts
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
 from placer.strategies.sharing import placed
@@ -58,7 +60,7 @@ class _Found:
 @dataclass
 class _Search:
     """What the search knows: outlines by their second bound, the next by its first, the best partition, bounds left
-    open."""
+    open; `given` is the best plan of a part of the machines."""
 
     problem: Problem
     layouts: tuple[Layout, ...]
@@ -67,6 +69,7 @@ class _Search:
     queue: list[tuple[float, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
+    given: Judged | None = None
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
@@ -84,7 +87,8 @@ class _Search:
 
     @property
     def ceiling(self) -> float:
-        return float("inf") if self.best is None else self.best.value
+        given = float("inf") if self.given is None else self.given.seconds
+        return given if self.best is None else min(given, self.best.value)
 
 
 class Stages:
@@ -100,11 +104,11 @@ class Stages:
         try:
             _run(search)
         except KeyboardInterrupt:
-            if search.best is None:
+            if search.ceiling == float("inf"):
                 raise
-        if search.best is None:
+        if search.ceiling == float("inf"):
             return what_binds(problem, next(iter(search.bounds.values())))
-        return _solution(search, search.best)
+        return _solution(search)
 
 
 def _begun(problem: Problem) -> _Search:
@@ -122,6 +126,8 @@ def _run(search: _Search) -> None:
     """Solve outlines until none that is left can be better."""
     found = by_bound(search.bounds)
     coarse, enough = found.outlines, 1 - LARGE_GAP if found.count > LARGE else 1.0
+    if found.count > LARGE and search.mixed:
+        _begin_with_parts(search)
     search.next = next(coarse, None)
     while (least := search.least) is not None and least < search.ceiling * enough:
         if search.problem.budget is not None and search.evaluations >= search.problem.budget:
@@ -133,6 +139,20 @@ def _run(search: _Search) -> None:
         bound, outline = search.queue[0]
         _solve(search, bound, outline)
         heappop(search.queue)
+
+
+def _begin_with_parts(search: _Search) -> None:
+    """Plan the fast parts of the machines first: no plan of the whole is to lose to leaving the slow ones out."""
+    for fast in fast_parts(search.problem.cluster):
+        try:
+            found = Stages().solve(replace(search.problem, cluster=fast.cluster))
+        except UsageError:  # pins that only the whole can honour
+            continue
+        if isinstance(found, Solution):
+            search.evaluations += found.evaluations
+            verdict = judge(fast.lifted(found.plan, search.problem.cluster))
+            if verdict.legal and verdict.seconds < search.ceiling:
+                search.given = verdict
 
 
 def _narrow(search: _Search, outline: Outline) -> None:
@@ -189,11 +209,13 @@ def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> No
         search.best = _Found(value=value, outline=pricing.outline, partition=partition)
 
 
-def _solution(search: _Search, best: _Found) -> Solution:
+def _solution(search: _Search) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
-    layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
-    plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout)
-    verdict = judge(plan)
+    best, verdict = search.best, search.given
+    if best is not None and best.value <= search.ceiling:
+        layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
+        verdict = judge(plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout))
+    assert verdict is not None
     left = [*search.open, *([] if search.least is None else [search.least])]
     bound = min([verdict.seconds, *left])
     return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations)
