@@ -1,6 +1,6 @@
 """Published training runs as placer's problems: the rows of vTrain's, Megatron's and Megatron-Bridge's tables.
 
-In: the table `training_runs.csv` (one row per measured run). Out: `Run`s, each with its model's shape, its machines, its
+In: table `training_runs.csv` (one row per measured run). Out: `Run`s, each with its model's shape, its machines, its
 settings and the layout as printed, and in words what the row uses that is estimated otherwise (`notes`) or not at all
 (`unmodelled`). A row is never dropped.
 """
@@ -130,7 +130,7 @@ def _settings(row: dict[str, str]) -> RunSettings:
         precision=SIXTEEN_BITS.get(row["precision"][:4].lower(), "bfloat16"), fusion=True, overlap=overlap,
         attention="eager" if early and "cuDNN" not in row["attention"] else "flash", clip_norm=1.0,
     )  # fmt: skip
-    # DeepSpeed reduces in buckets of 500 million elements (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); Megatron's own
+    # DeepSpeed reduces in buckets of 500 million elements (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); Megatron its
     # data parallel one buffer of all gradients, here in buckets of as much.
     return made if overlap and not vtrain else replace(made, bucket_bytes=2 * 500_000_000)
 

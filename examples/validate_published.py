@@ -7,7 +7,7 @@ stages), judged by the estimate that judges ours, and put beside the measured st
 machines, batch, settings) make a group, for which we plan once, without pins. Printed for each row
 
     published   measured seconds of the printed layout, our estimate of it and its error
-    ours        our plan and its estimate, which must not be slower where the published one fits by our account of memory
+    ours        our plan and its estimate, not slower where the published one fits by our account of memory
 
 and, summed up, how often our plan is the published one, the errors, and for groups of several rows the regret: measured
 seconds of the row that we rank first over those of the best row. What a row uses that is estimated otherwise, or not at
@@ -171,7 +171,8 @@ def line(outcome: Outcome) -> str:
     if published is None:
         return f"{name} not estimated: {'; '.join(run.unmodelled) or 'the sizes of the model are not printed'}"
     error = "" if outcome.error is None else f"{outcome.error:+7.1%}"
-    text = f"{name} {shown(published.layout):34} measured {run.seconds:9.4f} s estimate {published.seconds:9.4f} s {error:8}"
+    numbers = f"measured {run.seconds:9.4f} s estimate {published.seconds:9.4f} s {error:8}"
+    text = f"{name} {shown(published.layout):34} {numbers}"
     if ours is not None:
         text += f" ours {shown(ours.layout):44} {ours.seconds:9.4f} s"
     verdict = {None: "cannot be compared", True: "SLOWER", False: "same" if outcome.same else "faster"}[outcome.slower]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
 from torch import nn
 
 from examples.models import example_batch
+from examples.verify_splits import searched, widened
 from placer import tracer
 from placer.cluster import Cluster, Curve, Device, Link, Node
+from placer.errors import UsageError
 from placer.graph import Graph
 from placer.plans import Plan, ScheduleName, Sharding, Stage
 from placer.runtime import VerifyReport, verify
@@ -27,7 +29,8 @@ ROWS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """`positions` x `replicas` ranks; `turns` stages per position. cut: blocks of the first stage (0: stages of equal
-    numbers of blocks). shapes: of the batch by input (none: those of `examples.models`)."""
+    numbers of blocks). shapes: of the batch by input (none: those of `examples.models`). degree: devices of a replica,
+    over which its ops are cut along `axis` as a search does (`examples.verify_splits`)."""
 
     model: str
     positions: int = 1
@@ -42,19 +45,23 @@ class Case:
     cut: int = 0
     turns: int = 1
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    axis: str = "tensor"
+    degree: int = 1
 
     @property
     def ranks(self) -> int:
         """Ranks of the case."""
-        return self.positions * self.replicas
+        return self.positions * self.replicas * self.degree
 
     def __str__(self) -> str:
         layout = f"PP{self.positions}" if self.positions > 1 else ""
         if self.replicas > 1:
             layout += {"none": "DP", "gradients": "ZeRO2-", "parameters": "FSDP"}[self.sharding] + str(self.replicas)
+        if self.degree > 1:
+            layout += f" {self.axis}{self.degree}"
         words = [
             self.model.rpartition(":")[2],
-            layout or "one",
+            layout.strip() or "one",
             self.schedule if self.positions > 1 else "-",
             self.precision,
         ]
@@ -65,7 +72,17 @@ class Case:
 
 
 def plan_of(case: Case) -> Plan:
-    """The plan of a case on as many CPU processes as it has ranks."""
+    """The plan of a case on as many CPU processes as it has ranks. Raises UsageError where nothing can be cut so."""
+    plan = _plan_of(replace(case, degree=1))
+    if case.degree == 1:
+        return plan
+    found = searched(plan.graph, plan.model, plan.rows, case.axis, case.degree)
+    if not found:
+        raise UsageError(f"{case.model} has nothing to cut along {case.axis} over {case.degree} devices")
+    return widened(plan, found[0], processes(case.ranks))
+
+
+def _plan_of(case: Case) -> Plan:
     graph = captured_graph(case.model, case.shapes)
     return Plan(
         model=tracer.resolve(case.model).ref,

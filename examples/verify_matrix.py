@@ -2,6 +2,7 @@
 
 python -m examples.verify_matrix                  all of them (long)
 python -m examples.verify_matrix --only gpt2      cases whose name holds a word
+python -m examples.verify_matrix --products       only replicas of several devices times pipelines and data
 python -m examples.verify_matrix --ranks 2        cases of at most so many ranks
 """
 
@@ -24,7 +25,9 @@ MODELS = (
     *(Case(model=f"examples.models:tiny_{name}") for name in ("gpt2", "llama", "t5", "bert", "vit", "resnet", "unet")),
     Case(model="examples.verify_models:words", shapes=TEXT),
 )
-CASE_SECONDS = 120.0
+# The product of sorted rows by their experts casts to float32.
+EXPERTS = tuple(Case(model=f"examples.models:tiny_{name}", precision="float32") for name in ("mixtral", "qwen3_moe"))
+CASE_SECONDS = 240.0
 SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
@@ -51,6 +54,34 @@ def cases() -> Iterator[Case]:
             yield replace(base, positions=2, precision=precision)
             yield replace(base, replicas=2, precision=precision)
     yield from _special()
+    yield from products()
+
+
+def products() -> Iterator[Case]:
+    """Replicas of several devices, alone and times pipelines and data; unequal shares times pipelines."""
+    for base in (*MODELS, *EXPERTS):
+        yield from _cut(replace(base, degree=2))
+        yield replace(base, degree=4)
+        yield replace(base, degree=2, positions=2, replicas=2)
+        yield replace(base, positions=2, replicas=2, shares=(3, 1), microbatches=(4, 4))
+        yield replace(base, degree=2, positions=2, replicas=2, shares=(3, 1), microbatches=(4, 3, 1))
+    for base in MODELS:
+        for axis in ("height", "width") if base.model.endswith(("resnet", "unet")) else ():
+            yield from _cut(replace(base, axis=axis, degree=2))
+            yield replace(base, axis=axis, degree=4)
+            yield replace(base, axis=axis, degree=2, positions=2, replicas=2)
+
+
+def _cut(base: Case) -> Iterator[Case]:
+    """Replicas of several devices times one other way."""
+    yield base
+    yield replace(base, recompute=True)
+    yield replace(base, replicas=2)
+    yield replace(base, replicas=2, sharding="gradients")
+    yield replace(base, replicas=2, sharding="parameters")
+    yield replace(base, replicas=2, shares=(3, 1), microbatches=(4, 4))
+    for schedule in SCHEDULES:
+        yield replace(base, positions=2, schedule=schedule, turns=2 if schedule == "interleaved" else 1)
 
 
 def _special() -> Iterator[Case]:
@@ -72,10 +103,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run the cases and print a line for each; 0 where all pass."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
+    parser.add_argument("--products", action="store_true", help="only replicas of several devices, and their products")
     parser.add_argument("--ranks", type=int, default=8, help="cases of at most so many ranks")
     parser.add_argument("--steps", type=int, default=3, help="training steps of each case")
     options = parser.parse_args(argv)
-    chosen = [case for case in cases() if options.only in str(case) and case.ranks <= options.ranks]
+    every = products() if options.products else cases()
+    chosen = sorted(
+        (case for case in every if options.only in str(case) and case.ranks <= options.ranks), key=lambda one: one.model
+    )
     failed = 0
     with RankPool(max((case.ranks for case in chosen), default=1)) as pool:
         for _, group in groupby(chosen, key=lambda case: case.model):

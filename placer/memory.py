@@ -13,20 +13,22 @@
     overhead       the device's context
 
 `alive(schedule, positions, turns, microbatches)` counts the microbatches alive per stage at each peak of each position,
-from the schedule's own action lists.
+as the schedule's own action lists have them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import le
+
+import numpy as np
+from numpy.typing import NDArray
 
 from placer.cluster import Device
 from placer.ledger import MemoryBytes
 from placer.numerics import Numerics
 from placer.plans import Sharding
-from placer.schedule import Action, actions
+from placer.schedule import looped, looped_warmup
 from placer.settings import RunSettings
 from placer.spans import Span
 from placer.updates import state_count
@@ -103,8 +105,7 @@ def alive(schedule: str, positions: int, stages: int, microbatches: int) -> tupl
     if schedule == "zero-bubble":
         # Position p runs positions - 1 - p forwards ahead, and frees nothing until the backward of microbatch p.
         return tuple(((min(microbatches, positions),),) for _ in range(positions))
-    lines = actions(schedule, positions, stages, _enough(positions, microbatches))
-    return tuple(_peaks(line, positions, stages) for line in lines)
+    return _looped_peaks(positions, stages // positions, _enough(positions, microbatches))
 
 
 def _enough(positions: int, microbatches: int) -> int:
@@ -112,24 +113,36 @@ def _enough(positions: int, microbatches: int) -> int:
     return min(microbatches, 2 * positions) if microbatches % positions == 0 else microbatches
 
 
-def _peaks(line: tuple[Action, ...], positions: int, stages: int) -> tuple[tuple[int, ...], ...]:
-    """Alive microbatches per local stage after each forward that raises their number above every earlier one."""
-    release = "W" if any(action.kind == "W" for action in line) else "B"
-    counts = [0] * (stages // positions)
-    found: set[tuple[int, ...]] = set()
-    for action in line:
-        counts[action.stage // positions] += (action.kind == "F") - (action.kind == release)
-        if action.kind == "F":
-            found.add(tuple(counts))
-    return _largest(found)
+def _looped_peaks(positions: int, turns: int, microbatches: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Per interleaved position the alive microbatches per turn after each forward, without those another exceeds.
+
+    After forward i of a position with a warmup of w, so many of each turn have gone forward less those of i - w
+    backwards; one turn is one digit of a number, so that equal counts are found at once.
+    """
+    ahead, back = (_counted([turn for turn, _ in order], turns) for order in looped(positions, turns, microbatches))
+    done, places = np.arange(len(ahead) - 1), []
+    for position in range(positions):
+        freed = np.maximum(0, done - looped_warmup(position, positions, turns, microbatches))
+        alive = ahead[1:] - back[freed]
+        base = alive.max() + 1
+        digits = base ** np.arange(turns - 1, -1, -1)
+        places.append(_largest(np.unique(alive @ digits)[:, None] // digits % base))
+    return tuple(places)
 
 
-def _largest(found: set[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Those that no other one exceeds; only a greater one in the order of tuples can."""
+def _counted(turns: list[int], count: int) -> NDArray[np.int64]:
+    """How many of each turn are among the first 0, 1, ... entries."""
+    each = np.zeros((len(turns) + 1, count), dtype=np.int64)
+    each[np.arange(1, len(turns) + 1), turns] = 1
+    return each.cumsum(axis=0)
+
+
+def _largest(found: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    """Those of different rows in ascending order that no other one exceeds; only a later one can."""
     kept: list[tuple[int, ...]] = []
-    for peak in sorted(found, reverse=True):
-        if not any(all(map(le, peak, other)) for other in kept):
-            kept.append(peak)
+    while len(found):
+        kept.append(tuple(map(int, found[-1])))
+        found = found[(found > found[-1]).any(axis=1)]
     return tuple(reversed(kept))
 
 

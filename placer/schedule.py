@@ -165,13 +165,26 @@ def _one_f_one_b(position: int, positions: int, microbatches: int) -> tuple[Acti
     return tuple(_in_turn(forwards, backwards, positions - 1 - position))
 
 
+def looped(positions: int, turns: int, microbatches: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The (turn, microbatch) of the forwards, and of the backwards, of every interleaved position, in order."""
+    rounds = _rounds(positions, microbatches)
+    forwards = [(turn, m) for members in rounds for turn in range(turns) for m in members]
+    backwards = [(turn, m) for members in rounds for turn in reversed(range(turns)) for m in members]
+    return forwards, backwards
+
+
+def looped_warmup(position: int, positions: int, turns: int, microbatches: int) -> int:
+    """How many forwards an interleaved position runs before its first forward and backward in turn."""
+    return (turns - 1) * len(_rounds(positions, microbatches)[0]) + 2 * (positions - 1 - position)
+
+
 def _interleaved(position: int, positions: int, turns: int, microbatches: int) -> tuple[Action, ...]:
     """Any number of microbatches: rounds of as equal a size as possible (equal ones give the published order)."""
-    rounds = _rounds(positions, microbatches)
-    local = [position + turn * positions for turn in range(turns)]
-    forwards = [Action(s, "F", m) for members in rounds for s in local for m in members]
-    backwards = [Action(s, "B", m) for members in rounds for s in reversed(local) for m in members]
-    return tuple(_in_turn(forwards, backwards, (turns - 1) * len(rounds[0]) + 2 * (positions - 1 - position)))
+    forwards, backwards = (
+        [Action(position + turn * positions, kind, m) for turn, m in order]
+        for kind, order in zip(_WHOLE, looped(positions, turns, microbatches), strict=True)
+    )
+    return tuple(_in_turn(forwards, backwards, looped_warmup(position, positions, turns, microbatches)))
 
 
 def _rounds(positions: int, microbatches: int) -> list[range]:

@@ -3,7 +3,7 @@ Executor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -23,6 +23,7 @@ from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.lowering import Axis, LocalBlocks
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
+from placer.runtime.stages import Stage
 from placer.runtime.state import model_state
 
 
@@ -51,14 +52,30 @@ def load(
     device = device_of(plan, rank)
     source = prepared_model(plan, model, device)
     cut = (capture or captured(plan, source)).cut(plan, source)
+    return _executor(assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds), optimizer)
+
+
+def loaded_alone(
+    plan: Plan, source: nn.Module, capture: Captured, *, rank: int, device: torch.device, fill: Callable[[Stage], None]
+) -> Executor:
+    """The executor of `rank` in a process that has a world to itself (`placer.runtime.dry`), of a model without memory,
+    whose stages `fill` gives tensors."""
+    cut = capture.cut(plan, source)
+    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=TIMEOUT_SECONDS)
+    return _executor(replace(made, alone=True, fill=fill), None)
+
+
+def assembly(
+    plan: Plan, source: nn.Module, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
+) -> Assembly:
+    """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
     require_linear(plan, cut)
     axis = Axis(degree(plan), rank % degree(plan))
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
-    made = Assembly(
+    return Assembly(
         plan=plan, rank=rank, device=device, model=source, cut=cut, axis=axis, timeout_seconds=timeout_seconds
     )
-    return _executor(made, made.held(), optimizer)
 
 
 def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device) -> nn.Module:
@@ -89,8 +106,9 @@ def require_linear(plan: Plan, cut: Cut) -> None:
         )
 
 
-def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Executor:
+def _executor(made: Assembly, optimizer: OptimizerFactory | None) -> Executor:
     """The parts of one rank wired together."""
+    held = made.held()
     gradients = _gradients(made, held)
     interpreter = Interpreter(
         _wiring(made, held),
@@ -99,7 +117,7 @@ def _executor(made: Assembly, held: Held, optimizer: OptimizerFactory | None) ->
         update=lambda: executor.finish_step(),
         observer=held.relay,
     )
-    executor = Executor(_parts(made, held, gradients, optimizer), interpreter)
+    executor = Executor(_parts(made, held, gradients, optimizer), held.replicas, interpreter)
     return executor
 
 
@@ -149,12 +167,13 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         device=made.device,
         stages=held.stages,
         gradients=gradients,
-        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings)),
+        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings, fused=True)),
         state=state,
         pieces=made.pieces,
         counts=made.cut.rewrites.counts,
         weights=class_weights(made.cut),
         labels=labels_of(made.cut),
+        draws=bool(made.cut.rewrites.batched),
     )
 
 

@@ -49,7 +49,11 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """What everything on a rank is made from."""
+    """What everything on a rank is made from.
+
+    alone: the other ranks are not there, so nothing is made for them. fill: gives a stage of a model without memory
+    tensors that ops can run on.
+    """
 
     plan: Plan
     rank: int
@@ -58,6 +62,8 @@ class Assembly:
     cut: Cut
     axis: Axis
     timeout_seconds: float
+    alone: bool = False
+    fill: Callable[[Stage], None] = lambda stage: None
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -66,19 +72,26 @@ class Assembly:
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
-        programs, relay, plan = lower(self.plan), Relay(), self.plan
-        program = programs[self.rank]
+        programs, relay, plan = self._programs(), Relay(), self.plan
+        program = next(program for program in programs if program.rank == self.rank)
         position = position_of(plan)[program.stages[0]]
         ranks = like_ranks(plan, position, program.inner)
-        groups = Groups(programs, self._groups(), self.timeout_seconds)
+        groups = Groups(programs, self._groups(), self.timeout_seconds, self.rank if self.alone else None)
         if degree(plan) > 1:
             self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
         stages = self.bare_stages(program.stages)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
-        replicas = {index: self._replica(index, stage, ranks, group, relay) for index, stage in stages.items()}
+        replicas = {index: self._filled(index, stage, ranks, group, relay) for index, stage in stages.items()}
         return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
+
+    def _programs(self) -> tuple[Program, ...]:
+        """Those of all ranks; alone, of the ranks like this one at all positions."""
+        if not self.alone:
+            return lower(self.plan)
+        before, inner = divmod(self.rank, degree(self.plan))
+        return lower(self.plan, (before % self.plan.stages[0].replicas,), (inner,))
 
     def home(self) -> dict[str, int]:
         """The stage that makes each block output."""
@@ -117,6 +130,18 @@ class Assembly:
         inside = {replica_ranks(plan, at, replica) for at in range(plan.positions) for replica in replicas}
         return tuple(sorted(like | inside))
 
+    def _filled(
+        self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
+    ) -> Replica:
+        """The replica of a stage, filled before it is made, or after where it is cut into shards then."""
+        sharded = group is not None and self.plan.stages[index].sharding != "none"
+        if not sharded:
+            self.fill(stage)
+        found = self._replica(index, stage, ranks, group, relay)
+        if sharded:
+            self.fill(stage)
+        return found
+
     def _replica(
         self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
     ) -> Replica:
@@ -127,6 +152,7 @@ class Assembly:
             sharding=plan.stages[index].sharding,
             ranks=ranks,
             group=group,
+            device=self.device,
             bucket_bytes=plan.settings.bucket_bytes,
             observer=relay,
         )

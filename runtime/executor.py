@@ -18,6 +18,7 @@ from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer, Relay
 from placer.runtime.optimizers import Updater, clip_scale
+from placer.runtime.replicas import Replica
 from placer.runtime.rewrite import Count
 from placer.runtime.stages import Stage
 from placer.runtime.state import State
@@ -25,7 +26,8 @@ from placer.runtime.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What `load` puts together for one rank. labels: the labels of each loss op, from some rows of a batch."""
+    """What `load` puts together for one rank. labels: the labels of each loss op, from some rows of a batch. draws:
+    whether a step draws random numbers."""
 
     plan: Plan
     rank: int
@@ -40,13 +42,14 @@ class Parts:
     counts: tuple[Count, ...]
     weights: tuple[torch.Tensor | None, ...]
     labels: Callable[[Batch], tuple[torch.Tensor, ...]]
+    draws: bool
 
 
 class Executor:
     """One rank of a running plan. `steps` done so far key the dropout masks; set it when resuming."""
 
-    def __init__(self, parts: Parts, interpreter: Interpreter) -> None:
-        self._parts, self._interpreter = parts, interpreter
+    def __init__(self, parts: Parts, replicas: Mapping[int, Replica], interpreter: Interpreter) -> None:
+        self._parts, self._replicas, self._interpreter = parts, replicas, interpreter
         self.steps = 0
         #: Seconds of each step so far, by the wall clock of this rank.
         self.timings: list[float] = []
@@ -57,6 +60,7 @@ class Executor:
         #: alike).
         self.keeps_gradients = False
         self.last_gradients: dict[str, torch.Tensor] = {}
+        self._flops = parts.plan.graph.forward_flops + parts.plan.graph.backward_flops
 
     @property
     def plan(self) -> Plan:
@@ -67,6 +71,16 @@ class Executor:
     def rank(self) -> int:
         """This rank."""
         return self._parts.rank
+
+    @property
+    def replica(self) -> int:
+        """The replica this rank belongs to."""
+        return self._parts.replica
+
+    @property
+    def counted(self) -> int:
+        """How many losses of the model are divided by a count of labels."""
+        return len(self._parts.counts)
 
     @property
     def device(self) -> torch.device:
@@ -101,11 +115,21 @@ class Executor:
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
         batch."""
         began = time.perf_counter()
-        loss = float(self._interpreter.train(self._feeds(batch, training=True)))
-        self.steps += 1
+        loss = float(self.train(self._feeds(batch, training=True)))
         self.timings.append(time.perf_counter() - began)
         self.ledger = self._measured(self.timings[-1])
         return loss
+
+    def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
+        """One step on microbatches that are divided already; its loss as a tensor."""
+        loss = self._interpreter.train(feeds)
+        self.steps += 1
+        return loss
+
+    def settle(self) -> None:
+        """Between the first two steps: what engines put off until they have seen one."""
+        for replica in self._replicas.values():
+            replica.settle()
 
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""
@@ -150,9 +174,8 @@ class Executor:
         parts = self._parts
         batch = checked(batch, parts.plan.graph, parts.plan.rows)
         counts = global_counts(batch, parts.plan, parts.counts, labels=parts.labels, weights=parts.weights)
-        return feeds(
-            batch, parts.plan, parts.replica, counts=counts, step=self.steps, training=training, device=parts.device
-        )
+        step = self.steps if parts.draws else None
+        return feeds(batch, parts.plan, parts.replica, counts=counts, step=step, training=training, device=parts.device)
 
     def _measured(self, seconds: float) -> Ledger:
         plan = self.plan
@@ -161,7 +184,7 @@ class Executor:
             seconds=Seconds(other=seconds),
             memory=(),
             rows=plan.rows,
-            flops=plan.graph.forward_flops + plan.graph.backward_flops,
+            flops=self._flops,
             peak_flops=plan.ledger.peak_flops if plan.ledger is not None else 0.0,
         )
 

@@ -94,16 +94,22 @@ def feeds(
     replica: int,
     *,
     counts: tuple[float, ...],
-    step: int,
+    step: int | None,
     training: bool,
     device: torch.device,
 ) -> tuple[Feed, ...]:
-    """One feed per microbatch for the ranks of `replica`."""
+    """One feed per microbatch for the ranks of `replica`; step: what its random numbers are keyed by, None for none."""
     return tuple(_feed(batch, plan, rows, counts, step, training, device) for rows in spans(plan, replica))
 
 
 def _feed(
-    batch: Batch, plan: Plan, rows: range, counts: tuple[float, ...], step: int, training: bool, device: torch.device
+    batch: Batch,
+    plan: Plan,
+    rows: range,
+    counts: tuple[float, ...],
+    step: int | None,
+    training: bool,
+    device: torch.device,
 ) -> Feed:
     ghost = not len(rows)
     if ghost:
@@ -113,7 +119,7 @@ def _feed(
         global_rows=plan.rows,
         training=training,
         counts=counts,
-        keys=row_keys(plan.seed, step, rows.start, len(rows), device) if training else None,
+        keys=row_keys(plan.seed, step, rows.start, len(rows), device) if training and step is not None else None,
         updates=not ghost,
     )
     parts = sliced(batch, plan.graph, rows)

@@ -4,7 +4,7 @@ element counted once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -118,18 +118,21 @@ class Gradients:
         What all devices of a replica hold alike is counted by the first of them.
         """
         self._sum_local_ties()
-        device = torch.device("cpu")
-        total = torch.zeros((), dtype=torch.float64)
+        counted = [_local(one) for one in self._counted()]
+        if not counted:
+            first = next((one for named in self._parameters.values() for one in named.values()), torch.zeros(()))
+            return torch.zeros((), dtype=torch.float64, device=first.device)
+        sixteen = any(one.element_size() < 4 for one in counted)
+        norms = torch._foreach_norm(counted, 2.0, dtype=torch.float32 if sixteen else None)
+        return torch.stack(list(norms)).double().square().sum()
+
+    def _counted(self) -> Iterator[torch.Tensor]:
         for stage, named in self._parameters.items():
             for name, parameter in named.items():
                 if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
                     continue
-                device = parameter.device
-                if not self._pieces.counts(name):
-                    continue
-                if isinstance(parameter.grad, DTensor) or self._counts_own:
-                    total = total.to(device) + _local(parameter.grad).double().square().sum()
-        return total.to(device)
+                if self._pieces.counts(name) and (isinstance(parameter.grad, DTensor) or self._counts_own):
+                    yield parameter.grad
 
     def _tell(self, collective: Collective, size: int) -> None:
         self.observer.collective(replace(collective, bytes=size))

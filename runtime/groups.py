@@ -48,17 +48,20 @@ def device_of(plan: Plan, rank: int) -> torch.device:
 
 
 class Groups:
-    """The process groups by their ranks."""
+    """The process groups by their ranks. member: only those that this rank belongs to are made (all ranks must make
+    all, so only where there are no others)."""
 
     def __init__(
         self,
         programs: Iterable[Program],
         more: Iterable[tuple[int, ...]] = (),
         timeout_seconds: float = TIMEOUT_SECONDS,
+        member: int | None = None,
     ) -> None:
         wanted = {tuple(ranks) for ranks in more if len(ranks) > 1}
         for program in programs:
             wanted |= {e.ranks for e in program.instructions if isinstance(e, Collective) and len(e.ranks) > 1}
+        wanted = {ranks for ranks in wanted if member is None or member in ranks}
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for ranks in sorted(wanted):
             group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_seconds))

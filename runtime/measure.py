@@ -90,7 +90,7 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     seen: dict[int, int] = {}
     for tensor in tensors:
         storage = _local(tensor).untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
+        seen[storage._cdata] = storage.nbytes()
     return sum(seen.values())
 
 
@@ -105,8 +105,8 @@ class Saved:
     """
 
     def __init__(self, known: Iterable[torch.Tensor]) -> None:
-        self._known = {_local(tensor).untyped_storage().data_ptr() for tensor in known}
-        self._apart: set[int] = set()
+        # A storage's own address, not that of its bytes: those of fake tensors have none.
+        self._apart = {_local(tensor).untyped_storage()._cdata for tensor in known}
         self._holders: dict[int, int] = {}
         self.alive = 0
         self.peak = 0
@@ -118,14 +118,14 @@ class Saved:
             yield
 
     def leave_out(self, tensor: torch.Tensor) -> None:
-        """Do not count the storage of `tensor`, whatever its address: a gathered parameter's comes and goes."""
+        """Do not count the storage of `tensor`: a gathered parameter's, whose bytes come and go."""
         self._apart.add(tensor.untyped_storage()._cdata)
 
     def _pack(self, tensor: torch.Tensor) -> _Kept:
         kept = _Kept(tensor=tensor)
         storage = tensor.untyped_storage()
-        address, size = storage.data_ptr(), storage.nbytes()
-        if size and address not in self._known and tensor.untyped_storage()._cdata not in self._apart:
+        address, size = storage._cdata, storage.nbytes()
+        if size and address not in self._apart:
             self._hold(address, size)
             weakref.finalize(kept, self._release, address, size)
         return kept

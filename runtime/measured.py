@@ -27,6 +27,7 @@ import torch.distributed as dist
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan
 from placer.program import Collective, Message
+from placer.runtime.allocated import Allocated
 from placer.runtime.gathered import Gathered
 from placer.runtime.measure import Category, Clock, Saved, local_bytes, median_seconds, peak_memory, synchronizer
 from placer.runtime.record import Communication, Recorder
@@ -84,6 +85,7 @@ class Measurement:
         self._timing = False
         self._memory = MemoryBytes()
         self._gradients = 0
+        self._allocated = 0
         self._held: Held | None = None
         self._gathered: Gathered | None = None
         self._communications: tuple[Communication, ...] = ()
@@ -117,8 +119,10 @@ class Measurement:
         self._gathered = gathered = Gathered(held.stages, saved)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        with Recorder() as recorder, saved.watching(), gathered.watching():
+        everything = (*held.parameters, *held.buffers, *held.optimizer)
+        with Recorder() as recorder, Allocated(everything) as allocated, saved.watching(), gathered.watching():
             yield
+        self._allocated = allocated.peak
         self._communications = recorder.records
         self._memory = peak_memory(
             parameters=held.parameters,
@@ -159,6 +163,21 @@ class Measurement:
             self._now.collective(collective)
 
     # What comes out.
+
+    @property
+    def memory(self) -> MemoryBytes:
+        """Peak bytes of this rank in the watched step."""
+        return self._memory
+
+    @property
+    def communications(self) -> tuple[Communication, ...]:
+        """What this rank communicated in the watched step."""
+        return self._communications
+
+    @property
+    def allocated(self) -> int:
+        """Most bytes that were alive at once in the watched step, of all categories but overhead."""
+        return self._allocated
 
     def ledger(self) -> Ledger | None:
         """The run's measured ledger, the same on every rank; None where no step was timed. All ranks call it."""

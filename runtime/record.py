@@ -10,10 +10,11 @@ Every operation of torch.distributed passes torch's dispatcher, also those that 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal, cast
+from typing import Literal, TypeGuard, cast
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,9 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.program import Collective, Message, Program
+
+# So many ranks are named one by one.
+MANY = 16
 
 Kind = Literal["send", "receive", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier"]
 
@@ -50,15 +54,40 @@ _OPS: dict[str, tuple[Kind, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """One operation of one rank. `ranks`: a message's peer, or all of a collective; `bytes`: of the full buffer."""
+    """One operation of one rank. `ranks`: a message's peer, or all of a collective; `bytes`: of the full buffer.
+
+    dtype, shape: of the full buffer, "" and None where nothing is said of them. sent, received: elements for and from
+    each rank of an all_to_all whose pieces are given.
+    """
 
     kind: Kind
     ranks: tuple[int, ...]
     bytes: int
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         towards = {"send": "to rank", "receive": "from rank"}.get(self.kind, "over ranks")
-        return f"{self.kind} of {self.bytes} bytes {towards} {', '.join(map(str, self.ranks))}"
+        shape = "" if self.shape is None else f"{list(self.shape)} "
+        what = f" ({shape}{self.dtype})" if self.dtype else ""
+        return f"{self.kind} of {self.bytes} bytes{what} {towards} {listed(self.ranks)}"
+
+    def meets(self, done: Communication) -> bool:
+        """Whether `done` is what this says: kind, ranks and bytes, type and shape where this says them."""
+        return (
+            (self.kind, self.ranks, self.bytes) == (done.kind, done.ranks, done.bytes)
+            and self.dtype in ("", done.dtype)
+            and self.shape in (None, done.shape)
+        )
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks in words; of many the first, the last and how many."""
+    if len(ranks) <= MANY:
+        return ", ".join(map(str, ranks))
+    return f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]} ({len(ranks)} ranks)"
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
@@ -93,19 +122,40 @@ def compare(program: Program, records: Sequence[Communication]) -> tuple[str, ..
         f"rank {program.rank}, communication {index}: the program says {wanted or 'nothing'}, the rank did "
         f"{done or 'nothing'}"
         for index, (wanted, done) in enumerate(pairs)
-        if wanted != done
+        if wanted is None or done is None or not wanted.meets(done)
     )
+
+
+def compared(
+    program: Program, records: Sequence[Communication], replica: tuple[int, ...]
+) -> tuple[tuple[str, ...], tuple[Communication, ...]]:
+    """How `records` differ from `program`, and those of them that it leaves to blocks: over the ranks of `replica`."""
+    wanted = deque(communications(program))
+    outside: list[Communication] = []
+    inside: list[Communication] = []
+    for done in records:
+        expected = bool(wanted) and wanted[0].meets(done)
+        if not expected and done.ranks == replica and done.kind not in ("send", "receive"):
+            inside.append(done)
+            continue
+        outside.append(done)
+        if wanted:
+            wanted.popleft()
+    return compare(program, outside), tuple(inside)
 
 
 def communications(program: Program) -> Iterator[Communication]:
     """What a program prescribes and expects, one entry per value of a message."""
     for entry in program.instructions:
         if isinstance(entry, Message):
-            for size in entry.sizes:
+            told = zip_longest(entry.sizes, entry.shapes, entry.dtypes)
+            for size, shape, dtype in told:
                 if size:  # of no rows nothing is sent
-                    yield Communication(kind=entry.direction, ranks=(entry.peer,), bytes=size)
+                    yield Communication(
+                        kind=entry.direction, ranks=(entry.peer,), bytes=size, dtype=dtype or "", shape=shape
+                    )
         elif isinstance(entry, Collective):
-            yield Communication(kind=entry.kind, ranks=entry.ranks, bytes=entry.bytes)
+            yield Communication(kind=entry.kind, ranks=entry.ranks, bytes=entry.bytes, dtype=entry.dtype)
 
 
 def _communication(kind: Kind, full: int, args: tuple[object, ...]) -> Communication:
@@ -114,9 +164,22 @@ def _communication(kind: Kind, full: int, args: tuple[object, ...]) -> Communica
     if kind in ("send", "receive"):
         peer = next(value for value in args if isinstance(value, int))
         members = (members[peer],)
+    buffers = tuple(_tensors(args[full]))
+    splits = [tuple(map(int, one)) for one in args if _numbers(one)] if kind == "all_to_all" else []
+    received, sent = splits if len(splits) == 2 else ((), ())
     return Communication(
-        kind=kind, ranks=members, bytes=sum(t.numel() * t.element_size() for t in _tensors(args[full]))
+        kind=kind,
+        ranks=members,
+        bytes=sum(t.numel() * t.element_size() for t in buffers),
+        dtype="/".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in buffers)),
+        shape=tuple(map(int, buffers[0].shape)) if len(buffers) == 1 else None,
+        sent=sent,
+        received=received,
     )
+
+
+def _numbers(value: object) -> TypeGuard[Sequence[int]]:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, int) for one in value)
 
 
 def _group(args: tuple[object, ...]) -> dist.ProcessGroup:

@@ -47,6 +47,10 @@ class Replica(Protocol):
         """To be called before each backward; `last` says that it completes the stage's gradients."""
         ...
 
+    def settle(self) -> None:
+        """Do between the first two steps what the engine would do in the second: it reads what it hears from others."""
+        ...
+
 
 class Whole:
     """A stage with all of its state on this rank; nothing is reduced by itself."""
@@ -62,6 +66,9 @@ class Whole:
 
     def before_backward(self, last: bool) -> None:
         """Nothing to prepare."""
+
+    def settle(self) -> None:
+        """Nothing to do."""
 
 
 class Replicated:
@@ -93,6 +100,10 @@ class Replicated:
         if last:
             self._engine.reducer.prepare_for_backward([])
 
+    def settle(self) -> None:
+        """Fill the buckets in the order in which gradients came in the first step."""
+        self._engine.reducer._rebuild_buckets()
+
 
 class Sharded:
     """A stage under FSDP2."""
@@ -120,6 +131,9 @@ class Sharded:
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
 
+    def settle(self) -> None:
+        """Nothing to do."""
+
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
         fully_shard(module, mesh=mesh, reshard_after_forward=gives_up)
         sharded = cast(FSDPModule, module)
@@ -136,6 +150,7 @@ def replica(
     sharding: Sharding,
     ranks: tuple[int, ...],
     group: dist.ProcessGroup | None,
+    device: torch.device,
     bucket_bytes: int,
     observer: Observer,
 ) -> Replica:
@@ -143,8 +158,7 @@ def replica(
     if group is None:
         return Whole(stage)
     if sharding != "none":
-        kind = next(stage.parameters()).device.type
-        return Sharded(stage, DeviceMesh.from_group(group, kind, mesh=list(ranks)), sharding)
+        return Sharded(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
     if alone:
         return Replicated(stage, group, ranks, bucket_bytes, observer)
     return Whole(stage)
@@ -178,7 +192,12 @@ def _summing(
             )
         )
         work = dist.all_reduce(buffer, group=group, async_op=True)
-        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(lambda future: future.value()[0]))
+
+        def reduced(future: torch.futures.Future[object]) -> torch.Tensor:
+            future.value()  # raises what the all-reduce ended with
+            return buffer
+
+        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(reduced))
 
     # DDP compares the annotations themselves, which are text in this file.
     hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}

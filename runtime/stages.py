@@ -24,6 +24,7 @@ from placer.runtime.mode import Mode
 from placer.runtime.observer import Observer, Silent
 
 Tensors = tuple[torch.Tensor, ...]
+_Place = tuple[Mapping[str, torch.Tensor | None], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +68,17 @@ class Block(nn.Module):
         self.own = nn.Module()
         for name, tensor in state.items():
             put(self.own, name, tensor)
+        self.places = {f"p:{name}": _place(self.own, name) for name in state}
         self.recompute = recompute
         self.observer: Observer = Silent()
 
     def forward(self, mode: Mode, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
         """The outputs of `code`; values that are None are this block's own parameters and buffers."""
         given = tuple(
-            attribute(self.own, name[2:]) if value is None else value
-            for name, value in zip(code.inputs, values, strict=True)
+            _at(self.places[name]) if value is None else value for name, value in zip(code.inputs, values, strict=True)
         )
         if not self.recompute or not torch.is_grad_enabled():
-            return cast(Tensors, code.module(mode, *given))
+            return cast(Tensors, code.module.forward(mode, *given))
         passes = iter((mode,))
 
         # Running statistics move between forward and backward, which checkpoint would take for a mistake if given them.
@@ -88,10 +89,10 @@ class Block(nn.Module):
             again = tuple(next(source) if value.requires_grad else value for value in given)
             first = next(passes, None)
             if first is not None:
-                return cast(Tensors, code.module(first, *again))
+                return cast(Tensors, code.module.forward(first, *again))
             # checkpoint calls this once more in backward: running statistics must not move twice
             with self.observer.during("recompute"):
-                return cast(Tensors, code.module(mode.again(), *again))
+                return cast(Tensors, code.module.forward(mode.again(), *again))
 
         # Nothing a block does reads the global random state: dropout is keyed.
         return cast(Tensors, checkpoint(run, *moving, use_reentrant=False, preserve_rng_state=False))
@@ -117,12 +118,13 @@ class Stage(nn.Module):
         self.shared = frozenset(shared)
         for name in sorted(shared):
             put(self.own, name, state[name])
+        self.places = {f"p:{name}": _place(self.own, name) for name in shared}
 
     def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
         """The values `produces`, from the model inputs `inputs` and the received values `consumes`."""
         code = self.code
         values = dict(zip((*code.inputs, *code.consumes), tensors, strict=True))
-        values.update({f"p:{name}": attribute(self.own, name) for name in self.shared})
+        values.update({name: _at(place) for name, place in self.places.items()})
         _run(self.start, code.prologue, mode, values)
         for block, body, drops in zip(self.blocks, code.blocks, code.drops, strict=True):
             _run(cast(Block, block), body, mode, values)
@@ -155,6 +157,19 @@ def attribute(owner: nn.Module, name: str) -> torch.Tensor:
     for part in name.split("."):
         found = getattr(found, part)
     return cast(torch.Tensor, found)
+
+
+def _place(owner: nn.Module, name: str) -> _Place:
+    """Where a parameter or buffer of a dotted name is kept: whatever shards it exchanges it there."""
+    *path, leaf = name.split(".")
+    for part in path:
+        owner = cast(nn.Module, getattr(owner, part))
+    return (owner._parameters if leaf in owner._parameters else owner._buffers), leaf
+
+
+def _at(place: _Place) -> torch.Tensor:
+    found, leaf = place
+    return cast(torch.Tensor, found[leaf])
 
 
 def _run(block: Block, code: BlockCode, mode: Mode, values: dict[str, torch.Tensor]) -> None:

@@ -30,7 +30,7 @@ class TrainingState:
     def state_dict(self) -> State:
         """This rank's part. An optimizer that has not stepped yet is given the state of a step that changed nothing."""
         updater = self._executor.updater
-        _require_optimizer_state(updater)
+        require_optimizer_state(updater)
         return {
             "model": dict(self._executor.state_dict()),
             # A copy: loading the model sets the masters from the weights, which have fewer bits.
@@ -88,7 +88,7 @@ def _optimizer_state(updater: Updater, tensor: torch.Tensor) -> dict[str, torch.
     return {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
 
 
-def _require_optimizer_state(updater: Updater) -> None:
+def require_optimizer_state(updater: Updater) -> None:
     """Make the state of an optimizer that has never stepped, by a step with zero gradients and learning rate zero."""
     optimizer = updater.optimizer
     if optimizer is None or optimizer.state:

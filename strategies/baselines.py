@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from placer.costs import Costs
+from placer.costs import Costs, estimate
 from placer.errors import Infeasible
 from placer.plans import Plan, Sharding, replica_rows
 from placer.search import Problem, Solution
@@ -55,12 +55,12 @@ class Baseline(ABC):
             return Infeasible(binding=f"the pin {', '.join(pinned)} cuts ops, which {self.name} does not")
         evaluations, last = 0, None
         for group in self.candidates(problem):
-            verdicts = [judge(plan) for plan in group]
-            evaluations += len(verdicts)
-            legal = [verdict for verdict in verdicts if verdict.legal]
-            if legal:
-                return Solution(plan=min(legal, key=_order).plan, evaluations=evaluations)
-            last = verdicts[-1]
+            evaluations += len(group)
+            for plan in sorted(group, key=_order):
+                verdict = judge(plan)
+                if verdict.legal:
+                    return Solution(plan=verdict.plan, evaluations=evaluations)
+                last = verdict if plan is group[-1] else last
         return self._infeasible(last)
 
     def _infeasible(self, last: Judged | None) -> Infeasible:
@@ -121,8 +121,10 @@ class EvenPipeline(Baseline):
                             yield tuple(_even_plans(problem, outline, recompute))
 
 
-def _order(verdict: Judged) -> tuple[float, int, int, int, str]:
-    return verdict.order
+def _order(plan: Plan) -> tuple[float, int, int, int, str]:
+    """What plans are compared by: the fastest is judged first."""
+    ledger = estimate(plan)
+    return Judged(plan=plan, ledger=ledger, violations=()).order
 
 
 def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -> Iterator[tuple[Plan, ...]]:

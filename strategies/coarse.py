@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,7 @@ def _families(layout: int, bounds: Bounds) -> Iterator[_Family]:
     allowed = {p: frozenset(replica_counts(problem, p, degree)) for p in counts}
     paces = {p: schedules(problem, p) for p in allowed}
 
+    @cache
     def turns(positions: int, virtual: int) -> bool:
         """Whether several stages a position are searched: few of them, or stages of blocks that repeat."""
         stages = positions * virtual

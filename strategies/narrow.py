@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
@@ -39,6 +39,9 @@ from placer.updates import accumulate_seconds, update_seconds
 # Halvings of the steady seconds.
 HALVINGS = 20
 NEVER = float("inf")
+
+# Bytes that nothing fills.
+ENDLESS = 2**60
 
 T = TypeVar("T")
 
@@ -182,26 +185,27 @@ class Narrow:
         block, count = self.bounds.commonest
         span = self.costs.spans.of(block, block + 1)
         state = 0 if self._shares_parameters(block) else self.bounds.state_bytes(outline, block, block + 1)
-        loads = places.loads(outline)
-        sizes = {
-            rows: (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows)) for own in loads for rows, _ in own
-        }
-        peaks = alive(outline.schedule, outline.positions, outline.stages, outline.count)
-        if outline.virtual > 1:
-            least = self._least_blocks(outline)
-            most = outline.lengths(len(self.problem.graph.blocks)).stop - 1
-            found = [
-                _least(_turns(room, state, sizes[rows], own, least[j :: outline.positions], most) for rows, room in each)
-                for j, (each, own) in enumerate(zip(loads, peaks, strict=True))
-            ]
-        else:
-            found = [
-                _least(_lone(room, state, sizes[rows], own) for rows, room in each)
-                for each, own in zip(loads, peaks, strict=True)
-            ]
-        kept, again = np.minimum(count, np.array(found, dtype=np.int64).T)
+        found: NDArray[np.int64] | None = None
+        for rows, rooms in _by_rows(places.loads(outline)):
+            sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
+            held = self._held(outline, rooms, state, sizes)
+            found = held if found is None else np.minimum(found, held)
+        assert found is not None
+        kept, again = np.minimum(count, found.T)
         allowed = recomputes(self.problem)
         return _Room(kept * (False in allowed), again * (True in allowed))
+
+    def _held(
+        self, outline: Outline, rooms: NDArray[np.int64], state: int, sizes: tuple[int, int]
+    ) -> NDArray[np.int64]:
+        """Blocks of so many bytes that each position holds in its room: none recomputed, and all of them."""
+        counts = (outline.positions, outline.stages, outline.count)
+        if outline.virtual == 1:
+            peaks = alive(outline.schedule, *counts)
+            return np.array([_lone(int(room), state, sizes, own) for room, own in zip(rooms, peaks, strict=True)])
+        least = np.array(self._least_blocks(outline), dtype=np.int64).reshape(outline.virtual, -1).T
+        most = outline.lengths(len(self.problem.graph.blocks)).stop - 1
+        return _turns(rooms, state, sizes, _peaks(outline.schedule, *counts), least, most)
 
     def _least_blocks(self, outline: Outline) -> list[int]:
         """How many blocks of the commonest class each stage of an even outline holds at least.
@@ -301,25 +305,29 @@ class Narrow:
         return self.costs.spans.of(block, block + 1).held.elsewhere > 0
 
 
+@lru_cache(maxsize=4096)
+def _peaks(schedule: str, positions: int, stages: int, microbatches: int) -> NDArray[np.int64]:
+    """`alive` as an array over positions, peaks and turns, the last peak repeated where a position has fewer."""
+    found = alive(schedule, positions, stages, microbatches)
+    most = max(map(len, found))
+    return np.array([(*own, *(own[-1:] * (most - len(own)))) for own in found], dtype=np.int64)
+
+
 def _turns(
-    room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...], least: list[int], most: int
-) -> tuple[int, int]:
-    """Blocks a position of several stages holds that need not recompute, and all of them; 0 where none fit.
+    room: NDArray[np.int64], state: int, sizes: tuple[int, int], peaks: NDArray[np.int64], least: NDArray[np.int64],
+    most: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Blocks each position of several stages holds that need not recompute, and all of them; 0 where none fit.
 
     Its stages hold `least` blocks of the class each at least and `most` at most. Turns of which fewest microbatches are
     alive are the first that need not recompute.
     """
-    kept = len(least) * most
-    for peak in peaks:
-        free = room - sum(least) * state - sum(a * n for a, n in zip(peak, least, strict=True)) * sizes[1]
-        if free < 0:
-            return 0, 0
-        extra, turns = max(0, sizes[0] - sizes[1]), 0
-        for need in sorted(a * n * extra for a, n in zip(peak, least, strict=True)):
-            free -= need
-            turns += free >= 0
-        kept = min(kept, turns * most)
-    return kept, len(least) * most
+    living = peaks * least[:, None, :]
+    free = (room - least.sum(axis=1) * state)[:, None] - living.sum(axis=2) * sizes[1]
+    needs = np.sort(living * max(0, sizes[0] - sizes[1]), axis=2).cumsum(axis=2)
+    turns = (needs <= free[:, :, None]).sum(axis=2).min(axis=1)
+    fits = (free >= 0).all(axis=1)
+    return np.stack([turns * most * fits, least.shape[1] * most * fits], axis=1)
 
 
 def _lone(room: int, state: int, sizes: tuple[int, int], peaks: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
@@ -349,10 +357,10 @@ def _times(held: Held, count: int) -> Held:
     )  # fmt: skip
 
 
-def _least(found: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Of both numbers the least."""
-    kept, again = zip(*found, strict=True)
-    return min(kept), min(again)
+def _by_rows(loads: tuple[tuple[tuple[int, int], ...], ...]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Of each number of rows the bytes that a replica with them has at each position; `ENDLESS` where there is none."""
+    rows = sorted({rows for own in loads for rows, _ in own})
+    return [(each, np.array([dict(own).get(each, ENDLESS) for own in loads], dtype=np.int64)) for each in rows]
 
 
 def _ratio(own: Amounts, least: Amounts, *, split: bool) -> float:

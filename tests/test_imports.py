@@ -54,11 +54,11 @@ DOORS = {
     ("api", "tracer"): "capture needs torch, reading a plan does not",
     ("search", "costs"): "the judge of a solution estimates it afresh",
     ("search", "legality"): "the judge of a solution checks it afresh",
-    ("cli", "runtime"): "execute and verify run plans, explain shows what their ranks run",
+    ("cli", "runtime"): "execute and verify run plans, bench races them, explain shows what their ranks run",
     ("cli", "calibrate"): "calibrate measures this machine",
     ("cli", "demo"): "the demo runs its plan, which needs torch",
 }
-RUNTIME_COMMANDS = {"placer/cli/execute.py", "placer/cli/explain.py", "placer/cli/verify.py"}
+RUNTIME_COMMANDS = {f"placer/cli/{name}.py" for name in ("bench", "dry_run", "execute", "explain", "verify")}
 
 # library -> rooms that may import it at the top of a file; elsewhere only inside the function that needs it.
 HEAVY = {

@@ -43,6 +43,17 @@ def test_einsum_is_a_product_over_its_distinct_letters() -> None:
     assert found.forward_flops == 2 * (2 * 3) * 5 * 7 * 8
 
 
+def test_einsum_of_three_operands_is_two_products_from_the_left() -> None:
+    found = work("aten::einsum", "eti,eih,te->th", (grad(4, 5, 6), grad(4, 6, 3), fixed(5, 4)))
+    assert found.forward_flops == 2 * 4 * 5 * 3 * 6 + 2 * (5 * 3) * 4
+    assert found.backward_flops == 2 * (2 * 4 * 5 * 3 * 6) + 2 * (5 * 3) * 4  # the share has no gradient
+
+
+def test_einsum_may_leave_out_its_result_and_name_dims_by_dots() -> None:
+    for equation in ("ab,bc", "ab,bc->ac", "...b,bc", "...b,bc->...c"):
+        assert work("aten::einsum", equation, (grad(5, 8), grad(8, 7))).forward_flops == 2 * 5 * 8 * 7
+
+
 def test_a_grouped_convolution_costs_its_forward_for_each_gradient() -> None:
     # Depthwise 7 x 7: 32 channels, one input channel each.
     found = work(

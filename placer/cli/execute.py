@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from placer.cli import dry_run as dry
 from placer.cli.options import Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
+from placer.errors import UsageError
 from placer.report import comparison_view, doubts, ledger_document
 from placer.report.documents import Document
 from placer.report.units import seconds_text, share_text
@@ -23,6 +26,7 @@ NAME = "execute"
 HELP = """Run a plan under torchrun, one process per rank.
 
 Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --steps 20 --data texts/ --log-file log.jsonl
+Before launch, of a plan of any size, without torchrun: placer execute --dry-run --rank 3 plan.json
 """
 
 
@@ -51,12 +55,27 @@ def run(
     tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
     report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
     timeout: Annotated[float, Timeout] = 60.0,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Run ranks on fake tensors in this process; exit 1 where they disagree or overflow."
+        ),
+    ] = False,
+    rank: Annotated[int | None, typer.Option(min=0, help="With --dry-run: this rank; else one of each class.")] = None,
+    program: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="With --dry-run: a program that stands for the plan's own of that rank."),
+    ] = None,
     summary: Annotated[
         bool, typer.Option(hidden=True, help="Whether the result is printed; who reads the report shows it.")
     ] = True,
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""
+    if dry_run:
+        raise typer.Exit(dry.run(plan_file, cluster, rank, tuple(program or ()), json))
+    if rank is not None or program:
+        raise UsageError("--rank and --program are for --dry-run; a run has all ranks and its own programs")
     from placer.runtime.execute import execute  # the runtime needs torch; reading a plan does not
     from placer.runtime.run_report import ExecuteOptions
 

@@ -16,8 +16,9 @@ from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
 from placer.legality import check, error_of
 from placer.plans import Plan
-from placer.program import Collective, Compute, Instruction, Message, Program, lower
+from placer.program import Collective, Compute, Instruction, Message, Program, lower, program_document
 from placer.report import plan_document, plan_view
+from placer.report.documents import Document
 from placer.report.units import bytes_text
 
 NAME = "explain"
@@ -55,7 +56,8 @@ def run(
     steps: list[JsonValue] = [instruction_document(instruction) for instruction in chosen.instructions]
     title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
     told = Text("\n".join((title, *lines, *([blocks] if blocks else []))))
-    print_result(told, {"rank": rank, "device": chosen.device, "instructions": steps, "code": blocks}, json)
+    document: Document = {"rank": rank, "device": chosen.device, "instructions": steps, "code": blocks}
+    print_result(told, document | {"program": program_document(chosen)}, json)
 
 
 def _code(plan: Plan, rank: int) -> str:

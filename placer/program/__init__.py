@@ -22,14 +22,17 @@ from placer.program.buckets import (
     shard_units,
     shared_parameters,
 )
+from placer.program.files import load_program, program_document
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, degree, like_ranks, position_of, rank_of, replica_ranks, transfers
 from placer.program.lowering import like_devices, lower, plan_actions, rows_of_replica
+from placer.program.peers import Disagreement, peer_disagreements
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
     "Collective",
     "Compute",
+    "Disagreement",
     "Engine",
     "GradientBucket",
     "Instruction",
@@ -44,11 +47,14 @@ __all__ = [
     "gradient_buckets",
     "like_devices",
     "like_ranks",
+    "load_program",
     "lower",
     "parameter_dtype",
     "part_buckets",
+    "peer_disagreements",
     "plan_actions",
     "position_of",
+    "program_document",
     "rank_of",
     "replica_ranks",
     "rows_of_replica",

@@ -94,7 +94,7 @@ def _meeting(rank: int, board: _Board) -> tuple[int, ...]:
 
 def _differences(one: Message, other: Message) -> list[str]:
     """In what two ends of a message differ."""
-    fields = ("kind", "source_stage", "target_stage", "microbatch", "values", "sizes", "tag")
+    fields = ("kind", "source_stage", "target_stage", "microbatch", "values", "shapes", "dtypes", "sizes", "tag")
     found = [name for name in fields if getattr(one, name) != getattr(other, name)]
     return (["direction"] if one.direction == other.direction else []) + found
 

@@ -32,12 +32,16 @@ class GradientBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardUnit:
-    """Parameters that FSDP2 gathers and scatters together; `block` is -1 for the root. Bytes with padding."""
+    """Parameters that FSDP2 gathers and scatters together; `block` is -1 for the root. Bytes with padding.
+
+    dtype: uint8 where they have several.
+    """
 
     block: int
     names: tuple[str, ...]
     bytes: int
     gradient_bytes: int
+    dtype: str
 
 
 def ddp_buckets(plan: Plan, inner: int = 0) -> tuple[GradientBucket, ...]:
@@ -149,7 +153,11 @@ def _unit(plan: Plan, stage: int, block: int, held: Mapping[str, Parameter]) -> 
     settings, ranks = plan.settings, plan.stages[stage].replicas
     padded = {name: shard_bytes(parameter, settings, ranks) * ranks for name, parameter in held.items()}
     trained = sum(size for name, size in padded.items() if held[name].trainable)
-    return ShardUnit(block=block, names=tuple(held), bytes=sum(padded.values()), gradient_bytes=trained)
+    dtypes = sorted({parameter_dtype(parameter.dtype, settings) for parameter in held.values()})
+    return ShardUnit(
+        block=block, names=tuple(held), bytes=sum(padded.values()), gradient_bytes=trained,
+        dtype=dtypes[0] if len(dtypes) == 1 else "uint8",
+    )  # fmt: skip
 
 
 def _shard(parameter: Parameter, ranks: int) -> Parameter:

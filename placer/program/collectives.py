@@ -12,6 +12,7 @@ Data parallelism reduces over the devices that stand alike in their replicas (`i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from placer.plans import Plan
 from placer.program.buckets import (
@@ -25,6 +26,7 @@ from placer.program.buckets import (
 from placer.program.instructions import Collective, Engine
 from placer.program.layout import like_ranks, position_of, rank_of, replica_ranks
 from placer.program.sharded import sharded_collectives
+from placer.program.sizes import parameter_dtype
 from placer.schedule import Action
 from placer.splitting import held_parameters
 
@@ -59,8 +61,14 @@ def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0)
     if len(everyone) == 1:
         return
     if plan.settings.clip_norm is not None:
-        yield Collective(kind="all_reduce", engine="placer", purpose="norm", ranks=everyone, bytes=SCALAR_BYTES)
-    yield Collective(kind="all_reduce", engine="placer", purpose="loss", ranks=everyone, bytes=SCALAR_BYTES)
+        yield _scalar("norm", everyone)
+    yield _scalar("loss", everyone)
+
+
+def _scalar(purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collective:
+    return Collective(
+        kind="all_reduce", engine="placer", purpose=purpose, ranks=ranks, bytes=SCALAR_BYTES, dtype="float64"
+    )
 
 
 def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Collective]:
@@ -75,6 +83,7 @@ def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Coll
                 bytes=bucket.bytes,
                 stage=stage,
                 unit=f"parts {index}",
+                dtype=bucket.dtype,
             )
 
 
@@ -91,6 +100,7 @@ def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Ite
             stage=stage,
             unit=f"bucket {index}",
             overlaps=alone and plan.settings.overlap,
+            dtype=bucket.dtype,
         )
 
 
@@ -106,4 +116,7 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
     members = (replica,) if sharded else range(replicas)
     size = shard_bytes(parameter, settings, replicas) if sharded else held_bytes(parameter, settings)
     ranks = tuple(rank_of(plan, holder, member, inner) for holder in holders for member in members)
-    return Collective(kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name)
+    return Collective(
+        kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name,
+        dtype=parameter_dtype(parameter.dtype, settings),
+    )  # fmt: skip

@@ -24,7 +24,8 @@ class Message:
 
     kind `activation` goes from the producing stage to the consuming one, `gradient` back: the gradients of `values`.
     `source_stage` is the stage of the rank that sends and `target_stage` that of the rank that receives, for both
-    kinds. `sizes` are bytes, one per value; `tag` is unique within a step for all messages of a replica.
+    kinds. `sizes` are bytes, one per value, as are `shapes` and `dtypes`; `tag` is unique within a step for all
+    messages of a replica.
     """
 
     direction: Literal["send", "receive"]
@@ -36,6 +37,8 @@ class Message:
     values: tuple[str, ...]
     sizes: tuple[int, ...]
     tag: int
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -48,7 +51,7 @@ class Collective:
     """A collective of `ranks` over `bytes` (of the full buffer). `engine` says who issues it; placer's are prescribed,
     those of DDP and FSDP2 expected. `purpose`: gradients, parameters, parts (of gradients, summed over the devices of a
     replica), tied, norm, loss. `unit` names what is moved (a bucket, an FSDP unit, a tied parameter), `overlaps` says
-    that it may run beside the Compute it follows."""
+    that it may run beside the Compute it follows. `dtype`: of its elements."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     engine: Engine
@@ -58,6 +61,7 @@ class Collective:
     stage: int = -1
     unit: str = ""
     overlaps: bool = False
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

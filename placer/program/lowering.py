@@ -7,12 +7,11 @@ them. Each position's list is cut from that order, then filled in for each repli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from placer.graph import Tensor
 from placer.numerics import Numerics
 from placer.plans import Plan, replica_rows
 from placer.program.collectives import closing_collectives, stage_collectives
@@ -28,6 +27,14 @@ class _Place(NamedTuple):
     position: int
     replica: int
     inner: int
+
+
+class _Value(NamedTuple):
+    """What a rank holds of a value that crosses stages."""
+
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,7 @@ def _filled(plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...])
     yield from closing_collectives(plan, *place)
 
 
-def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int]) -> Message:
+def _message(move: _Move, sending: bool, peer: int, carried: Mapping[str, _Value]) -> Message:
     source, target = move.ends
     values = move.transfer.differentiable if move.gradient else move.transfer.values
     return Message(
@@ -189,22 +196,25 @@ def _message(move: _Move, sending: bool, peer: int, sizes: dict[str, int]) -> Me
         target_stage=target,
         microbatch=move.microbatch,
         values=values,
-        sizes=tuple(sizes[value] for value in values),
+        sizes=tuple(carried[value].bytes for value in values),
         tag=move.tag,
+        shapes=tuple(carried[value].shape for value in values),
+        dtypes=tuple(carried[value].dtype for value in values),
     )
 
 
 def _sizes(
     plan: Plan, line: list[_Item], rows: tuple[int, ...], inner: int
-) -> dict[tuple[Transfer, int], dict[str, int]]:
-    """Bytes of what a rank holds of each value by transfer and number of rows."""
+) -> dict[tuple[Transfer, int], dict[str, _Value]]:
+    """What a rank holds of each value by transfer and number of rows."""
     numerics = Numerics.of(plan.graph, plan.settings)
 
-    def value(reference: str) -> Tensor:
-        return held_value(plan.graph.value(reference), value_state(plan, reference), degree(plan), inner)
+    def value(reference: str, count: int) -> _Value:
+        tensor = held_value(plan.graph.value(reference), value_state(plan, reference), degree(plan), inner)
+        return _Value(numerics.bytes_of(tensor, count), tensor.shape_at(count), numerics.kept(tensor.dtype))
 
-    found: dict[tuple[Transfer, int], dict[str, int]] = {}
+    found: dict[tuple[Transfer, int], dict[str, _Value]] = {}
     for item in line:
         if isinstance(item, _Move) and (key := (item.transfer, rows[item.microbatch])) not in found:
-            found[key] = {v: numerics.bytes_of(value(v), key[1]) for v in item.transfer.values}
+            found[key] = {v: value(v, key[1]) for v in item.transfer.values}
     return found

@@ -94,4 +94,5 @@ def _collective(plan: Plan, stage: int, ranks: tuple[int, ...], unit: ShardUnit,
         stage=stage,
         unit="root" if unit.block < 0 else plan.graph.blocks[unit.block].name,
         overlaps=plan.settings.overlap,
+        dtype=unit.dtype,
     )

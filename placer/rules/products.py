@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from placer.rules.calls import Argument, Call, Value, Work, gradients
+from placer.rules.calls import Call, Value, Work, gradients
 
 
 def linear(call: Call) -> Work:
@@ -42,24 +42,6 @@ def matmul(call: Call) -> Work:
     return _broadcast(a, b)
 
 
-def einsum(call: Call) -> Work:
-    """`einsum("ab,bc->ac", a, b)` of two operands: one product over all distinct letters."""
-    equation = call.arguments[0]
-    operands = _tensors(call.arguments[1:])
-    if not isinstance(equation, str) or len(operands) != 2:
-        raise TypeError(f"{call.target} is counted for two operands only; register a rule of your own")
-    left, right = operands
-    inputs, _, output = equation.replace(" ", "").partition("->")
-    first, second = inputs.split(",")
-    sizes = dict(zip(first, left.shape, strict=True)) | dict(zip(second, right.shape, strict=True))
-    shared = set(first) & set(second)
-    batch = prod(sizes[letter] for letter in shared & set(output))
-    k = prod(sizes[letter] for letter in shared - set(output))
-    m = prod(sizes[letter] for letter in set(first) - shared)
-    n = prod(sizes[letter] for letter in set(second) - shared)
-    return gradients(left, right, batch=batch, m=m, n=n, k=k)
-
-
 def grouped_product(call: Call) -> Work:
     """`grouped_mm(x, w, offsets)`: rows of x (t, k), sorted by expert, each by its expert's matrix of w (e, k, n).
 
@@ -91,13 +73,3 @@ def _with_vector(a: Value, b: Value) -> Work:
     if len(b.shape) == 1:
         return gradients(a, b, batch=1, m=a.elements // b.shape[0], n=1, k=b.shape[0])
     return gradients(a, b, batch=b.elements // b.shape[-1] // b.shape[-2], m=1, n=b.shape[-1], k=a.shape[0])
-
-
-def _tensors(arguments: tuple[Argument, ...]) -> list[Value]:
-    found: list[Value] = []
-    for argument in arguments:
-        if isinstance(argument, Value):
-            found.append(argument)
-        elif isinstance(argument, tuple):
-            found.extend(_tensors(argument))
-    return found

@@ -6,6 +6,7 @@ from placer.errors import UsageError
 from placer.graph import OpKind
 from placer.rules import attention, convolutions, products
 from placer.rules.calls import Rule
+from placer.rules.einsum import einsum
 
 # The name without namespace and overload -> its rule. FLOPs of everything in KINDS but not here are zero.
 RULES: dict[str, Rule] = {
@@ -15,7 +16,7 @@ RULES: dict[str, Rule] = {
     "bmm": products.bmm,
     "baddbmm": products.baddbmm,
     "matmul": products.matmul,
-    "einsum": products.einsum,
+    "einsum": einsum,
     "_grouped_mm": products.grouped_product,
     "grouped_mm": products.grouped_product,
     "grouped_mm_fallback": products.grouped_product,

@@ -5,6 +5,7 @@ is the graph of one device, so that everything that reckons with graphs reckons 
 """
 
 from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges
+from placer.splitting.following import Wishes, fits, followed
 from placer.splitting.holding import (
     block_edges,
     block_split,
@@ -20,10 +21,13 @@ __all__ = [
     "LEAVES",
     "Conversion",
     "Edges",
+    "Wishes",
     "block_edges",
     "block_split",
     "border_state",
     "edges",
+    "fits",
+    "followed",
     "held_parameter",
     "held_parameters",
     "held_value",

@@ -50,7 +50,7 @@ class Axis(nn.Module):
 
     def all_reduce(self, tensor: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
         """The sum or maximum (`"sum"`, `"max"`) over the ranks."""
-        made = tensor.detach().contiguous().clone()
+        made = tensor.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(made, dist.ReduceOp.MAX if reduce == "max" else dist.ReduceOp.SUM, group=self._ready())
         return made
 

@@ -1,0 +1,109 @@
+"""A case: model number i // PLANS of a seed under its plan number i; what ranks do with it, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+import torch
+
+from examples.differential.models import Made, random_model
+from examples.differential.plans import random_plan
+from placer import tracer
+from placer.errors import ExecutionError, IllegalPlanError, UsageError
+from placer.graph import Graph
+from placer.plans import Plan
+from placer.runtime import VerifyReport, verify
+from placer.runtime.assemble import prepared_model
+from placer.runtime.captured import Captured, captured
+
+PLANS = 3
+STEPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A case that can be run by ranks forked from this process. redrawn: rules that plans drawn before broke."""
+
+    seed: int
+    number: int
+    plan: Plan
+    redrawn: Counter[str]
+
+    @property
+    def ways(self) -> set[tuple[str, str]]:
+        """The ops that the plan cuts, each with how."""
+        classes = self.plan.graph.classes
+        splits = (pair for layout in self.plan.layouts for pair in zip(classes, layout.splits, strict=True))
+        return {
+            (op.target, name) for kind, one in splits if one for op, name in zip(kind.ops, one.choices, strict=True)
+        }
+
+    def __str__(self) -> str:
+        return f"{self.number:>4}  {told(self.plan)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """What the runtime said of a plan that is legal, before any training."""
+
+    why: str
+
+
+def prepare(seed: int, number: int, ranks: int) -> Prepared:
+    """Draw the case and capture its model."""
+    made, graph = _captured_graph(seed, number // PLANS)
+    draw = Random(f"plan {seed}/{number}")
+    drawn = random_plan(draw, graph, tracer.resolve(made.model).ref, ranks)
+    _captured(seed, number // PLANS, drawn.plan)
+    return Prepared(seed=seed, number=number, plan=drawn.plan, redrawn=drawn.redrawn)
+
+
+def run(seed: int, number: int, plan: Plan) -> VerifyReport | Refused:
+    """What every rank of a case calls."""
+    model = number // PLANS
+    capture = _captured(seed, model, plan)
+    try:
+        return verify(plan, STEPS, model=random_model(_name(seed, model)).model, capture=capture)
+    except (ExecutionError, IllegalPlanError, UsageError) as error:
+        return Refused(why=str(error))
+
+
+def told(plan: Plan) -> str:
+    """A plan in a line."""
+    stage = plan.stages[0]
+    words = [plan.graph.name, f"PP{plan.positions} DP{stage.replicas} x{stage.degree}"]
+    words += [plan.schedule] * (plan.positions > 1) + [f"microbatches {plan.microbatches}"]
+    words += [f"shares {stage.shares}"] * bool(stage.shares)
+    words += sorted({one.sharding for one in plan.stages} - {"none"})
+    words += ["recompute"] * any(one.recompute for one in plan.stages)
+    words += [f"axis {layout.axis}" for layout in plan.layouts[:1]]
+    return " ".join(words)
+
+
+def _name(seed: int, model: int) -> str:
+    return f"model {seed}/{model}"
+
+
+@cache
+def _captured_graph(seed: int, model: int) -> tuple[Made, Graph]:
+    made = random_model(_name(seed, model))
+    return made, tracer.capture(made.model, batch=made.batch)
+
+
+_KEPT: dict[tuple[int, int], Captured] = {}
+
+
+def _captured(seed: int, model: int, plan: Plan) -> Captured:
+    if (seed, model) not in _KEPT:
+        made = random_model(_name(seed, model)).model
+        _KEPT[seed, model] = captured(plan, prepared_model(plan, made, torch.device("cpu")))
+    return _KEPT[seed, model]
+
+
+def forget() -> None:
+    """Let go of the captures made so far."""
+    _captured_graph.cache_clear()
+    _KEPT.clear()

@@ -1,0 +1,12 @@
+"""How fast plans run beside what a person would write with torch, in one run and taking turns.
+
+data       DistributedDataParallel in a loop, and gradient buckets reduced by hooks
+pipeline   torch.distributed.pipelining
+tensor     Megatron's column and row products as autograd functions, and DTensor's parallelize_module
+"""
+
+from placer.runtime.bench.contest import KINDS, Compared, Times, compared
+from placer.runtime.bench.model import Size
+from placer.runtime.bench.ratios import Ratio, ratio
+
+__all__ = ["KINDS", "Compared", "Ratio", "Size", "Times", "compared", "ratio"]

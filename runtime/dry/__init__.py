@@ -1,0 +1,13 @@
+"""Before launch: one rank of a plan of any size, run on fake tensors with nobody else there.
+
+classes  which ranks are alike
+run      the step, and what it is held against
+inside   what the devices of a replica exchange inside blocks
+tensors  a model and a batch without memory
+world    a process group without a world
+"""
+
+from placer.runtime.dry.classes import rank_classes
+from placer.runtime.dry.run import DryRun, DryRuns, dry_run
+
+__all__ = ["DryRun", "DryRuns", "dry_run", "rank_classes"]

@@ -1,0 +1,28 @@
+"""What real ranks measure, beside which a dry run is laid; found by import."""
+
+from __future__ import annotations
+
+import torch
+
+from placer import runtime
+from placer.ledger import MemoryBytes
+from placer.plans import Plan
+from placer.runtime.assemble import prepared_model
+from placer.runtime.captured import captured
+from placer.runtime.measured import WATCHED_STEP, Measurement
+from placer.runtime.record import Communication
+from placer.runtime.training_state import TrainingState
+from placer.tracer import random_batch
+
+
+def measured(plan: Plan) -> tuple[MemoryBytes, int, tuple[Communication, ...]]:
+    """Memory by category, what was alive at once, and what was communicated, in a step of a real run."""
+    capture = captured(plan, prepared_model(plan, None, torch.device("cpu")))
+    executor = runtime.load(plan, capture=capture)
+    measurement = Measurement(plan, executor.device, executor.rank)
+    executor.recorder = measurement
+    for step in range(WATCHED_STEP + 1):
+        batch = random_batch(plan.graph, plan.rows, step)
+        with measurement.step(step, TrainingState(executor)):
+            executor.step(batch)
+    return measurement.memory, measurement.allocated, measurement.communications
