@@ -9,6 +9,7 @@ Prints for each case seconds of capture and of the whole, peak resident memory, 
 from __future__ import annotations
 
 import argparse
+import gc
 import resource
 import sys
 import time
@@ -16,17 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import device, nn
-from transformers import (
-    AutoModelForCausalLM,
-    DeepseekV3Config,
-    GPT2Config,
-    LlamaConfig,
-    PretrainedConfig,
-    ResNetConfig,
-    ResNetForImageClassification,
-)
 
 import placer
+from placer.__main__ import COLLECT_EVERY
 from placer.settings import RunSettings
 
 PIXELS = 32768
@@ -42,31 +35,40 @@ class Case:
     pins: tuple[str, ...] = ()
 
 
-def _meta(config: PretrainedConfig) -> nn.Module:
-    with device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+# Each model imports what it needs of transformers, so that a case takes no longer for the others.
 
 
 def gpt3_175b() -> nn.Module:
     """GPT-3 175B (arXiv:2005.14165, table 2.1)."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     sizes = {"n_layer": 96, "n_embd": 12288, "n_head": 96, "n_positions": 2048, "vocab_size": 51200}
-    return _meta(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
+    with device("meta"):
+        return GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
 
 
 def llama3_405b() -> nn.Module:
     """Llama 3 405B (arXiv:2407.21783, table 3)."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     sizes = {"hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128}
     more = {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}
-    return _meta(LlamaConfig(**sizes, **more, use_cache=False))
+    with device("meta"):
+        return LlamaForCausalLM(LlamaConfig(**sizes, **more, use_cache=False))
 
 
 def deepseek_v3() -> nn.Module:
     """DeepSeek-V3 671B (arXiv:2412.19437, section 4.2), as its configuration in transformers has it."""
-    return _meta(DeepseekV3Config(use_cache=False))
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    with device("meta"):
+        return DeepseekV3ForCausalLM(DeepseekV3Config(use_cache=False))
 
 
 def resnet50() -> nn.Module:
     """ResNet-50 on very large images."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
     with device("meta"):
         return ResNetForImageClassification(ResNetConfig(num_labels=1000))
 
@@ -91,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help=f"cases: {', '.join(CASES)}; one a process gives its own memory")
     parser.add_argument("--strategy", default="auto")
     options = parser.parse_args(argv)
+    gc.set_threshold(COLLECT_EVERY)
     for name in options.names or CASES:
         _run(name, CASES[name], options.strategy)
     return 0

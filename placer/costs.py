@@ -65,18 +65,20 @@ class Costs:
     """Costs of `graph` on `cluster` under `settings`; remembers what it computed.
 
     With a `degree` the graph is that of one of the devices of a replica; `devices` are then those of all replicas,
-    replica by replica. `under(layout)` gives the Costs of the graph so cut.
+    replica by replica. Sizes of the graph count rows of which a replica has `apart` times as many; rows given here are
+    always a replica's. `under(layout)` gives the Costs of the graph so cut.
     """
 
-    def __init__(self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1, apart: int = 1) -> None:
         self.graph = graph
         self.cluster = cluster
         self.settings = settings
         self.degree = degree
+        self.apart = apart
         self.numerics = Numerics.of(graph, settings)
-        self.spans = Spans(graph, self.numerics, settings)
+        self.spans = Spans(graph, self.numerics, settings, apart)
         self.channels = Channels(cluster)
-        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree)
+        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart)
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, tuple[int, MemoryBytes]] = {}
@@ -88,7 +90,8 @@ class Costs:
             return self
         known = self._under.get(id(layout))
         if known is None:
-            cut = Costs(local_graph(self.graph, layout), self.cluster, self.settings, layout.degree)
+            graph = local_graph(self.graph, layout, self.settings.expert_loads)
+            cut = Costs(graph, self.cluster, self.settings, layout.degree, layout.apart)
             known = self._under[id(layout)] = (layout, cut)
         return known[1]
 

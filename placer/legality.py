@@ -152,10 +152,28 @@ def _rows(plan: Plan) -> Iterator[str]:
         if rows < 1:
             yield f"microbatch {index} has {rows} rows; give at least one"
             return
+    yield from _apart(plan)
     for stage in plan.stages[:1]:
         sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
         if plan.microbatches and stage.devices and sound:
             yield from _idle(plan, stage)
+
+
+def _apart(plan: Plan) -> Iterator[str]:
+    """Where each device of a replica has rows of its own, all of them have equally many."""
+    for index, stage in enumerate(plan.stages):
+        known = stage.layout is not None and 0 <= stage.layout < len(plan.layouts)
+        apart = plan.layouts[stage.layout].apart if known and stage.layout is not None else 1
+        if apart == 1 or not stage.replicas or (stage.shares and len(stage.shares) != stage.replicas):
+            continue
+        for number, rows in enumerate(plan.microbatches):
+            uneven = [own for own in replica_rows(rows, stage.shares, stage.replicas) if own % apart]
+            if uneven:
+                yield (
+                    f"a replica of stage {index} has {uneven[0]} rows of microbatch {number}, of which its {apart} "
+                    f"devices cannot have equally many; give each replica a multiple of {apart} rows"
+                )
+                break
 
 
 def _idle(plan: Plan, stage: Stage) -> Iterator[str]:

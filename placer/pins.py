@@ -12,7 +12,7 @@ from placer.plans import ScheduleName, Sharding
 from placer.search import Pins
 
 YES_NO = {"yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False}
-COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width")
+COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width", "sequence", "expert")
 CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
 KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute'))}, or BLOCK@stage=N"
 
@@ -47,6 +47,8 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
         tensor=counts.get("tensor"),
         height=counts.get("height"),
         width=counts.get("width"),
+        sequence=counts.get("sequence"),
+        expert=counts.get("expert"),
         shard=choices.get("shard"),
         schedule=choices.get("schedule"),
         recompute=recompute,

@@ -36,24 +36,32 @@ class Split:
     """How the ops of one block class lie over the devices of a replica.
 
     choices: of each op the name of one of its `placer.rules.op_choices`; inputs, outputs: how the values at the
-    block's border lie, "whole" or "cut 1" (on dim 1).
+    block's border lie, "whole" or "cut 1" (on dim 1). experts: those of each device, device after device, as many on
+    each as its piece of them; empty: in their own order.
     """
 
     choices: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    experts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
 
-    axis: what the devices are along: `tensor`, or `height` or `width` of images.
+    axis: what the devices are along: `tensor`, `sequence`, `expert`, or `height` or `width` of images. Along `expert`
+    each device has rows of its own of what its replica has, and some of the experts.
     """
 
     axis: str = "tensor"
     degree: int
     splits: tuple[Split | None, ...]
+
+    @property
+    def apart(self) -> int:
+        """Into how many equal parts the rows of a replica go: `degree` where each device has rows of its own."""
+        return self.degree if self.axis == "expert" else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,12 +35,19 @@ class Profiles:
     """Profiles by device and rows, each block class and kind of device computed once."""
 
     def __init__(
-        self, graph: Graph, channels: Channels, numerics: Numerics, settings: RunSettings, degree: int = 1
+        self,
+        graph: Graph,
+        channels: Channels,
+        numerics: Numerics,
+        settings: RunSettings,
+        degree: int = 1,
+        apart: int = 1,
     ) -> None:
         self.graph = graph
         self.channels = channels
         self.cluster = channels.cluster
         self.degree = degree
+        self.apart = apart
         self.numerics = numerics
         self.settings = settings
         self._known: dict[tuple[int, int], Profile] = {}
@@ -80,7 +87,8 @@ class Profiles:
         return self._group_of[device]
 
     def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
-        """Seconds of one block of a class on a device, collectives within its replica included."""
+        """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included."""
+        rows = -(-rows // self.apart)
         whole, chip = self.graph.classes[kind], self.cluster.devices[device]
         own = block_seconds(whole, self.numerics, chip, self.settings, rows)
         if self.degree == 1:

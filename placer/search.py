@@ -19,6 +19,7 @@ from placer.legality import check
 from placer.placement.answers import PlaceAnswer
 from placer.placement.formats import FileProblem, PlaceRequest
 from placer.plans import Alternative, ModelRef, Plan
+from placer.rules.experts import require_loads
 from placer.settings import RunSettings
 
 # What a strategy adds up in its own order may differ from the estimate by rounding.
@@ -57,12 +58,17 @@ class Pins:
     tensor: int | None = None
     height: int | None = None
     width: int | None = None
+    sequence: int | None = None
+    expert: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
     @property
     def axes(self) -> tuple[tuple[str, int | None], ...]:
         """How many devices of a replica each axis is pinned to."""
-        return ("tensor", self.tensor), ("height", self.height), ("width", self.width)
+        return (
+            ("tensor", self.tensor), ("height", self.height), ("width", self.width), ("sequence", self.sequence),
+            ("expert", self.expert),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +168,8 @@ def judged(problem: Problem, found: Solution, name: str) -> Solution:
 
 
 def require_sound(problem: Problem) -> None:
-    """Raise UsageError for a problem without blocks, rows, devices or evaluations."""
+    """Raise UsageError for a problem without blocks, rows, devices or evaluations, or with loads of other experts."""
+    require_loads(problem.graph, problem.settings.expert_loads)
     for what, count in (
         ("blocks to place", len(problem.graph.blocks)),
         ("rows in the batch", problem.rows),

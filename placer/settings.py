@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from placer.errors import UsageError
@@ -22,6 +23,8 @@ class RunSettings:
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
     overlap: whether gradient reduction runs beside the backward pass.
     bucket_bytes: gradients are reduced in buckets of about this size (DDP's default is 25 MiB).
+    expert_loads: of each expert of a layer how many tokens it gets beside the others (any unit; the same in all
+    layers); costs are then those of the most loaded device. Empty: all alike.
     """
 
     precision: Precision = "float32"
@@ -37,11 +40,16 @@ class RunSettings:
     fusion: bool = False
     overlap: bool = True
     bucket_bytes: int = 25 * 2**20
+    expert_loads: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bucket_bytes < 1:
             raise UsageError(f"bucket_bytes is {self.bucket_bytes}; give a positive number of bytes")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UsageError(f"clip_norm is {self.clip_norm}; give a positive norm, or none for no clipping")
+        bad = [load for load in self.expert_loads if not 0 <= load < inf]
+        if bad or (self.expert_loads and not sum(self.expert_loads)):
+            found = f"holds {bad[0]}" if bad else "is zero for every expert"
+            raise UsageError(f"expert_loads {found}; give finite loads that are not negative, some above zero")
         if not self.learning_rate >= 0:
             raise UsageError(f"learning_rate is {self.learning_rate}; give a number that is not negative")

@@ -74,12 +74,13 @@ class _Counts(NamedTuple):
 
 
 class Spans:
-    """Everything `Span` says, for every run of blocks of one graph."""
+    """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each."""
 
-    def __init__(self, graph: Graph, numerics: Numerics, settings: RunSettings) -> None:
+    def __init__(self, graph: Graph, numerics: Numerics, settings: RunSettings, apart: int = 1) -> None:
         self.graph = graph
         self.numerics = numerics
         self.settings = settings
+        self.apart = apart
         self._known: dict[tuple[int, int], Span] = {}
 
     def of(self, first: int, last: int) -> Span:
@@ -91,7 +92,7 @@ class Spans:
 
     def value_bytes(self, reference: str) -> Affine:
         """Bytes of a value (`x:input_ids`, `b7.0`) as it crosses blocks."""
-        return affine_bytes(self.numerics, self.graph.value(reference))
+        return self._per_row(affine_bytes(self.numerics, self.graph.value(reference)))
 
     def own_inputs(self, block: int) -> Affine:
         """Bytes of the values that enter this block and no other."""
@@ -195,7 +196,7 @@ class Spans:
             kept = saved_bytes(op, self.settings)
             fixed += numbers.saved * kept.fixed
             per_row += numbers.saved * kept.per_row
-        return Affine(round(fixed), round(per_row))
+        return self._per_row(Affine(round(fixed), round(per_row)))
 
     @cached_property
     def _saved_sums(self) -> list[Affine]:
@@ -210,8 +211,12 @@ class Spans:
             pairs = list(zip(kind.ops, numbers, strict=True))
             ahead = [_scaled(op.written_bytes, number.written) for op, number in pairs if op.kind != "view"]
             behind = [_scaled(op.backward_written_bytes, number.read) for op, number in pairs if op.kind != "view"]
-            found.append(_most([*ahead, *behind]))
+            found.append(self._per_row(_most([*ahead, *behind])))
         return found
+
+    def _per_row(self, size: Affine) -> Affine:
+        """A size in the graph's rows as one in rows of a replica, rounded up."""
+        return Affine(size.fixed, -(-size.per_row // self.apart))
 
     @cached_property
     def _unit(self) -> list[int]:

@@ -21,8 +21,8 @@ Batch = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """A microbatch at this rank: `inputs` by `x:name`. A ghost has one row that counts nothing: a rank without rows
-    still takes part in the collectives of its stage."""
+    """A microbatch at this rank: `inputs` by `x:name`. A ghost has a row a device that counts nothing: a rank without
+    rows still takes part in the collectives of its stage."""
 
     rows: int
     inputs: dict[str, torch.Tensor]
@@ -102,6 +102,12 @@ def feeds(
     return tuple(_feed(batch, plan, rows, counts, step, training, device) for rows in spans(plan, replica))
 
 
+def _fewest(plan: Plan) -> int:
+    """Rows of which every device of a replica has one."""
+    used = (plan.layouts[stage.layout] for stage in plan.stages if stage.layout is not None)
+    return max((layout.apart for layout in used), default=1)
+
+
 def _feed(
     batch: Batch,
     plan: Plan,
@@ -113,7 +119,7 @@ def _feed(
 ) -> Feed:
     ghost = not len(rows)
     if ghost:
-        rows = range(1)
+        rows = range(_fewest(plan))
     mode = Mode(
         rows=len(rows),
         global_rows=plan.rows,

@@ -92,5 +92,8 @@ FORMS: dict[str, Callable[[Given], torch.Tensor]] = {
     "transposed_window": local_windows.transposed_window,
     "experts": local_experts.experts,
     "experts_apart": local_experts.experts_apart,
+    "experts_to": local_experts.experts_to,
+    "experts_at": local_experts.experts_at,
+    "experts_from": local_experts.experts_from,
     "own_numbers": local_experts.own_numbers,
 }

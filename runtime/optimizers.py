@@ -23,19 +23,19 @@ CLIP_EPSILON = 1e-6
 
 
 def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> OptimizerFactory:
-    """What makes the optimizer that the settings name; `fused`: by one kernel for all it does, where there is one."""
+    """What makes the optimizer that the settings name; `fused`: AdamW by one kernel for all it does, which needs
+    gradients that lie as their parameters (`Updater` sees to that)."""
 
     def make(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = list(given)
-        one_kernel = fused and all(p.is_floating_point() and p.device.type in _FUSED for p in parameters)
         if settings.optimizer == "sgd":
             return torch.optim.SGD(
                 parameters,
                 lr=settings.learning_rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
-                fused=one_kernel,
             )
+        one_kernel = fused and all(p.is_floating_point() and p.device.type in _FUSED for p in parameters)
         return torch.optim.AdamW(
             parameters,
             lr=settings.learning_rate,
@@ -70,6 +70,8 @@ class Updater:
         for name, master in self.masters.items():
             gradient = self.named[name].grad
             master.grad = None if gradient is None else gradient.to(torch.float32)
+        for parameter in self.updated.values():
+            _lay_gradient(parameter)
         if self.optimizer is not None:
             self.optimizer.step()
         self.copy_masters()
@@ -96,6 +98,14 @@ class Updater:
         """Use `rate` from the next step on."""
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             group["lr"] = rate
+
+
+def _lay_gradient(parameter: nn.Parameter) -> None:
+    """Have the gradient lie in memory as its parameter: the fused kernels read both in the order of memory, and what
+    `torch.autograd.grad` gives (a backward in two parts) may lie otherwise."""
+    gradient = parameter.grad
+    if gradient is not None and _local(gradient).stride() != _local(parameter).stride():
+        parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ import torch
 from torch import distributed as dist
 
 from placer.errors import ExecutionError
+from placer.runtime.torchrun import die_with_parent
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class RankPool:
     """Up to `size` ranks. `run(n, function, *args)` calls `function(*args)` on n of them and gives their results.
 
     After `close()` the next run forks them anew: do so when this process has learnt something that they should know.
+    They end with this process, however it ends.
     """
 
     def __init__(self, size: int) -> None:
@@ -112,6 +114,8 @@ class RankPool:
 
 
 def _serve(rank: int, connection: Connection) -> None:
+    # The connection alone does not tell: ranks that were forked later hold its other end too.
+    die_with_parent()
     torch.set_num_threads(1)
     while True:
         try:

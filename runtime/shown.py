@@ -22,7 +22,7 @@ from placer.runtime.cut import BlockCode, Cut
 from placer.runtime.lowering import Axis, LocalBlocks
 from placer.runtime.lowering.conversions import Way
 
-_WAY = re.compile(r"\bWay(\([^()]*\))")
+_WAY = re.compile(r"\bWay(\((?:[^()]|\([^()]*\))*\))")
 _FORGOTTEN = re.compile(r";  [\w = ]+ = None$", re.MULTILINE)
 
 
@@ -71,5 +71,8 @@ def _ours(module: fx.GraphModule) -> dict[str, str]:
 def _way(way: Way) -> str:
     told = {"dim": way.dim, "to": way.to}
     more = {"size": way.size or 1, "parts": way.parts, "to_parts": way.to_parts}
-    shown = {name: value for name, value in told.items() if value >= 0} | {n: v for n, v in more.items() if v != 1}
+    shown: dict[str, object] = {name: value for name, value in told.items() if value >= 0}
+    shown |= {name: value for name, value in more.items() if value != 1}
+    shown |= {name: size for name, size in (("every", way.every), ("to_every", way.to_every)) if size}
+    shown |= {name: order for name, order in (("order", way.order), ("to_order", way.to_order)) if order}
     return f"Way({', '.join((repr(way.name), *(f'{name}={value}' for name, value in shown.items())))})"

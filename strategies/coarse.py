@@ -87,7 +87,7 @@ def _families(layout: int, bounds: Bounds) -> Iterator[_Family]:
         return virtual == 1 or stages <= FEW_STAGES or bounds.runs.alike(sizes)
 
     for replicas in sorted({d for found in allowed.values() for d in found}):
-        for rows in microbatch_rows(problem, replicas):
+        for rows in microbatch_rows(problem, replicas, bounds.runs.costs.apart):
             if replicas in allowed.get(1, ()):
                 yield from _alone(layout, bounds, replicas, rows, paces[1])
             own = [p for p in many if replicas in allowed[p]]

@@ -6,10 +6,11 @@ pins and settings allow; else the whole model against all devices together; else
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from placer.errors import Infeasible
+from placer.memory import stage_memory
 from placer.search import Problem
 from placer.strategies.even import even_cuts
 from placer.strategies.floors import Bounds
@@ -39,18 +40,18 @@ class _Need:
     how: str
 
 
-def what_binds(problem: Problem, bounds: Bounds) -> Infeasible:
-    """What no plan of `problem` can satisfy."""
-    frugal = list(_frugal(problem))
-    if not frugal:
+def what_binds(problem: Problem, all_bounds: Collection[Bounds]) -> Infeasible:
+    """What no plan of `problem` can satisfy; `all_bounds` of the model whole and under each layout."""
+    ways = [(bounds, list(_frugal(problem, bounds.runs.costs.degree))) for bounds in all_bounds]
+    if not any(frugal for _, frugal in ways):
         return Infeasible(
             binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
         )
-    needs = [_least(bounds, frugal, block) for block in _one_of_each_class(problem)]
+    needs = [_least(ways, block) for block in _one_of_each_class(problem)]
     worst = max(needs, key=lambda need: need.bytes - need.room)
     if worst.bytes > worst.room:
         return _block_binds(problem, worst)
-    return _nearest(problem, frugal)
+    return _nearest(problem, list(_frugal(problem)))
 
 
 def _block_binds(problem: Problem, need: _Need) -> Infeasible:
@@ -63,31 +64,48 @@ def _block_binds(problem: Problem, need: _Need) -> Infeasible:
     )
 
 
-def _frugal(problem: Problem) -> Iterator[Outline]:
+def _frugal(problem: Problem, degree: int = 1) -> Iterator[Outline]:
     """For every number of positions and sharding the outlines of most replicas and fewest rows."""
-    for positions in position_counts(problem):
-        for replicas in sorted({*replica_counts(problem, positions)[:1], *replica_counts(problem, positions)[-1:]}):
+    for positions in position_counts(problem, degree):
+        counts = replica_counts(problem, positions, degree)
+        for replicas in sorted({*counts[:1], *counts[-1:]}):
             for rows in {*microbatch_rows(problem, replicas)[:1], *microbatch_rows(problem, replicas)[-1:]}:
                 for schedule, virtual in schedules(problem, positions)[:1]:
                     for sharding in shardings(problem.pins, replicas, schedule):
                         yield Outline(
                             positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
-                            microbatch=rows, schedule=schedule, sharding=sharding,
+                            microbatch=rows, schedule=schedule, sharding=sharding, degree=degree,
                         )  # fmt: skip
 
 
-def _least(bounds: Bounds, frugal: Iterable[Outline], block: int) -> _Need:
+def _least(ways: Iterable[tuple[Bounds, list[Outline]]], block: int) -> _Need:
     """The least any layout asks of a device that holds `block` alone, on the device with most room."""
+    found = [
+        (_alone(bounds, outline, block), str(outline), outline, bounds)
+        for bounds, frugal in ways
+        for outline in frugal
+    ]  # fmt: skip
+    size, _, outline, bounds = min(found, key=lambda entry: entry[:2])
     chips = bounds.problem.cluster.devices
     room = max(chip.memory_bytes - chip.overhead_bytes for chip in chips)
-    found = [(bounds.run_bytes(outline, block, block + 1, 1), str(outline), outline) for outline in frugal]
-    size, _, outline = min(found)
-    how = (
-        f"with {outline.sharding} sharded over {outline.replicas} devices"
-        if outline.sharding != "none"
-        else "on a device"
-    )
+    parts = f"split over {outline.degree} devices" if outline.degree > 1 else ""
+    state = f"with {outline.sharding} sharded over {outline.replicas} replicas" if outline.sharding != "none" else ""
+    how = " and ".join(part for part in (parts, state) if part) or "on a device"
     return _Need(block=block, bytes=size, room=room, how=how)
+
+
+def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
+    """Bytes a device holds at least that holds nothing but `block`, with one microbatch alive."""
+    costs, problem = bounds.runs.costs, bounds.problem
+    sizes = []
+    for again in recomputes(problem):
+        held = stage_memory(
+            costs.spans.of(block, block + 1), costs.numerics, problem.settings,
+            rows=-(-outline.microbatch // outline.replicas), recompute=again, sharding=outline.sharding,
+            replicas=outline.replicas, accumulates=outline.count > 1,
+        )  # fmt: skip
+        sizes.append(held.kept + held.remade + held.workspace)
+    return bounds.state_bytes(outline, block, block + 1) + min(sizes)
 
 
 def _one_of_each_class(problem: Problem) -> list[int]:

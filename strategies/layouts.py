@@ -7,30 +7,32 @@ its groups, from `sharding`; the sum over all blocks is minimised exactly by eli
 Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; of
 unlike devices two for each class of them (`lineups.classes`).
 
-    tensor    values of three dims (batch, sequence, hidden) whole or cut on 1; others whole
-    height    images (batch, channels, height, width) whole or cut on 2
-    width     images whole or cut on 3; only where it is pinned
+`axes` says what each axis may cut.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from placer.costs import Costs
-from placer.graph import Graph, Tensor
+from placer.graph import BlockClass, Graph, Tensor
 from placer.plans import Layout, Split
+from placer.rules.experts import expert_counts, overload
 from placer.search import Pins, Problem
+from placer.splitting import cut_experts, own_rows_class
+from placer.strategies.axes import DIMS, WHOLE, Axis, longest
+from placer.strategies.expert_places import expert_order
 from placer.strategies.lineups import Unit, classes, units
 from placer.strategies.sharding import Border, Sharded, best_split
 from placer.strategies.space import powers_of_two
 from placer.strategies.split_prices import Prices, Rule
 
-WHOLE = "whole"
-# axis -> the dim on which values of so many dims may be cut.
-AXES: dict[str, dict[int, int]] = {"tensor": {3: 1}, "height": {4: 2}, "width": {4: 3}}
+# Tokens of a row from which the sequence axis is searched unpinned: attention's own products are s / 6 h of a layer's
+# others (arXiv:2104.04473, appendix), then two thirds at a width h of 4,096, and dropping the cut of weights may pay.
+LONG = 16384
 # Rows of the microbatches that splits are priced for: few, as where a replica is several devices.
 MOST_ROWS = 4
 # Microbatches among which the cost of updating is divided when splits are compared.
@@ -54,29 +56,35 @@ class _Factor:
     seconds: dict[tuple[str, ...], float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stand:
+    """A replica that splits are priced for, and the rows of a microbatch."""
+
+    unit: Unit
+    rows: int
+
+
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     """The layouts of all degrees and axes the pins allow that cut something, in order of degree."""
     made = _Borders(problem)
-    found = [
-        _layout(made, costs, degree, axis, unit, rows, byte)
-        for degree, axis in _wanted(problem)
-        for unit, rows in _stands(problem, degree)
-        for byte in (0.0, _dear(problem, costs, unit[0]))
-        if axis == "tensor" or any(len(states) > 1 for states in made.states(degree, axis))
-    ]
+    found: list[Layout | None] = []
+    for degree, axis in _wanted(problem):
+        if axis == "tensor" or any(states != (WHOLE,) for states in made.states(degree, axis)):
+            for stand in _stands(problem, degree, made.axis(axis)):
+                prices = _prices(made, costs, degree, axis, stand)
+                dear = _dear(problem, costs, stand.unit[0])
+                found += (_layout(made, prices, degree, axis, byte) for byte in (0.0, dear))
     return tuple(dict.fromkeys(layout for layout in found if layout is not None))
 
 
-def _stands(problem: Problem, degree: int) -> Iterator[tuple[Unit, int]]:
-    """The replicas that splits are priced for, with the rows of a microbatch: one of each class of devices.
-
-    Rows as where the class is alone, and as where all devices are used.
-    """
+def _stands(problem: Problem, degree: int, along: Axis) -> Iterator[_Stand]:
+    """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
     own = classes(problem.cluster, degree)
+    apart = degree if along.apart else 1
     for each in own:
         sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
-        for rows in sorted({max(1, min(MOST_ROWS, problem.rows * degree // size)) for size in sizes}):
-            yield each[0], rows
+        for rows in sorted({max(1, min(MOST_ROWS, problem.rows * degree // apart // size)) for size in sizes}):
+            yield _Stand(unit=each[0], rows=rows)
 
 
 def _dear(problem: Problem, costs: Costs, device: int) -> float:
@@ -100,11 +108,18 @@ def degrees(problem: Problem) -> tuple[int, ...]:
 def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
     """Degrees and axes the pins allow: one axis may be more than 1."""
     pinned = dict(problem.pins.axes)
-    for degree, axis in product(degrees(problem), AXES):
-        if axis == "width" and not pinned[axis]:  # what width can do height can
+    for degree, axis in product(degrees(problem), DIMS):
+        if not pinned[axis] and not _searched(problem, axis):
             continue
         if pinned[axis] in (None, degree) and all(other in (None, 1) for a, other in pinned.items() if a != axis):
             yield degree, axis
+
+
+def _searched(problem: Problem, axis: str) -> bool:
+    """Whether an axis is searched that nobody pinned."""
+    if axis == "expert":
+        return bool(expert_counts(problem.graph))
+    return axis in ("tensor", "height") or (axis == "sequence" and longest(problem.graph) >= LONG)
 
 
 def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut: bool) -> Layout | None:
@@ -114,25 +129,35 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
     """
     made = _Borders(problem)
     states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
-    unit, rows = next(_stands(problem, degree))
-    return _layout(made, costs, degree, "tensor", unit, rows, 0.0, rule=rule, states=states)
+    stand = next(_stands(problem, degree, made.axis("tensor")))
+    return _layout(made, _prices(made, costs, degree, "tensor", stand, rule), degree, "tensor", 0.0, states=states)
+
+
+def _prices(
+    made: _Borders, costs: Costs, degree: int, axis: str, stand: _Stand, rule: Rule | None = None
+) -> dict[int, Prices]:
+    """The prices of each block class, in the order of blocks."""
+    problem, along = made.problem, made.axis(axis)
+    apart, loads = degree if along.apart else 1, problem.settings.expert_loads
+    return {
+        kind: Prices(
+            costs, own_rows_class(problem.graph.classes[kind], apart), device=stand.unit[0], degree=degree,
+            rows=stand.rows, microbatches=MICROBATCHES, axis=along, rule=rule, devices=stand.unit,
+            load=overload(loads, expert_order(loads, degree), degree),
+        )
+        for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)
+    }  # fmt: skip
 
 
 def _layout(
-    made: _Borders, costs: Costs, degree: int, axis: str, unit: Unit, rows: int, byte: float, *,
-    rule: Rule | None = None, states: Sequence[tuple[str, ...]] | None = None,
+    made: _Borders, prices: dict[int, Prices], degree: int, axis: str, byte: float, *,
+    states: Sequence[tuple[str, ...]] | None = None,
 ) -> Layout | None:  # fmt: skip
     """The best layout of one degree and axis; None where every block is best left whole."""
     problem, states = made.problem, made.states(degree, axis) if states is None else states
     counts = Counter(block.kind for block in problem.graph.blocks)
-    tables: dict[int, dict[tuple[str, ...], Sharded]] = {}
-    for kind in counts:
-        prices = Prices(
-            costs, problem.graph.classes[kind], device=unit[0], degree=degree, rows=rows,
-            microbatches=MICROBATCHES, byte=byte, barred=made.barred(axis), devices=unit,
-            rule=rule,
-        )  # fmt: skip
-        tables[kind] = _table(made, kind, states, prices)
+    order = expert_order(problem.settings.expert_loads, degree)
+    tables = {kind: _table(made, kind, states, own.weighing(byte)) for kind, own in prices.items()}
     factors = [
         _Factor(groups=made.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
         for kind, count in counts.items()
@@ -142,10 +167,16 @@ def _layout(
         return None
     splits: list[Split | None] = [None] * len(problem.graph.classes)
     for kind, factor in zip(counts, factors, strict=True):
-        splits[kind] = tables[kind][tuple(best[group] for group in factor.groups)].split
+        split = tables[kind][tuple(best[group] for group in factor.groups)].split
+        splits[kind] = _placed(problem.graph.classes[kind], split, order)
     if all(name in (WHOLE, "deferred") for split in splits if split for name in split.choices):
         return None
     return Layout(axis=axis, degree=degree, splits=tuple(splits))
+
+
+def _placed(kind: BlockClass, split: Split, order: tuple[int, ...]) -> Split:
+    """The split with its experts in that order, where it cuts any."""
+    return replace(split, experts=order) if order and cut_experts(kind, split) else split
 
 
 def _table(
@@ -183,24 +214,27 @@ class _Borders:
         """Whether images pass between blocks."""
         return any(len(tensor.shape) == 4 for tensors in self._members().values() for tensor in tensors)
 
-    def barred(self, axis: str) -> frozenset[int]:
-        """The dims of images that an axis does not cut: height and width, unless it is theirs."""
-        return frozenset({2, 3} - {AXES[axis].get(4)}) if self.images else frozenset()
+    def axis(self, name: str) -> Axis:
+        """The axis of that name."""
+        return Axis(name=name, images=self.images)
 
     def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
-        """The states of each group: whole, and cut where every value of it can be. What the model returns is whole."""
+        """The states of each group: whole, and cut where all of it can be. What the model gets and returns is whole."""
         allowed: list[tuple[str, ...]] = [(WHOLE,)] * len(set(self.groups.values()))
         for group, tensors in self._members().items():
-            dims = {AXES[axis].get(len(tensor.shape)) for tensor in tensors}
-            dim = dims.pop() if len(dims) == 1 else None
-            if dim is not None and all(_can_cut(tensor, dim, degree) for tensor in tensors):
-                allowed[group] = (WHOLE, f"cut {dim}")
+            allowed[group] = self.axis(axis).states(tensors, degree)
         return allowed
 
     def _members(self) -> dict[int, list[Tensor]]:
         graph = self.problem.graph
-        returned = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
-        fixed = {self.groups[place] for place in returned if place in self.groups}
+        whole = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
+        whole |= {
+            _Place(block.kind, False, number)
+            for block in graph.blocks
+            for number, reference in enumerate(block.inputs)
+            if not _is_made(reference)
+        }
+        fixed = {self.groups[place] for place in whole if place in self.groups}
         found: dict[int, list[Tensor]] = {}
         for place, group in self.groups.items():
             kind = graph.classes[place.kind]
@@ -274,7 +308,3 @@ def _is_made(reference: str) -> bool:
 def _maker(graph: Graph, reference: str) -> _Place:
     block, output = (int(part) for part in reference[1:].split("."))
     return _Place(graph.blocks[block].kind, True, output)
-
-
-def _can_cut(tensor: Tensor, dim: int, degree: int) -> bool:
-    return tensor.requires_grad and tensor.shape[dim].per_row == 0 and tensor.shape[dim].fixed % degree == 0

@@ -22,20 +22,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ortools.math_opt.python import mathopt
 
-from placer.errors import PlacerError
 from placer.graph import BlockClass
 from placer.plans import Split
 from placer.rules import tensor_arguments
 from placer.rules.layouts import SAME, SHARED, Choice, Cut, State
 from placer.splitting import border_state
+from placer.strategies.linear import Linear, Optimum
 from placer.strategies.split_prices import Prices
 
-GAP = 1e-9
 # How far from 0 and 1 a claim of the linear relaxation may be.
 WHOLE_NUMBER = 1e-6
+INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,21 @@ class Sharded:
     split: Split
 
 
+class _Sum(NamedTuple):
+    """A sum of variables and a number: a claim of the module's formulas."""
+
+    variables: tuple[int, ...] = ()
+    constant: float = 0.0
+
+
+ONE = _Sum(constant=1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A user of a value: linear expressions for the states it may want."""
+    """A user of a value: the claims of the states it may want."""
 
-    wants: dict[State, mathopt.LinearSum]
+    wants: dict[State, _Sum]
 
 
 @dataclass
@@ -67,17 +78,24 @@ class _Program:
 
     kind: BlockClass
     prices: Prices
-    model: mathopt.Model = field(default_factory=lambda: mathopt.Model(name="sharding"))
-    makers: dict[str, dict[State, mathopt.LinearSum]] = field(default_factory=dict)
+    linear: Linear = field(default_factory=Linear)
+    makers: dict[str, dict[State, _Sum]] = field(default_factory=dict)
     users: dict[str, list[_Use]] = field(default_factory=dict)
-    cost: list[mathopt.LinearSum] = field(default_factory=list)
-    conversions: list[mathopt.Variable] = field(default_factory=list)
-    binary: list[mathopt.Variable] = field(default_factory=list)
+    conversions: list[int] = field(default_factory=list)
+    binary: list[int] = field(default_factory=list)
 
-    def claim(self) -> mathopt.Variable:
+    def claim(self) -> int:
         """A variable that is 1 where its claim holds, else 0."""
-        self.binary.append(self.model.add_variable(lb=0.0, ub=1.0))
+        self.binary.append(self.linear.variable())
         return self.binary[-1]
+
+    def require_equal(self, variables: Iterable[int], other: _Sum) -> None:
+        """The sum of `variables` is `other`."""
+        self.linear.constrain(_difference(variables, other), other.constant, other.constant)
+
+    def require_at_most(self, variable: int, other: _Sum) -> None:
+        """A variable is at most `other`."""
+        self.linear.constrain(_difference((variable,), other), -INFINITE, other.constant)
 
 
 def best_split(kind: BlockClass, border: Border, prices: Prices) -> Sharded | None:
@@ -89,43 +107,28 @@ def best_split(kind: BlockClass, border: Border, prices: Prices) -> Sharded | No
     for reference in program.users:
         _conversions(program, reference)
     _issued(program, chosen)
-    program.model.minimize(mathopt.fast_sum(program.cost))
     solved = _solved(program)
     if solved is None:
         return None
-    seconds, values = solved
-    names = tuple(next(c.name for c, x in options if values[x] > 0.5) for options in chosen)
-    return Sharded(seconds=seconds, split=Split(choices=names, inputs=border.inputs, outputs=border.outputs))
+    names = tuple(next(c.name for c, x in options if solved.variables[x] > 0.5) for options in chosen)
+    return Sharded(seconds=solved.value, split=Split(choices=names, inputs=border.inputs, outputs=border.outputs))
 
 
-def _solved(program: _Program) -> tuple[float, dict[mathopt.Variable, float]] | None:
+def _solved(program: _Program) -> Optimum | None:
     """The optimum. Mostly the linear relaxation has it: then that is a proof, and many times as fast."""
-    found = _run(program, mathopt.SolverType.GLOP)
-    if found is not None and any(WHOLE_NUMBER < found[1][x] < 1 - WHOLE_NUMBER for x in program.binary):
-        for x in program.binary:
-            x.integer = True
-        found = _run(program, mathopt.SolverType.GSCIP)
+    found = program.linear.solve(mathopt.SolverType.GLOP)
+    if found is not None and any(WHOLE_NUMBER < found.variables[x] < 1 - WHOLE_NUMBER for x in program.binary):
+        program.linear.whole.update(program.binary)
+        found = program.linear.solve(mathopt.SolverType.GSCIP)
     return found
 
 
-def _run(program: _Program, solver: mathopt.SolverType) -> tuple[float, dict[mathopt.Variable, float]] | None:
-    """The optimum by one solver; None where there is no solution."""
-    gap = {} if solver == mathopt.SolverType.GLOP else {"relative_gap_tolerance": GAP}
-    result = mathopt.solve(program.model, solver, params=mathopt.SolveParameters(**gap))
-    reason = result.termination.reason
-    if reason in (mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED):
-        return None
-    if reason != mathopt.TerminationReason.OPTIMAL:
-        raise PlacerError(f"{solver.name} stopped with {reason.name} on a block of {len(program.kind.ops)} ops")
-    return result.objective_value(), result.variable_values()
-
-
-def _one_choice(program: _Program) -> list[list[tuple[Choice, mathopt.Variable]]]:
+def _one_choice(program: _Program) -> list[list[tuple[Choice, int]]]:
     """Every op is done in one way."""
-    model, chosen = program.model, []
+    chosen = []
     for index, op in enumerate(program.kind.ops):
         options = [(choice, program.claim()) for choice in program.prices.choices(index)]
-        model.add_linear_constraint(mathopt.fast_sum(x for _, x in options) == 1)
+        program.require_equal((x for _, x in options), ONE)
         for output in range(len(op.outputs)):
             states = ((choice.outputs[output], x) for choice, x in options)
             program.makers[f"o{index}.{output}"] = _by_state(states)
@@ -138,80 +141,82 @@ def _one_choice(program: _Program) -> list[list[tuple[Choice, mathopt.Variable]]
 
 def _borders(program: _Program, border: Border) -> None:
     """What enters and leaves the block lies as it is told."""
-    one = mathopt.LinearSum((1.0,))
     for index, text in enumerate(border.inputs):
-        program.makers[f"i{index}"] = {border_state(text): one}
+        program.makers[f"i{index}"] = {border_state(text): ONE}
     for reference, text in zip(program.kind.outputs, border.outputs, strict=True):
-        program.users.setdefault(reference, []).append(_Use({border_state(text): one}))
+        program.users.setdefault(reference, []).append(_Use({border_state(text): ONE}))
 
 
 def _parameters(program: _Program) -> None:
     """Parameters are kept whole, or as all of their users want them; with what each state costs a step."""
-    model = program.model
     for index, parameter in enumerate(program.kind.parameters):
         reference = f"p{index}"
         uses = program.users.get(reference, [])
         common = [s for s in _states(uses) if _keepable(s) and all(s in use.wants for use in uses)]
         kept = {state: program.claim() for state in dict.fromkeys((SAME, *common))}
-        model.add_linear_constraint(mathopt.fast_sum(kept.values()) == 1)
+        program.require_equal(kept.values(), ONE)
         for state, k in kept.items():
             if state != SAME:
                 for use in uses:
-                    model.add_linear_constraint(k <= use.wants[state])
-            program.cost.append(program.prices.keeping(parameter, state) * k)
-        program.makers[reference] = {state: mathopt.fast_sum((k,)) for state, k in kept.items()}
+                    program.require_at_most(k, use.wants[state])
+            program.linear.spend(k, program.prices.keeping(parameter, state))
+        program.makers[reference] = {state: _Sum((k,)) for state, k in kept.items()}
 
 
 def _conversions(program: _Program, reference: str) -> None:
     """Each use finds its value in the state it wants, converted where need be."""
-    makers, model = program.makers[reference], program.model
-    shared: dict[tuple[State, State], mathopt.Variable] = {}
+    makers, linear = program.makers[reference], program.linear
+    shared: dict[tuple[State, State], int] = {}
     for use in program.users[reference]:
-        found: dict[State, list[mathopt.Variable]] = {state: [] for state in makers}
-        wanted: dict[State, list[mathopt.Variable]] = {state: [] for state in use.wants}
+        found: dict[State, list[int]] = {state: [] for state in makers}
+        wanted: dict[State, list[int]] = {state: [] for state in use.wants}
         for have in makers:
             for want in use.wants:
                 seconds = program.prices.converting(reference, have, want)
                 if seconds is None:
                     continue
-                e = model.add_variable(lb=0.0, ub=1.0)
+                e = linear.variable()
                 found[have].append(e)
                 wanted[want].append(e)
                 if have != want and (have, want) not in shared and program.prices.moves(reference, have, want):
-                    shared[have, want] = model.add_variable(lb=0.0, ub=1.0)
-                    program.cost.append(seconds * shared[have, want])
+                    shared[have, want] = linear.variable()
+                    linear.spend(shared[have, want], seconds)
                 if (have, want) in shared:
-                    model.add_linear_constraint(e <= shared[have, want])
+                    program.require_at_most(e, _Sum((shared[have, want],)))
         for state, given in makers.items():
-            model.add_linear_constraint(mathopt.fast_sum(found[state]) == given)
+            program.require_equal(found[state], given)
         for state, asked in use.wants.items():
-            model.add_linear_constraint(mathopt.fast_sum(wanted[state]) == asked)
+            program.require_equal(wanted[state], asked)
     program.conversions.extend(shared.values())
 
 
-def _issued(program: _Program, chosen: list[list[tuple[Choice, mathopt.Variable]]]) -> None:
+def _issued(program: _Program, chosen: list[list[tuple[Choice, int]]]) -> None:
     """A pass takes as long as the device or the host, whichever takes longer."""
-    prices, model = program.prices, program.model
-    busy: list[list[mathopt.LinearSum]] = [[], []]
+    prices, linear = program.prices, program.linear
+    busy: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
     for index, options in enumerate(chosen):
         for choice, x in options:
             seconds = prices.doing(index, choice)
-            busy[0].append(seconds.forward * x)
-            busy[1].append(seconds.backward * x)
-            program.cost.append((prices.inside(index, choice) + prices.tie(index, choice)) * x)
-    host = prices.host + prices.host_each * mathopt.fast_sum(program.conversions)
-    for terms, least in zip(busy, (host, host if prices.trains else 0.0), strict=True):
-        taken = model.add_variable(lb=0.0)
-        model.add_linear_constraint(taken >= mathopt.fast_sum(terms))
-        model.add_linear_constraint(taken >= least)
-        program.cost.append(1.0 * taken)
+            busy[0].append((x, -seconds.forward))
+            busy[1].append((x, -seconds.backward))
+            linear.spend(x, prices.inside(index, choice) + prices.tie(index, choice))
+    moved = [(z, -prices.host_each) for z in program.conversions]
+    for terms, issues in zip(busy, (True, prices.trains), strict=True):
+        taken = linear.variable(INFINITE)
+        linear.constrain([(taken, 1.0), *terms], 0.0, INFINITE)
+        linear.constrain([(taken, 1.0), *(moved if issues else ())], prices.host if issues else 0.0, INFINITE)
+        linear.spend(taken, 1.0)
 
 
-def _by_state(states: Iterable[tuple[State, mathopt.Variable]]) -> dict[State, mathopt.LinearSum]:
-    found: dict[State, list[mathopt.Variable]] = {}
+def _difference(variables: Iterable[int], other: _Sum) -> list[tuple[int, float]]:
+    return [*((x, 1.0) for x in variables), *((x, -1.0) for x in other.variables)]
+
+
+def _by_state(states: Iterable[tuple[State, int]]) -> dict[State, _Sum]:
+    found: dict[State, list[int]] = {}
     for state, x in states:
         found.setdefault(state, []).append(x)
-    return {state: mathopt.fast_sum(variables) for state, variables in found.items()}
+    return {state: _Sum(tuple(variables)) for state, variables in found.items()}
 
 
 def _states(uses: list[_Use]) -> Iterator[State]:

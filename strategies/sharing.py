@@ -5,6 +5,7 @@ are alike where at every position their devices are of one kind.
 
     few ways    comb(R - 1, d - 1) <= `FEW_WAYS` for R rows and d replicas: every way to give each replica a row or
                 more, of alike replicas no fewer to the first ones
+                (of those where a replica's rows go to several devices all of which have equally many)
     many ways   the rows that finish first together (`_level`: the smallest T with  sum over i rows_i(T) >= R, rows_i(T)
                 the most rows replica i computes in T seconds), and rows in proportion to memory
 """
@@ -51,8 +52,9 @@ def shares(outline: Outline, costs: Costs) -> tuple[Shares, ...]:
     rows, found = outline.microbatch, dict[tuple[tuple[int, ...], ...], Shares]()
     for own in ((), *_offered(outline, costs, signatures)):
         divided = tuple(replica_rows(each, own, outline.replicas) for each in {rows, outline.last_rows})
-        found.setdefault(divided, own)
-    return tuple(found.values())
+        if not any(each % costs.apart for microbatch in divided for each in microbatch):
+            found.setdefault(divided, own)
+    return tuple(found.values()) or ((),)
 
 
 def level_shares(outline: Outline, costs: Costs) -> Shares:

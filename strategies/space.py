@@ -18,6 +18,7 @@ The space, stated once:
     microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
         of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
+    a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
     recompute: per stage
 """
 
@@ -31,8 +32,10 @@ from typing import get_args
 
 from placer.errors import UsageError
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
+from placer.rules.experts import expert_counts
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
+from placer.strategies.axes import longest
 from placer.strategies.lineups import is_mixed, totals, units
 from placer.topology import replica_groups
 
@@ -195,13 +198,17 @@ def _likely_replicas(devices: int, most: int) -> Iterable[int]:
     return range(1, most + 1) if devices <= MANY_DEVICES else (*divisors(devices), max(1, most))
 
 
-def microbatch_rows(problem: Problem, replicas: int) -> tuple[int, ...]:
-    """Allowed rows of a full microbatch over `replicas` replicas, ascending: every replica has a row of each."""
+def microbatch_rows(problem: Problem, replicas: int, apart: int = 1) -> tuple[int, ...]:
+    """Allowed rows of a full microbatch over `replicas` replicas, ascending: every replica has a row of each.
+
+    Where the rows of a replica go to `apart` devices, all of these have equally many.
+    """
     rows, pinned = problem.rows, problem.pins.microbatches
     if whole_batch(problem):
-        return (rows,)
+        return (rows,) if rows % apart == 0 else ()
     found = range(replicas, rows + 1) if rows <= MANY_ROWS or pinned else _likely_rows(rows, replicas)
-    return tuple(r for r in found if pinned in (None, -(-rows // r)))
+    even = replicas * apart if apart > 1 else 1
+    return tuple(r for r in found if pinned in (None, -(-rows // r)) and r % even == 0 == rows % even)
 
 
 def _likely_rows(rows: int, replicas: int) -> tuple[int, ...]:
@@ -299,6 +306,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
             yield f"pin {axis}={degree} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
         elif not replica_groups(problem.cluster, degree):
             yield f"pin {axis}={degree} contradicts the cluster {problem.cluster.name}: it divides none of its nodes"
+    yield from _axis_contradictions(problem)
     if data > rows:
         yield f"pin data={data} contradicts the batch of {rows} rows: every replica needs a row"
     elif pins.microbatches and -(-rows // -(-rows // count)) != count:
@@ -314,6 +322,26 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         yield f"pin {name}={value} contradicts the loss, which may not be split on the batch ({problem.graph.loss.why})"
     yield from _schedule_contradictions(problem)
     yield from _stage_contradictions(problem)
+
+
+def _axis_contradictions(problem: Problem) -> Iterator[str]:
+    """What the model has too few of for the pinned axes."""
+    expert, sequence = problem.pins.expert or 1, problem.pins.sequence or 1
+    experts, tokens = expert_counts(problem.graph), longest(problem.graph)
+    if expert > 1 and not experts:
+        yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts"
+    elif expert > 1 and experts[0] < expert:
+        yield f"pin expert={expert} contradicts the model: a layer has {experts[0]} experts, every device needs one"
+    elif expert > 1 and problem.rows % (expert * (problem.pins.data or 1)):
+        each = f" of {problem.pins.data} replicas" if problem.pins.data else ""
+        yield (
+            f"pin expert={expert} contradicts the batch of {problem.rows} rows: the {expert} devices{each} have "
+            "equally many rows each"
+        )
+    if sequence > 1 and not tokens:
+        yield f"pin sequence={sequence} contradicts the model {problem.graph.name}: its blocks pass no sequences on"
+    elif sequence > 1 and tokens % sequence:
+        yield f"pin sequence={sequence} contradicts the batch: its sequences of {tokens} tokens do not divide by it"
 
 
 def _schedule_contradictions(problem: Problem) -> Iterator[str]:

@@ -7,6 +7,7 @@ those of `compute`, `communication` and `updates`, as the estimate of a whole pl
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -17,12 +18,14 @@ from placer.costs import Costs
 from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.memory import state_bytes
 from placer.numerics import OpNumerics
-from placer.rules import block_choices, call_of, tensor_arguments
+from placer.rules import block_choices, call_of
 from placer.rules.layouts import Choice, Cut, State, conversion
 from placer.rules.splits import legal
 from placer.splitting.local_ops import FEW, inner_ops, local_op
+from placer.strategies.axes import Axis
 from placer.updates import update_bytes
 
+TENSOR = Axis(name="tensor")
 # Seconds per byte kept for backward or as state: far below what any op costs, it decides between equals.
 TIE = 1e-18
 
@@ -44,7 +47,8 @@ class Prices:
     """Prices of one class on a replica, `devices` or the `degree` devices from `device` on, for `rows` rows.
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
-    barred: dims of images (values of four dims) that are not cut.
+    axis: what the devices are along, which bars some choices. Rows are those the sizes of `kind` are counted in.
+    load: of the most loaded device, over the even share of the rows that experts get.
     rule: which of the choices an op may take; all, where there is none.
     """
 
@@ -58,8 +62,9 @@ class Prices:
         rows: int,
         microbatches: int,
         byte: float = 0.0,
-        barred: frozenset[int] = frozenset(),
         devices: tuple[int, ...] = (),
+        axis: Axis = TENSOR,
+        load: float = 1.0,
         rule: Rule | None = None,
     ) -> None:
         self.costs = costs
@@ -68,14 +73,22 @@ class Prices:
         self.rows = rows
         self.microbatches = microbatches
         self.byte = max(byte, TIE)
-        self.barred = barred
+        self.axis = axis
+        self.load = load
         self.rule = rule
         self.chip = costs.cluster.devices[device]
         self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
+    def weighing(self, byte: float) -> Prices:
+        """The same with other seconds that a byte counts; what it does not change is made once for both."""
+        assert self._ways is not None  # made before it is copied
+        made = copy(self)
+        made.byte = max(byte, TIE)
+        return made
+
     def choices(self, index: int) -> tuple[Choice, ...]:
-        """What op `index` may do: every choice that cuts no rows or barred dim and whose sizes the degree cuts."""
+        """What op `index` may do: every choice that the axis allows and whose sizes the degree cuts."""
         return tuple(self._ways[index])
 
     def doing(self, index: int, choice: Choice) -> BlockSeconds:
@@ -137,15 +150,15 @@ class Prices:
 
     def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...]) -> dict[Choice, _Way]:
         call = call_of(self.kind, op, FEW)
-        allowed = tuple(c for c in choices if legal(c, call, self.degree) and not self._cuts_rows(op, c))
+        allowed = tuple(c for c in choices if legal(c, call, self.degree) and self.axis.allows(self.kind, op, c))
         if self.rule is not None:
             allowed = self.rule(self.kind, op, allowed)
         return {choice: self._way(op, choice, numbers) for choice in allowed}
 
     def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:
-        made = local_op(self.kind, op, choice, self.degree)
+        made = local_op(self.kind, op, choice, self.degree, self.load)
         inside = 0.0
-        for inner in inner_ops(self.kind, op, choice, self.degree):
+        for inner in inner_ops(self.kind, op, choice, self.degree, self.load):
             words = inner.target.split(".")[1:3]
             sizes = (inner.written_bytes.at(self.rows), inner.backward_written_bytes.at(self.rows))
             inside += sum(
@@ -154,19 +167,6 @@ class Prices:
             )
         busy = op_seconds(made, numbers, self.chip, self.costs.settings, self.rows)
         return _Way(choice=choice, busy=busy, inside=inside, kept=numbers.saved * made.saved_bytes.at(self.rows))
-
-    def _cuts_rows(self, op: Op, choice: Choice) -> bool:
-        """Whether a choice cuts a dim that grows with the batch, which replicas do already, or a barred one."""
-        values = (self.kind.tensor(reference) for reference in tensor_arguments(op))
-        pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
-        return any(
-            isinstance(state.value, Cut) and not state.value.own and isinstance(tensor, Tensor)
-            and (
-                tensor.shape[state.value.dim].per_row != 0
-                or (len(tensor.shape) == 4 and state.value.dim in self.barred)
-            )
-            for tensor, state in pairs
-        )  # fmt: skip
 
     def _trains(self, reference: str) -> bool:
         tensor = self.kind.tensor(reference)

@@ -34,7 +34,7 @@ from placer.strategies.layouts import layouts, pinned_degree
 from placer.strategies.lineups import Lineup, is_mixed
 from placer.strategies.loop import best_loop
 from placer.strategies.narrow import Narrow
-from placer.strategies.parts import fast_parts
+from placer.strategies.parts import Part, fast_parts
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
 from placer.strategies.sharing import placed
@@ -101,13 +101,15 @@ class Stages:
         """The best plan. After an interrupt, the best so far with the bound proven so far."""
         require_pins(problem)
         search = _begun(problem)
+        if not search.bounds:
+            return _uncut(problem)
         try:
             _run(search)
         except KeyboardInterrupt:
             if search.ceiling == float("inf"):
                 raise
         if search.ceiling == float("inf"):
-            return what_binds(problem, next(iter(search.bounds.values())))
+            return what_binds(problem, search.bounds.values())
         return _solution(search)
 
 
@@ -120,6 +122,15 @@ def _begun(problem: Problem) -> _Search:
         views = {-1: costs} | views
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
     return _Search(problem=problem, layouts=found, bounds=bounds, narrow={n: Narrow(own) for n, own in bounds.items()})
+
+
+def _uncut(problem: Problem) -> Infeasible:
+    """What a pinned axis binds that can cut nothing."""
+    pinned = ", ".join(f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1)
+    return Infeasible(
+        binding=f"the pin {pinned}: no op of {problem.graph.name} can be cut so",
+        advice="Pin another axis or another number, or register a split rule for the ops that have none",
+    )
 
 
 def _run(search: _Search) -> None:
@@ -142,17 +153,28 @@ def _run(search: _Search) -> None:
 
 
 def _begin_with_parts(search: _Search) -> None:
-    """Plan the fast parts of the machines first: no plan of the whole is to lose to leaving the slow ones out."""
-    for fast in fast_parts(search.problem.cluster):
+    """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
+    for fast in tuple(fast_parts(search.problem.cluster))[-1:]:  # which begins with its own fast part
+        problem = replace(search.problem, cluster=fast.cluster)
         try:
-            found = Stages().solve(replace(search.problem, cluster=fast.cluster))
+            require_pins(problem)
         except UsageError:  # pins that only the whole can honour
             continue
-        if isinstance(found, Solution):
-            search.evaluations += found.evaluations
-            verdict = judge(fast.lifted(found.plan, search.problem.cluster))
-            if verdict.legal and verdict.seconds < search.ceiling:
-                search.given = verdict
+        part = _begun(problem)
+        try:
+            if part.bounds:
+                _run(part)
+        finally:  # after an interrupt what was found counts
+            _give(search, part, fast)
+
+
+def _give(search: _Search, part: _Search, fast: Part) -> None:
+    """Keep the best plan of a part of the machines as one of the whole."""
+    search.evaluations += part.evaluations
+    if part.ceiling < float("inf"):
+        verdict = judge(fast.lifted(_solution(part).plan, search.problem.cluster))
+        if verdict.legal and verdict.seconds < search.ceiling:
+            search.given = verdict
 
 
 def _narrow(search: _Search, outline: Outline) -> None:

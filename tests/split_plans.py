@@ -48,11 +48,12 @@ def random_plan(case: Case, degree: int, seed: int) -> Plan:
     return split_plan(case, degree, any_of, draw.choice(("whole", "cut 2" if "images" in case.model else "cut 1")))
 
 
-def searched_plans(case: Case, degree: int, pins: Pins) -> tuple[Plan, ...]:
+def searched_plans(case: Case, degree: int, pins: Pins, loads: tuple[float, ...] = ()) -> tuple[Plan, ...]:
     """Plans with the layouts a search would use where communication costs next to nothing."""
     plan = plan_of(case)
+    plan = replace(plan, settings=replace(plan.settings, expert_loads=loads))
     axis = next(axis for axis, pinned in pins.axes if pinned)
-    found = searched(plan.graph, plan.model, plan.rows, axis, degree)
+    found = searched(plan.graph, plan.model, plan.rows, axis, degree, loads)
     return tuple(widened(plan, layout, fast_links(case.ranks * degree)) for layout in found)
 
 

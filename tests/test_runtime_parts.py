@@ -10,8 +10,9 @@ from torch.nn import functional
 from placer.runtime.dropout import attention, dropout, row_keys
 from placer.runtime.losses import counted, cross_entropy, share_of_mean
 from placer.runtime.mode import Mode
-from placer.runtime.optimizers import CLIP_EPSILON, Updater, clip_scale
+from placer.runtime.optimizers import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
 from placer.runtime.split_backward import backward_inputs
+from placer.settings import RunSettings
 
 ROWS = 6
 
@@ -144,3 +145,17 @@ def test_weights_of_16_bits_are_updated_through_their_masters() -> None:
     # One step is less than half a unit of the last place of the weight, four steps are one.
     assert updater.masters["weight"].item() == 1 - 4 * 2**-10
     assert weight.item() == 1 - 2**-8
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_gradient_that_lies_otherwise_in_memory_updates_alike(optimizer: str) -> None:
+    settings = RunSettings(optimizer="adamw" if optimizer == "adamw" else "sgd")
+    start, gradient = torch.randn(3, 4, 5), torch.randn(3, 4, 5)
+    made = []
+    for fused, lying in ((False, gradient), (True, gradient), (True, gradient.transpose(1, 2).clone().transpose(1, 2))):
+        weight = nn.Parameter(start.clone())
+        updater = Updater({"weight": weight}, optimizer_factory(settings, fused=fused))
+        weight.grad = lying
+        updater.step(1.0)
+        made.append(weight.detach())
+    assert torch.allclose(made[0], made[1], atol=1e-7) and torch.equal(made[1], made[2])

@@ -84,6 +84,7 @@ def check_exact(problem: Problem) -> None:
             RATIOS.append((found.bound / wanted.seconds, early / wanted.seconds))
 
 
+@pytest.mark.timeout(7200)
 def test_every_exact_strategy_equals_the_enumeration_and_its_bounds_are_true_and_near() -> None:
     RATIOS.clear()
     check_exact()

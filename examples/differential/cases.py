@@ -19,7 +19,7 @@ from placer.runtime import VerifyReport, verify
 from placer.runtime.assemble import prepared_model
 from placer.runtime.captured import Captured, captured
 
-PLANS = 3
+PLANS = 4
 STEPS = 3
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from examples.differential.cuts import random_cutting, random_layout
+from examples.differential.cuts import AXES, ROWS, random_cutting, random_layout
 from examples.verify_cases import processes
+from examples.verify_splits import searched
 from placer.graph import Graph
 from placer.legality import Violation, check
 from placer.plans import Layout, ModelRef, Plan, ScheduleName, Sharding, Stage
@@ -21,6 +22,8 @@ from placer.settings import RunSettings
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "1f1b", "gpipe", "zero-bubble", "interleaved")
 SHARDINGS: tuple[Sharding, ...] = ("none", "none", "gradients", "parameters")
 DRAWS = 200
+# How often a layout is searched: that takes seconds.
+SEARCHED = 0.12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ def _drawn(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Plan:
     schedule = draw.choice(SCHEDULES) if positions > 1 else "1f1b"
     turns = draw.choice((2, 3)) if schedule == "interleaved" else 1
     turns = max(1, min(turns, len(graph.blocks) // positions))
-    layouts = _layouts(draw, graph, degree, positions * turns)
+    layouts = _layouts(draw, graph, model, degree, positions * turns)
     return Plan(
         model=model,
         graph=graph,
@@ -75,9 +78,13 @@ def _shape(draw: Random, blocks: int, ranks: int) -> tuple[int, int, int]:
     return draw.choices(every, weights)[0]
 
 
-def _layouts(draw: Random, graph: Graph, degree: int, stages: int) -> tuple[Layout, ...]:
+def _layouts(draw: Random, graph: Graph, model: ModelRef, degree: int, stages: int) -> tuple[Layout, ...]:
+    """Layouts that are drawn op by op, or now and then one that a search finds."""
     if degree == 1:
         return ()
+    found = searched(graph, model, ROWS, draw.choice(AXES), degree) if draw.random() < SEARCHED else ()
+    if found:
+        return (draw.choice(found),)
     cutting = random_cutting(draw, graph, degree)
     return tuple(random_layout(draw, cutting) for _ in range(draw.randint(1, min(stages, 2))))
 

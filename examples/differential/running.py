@@ -14,8 +14,8 @@ from placer.runtime import VerifyReport
 from placer.runtime.pool import RankPool
 
 # Models captured before ranks are forked, which then know them.
-MODELS = 20
-CASE_SECONDS = 120.0
+MODELS = 15
+CASE_SECONDS = 300.0
 
 Verdict = Literal["equal", "refused", "DIFFERS", "FAILS"]
 Run = Callable[[int, int, Plan], VerifyReport | Refused]

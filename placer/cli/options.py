@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from placer.errors import UsageError
+from placer.files import read_text
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whose keys carry units.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]
@@ -32,6 +33,19 @@ Batch = Annotated[
         "Default: what the model's own configuration implies.",
     ),
 ]
+
+
+def parsed_loads(text: str) -> tuple[float, ...]:
+    """`8,1,1,1`, or the numbers of a file of that name, apart by commas or white space. Raises UsageError."""
+    listed = text if set(text) <= set(NUMBERS) else read_text(text, "the loads of experts")
+    try:
+        return tuple(float(word) for word in listed.replace(",", " ").split())
+    except ValueError as error:
+        raise UsageError(f"--expert-loads: {error}; give a number for each expert, as in 8,1,1,1") from None
+
+
+# What a list of numbers is written with.
+NUMBERS = "0123456789.eE+-, "
 
 
 def _seconds(value: float) -> float:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from placer.api import plan as make_plan
-from placer.cli.options import Batch, ClusterSpec, Json, Model
+from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads
 from placer.cli.output import print_result
 from placer.errors import UsageError
 from placer.files import require_writable
+from placer.pins import KNOWN
 from placer.references import named
 from placer.report import plan_document, plan_view
 from placer.settings import Precision, RunSettings
@@ -35,7 +36,7 @@ def run(
     output: Annotated[str | None, typer.Option("-o", "--output", help="Write plan.json here; - is stdout.")] = None,
     pin: Annotated[
         list[str] | None,
-        typer.Option(help="Fix a choice: data, shard, pipeline, microbatches, schedule, recompute; BLOCK@stage=N."),
+        typer.Option(help=f"Fix a choice, NAME=VALUE: {KNOWN}."),
     ] = None,
     strategy: Annotated[str, typer.Option(help="auto, stages, exhaustive, single, data, sharded or even.")] = "auto",
     precision: Annotated[Precision, typer.Option(help="What the step computes in.")] = "float32",
@@ -50,6 +51,10 @@ def run(
     attention: Annotated[
         Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")
     ] = "flash",
+    expert_loads: Annotated[
+        str | None,
+        typer.Option(help="How many tokens each expert gets beside the others: 8,1,1,1, or a file with such numbers."),
+    ] = None,
     budget: Annotated[int | None, typer.Option(min=1, help="Look at no more than so many plans.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")] = 0,
     json: Json = False,
@@ -60,6 +65,7 @@ def run(
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
         momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention,
+        expert_loads=parsed_loads(expert_loads) if expert_loads else (),
     )  # fmt: skip
     made = make_plan(
         model,

@@ -18,7 +18,7 @@ from placer.program.collectives import closing_collectives, stage_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, degree, position_of, rank_of, transfers
 from placer.schedule import Action, Actions, actions, timetable
-from placer.splitting import held_parameters, held_value, value_state
+from placer.splitting import held_parameters, held_value, own_rows_tensor, rows_apart, value_state
 
 
 class _Place(NamedTuple):
@@ -209,9 +209,11 @@ def _sizes(
     """What a rank holds of each value by transfer and number of rows."""
     numerics = Numerics.of(plan.graph, plan.settings)
 
-    def value(reference: str, count: int) -> _Value:
-        tensor = held_value(plan.graph.value(reference), value_state(plan, reference), degree(plan), inner)
-        return _Value(numerics.bytes_of(tensor, count), tensor.shape_at(count), numerics.kept(tensor.dtype))
+    def value(reference: str, rows: int) -> _Value:
+        apart = rows_apart(plan, reference)
+        whole = own_rows_tensor(plan.graph.value(reference), apart)
+        tensor, own = held_value(whole, value_state(plan, reference), degree(plan), inner), rows // apart
+        return _Value(numerics.bytes_of(tensor, own), tensor.shape_at(own), numerics.kept(tensor.dtype))
 
     found: dict[tuple[Transfer, int], dict[str, _Value]] = {}
     for item in line:

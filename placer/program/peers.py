@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from placer.program.instructions import Collective, Message, Program
 
@@ -101,34 +102,43 @@ def _identity(entry: Entry) -> tuple[object, ...]:
 
 
 def _compared(rank: int, peer: int, mine: Sequence[Entry], theirs: Sequence[Entry]) -> Iterator[Disagreement]:
-    """What only one of the two has, then the rest beside each other."""
-    alike, others = _without_extras(mine, theirs), _without_extras(theirs, mine)
-    yield from (_missing(rank, peer, entry, rank) for entry in alike.extras)
-    yield from (_missing(rank, peer, entry, peer) for entry in others.extras)
-    for one, other in zip(alike.entries, others.entries, strict=True):
-        if _identity(one) != _identity(other):
-            message = f"rank {rank} comes to {entry_name(one)} where rank {peer} comes to {entry_name(other)}"
+    """The longest stretches that both lists have are laid beside each other; the rest has no place or another one."""
+    own, other = list(map(_identity, mine)), list(map(_identity, theirs))
+    mine_left: list[Entry] = []
+    theirs_left: list[Entry] = []
+    stretches = [("equal", 0, len(own), 0, len(own))] if own == other else _stretches(own, other)
+    for what, start, end, their_start, their_end in stretches:
+        if what == "equal":
+            pairs = zip(mine[start:end], theirs[their_start:their_end], strict=True)
+            yield from (found for pair in pairs for found in _fields(rank, peer, *pair))
+        else:
+            mine_left += mine[start:end]
+            theirs_left += theirs[their_start:their_end]
+    yield from _elsewhere(rank, peer, mine_left, theirs_left)
+
+
+def _stretches(
+    own: list[tuple[object, ...]], other: list[tuple[object, ...]]
+) -> Sequence[tuple[str, int, int, int, int]]:
+    return SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
+
+
+def _elsewhere(rank: int, peer: int, mine: list[Entry], theirs: list[Entry]) -> Iterator[Disagreement]:
+    """What is left of both lists: entries of both are out of order, the others have none to meet them."""
+    both = Counter(map(_identity, mine)) & Counter(map(_identity, theirs))
+    moved = Counter(both)
+    for entry in mine:
+        if moved[_identity(entry)] > 0:
+            moved[_identity(entry)] -= 1
+            message = f"rank {rank} comes to {entry_name(entry)} at another place among their entries than rank {peer}"
             yield Disagreement(rank=rank, peer=peer, what="order", message=message)
         else:
-            yield from _fields(rank, peer, one, other)
-
-
-@dataclass(frozen=True, slots=True)
-class _Laid:
-    """A list apart: what the other list has as well, and what it has not."""
-
-    entries: list[Entry]
-    extras: list[Entry]
-
-
-def _without_extras(entries: Sequence[Entry], other: Sequence[Entry]) -> _Laid:
-    left = Counter(map(_identity, other))
-    laid = _Laid([], [])
-    for entry in entries:
-        known = left[_identity(entry)] > 0
-        (laid.entries if known else laid.extras).append(entry)
-        left[_identity(entry)] -= 1
-    return laid
+            yield _missing(rank, peer, entry, rank)
+    for entry in theirs:
+        if both[_identity(entry)] > 0:
+            both[_identity(entry)] -= 1
+        else:
+            yield _missing(rank, peer, entry, peer)
 
 
 def _missing(rank: int, peer: int, entry: Entry, owner: int) -> Disagreement:

@@ -2,6 +2,7 @@
 
 from placer.report.comparison import comparison_view
 from placer.report.documents import error_document, ledger_document, plan_document
+from placer.report.expert_view import expert_placement, experts_text
 from placer.report.plan_view import doubts, plan_table, plan_view
 from placer.report.printing import plain, show
 
@@ -9,6 +10,8 @@ __all__ = [
     "comparison_view",
     "doubts",
     "error_document",
+    "expert_placement",
+    "experts_text",
     "ledger_document",
     "plain",
     "plan_document",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from placer.errors import PlacerError
-from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.plans import Plan, Stage
+from placer.report.expert_view import expert_placement
 from placer.report.plan_view import memory_items, seconds_items
 
 Document = dict[str, JsonValue]
@@ -26,7 +26,7 @@ def plan_document(plan: Plan) -> Document:
         "world_size": plan.world_size,
         "batch_rows": plan.rows,
         "microbatch_rows": list(plan.microbatches),
-        "stages": [_stage(plan.graph, stage) for stage in plan.stages],
+        "stages": [_stage(plan, stage) for stage in plan.stages],
         "bound_seconds": plan.bound,
         "gap": plan.gap,
         "alternatives": [
@@ -35,6 +35,10 @@ def plan_document(plan: Plan) -> Document:
         ],
         "assumptions": list(plan.assumptions),
     }
+    placement = expert_placement(plan)
+    if placement:
+        document["experts"] = [list(held) for held in placement.experts]
+        document["expert_token_shares"] = list(placement.shares)
     return document | (ledger_document(plan.ledger) if plan.ledger else {})
 
 
@@ -58,7 +62,8 @@ def error_document(error: PlacerError) -> Document:
     return {"error": type(error).__name__, "message": str(error)}
 
 
-def _stage(graph: Graph, stage: Stage) -> JsonValue:
+def _stage(plan: Plan, stage: Stage) -> JsonValue:
+    graph = plan.graph
     return {
         "first_block": graph.blocks[stage.first].name,
         "last_block": graph.blocks[stage.last - 1].name,
@@ -66,6 +71,7 @@ def _stage(graph: Graph, stage: Stage) -> JsonValue:
         "devices": list(stage.devices),
         "replicas": stage.replicas,
         "devices_per_replica": stage.degree,
+        "axis": "" if stage.layout is None else plan.layouts[stage.layout].axis,
         "sharding": stage.sharding,
         "recompute": stage.recompute,
     }

@@ -12,6 +12,7 @@ from rich.text import Text
 from placer.costs import tightest
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan, Stage
+from placer.report.expert_view import expert_placement, experts_text
 from placer.report.printing import plain, table, titled
 from placer.report.units import bytes_text, flops_text, seconds_text, share_text
 
@@ -31,6 +32,9 @@ def plan_view(plan: Plan) -> RenderableType:
         Text(figures(plan)),
         titled("stages", _stages(plan)),
     ]
+    placement = expert_placement(plan)
+    if placement:
+        parts.append(Text(experts_text(placement)))
     if plan.ledger:
         parts += [seconds_view(plan.ledger), memory_view(plan, plan.ledger)]
     if plan.alternatives:

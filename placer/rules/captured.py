@@ -17,8 +17,8 @@ from placer.errors import UsageError
 from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Tensor
 from placer.rules.calls import Argument, Call, Value
 from placer.rules.layouts import WHOLE, Choice, Cut, Lay, is_own
-from placer.rules.splits import divided, in_parts, own_choices, split_choices
-from placer.rules.splits.patterns import whole
+from placer.rules.splits import divided, in_blocks, in_parts, legal, merged, own_choices, split_choices
+from placer.rules.splits.patterns import tensors, whole
 
 # A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
 MARKED_ROWS = 1_000_003
@@ -69,11 +69,12 @@ def _in_order(tree: ast.expr) -> Iterator[ast.Name]:
 def block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
     """For each op of a class its choices, with those that only make sense beside the ops around it.
 
-    Rows in each rank's own order are offered where such rows come from, dims in parts where they are divided later.
+    Rows in each rank's own order are offered where such rows come from, dims in parts where they are divided later,
+    tokens in blocks from where they are put into one dim.
     """
     calls = [call_of(kind, op, MARKED_ROWS) if op.arguments else None for op in kind.ops]
-    own, parts = _own(kind, calls), _in_parts(kind, calls)
-    return tuple((*op_choices(kind, op), *own[at], *parts[at]) for at, op in enumerate(kind.ops))
+    own, parts, blocks = _own(kind, calls), _in_parts(kind, calls), _in_blocks(kind, calls)
+    return tuple((*op_choices(kind, op), *own[at], *parts[at], *blocks[at]) for at, op in enumerate(kind.ops))
 
 
 def _own(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
@@ -104,6 +105,33 @@ def _in_parts(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choi
                     wished.setdefault(reference, set()).add(state.value)
         found.append(every)
     return found[::-1]
+
+
+def _in_blocks(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+    """From the reshapes that put the tokens of all rows into one dim on."""
+    known: dict[str, set[int]] = {}
+    found = []
+    for number, (op, call) in enumerate(zip(kind.ops, calls, strict=True)):
+        taken = [known.get(reference, set()) for reference in tensor_arguments(op)]
+        every = set().union(*taken)
+        batched = call is not None and any(one.shape[:1] and one.shape[0] % MARKED_ROWS == 0 for one in tensors(call))
+        made = [one for one in merged(call) if _starts(one, taken)] if call is not None and batched else []
+        if call is not None and every:
+            for one in split_choices(call):
+                blocked = (in_blocks(call, one, size) for size in sorted(every))
+                made.extend(found for found in blocked if found is not None and legal(found, call, 1))
+        found.append(tuple(made))
+        for choice in made:
+            for output, state in enumerate(choice.outputs):
+                if isinstance(state.value, Cut) and state.value.every:
+                    known.setdefault(f"o{number}.{output}", set()).add(state.value.every)
+    return found
+
+
+def _starts(choice: Choice, taken: Sequence[set[int]]) -> bool:
+    """Whether a reshape makes blocks, or takes such as are there."""
+    lay = choice.inputs[0].value
+    return isinstance(lay, Cut) and (not lay.every or lay.every in taken[0])
 
 
 def _granted(call: Call, wishes: set[Cut]) -> Iterator[Choice]:

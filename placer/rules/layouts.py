@@ -14,6 +14,7 @@ flattened) and for each result. The sizes of pieces follow from `piece`, so a ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -28,13 +29,27 @@ class Cut(NamedTuple):
     With `own` the pieces are not those of the whole: each rank works on rows of its own in an order of its own (tokens
     sorted by expert, indices counting from the rank's first row), and nothing converts from or to it.
 
+    With `sent` those rows lie at the ranks of their experts, sorted by expert, as many as came.
+
     With `parts` the dim is that many equal parts one after another (query, key and value of one product), and each rank
     has its piece of every part: `ranges` gives the rows.
+
+    With `every` the dim is blocks of so many, one for each row of the batch (the tokens of all rows in one dim), and
+    each rank has its piece of every block.
+
+    With an `order` the pieces are of the dim in that order: the experts of each rank, rank after rank.
     """
 
     dim: int
     own: bool = False
     parts: int = 1
+    sent: bool = False
+    order: tuple[int, ...] = ()
+    every: int = 0
+
+    def of(self, size: int) -> Cut:
+        """The same for a dim of `size`, its blocks as parts."""
+        return self._replace(parts=size // self.every, every=0) if self.every else self
 
 
 class Everywhere(Enum):
@@ -138,12 +153,14 @@ class Choice:
 class LocalOp:
     """A rank's op that is not the whole op on smaller tensors: `name` says which, `numbers` where the rank stands.
 
-    `call` is the op it is made of, with the shapes of the rank's pieces: it says what the rank computes and moves.
+    `order` is that of the experts over the ranks, where it is not their own. `call` is the op it is made of, with the
+    shapes of the rank's pieces: it says what the rank computes and moves.
     """
 
     name: str
     call: Call
     numbers: tuple[tuple[str, int], ...] = ()
+    order: tuple[int, ...] = ()
 
     def number(self, name: str) -> int:
         """The number of that name."""
@@ -161,10 +178,29 @@ def piece(size: int, degree: int, rank: int) -> tuple[int, int]:
 
 
 def ranges(lay: Cut, size: int, degree: int, rank: int) -> tuple[tuple[int, int], ...]:
-    """The rows of a dim that the rank has, one range for each of the cut's parts, in order."""
-    part = size // lay.parts
+    """The rows of a dim that the rank has, in order: one range for each of the cut's parts, or some of its `order`."""
+    parts = lay.of(size).parts
+    part = size // max(1, parts)
     start, end = piece(part, degree, rank)
-    return tuple((part * at + start, part * at + end) for at in range(lay.parts))
+    if lay.order:
+        return tuple(_runs(lay.order[start:end]))
+    return tuple((part * at + start, part * at + end) for at in range(parts))
+
+
+def held_size(lay: Cut, size: int, degree: int, rank: int) -> int:
+    """How many rows of a dim the rank has."""
+    parts = lay.of(size).parts
+    start, end = piece(size // max(1, parts), degree, rank)
+    return (end - start) * parts
+
+
+def _runs(indices: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of consecutive numbers."""
+    start = 0
+    for at in range(1, len(indices) + 1):
+        if at == len(indices) or indices[at] != indices[at - 1] + 1:
+            yield indices[start], indices[at - 1] + 1
+            start = at
 
 
 def wanted(halo: Halo, size: int, start: int, end: int) -> Rows:

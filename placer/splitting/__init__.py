@@ -5,6 +5,7 @@ is the graph of one device, so that everything that reckons with graphs reckons 
 """
 
 from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges
+from placer.splitting.expert_order import APART, cut_experts
 from placer.splitting.following import Wishes, fits, followed
 from placer.splitting.holding import (
     block_edges,
@@ -13,11 +14,14 @@ from placer.splitting.holding import (
     held_parameters,
     held_value,
     parameter_states,
+    rows_apart,
     value_state,
 )
 from placer.splitting.local_graph import local_graph, require_layout
+from placer.splitting.own_rows import own_rows, own_rows_class, own_rows_tensor
 
 __all__ = [
+    "APART",
     "LEAVES",
     "Conversion",
     "Edges",
@@ -25,6 +29,7 @@ __all__ = [
     "block_edges",
     "block_split",
     "border_state",
+    "cut_experts",
     "edges",
     "fits",
     "followed",
@@ -32,7 +37,11 @@ __all__ = [
     "held_parameters",
     "held_value",
     "local_graph",
+    "own_rows",
+    "own_rows_class",
+    "own_rows_tensor",
     "parameter_states",
     "require_layout",
+    "rows_apart",
     "value_state",
 ]

@@ -17,6 +17,7 @@ from placer.graph import BlockClass, Op, Parameter
 from placer.plans import Split
 from placer.rules import block_choices, tensor_arguments
 from placer.rules.layouts import SAME, SHARED, Choice, Cut, State, cut
+from placer.splitting.expert_order import ordered
 
 # The user of a value that leaves the block: (LEAVES, output).
 LEAVES = -1
@@ -71,13 +72,14 @@ def edges(kind: BlockClass, split: Split) -> Edges:
 
 
 def chosen(kind: BlockClass, split: Split) -> tuple[Choice, ...]:
-    """The choice of each op by its name."""
+    """The choice of each op by its name, products of experts with the split's order of experts."""
     sizes = (len(split.choices), len(split.inputs), len(split.outputs))
     wanted = (len(kind.ops), len(kind.inputs), len(kind.outputs))
     if sizes != wanted:
         raise UsageError(f"a split names {sizes} ops, inputs and outputs, its block class has {wanted}; plan again")
     known = block_choices(kind)
-    return tuple(_choice(op, name, found) for op, name, found in zip(kind.ops, split.choices, known, strict=True))
+    named = tuple(_choice(op, name, found) for op, name, found in zip(kind.ops, split.choices, known, strict=True))
+    return ordered(kind, named, split.experts) if split.experts else named
 
 
 def _choice(op: Op, name: str, found: tuple[Choice, ...]) -> Choice:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
 from placer.plans import Plan, Split
-from placer.rules.layouts import SAME, SHARED, Cut, State, ranges
+from placer.rules.layouts import SAME, SHARED, Cut, State, held_size
 from placer.splitting.edges import Edges, border_state, edges
 
 
@@ -43,7 +43,7 @@ def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -
     if not isinstance(state.value, Cut):
         return replace(parameter, summed=state == SHARED)
     dim = state.value.dim
-    size = sum(end - start for start, end in ranges(state.value, parameter.shape[dim], degree, rank))
+    size = held_size(state.value, parameter.shape[dim], degree, rank)
     return replace(parameter, shape=(*parameter.shape[:dim], size, *parameter.shape[dim + 1 :]))
 
 
@@ -69,13 +69,20 @@ def _held(plan: Plan, rank: int) -> Mapping[str, Parameter]:
     return {**every, **{name: held_parameter(every[name], state, degree, rank) for name, state in states.items()}}
 
 
+def rows_apart(plan: Plan, reference: str) -> int:
+    """Into how many parts the rows of a replica go in the stage that makes a value (`b3.0`)."""
+    stage = _making(plan, reference)
+    layout = None if stage is None else plan.stages[stage].layout
+    return 1 if layout is None else plan.layouts[layout].apart
+
+
 def value_state(plan: Plan, reference: str) -> State:
     """How a value that crosses blocks (`b3.0`) lies over the devices of the replica that makes it."""
-    if not plan.layouts or not reference.startswith("b"):
+    stage = _making(plan, reference)
+    if stage is None:
         return SAME
     block, number = map(int, reference[1:].split("."))
-    stage = next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
-    split = None if stage is None else block_split(plan, stage, plan.graph.blocks[block].kind)
+    split = block_split(plan, stage, plan.graph.blocks[block].kind)
     return SAME if split is None else border_state(split.outputs[number])
 
 
@@ -85,9 +92,17 @@ def held_value(tensor: Tensor, state: State, degree: int, rank: int) -> Tensor:
         return tensor
     dim = state.value.dim
     size = tensor.shape[dim]
-    fixed = sum(end - start for start, end in ranges(state.value, size.fixed, degree, rank))
+    fixed = held_size(state.value, size.fixed, degree, rank)
     mine = Affine(fixed, size.per_row // degree)
     return replace(tensor, shape=(*tensor.shape[:dim], mine, *tensor.shape[dim + 1 :]))
+
+
+def _making(plan: Plan, reference: str) -> int | None:
+    """The stage that makes a value; None for what no block makes, and where nothing is cut."""
+    if not plan.layouts or not reference.startswith("b"):
+        return None
+    block = int(reference[1:].split(".")[0])
+    return next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
 
 
 def _kept(plan: Plan) -> Iterator[tuple[str, State]]:

@@ -4,7 +4,8 @@ A conversion becomes an op of kind `communication` whose target names what happe
 (`placer.all_gather.reduce_scatter`; `-` where nothing moves) and whose written bytes are the whole buffer of each. What
 an op communicates inside itself, and the rows a window wants of its neighbours, follow it as such ops too.
 
-Of unequal pieces the graph is that of the rank in the middle, which has neighbours on both sides.
+Of unequal pieces the graph is that of the rank in the middle, which has neighbours on both sides. Where each device has
+rows of its own (`Layout.apart`), the sizes are counted in those.
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ from dataclasses import replace
 from placer.errors import UsageError
 from placer.graph import BlockClass, Graph
 from placer.plans import Layout, Split
+from placer.rules.experts import overload, require_loads
 from placer.splitting.edges import border_state, edges
 from placer.splitting.holding import held_parameter, held_value
 from placer.splitting.local_ops import LocalClass, middle
+from placer.splitting.own_rows import own_rows
 
 
-def local_graph(graph: Graph, layout: Layout) -> Graph:
-    """The graph of one device. Raises UsageError for a layout that is not of this graph or cannot be."""
+def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = ()) -> Graph:
+    """The graph of one device, of the most loaded one where experts have `loads`.
+
+    Raises UsageError for a layout that is not of this graph or cannot be, and for loads of other experts.
+    """
     require_layout(graph, layout)
+    require_loads(graph, loads)
+    counted = own_rows(graph, layout.apart)
     classes = tuple(
-        kind if split is None else _local_class(kind, split, layout.degree)
-        for kind, split in zip(graph.classes, layout.splits, strict=True)
+        kind if split is None else _local_class(kind, split, layout.degree, loads)
+        for kind, split in zip(counted.classes, layout.splits, strict=True)
     )
-    return replace(graph, classes=classes)
+    return replace(counted, classes=classes)
 
 
 def require_layout(graph: Graph, layout: Layout) -> None:
@@ -50,9 +58,9 @@ def require_layout(graph: Graph, layout: Layout) -> None:
         made |= {f"b{index}.{k}": text for k, text in enumerate(outputs)}
 
 
-def _local_class(kind: BlockClass, split: Split, degree: int) -> BlockClass:
+def _local_class(kind: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
     found = edges(kind, split)
-    made = LocalClass(kind, found, degree)
+    made = LocalClass(kind, found, degree, overload(loads, split.experts, degree))
     inputs = tuple(
         held_value(tensor, border_state(text), degree, middle(degree))
         for tensor, text in zip(kind.inputs, split.inputs, strict=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import ceil
 
 from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor
 from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
-from placer.rules.layouts import Choice, LocalOp, conversion, inner_bytes, piece
-from placer.rules.splits import localise, tensors
+from placer.rules.layouts import Choice, Cut, LocalOp, conversion, inner_bytes, piece
+from placer.rules.splits import filled, localise, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
 from placer.splitting.holding import held_value
 
@@ -32,11 +33,12 @@ class Sample:
     local: Call
 
     @staticmethod
-    def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int) -> Sample:
-        """The op of a class as its choice says."""
+    def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int, load: float = 1.0) -> Sample:
+        """The op of a class as its choice says; at experts `load` times their even share of the rows."""
         whole = call_of(kind, op, rows)
         made = localise(whole, choice, degree, middle(degree))
-        return Sample(rows=rows, whole=whole, local=made.call if isinstance(made, LocalOp) else made)
+        local = made.call if isinstance(made, LocalOp) else made
+        return Sample(rows=rows, whole=whole, local=local if load == 1.0 else loaded(local, choice, load))
 
     @property
     def work(self) -> Work:
@@ -45,11 +47,11 @@ class Sample:
         return Work() if rule is None else rule(self.local)
 
 
-def local_op(kind: BlockClass, op: Op, choice: Choice, degree: int) -> Op:
-    """The op one rank runs, its inputs still named as in the whole class."""
+def local_op(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Op:
+    """The op one rank runs, its inputs still named as in the whole class; at experts `load` times their even share."""
     if choice.name == "whole":
         return op
-    few, more = (Sample.of(kind, op, choice, degree, rows) for rows in (FEW, MORE))
+    few, more = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
     read, written = _share(tensors(few.local), tensors(few.whole)), _share(few.local.outputs, few.whole.outputs)
     both = _share((*tensors(few.local), *few.local.outputs), (*tensors(few.whole), *few.whole.outputs))
     saved = _saved_share(op, few, both)
@@ -72,6 +74,25 @@ def local_op(kind: BlockClass, op: Op, choice: Choice, degree: int) -> Op:
     )
 
 
+def loaded(local: Call, choice: Choice, load: float) -> Call:
+    """The call of a rank that has `load` times as many of the rows that lie at experts, or are computed there."""
+    at_experts = [isinstance(state.value, Cut) and state.value.sent for state in choice.inputs]
+    if choice.local.startswith("experts"):
+        at_experts[0] = True
+    grown = iter([_grown(value, load) if at else value for value, at in zip(tensors(local), at_experts, strict=True)])
+    sent = (isinstance(state.value, Cut) and state.value.sent for state in choice.outputs)
+    return replace(
+        local,
+        arguments=tuple(filled(argument, grown) for argument in local.arguments),
+        keywords=tuple((name, filled(argument, grown)) for name, argument in local.keywords),
+        outputs=tuple(_grown(value, load) if at else value for value, at in zip(local.outputs, sent, strict=True)),
+    )
+
+
+def _grown(value: Value, load: float) -> Value:
+    return value._replace(shape=(ceil(value.shape[0] * load), *value.shape[1:]))
+
+
 def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) -> Op:
     """What turns a value of the whole shape `tensor` from one state into another. UsageError where nothing does."""
     value = _value(tensor)
@@ -91,10 +112,10 @@ def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) ->
     )
 
 
-def inner_ops(kind: BlockClass, op: Op, choice: Choice, degree: int) -> Iterator[Op]:
+def inner_ops(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Iterator[Op]:
     """What an op communicates inside itself: collectives of its choice, rows of its neighbours."""
     for inner in choice.inner:
-        samples = (Sample.of(kind, op, choice, degree, rows) for rows in (FEW, MORE))
+        samples = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
         sizes = [inner_bytes(inner, tensors(sample.local)) for sample in samples]
         moved = _line(*sizes)
         words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
@@ -177,6 +198,7 @@ class LocalClass:
     kind: BlockClass
     edges: Edges
     degree: int
+    load: float = 1.0
     _ops: list[Op] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
     _converted: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -203,7 +225,7 @@ class LocalClass:
         for index, (op, choice) in enumerate(zip(self.kind.ops, self.edges.choices, strict=True)):
             while waiting and any(user == index for user, _ in waiting[0].users):
                 self._convert(waiting.pop(0))
-            made = local_op(self.kind, op, choice, self.degree)
+            made = local_op(self.kind, op, choice, self.degree, self.load)
             inputs = {
                 reference: self._converted.get((index, number)) or self._name(reference)
                 for number, reference in enumerate(tensor_arguments(op))
@@ -211,7 +233,7 @@ class LocalClass:
             place = len(self._ops)
             self._ops.append(replace(made, inputs=tuple(inputs[reference] for reference in op.inputs)))
             self._names |= {f"o{index}.{k}": f"o{place}.{k}" for k in range(len(op.outputs))}
-            self._ops.extend(inner_ops(self.kind, op, choice, self.degree))
+            self._ops.extend(inner_ops(self.kind, op, choice, self.degree, self.load))
         for found in waiting:
             self._convert(found)
 

@@ -67,7 +67,7 @@ class _Player:
                 continue
             self._keeping = []
             value = self._value(node, inputs, found)
-            results = tuple(leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+            results = _tensors(value)
             found[node] = Played(value=value, results=results, kept=tuple(self._keeping))
         return found
 
@@ -80,10 +80,20 @@ class _Player:
         def value_of(argument: fx.Node) -> Argument:
             return cast("Argument", found[argument].value)
 
-        arguments = cast("tuple[object, ...]", _on_meta(fx.map_arg(node.args, value_of)))
-        keywords = cast("dict[str, object]", _on_meta(fx.map_arg(node.kwargs, value_of)))
+        arguments = cast("tuple[object, ...]", fx.map_arg(node.args, value_of))
+        keywords = cast("dict[str, object]", fx.map_arg(node.kwargs, value_of))
+        if any(isinstance(argument, torch.device) for argument in (*node.args, *node.kwargs.values())):
+            arguments = cast("tuple[object, ...]", _on_meta(arguments))
+            keywords = cast("dict[str, object]", _on_meta(keywords))
         made: object = node.target(*arguments, **keywords)  # type: ignore[operator]
         return made
+
+
+def _tensors(value: object) -> tuple[torch.Tensor, ...]:
+    """The tensors of a result; mostly it is one, for which the general walk would take as long as the call."""
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    return tuple(leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:

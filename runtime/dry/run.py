@@ -35,7 +35,7 @@ from placer.runtime.dry.world import answered, fake_world
 from placer.runtime.executor import Executor
 from placer.runtime.feed import feeds
 from placer.runtime.measured import WATCHED_STEP, Measurement
-from placer.runtime.record import Communication, compared
+from placer.runtime.record import Communication, Recorder, compared
 from placer.runtime.training_state import TrainingState, require_optimizer_state
 
 CPU = torch.device("cpu")
@@ -139,27 +139,34 @@ class DryRuns:
         """What `member` communicates inside its blocks."""
         like = lower(short, (self.programs[member].replica,), (self.programs[member].inner,))
         program = next(program for program in like if program.rank == member)
-        return compared(program, self._measured(short, member).communications, replica)[1]
+        with fake_world(member, short.world_size):
+            executor, mode = self._loaded(short, member)
+            with mode, answered(), Recorder() as recorder:
+                _step(executor, short)
+        return compared(program, recorder.records, replica)[1]
 
     def _measured(self, plan: Plan, rank: int) -> Measurement:
         """A step of `rank`, watched."""
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
         with fake_world(rank, plan.world_size):
-            # Outside of the mode: meshes hold real numbers.
-            executor = loaded_alone(
-                plan, self._model, self._capture, rank=rank, device=CPU, fill=lambda stage: faked(stage, mode, CPU)
-            )
-            measurement = Measurement(plan, CPU, rank)
+            executor, mode = self._loaded(plan, rank)
             with mode, answered():
                 require_optimizer_state(executor.updater)
                 if _settles(plan):
                     _step(executor, plan)
             if _settles(plan):
                 executor.settle()
-            executor.recorder = measurement
+            executor.recorder = measurement = Measurement(plan, CPU, rank)
             with mode, answered(), measurement.step(WATCHED_STEP, TrainingState(executor)):
                 _step(executor, plan)
         return measurement
+
+    def _loaded(self, plan: Plan, rank: int) -> tuple[Executor, FakeTensorMode]:
+        """The executor of `rank`, its tensors fake; made outside of the mode, as meshes hold real numbers."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        executor = loaded_alone(
+            plan, self._model, self._capture, rank=rank, device=CPU, fill=lambda stage: faked(stage, mode, CPU)
+        )
+        return executor, mode
 
 
 def dry_run(plan: Plan, rank: int, *, model: nn.Module | None = None, programs: Sequence[Program] = ()) -> DryRun:

@@ -46,16 +46,18 @@ class Sample:
     local: Call
     name: str
     numbers: tuple[tuple[str, int], ...]
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCall:
-    """A rank's call. `name` of its local op, "" where it is the op itself; `numbers` that this one is given."""
+    """A rank's call. `name` of its local op, "" where it is the op itself; `numbers` and `order` that this is given."""
 
     target: str
     name: str
     numbers: Mapping[str, Line]
     samples: tuple[Sample, Sample]
+    order: tuple[int, ...] = ()
 
     def ratio(self, part: str, of: str) -> tuple[int, int]:
         """Two numbers in lowest terms. Raises UsageError where their ratio depends on the rows."""
@@ -94,14 +96,14 @@ def local_call(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int)
     numbers = {name: Line.through(one, dict(more.numbers)[name]) for name, one in few.numbers}
     if few.name == "mean_share":
         numbers = {name: Line(size) for name, size in few.numbers}
-    return LocalCall(target=few.whole.target, name=few.name, numbers=numbers, samples=(few, more))
+    return LocalCall(target=few.whole.target, name=few.name, numbers=numbers, samples=(few, more), order=few.order)
 
 
 def _sample(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int, rows: int) -> Sample:
     whole = call_of(kind, op, rows)
     made = localise(whole, choice, degree, rank)
     if isinstance(made, LocalOp):
-        return Sample(whole=whole, local=made.call, name=made.name, numbers=made.numbers)
+        return Sample(whole=whole, local=made.call, name=made.name, numbers=made.numbers, order=made.order)
     return Sample(whole=whole, local=made, name="", numbers=())
 
 

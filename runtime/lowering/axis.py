@@ -1,7 +1,7 @@
 """Axis: the devices of a replica and this rank among them, with the collectives that local ops and conversions need.
 
 All take and give tensors without history. Pieces of a dim are those of `placer.rules.layouts.ranges`: where the dim is
-several `parts` one after another, a rank has its piece of each.
+several `parts` one after another, a rank has its piece of each; where it has an `order`, of the dim in that order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.errors import UsageError
-from placer.rules.layouts import Cut, piece, ranges
+from placer.rules.layouts import Cut, held_size, piece, ranges
 
 Shape = tuple[int, ...]
 
@@ -33,15 +33,20 @@ class Axis(nn.Module):
         """Start and end of every rank's piece of `size`."""
         return tuple(piece(size, self.degree, rank) for rank in range(self.degree))
 
-    def own(self, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
+    def own(self, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """This rank's piece of a whole tensor, contiguous."""
-        return self.piece_of(self.rank, tensor, dim, parts)
+        return self.piece_of(self.rank, tensor, lay)
 
-    def piece_of(self, rank: int, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
+    def piece_of(self, rank: int, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """A rank's piece of a whole tensor, contiguous."""
-        found = ranges(Cut(dim, parts=parts), tensor.shape[dim], self.degree, rank)
-        pieces = [tensor.narrow(dim, start, end - start) for start, end in found]
-        return pieces[0].contiguous() if parts == 1 else torch.cat(pieces, dim)
+        lay = lay.of(tensor.shape[lay.dim])
+        if lay.parts > 1:
+            start, end = piece(tensor.shape[lay.dim] // lay.parts, self.degree, rank)
+            mine = _apart(tensor, lay).narrow(lay.dim + 1, start, end - start)
+            return mine.flatten(lay.dim, lay.dim + 1).contiguous()
+        found = ranges(lay, tensor.shape[lay.dim], self.degree, rank)
+        pieces = [tensor.narrow(lay.dim, start, end - start) for start, end in found]
+        return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, lay.dim)
 
     def own_shape(self, shape: Shape, dim: int) -> Shape:
         """The shape of this rank's piece."""
@@ -54,20 +59,20 @@ class Axis(nn.Module):
         dist.all_reduce(made, dist.ReduceOp.MAX if reduce == "max" else dist.ReduceOp.SUM, group=self._ready())
         return made
 
-    def all_gather(self, tensor: torch.Tensor, dim: int, size: int | None = None, parts: int = 1) -> torch.Tensor:
-        """The whole of the ranks' pieces of dim `dim`; `size` of the whole, None where all pieces are equal."""
+    def all_gather(self, tensor: torch.Tensor, lay: Cut, size: int | None = None) -> torch.Tensor:
+        """The whole of the ranks' pieces; `size` of the dim that is cut, None where all pieces are equal."""
         own = tensor.contiguous()
         if size is None:
             pieces = [torch.empty_like(own) for _ in range(self.degree)]
             dist.all_gather(pieces, own, group=self._ready())
         else:
-            shapes = [_with(tensor.shape, dim, length) for length in self.lengths(size, parts)]
+            shapes = [_with(tensor.shape, lay.dim, length) for length in self.lengths(size, lay)]
             pieces = self.exchange([own] * self.degree, shapes)
-        return _together(pieces, dim, parts)
+        return _together(pieces, lay)
 
-    def reduce_scatter(self, tensor: torch.Tensor, dim: int, parts: int = 1) -> torch.Tensor:
+    def reduce_scatter(self, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """This rank's piece of the sum over the ranks."""
-        pieces = [self.piece_of(rank, tensor, dim, parts) for rank in range(self.degree)]
+        pieces = [self.piece_of(rank, tensor, lay) for rank in range(self.degree)]
         mine = pieces[self.rank]
         if len({one.shape for one in pieces}) == 1:
             made = torch.empty_like(mine)
@@ -78,10 +83,10 @@ class Axis(nn.Module):
 
     def swap(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
         """From pieces of one dim (whole: `size`, None where all pieces are equal) to pieces of another."""
-        pieces = [self.piece_of(rank, tensor, want.dim, want.parts) for rank in range(self.degree)]
+        pieces = [self.piece_of(rank, tensor, want) for rank in range(self.degree)]
         whole = tensor.shape[have.dim] * self.degree if size is None else size
-        shapes = [_with(pieces[self.rank].shape, have.dim, one) for one in self.lengths(whole, have.parts)]
-        return _together(self.exchange(pieces, shapes), have.dim, have.parts)
+        shapes = [_with(pieces[self.rank].shape, have.dim, one) for one in self.lengths(whole, have)]
+        return _together(self.exchange(pieces, shapes), have)
 
     def recut(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
         """From pieces of a dim to pieces of the same dim that has other parts: each row goes to who wants it."""
@@ -98,10 +103,9 @@ class Axis(nn.Module):
             made.index_copy_(dim, place, piece_)
         return made
 
-    def lengths(self, size: int, parts: int = 1) -> tuple[int, ...]:
-        """The rows of each rank's piece of `size`."""
-        found = (ranges(Cut(0, parts=parts), size, self.degree, rank) for rank in range(self.degree))
-        return tuple(sum(end - start for start, end in one) for one in found)
+    def lengths(self, size: int, lay: Cut) -> tuple[int, ...]:
+        """The rows of each rank's piece of a dim of `size`."""
+        return tuple(held_size(lay, size, self.degree, rank) for rank in range(self.degree))
 
     def all_to_all(self, tensor: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, list[int]]:
         """Sends `counts[r]` rows to rank r, in order; the rows received, in the order of ranks, how many of each."""
@@ -130,12 +134,20 @@ class Axis(nn.Module):
         return self.group
 
 
-def _together(pieces: list[torch.Tensor], dim: int, parts: int) -> torch.Tensor:
-    """The whole of the ranks' pieces, part by part."""
-    if parts == 1:
-        return torch.cat(pieces, dim)
-    by_rank = [one.chunk(parts, dim) for one in pieces]
-    return torch.cat([one[part] for part in range(parts) for one in by_rank], dim)
+def _together(pieces: list[torch.Tensor], lay: Cut) -> torch.Tensor:
+    """The whole of the ranks' pieces, part by part, or each index where the order has it."""
+    lay = lay.of(sum(one.shape[lay.dim] for one in pieces))
+    if lay.parts == 1:
+        whole = torch.cat(pieces, lay.dim)
+        if not lay.order:
+            return whole
+        return whole.index_select(lay.dim, torch.tensor(lay.order, device=whole.device).argsort())
+    return torch.cat([_apart(one, lay) for one in pieces], lay.dim + 1).flatten(lay.dim, lay.dim + 1)
+
+
+def _apart(tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
+    """The dim that is cut as two: its parts, and what each holds."""
+    return tensor.reshape(*tensor.shape[: lay.dim], lay.parts, -1, *tensor.shape[lay.dim + 1 :])
 
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:

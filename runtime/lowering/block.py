@@ -1,7 +1,8 @@
 """A rank's form of the ops of one block: values converted to what each op wants of them, local sizes, named local ops.
 
 Sizes may depend on the rows of the microbatch: a local call is made at two numbers of rows, and what differs between
-them is written as a line in `mode.rows`. A dim that grows with the rows is cut only where every row's share can be.
+them is written as a line in `mode.rows`. A dim that grows with the rows is cut only where every row's share can be, or
+where each device has rows of its own: then sizes are lines in the number of these.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from placer.runtime.lowering.refusals import require_runnable
 from placer.runtime.lowering.traced import op_nodes, out_of_place, require_same, tensor_nodes
 from placer.runtime.lowering.values import CutBlock, Values, dim_size
 from placer.runtime.rewrite import Rewrite, batch_norm, is_size
-from placer.splitting import block_edges, block_split, parameter_states
+from placer.splitting import block_edges, block_split, own_rows_class, parameter_states
 
 aten = torch.ops.aten
 
@@ -53,7 +54,8 @@ class LocalBlocks:
         """The local form of block `index`; None where every device runs all of it."""
         graph = self.plan.graph
         stage = next(s for s, stage in enumerate(self.plan.stages) if stage.first <= index < stage.last)
-        block, kind = graph.blocks[index], graph.block_class(index)
+        block, apart = graph.blocks[index], self._apart(stage)
+        kind = own_rows_class(graph.block_class(index), apart)
         found, split = block_edges(self.plan, stage, block.kind), block_split(self.plan, stage, block.kind)
         if found is None or split is None:
             return None
@@ -69,8 +71,13 @@ class LocalBlocks:
             places={node: place for place, node in enumerate(nodes)},
             states=self.states,
             axis=self.axis,
+            apart=apart,
         )
         return LocalBlock(cut, into)
+
+    def _apart(self, stage: int) -> int:
+        layout = self.plan.stages[stage].layout
+        return 1 if layout is None else self.plan.layouts[layout].apart
 
 
 class LocalBlock:
@@ -126,6 +133,8 @@ class LocalBlock:
         if not called.name:
             return self._into.graph.call_function(function, args, kwargs)
         numbers = {name: self._number(one) for name, one in called.numbers.items()}
+        if called.order:
+            numbers["order"] = called.order
         # A graph takes operators, and what can be called is one, for arguments.
         packed: tuple[object, ...] = (function, args, kwargs, self._values.axis, called.target)
         return self._into.graph.call_function(local_op(called.name), packed, numbers)  # type: ignore[arg-type]
@@ -162,7 +171,7 @@ class LocalBlock:
         """A number, or its line in the rows of the microbatch."""
         if not line.per_row:
             return line.fixed
-        made: fx.Node = self._into.rows
+        made = self._values.rows
         if line.per_row != 1:
             made = self._into.graph.call_function(operator.mul, (made, line.per_row))
         return made if not line.fixed else self._into.graph.call_function(operator.add, (made, line.fixed))

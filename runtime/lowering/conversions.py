@@ -30,7 +30,7 @@ Name = Literal["same", "all_reduce", "reduce_scatter", "all_gather", "all_to_all
 
 class Way(NamedTuple):
     """How a layout becomes another: from pieces of `dim` (whole: `size`, None where all are equal), or to those of
-    `to`; `parts` and `to_parts` are those of the dims."""
+    `to`; `parts` and `to_parts`, `order` and `to_order`, `every` and `to_every` are those of the dims."""
 
     name: Name
     dim: int = -1
@@ -38,16 +38,20 @@ class Way(NamedTuple):
     size: int | None = None
     parts: int = 1
     to_parts: int = 1
+    order: tuple[int, ...] = ()
+    to_order: tuple[int, ...] = ()
+    every: int = 0
+    to_every: int = 0
 
     @property
     def have(self) -> Cut:
         """The pieces it starts from."""
-        return Cut(self.dim, parts=self.parts)
+        return Cut(self.dim, parts=self.parts, order=tuple(self.order), every=self.every)
 
     @property
     def want(self) -> Cut:
         """The pieces it makes."""
-        return Cut(self.to, parts=self.to_parts)
+        return Cut(self.to, parts=self.to_parts, order=tuple(self.to_order), every=self.to_every)
 
 
 def way(have: Lay, want: Lay, size: int | None = None) -> Way:
@@ -59,9 +63,11 @@ def way(have: Lay, want: Lay, size: int | None = None) -> Way:
         raise UsageError(f"nothing makes {want} of {have}")
     if have == want:
         return Way("same")
-    dim, parts = (have.dim, have.parts) if isinstance(have, Cut) else (-1, 1)
-    to, to_parts = (want.dim, want.parts) if isinstance(want, Cut) else (-1, 1)
-    return Way(_name(have, want), dim, to, size if dim >= 0 else None, parts, to_parts)
+    nothing = Cut(-1)
+    one, other = (lay if isinstance(lay, Cut) else nothing for lay in (have, want))
+    whole = size if one.dim >= 0 else None
+    orders = (one.order, other.order, one.every, other.every)
+    return Way(_name(have, want), one.dim, other.dim, whole, one.parts, other.parts, *orders)
 
 
 def _name(have: Lay, want: Lay) -> Name:
@@ -100,10 +106,10 @@ def _exchanged(tensor: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
 _MOVES: dict[Name, Callable[[torch.Tensor, Axis, Way], torch.Tensor]] = {
     "same": lambda tensor, axis, by: tensor,
     "all_reduce": lambda tensor, axis, by: axis.all_reduce(tensor),
-    "reduce_scatter": lambda tensor, axis, by: axis.reduce_scatter(tensor, by.to, by.to_parts),
-    "all_gather": lambda tensor, axis, by: axis.all_gather(tensor, by.dim, by.size, by.parts),
+    "reduce_scatter": lambda tensor, axis, by: axis.reduce_scatter(tensor, by.want),
+    "all_gather": lambda tensor, axis, by: axis.all_gather(tensor, by.have, by.size),
     "all_to_all": _exchanged,
-    "cut": lambda tensor, axis, by: axis.own(tensor, by.to, by.to_parts),
+    "cut": lambda tensor, axis, by: axis.own(tensor, by.want),
     "placed": _placed,
     "share": lambda tensor, axis, by: tensor if axis.rank == 0 else torch.zeros_like(tensor),
 }

@@ -36,9 +36,15 @@ def local_op(name: str) -> Function:
     form = FORMS[name]
 
     def run(
-        op: Function, args: Arguments, kwargs: dict[str, object], axis: Axis, target: str, **numbers: int
+        op: Function,
+        args: Arguments,
+        kwargs: dict[str, object],
+        axis: Axis,
+        target: str,
+        order: tuple[int, ...] = (),
+        **numbers: int,
     ) -> object:
-        local = LocalOp(name=name, call=Call(target=target), numbers=tuple(numbers.items()))
+        local = LocalOp(name=name, call=Call(target=target), numbers=tuple(numbers.items()), order=tuple(order))
         return form(Given(local=local, function=op, args=tuple(args), kwargs=kwargs, axis=axis))
 
     run.__name__ = run.__qualname__ = name

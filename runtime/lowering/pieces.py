@@ -36,7 +36,7 @@ class Pieces:
         lay = self._lay(name)
         if lay is None:
             return tensor
-        mine = self._axis.own(tensor.detach(), lay.dim, lay.parts).clone()
+        mine = self._axis.own(tensor.detach(), lay).clone()
         return nn.Parameter(mine, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else mine
 
     def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -48,12 +48,12 @@ class Pieces:
         if lay is None:
             return tensor
         plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return self._axis.all_gather(plain, lay.dim, self._size(plain, lay.dim), lay.parts)
+        return self._axis.all_gather(plain, lay, self._size(plain, lay.dim))
 
     def take(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy this rank's part of a whole `source` into `target`."""
         lay = self._lay(name)
-        mine = source if lay is None or isinstance(source, DTensor) else self._axis.own(source, lay.dim, lay.parts)
+        mine = source if lay is None or isinstance(source, DTensor) else self._axis.own(source, lay)
         if isinstance(target, DTensor) and not isinstance(mine, DTensor):
             mine = distribute_tensor(mine.to(target.device), target.device_mesh, target.placements)
         target.copy_(mine)

@@ -16,14 +16,15 @@ from placer.runtime.cut import Cut as Model
 from placer.runtime.cut import Writer
 from placer.runtime.lowering.axis import Axis
 from placer.runtime.lowering.conversions import CONVERSIONS, Way, way
-from placer.splitting import Edges, border_state, value_state
+from placer.splitting import Edges, border_state, own_rows_tensor, value_state
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutBlock:
     """A block of a plan, how its class is cut, and the nodes of its ops in the traced graph of `model`.
 
-    states: how each parameter is held that is not held whole.
+    states: how each parameter is held that is not held whole. apart: sizes of the class count rows of which the replica
+    has so many times as many.
     """
 
     plan: Plan
@@ -35,6 +36,7 @@ class CutBlock:
     places: Mapping[fx.Node, int]
     states: Mapping[str, State]
     axis: Axis
+    apart: int = 1
 
     def reference(self, source: fx.Node) -> str:
         """What the block class calls a value, or its global name where the class does not read it."""
@@ -65,7 +67,9 @@ class CutBlock:
         """The whole tensor of a value."""
         if reference.startswith("n:"):
             raise UsageError(f"it reads {reference[2:]}, which the plan's graph does not know, otherwise than whole")
-        return self.kind.tensor(reference) if reference[0] in "oip" else self.plan.graph.value(reference)
+        if reference[0] in "oip":
+            return self.kind.tensor(reference)
+        return own_rows_tensor(self.plan.graph.value(reference), self.apart)
 
     def border(self, node: fx.Node) -> State:
         """How a value lies that leaves the block."""
@@ -97,11 +101,21 @@ class Values:
     into: Writer
     _converted: dict[tuple[fx.Node, State], fx.Node] = field(default_factory=dict)
     _parameters: dict[str, fx.Node] = field(default_factory=dict)
+    _rows: fx.Node | None = None
 
     @property
     def axis(self) -> fx.Node:
         """The axis in the graph."""
         return self.into.attached("axis", self.cut.axis)
+
+    @property
+    def rows(self) -> fx.Node:
+        """The rows of the microbatch that sizes are counted in."""
+        if self.cut.apart == 1:
+            return self.into.rows
+        if self._rows is None:
+            self._rows = self.into.graph.call_function(operator.floordiv, (self.into.rows, self.cut.apart))
+        return self._rows
 
     def wanted(self, source: fx.Node, want: State) -> fx.Node:
         """A value in the state `want`."""

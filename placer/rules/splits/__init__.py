@@ -4,9 +4,9 @@ Rules are written over named dims (`patterns`, and `named` for ops of one's own)
 table (`table`) from operator names to rules. Needs no torch.
 """
 
-from placer.rules.splits.local import legal, localise
+from placer.rules.splits.local import filled, legal, localise
 from placer.rules.splits.naming import named
-from placer.rules.splits.parts import divided, in_parts
+from placer.rules.splits.parts import divided, in_blocks, in_parts, merged
 from placer.rules.splits.patterns import tensors
 from placer.rules.splits.table import (
     SplitRule,
@@ -20,9 +20,12 @@ from placer.rules.splits.table import (
 __all__ = [
     "SplitRule",
     "divided",
+    "filled",
+    "in_blocks",
     "in_parts",
     "legal",
     "localise",
+    "merged",
     "named",
     "own_choices",
     "register_split",

@@ -6,6 +6,10 @@ are a summand of the whole's. Where the order is undone the result is the piece 
 
     rows --sort--> own indices;  x --index by them--> own rows --products--> own rows --index by their inverse--> rows
 
+Rows may stay at the ranks of their experts between two products, which are then sent there and back once:
+
+    own rows --product, to experts--> at experts --pointwise--> at experts --product, from experts--> own rows
+
 Own layouts have a meaning only within such a region, which is what is tested; nothing converts from or to them.
 """
 
@@ -18,6 +22,7 @@ from placer.rules.layouts import OWNED, SHARED, SUMMED, Choice, Cut, Inner, Stat
 from placer.rules.splits.patterns import Pattern, named_dims, numbered, pattern_choices, tensors
 
 _ROWS = cut(0, own=True)
+_SENT = State(Cut(0, own=True, sent=True), Cut(0, own=True, sent=True))
 
 
 def grouped_product(call: Call) -> tuple[Choice, ...]:
@@ -45,25 +50,32 @@ def histogram(call: Call) -> tuple[Choice, ...]:
 
 
 def own_product(call: Call) -> tuple[Choice, ...]:
-    """`grouped_mm` of each rank's own rows: by all experts, or, with experts cut, sent to their ranks and back."""
+    """`grouped_mm` of own rows: by all experts, or, with experts cut, sent to their ranks, sent back, or both."""
     x, w = call.tensor(0), call.tensor(1)
     if len(x.shape) != 2 or len(w.shape) != 3 or len(tensors(call)) != 3:
         return ()
     everywhere = Choice(name="own rows", inputs=(_ROWS, SHARED, OWNED), outputs=(_ROWS,))
-    rows, k, n = (0, 0), (1, 1), (1, 2)
-    sent = tuple(
-        Inner(collective="all_to_all", backward=backward, sizes=(rows, width))
-        for backward in (False, True)
-        for width in (k, n)
-    )
-    apart = replace(
+    k, n = (1, 1), (1, 2)
+    return (
         everywhere,
-        name="own rows, experts apart",
-        inputs=(_ROWS, cut(0), OWNED),
-        local="experts_apart",
-        inner=sent,
+        _apart("own rows, experts apart", "experts_apart", (_ROWS, _ROWS), (k, n)),
+        _apart("own rows, to experts", "experts_to", (_ROWS, _SENT), (k,)),
+        _apart("at experts", "experts_at", (_SENT, _SENT), ()),
+        _apart("own rows, from experts", "experts_from", (_SENT, _ROWS), (n,)),
     )
-    return (everywhere, apart)
+
+
+def _apart(name: str, local: str, rows: tuple[State, State], widths: tuple[tuple[int, int], ...]) -> Choice:
+    """A product with experts cut: its rows before and after, and how wide those are that are sent, forward and back."""
+    told = Inner(collective="all_to_all", backward=False, sizes=((2, 0),))
+    sent = (
+        Inner(collective="all_to_all", backward=backward, sizes=((0, 0), width))
+        for backward in (False, True)
+        for width in widths
+    )
+    return Choice(
+        name=name, inputs=(rows[0], cut(0), OWNED), outputs=(rows[1],), local=local, inner=(told, *sent)
+    )  # fmt: skip
 
 
 def own_sort(call: Call) -> tuple[Choice, ...]:
@@ -112,7 +124,10 @@ def own_rows(call: Call, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     if call.target == "aten::type_as":
         # Counts take the type of the rows that were counted.
         kept = (replace(alone, inputs=(OWNED, _ROWS)),)
-    return (*(_owned(choice) for choice in choices if _first_dim(choice)), *kept)
+    rows = [choice for choice in choices if _first_dim(choice)]
+    # How many rows came is not known beforehand, so that an op may not be told sizes.
+    sent = (_owned(choice, _SENT, "at experts") for choice in rows if not choice.local)
+    return (*(_owned(choice, _ROWS, "own order") for choice in rows), *sent, *kept)
 
 
 def _first_dim(choice: Choice) -> bool:
@@ -122,13 +137,13 @@ def _first_dim(choice: Choice) -> bool:
     return inputs and plain and all(lay.dim == 0 for lay in lays) and SUMMED not in choice.outputs
 
 
-def _owned(choice: Choice) -> Choice:
+def _owned(choice: Choice, rows: State, how: str) -> Choice:
     def owned(state: State) -> State:
-        return _ROWS if isinstance(state.value, Cut) else state
+        return rows if isinstance(state.value, Cut) else state
 
     return replace(
         choice,
-        name=f"{choice.name}, own order",
+        name=f"{choice.name}, {how}",
         inputs=tuple(map(owned, choice.inputs)),
         outputs=tuple(map(owned, choice.outputs)),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from placer.errors import UsageError
 from placer.rules.calls import Argument, Call, Value
-from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, piece, ranges, wanted
+from placer.rules.layouts import Choice, Cut, Halo, LocalOp, Rows, State, held_size, piece, wanted
 from placer.rules.splits.patterns import broadcast, tensors
 
 # Ops that are told the sizes of their result, and at which argument.
@@ -59,8 +59,8 @@ def localise(call: Call, choice: Choice, degree: int, rank: int) -> Call | Local
     values = iter([_argument(call, choice, number, value, degree, rank) for number, value in enumerate(tensors(call))])
     local = Call(
         target=call.target,
-        arguments=tuple(_filled(argument, values) for argument in call.arguments),
-        keywords=tuple((name, _filled(argument, values)) for name, argument in call.keywords),
+        arguments=tuple(filled(argument, values) for argument in call.arguments),
+        keywords=tuple((name, filled(argument, values)) for name, argument in call.keywords),
         outputs=tuple(
             _piece(value, state, degree, rank) for value, state in zip(call.outputs, choice.outputs, strict=True)
         ),
@@ -75,10 +75,12 @@ def legal(choice: Choice, call: Call, degree: int) -> bool:
     if any(count % degree for count in choice.counts):
         return False
     pairs = (*zip(tensors(call), choice.inputs, strict=True), *zip(call.outputs, choice.outputs, strict=True))
-    cuts = [(value.shape[state.value.dim], state.value.parts) for value, state in pairs if isinstance(state.value, Cut)]
-    if any(size % parts for size, parts in cuts):
+    cuts = [(value.shape[state.value.dim], state.value) for value, state in pairs if isinstance(state.value, Cut)]
+    if any(size % (lay.every or lay.parts) for size, lay in cuts):
         return False
-    sizes = [size // parts for size, parts in cuts]
+    sizes = [lay.every or size // lay.parts for size, lay in cuts]
+    if any(lay.every % degree for _, lay in cuts):
+        return False
     if choice.uneven or any(choice.halo):
         return all(size >= degree for size in sizes) and _reaches(choice, call, degree)
     return all(size % degree == 0 for size in sizes)
@@ -109,7 +111,7 @@ def _piece(value: Value, state: State, degree: int, rank: int) -> Value:
     if not isinstance(state.value, Cut):
         return value
     dim = state.value.dim
-    size = sum(end - start for start, end in ranges(state.value, value.shape[dim], degree, rank))
+    size = held_size(state.value, value.shape[dim], degree, rank)
     return value._replace(shape=_with(value.shape, dim, size))
 
 
@@ -117,11 +119,12 @@ def _with(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 
-def _filled(argument: Argument, values: Iterator[Value]) -> Argument:
+def filled(argument: Argument, values: Iterator[Value]) -> Argument:
+    """An argument with the next values in place of its tensors."""
     if isinstance(argument, Value):
         return next(values)
     if isinstance(argument, tuple):
-        return tuple(_filled(part, values) for part in argument)
+        return tuple(filled(part, values) for part in argument)
     return argument
 
 
@@ -287,12 +290,18 @@ def _experts(place: Place) -> LocalOp:
     start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
     rows = x._replace(shape=(-(-x.shape[0] * (end - start) // place.whole.tensor(1).shape[0]), *x.shape[1:]))
     call = replace(place.call, arguments=(rows, w, *place.call.arguments[2:]))
-    return LocalOp(name="experts", call=call, numbers=(("start", start), ("end", end)))
+    return LocalOp(name="experts", call=call, numbers=(("start", start), ("end", end)), order=_expert_order(place))
 
 
-def _experts_apart(place: Place) -> LocalOp:
+def _experts_at(place: Place) -> LocalOp:
     start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
-    return LocalOp(name="experts_apart", call=place.call, numbers=(("start", start), ("end", end)))
+    numbers = (("start", start), ("end", end))
+    return LocalOp(name=place.choice.local, call=place.call, numbers=numbers, order=_expert_order(place))
+
+
+def _expert_order(place: Place) -> tuple[int, ...]:
+    lay = place.choice.inputs[1].value
+    return lay.order if isinstance(lay, Cut) else ()
 
 
 # What `Choice.local` says -> the rank's op.
@@ -310,7 +319,10 @@ FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
     "transposed_window": _transposed_window,
     "adaptive": _adaptive,
     "experts": _experts,
-    "experts_apart": _experts_apart,
+    "experts_apart": _experts_at,
+    "experts_to": _experts_at,
+    "experts_at": _experts_at,
+    "experts_from": _experts_at,
     "own_numbers": _range_of("own_numbers", 2),
     "nearest": _nearest,
     "vocabulary": _range_of("vocabulary", 0),

@@ -5,8 +5,14 @@ Where such a dim is divided again, each rank wants its piece of every part (`Cut
     addmm (n = query, key, value) --view--> split in 3 --> query cut, key cut, value cut
     cut n in 3 parts                cut in 3 parts
 
+The tokens of all rows of the batch may lie in one dim, made of two by a reshape: cut, each rank has its piece of every
+row's tokens (`Cut.every`), and ops that treat each token alike may as well be done on those:
+
+    (rows, tokens, h) --view--> (rows * tokens, h) --addmm--> (rows * tokens, n) --view--> (rows, tokens, n)
+    cut 1                       cut 0 in blocks of tokens     cut 0 in blocks              cut 1
+
 `divided` gives the choices of ops that divide; `in_parts` those of ops whose cut dim may as well be cut in parts, since
-they treat each index of it alike.
+they treat each index of it alike; `merged` and `in_blocks` the same of tokens in blocks.
 """
 
 from __future__ import annotations
@@ -68,12 +74,17 @@ def _parted(name: str, dim: int, parts: int, outputs: tuple[State, ...], local: 
     return Choice(name=f"{name} of {parts} parts", inputs=(State(lay, lay),), outputs=outputs, local=local)
 
 
-def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
-    """`choice` with its dim cut in parts, where the op treats every index of the dim alike; None elsewhere."""
+def alike(call: Call, choice: Choice) -> bool:
+    """Whether a choice cuts a dim of which the op treats every index alike, in pieces of the whole."""
     states = (*choice.inputs, *choice.outputs)
     lays = [state.value for state in states if isinstance(state.value, Cut)]
-    alike = choice.local in ("", "sizes") and not choice.inner and not choice.counts and not any(choice.halo)
-    if not lays or not alike or not sizes_agree(call, choice) or any(lay.own or lay.parts > 1 for lay in lays):
+    plain = choice.local in ("", "sizes") and not choice.inner and not choice.counts and not any(choice.halo)
+    return bool(lays) and plain and sizes_agree(call, choice) and not any(lay.own or lay.parts > 1 for lay in lays)
+
+
+def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
+    """`choice` with its dim cut in parts, where the op treats every index of the dim alike; None elsewhere."""
+    if not alike(call, choice):
         return None
 
     def parted(state: State) -> State:
@@ -85,4 +96,48 @@ def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
         name=f"{choice.name} in {parts} parts",
         inputs=tuple(map(parted, choice.inputs)),
         outputs=tuple(map(parted, choice.outputs)),
+    )
+
+
+def merged(call: Call) -> tuple[Choice, ...]:
+    """The choice of a reshape that puts the first two dims into one, or one into two, cut on the second of these."""
+    name = call.target.rpartition("::")[2]
+    if not call.target.startswith("aten::") or name not in _RESHAPES or not call.outputs:
+        return ()
+    before, after = call.tensor(0).shape, call.outputs[0].shape
+    if _merges(before, after):
+        return (_blocked("dims 0 and 1", before[1], (1, 0)),)
+    return (_blocked("dim 1", after[1], (0, 1)),) if _merges(after, before) else ()
+
+
+def _merges(apart: tuple[int, ...], together: tuple[int, ...]) -> bool:
+    """Whether the first two of some dims are the first of the others, and the rest is the rest."""
+    if len(apart) < 2 or not together or apart[0] == 1 or apart[1] == 1:
+        return False
+    return apart[0] * apart[1] == together[0] and prod(apart[2:]) == prod(together[1:])
+
+
+def _blocked(name: str, every: int, dims: tuple[int, int]) -> Choice:
+    one, other = (Cut(dim, every=every if dim == 0 else 0) for dim in dims)
+    return Choice(
+        name=f"{name} in blocks of {every}", inputs=(State(one, one),), outputs=(State(other, other),), local="sizes"
+    )
+
+
+def in_blocks(call: Call, choice: Choice, every: int) -> Choice | None:
+    """`choice` with dim 0 cut in blocks, where the op treats each of its indices alike; None elsewhere."""
+    lays = [state.value for state in (*choice.inputs, *choice.outputs) if isinstance(state.value, Cut)]
+    counted = choice.local == "mean_loss" and sizes_agree(call, choice)
+    if not (counted or alike(call, choice)) or any(lay.dim for lay in lays):
+        return None
+
+    def blocked(state: State) -> State:
+        lay = state.value
+        return State(lay._replace(every=every), lay._replace(every=every)) if isinstance(lay, Cut) else state
+
+    return replace(
+        choice,
+        name=f"{choice.name} in blocks of {every}",
+        inputs=tuple(map(blocked, choice.inputs)),
+        outputs=tuple(map(blocked, choice.outputs)),
     )

@@ -1,0 +1,57 @@
+"""The experts of a block in an order of the plan's: who holds which, in the choices of products and of what they read.
+
+A product of experts whose weights are cut takes them in that order. What makes the weights (a transpose, a cast) and
+keeps each expert apart is cut in the same order, up to the parameter, of which each device then holds its experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.errors import UsageError
+from placer.graph import BlockClass
+from placer.plans import Split
+from placer.rules import call_of, tensor_arguments
+from placer.rules.experts import experts_of
+from placer.rules.layouts import Choice, Cut, State
+from placer.rules.splits.parts import alike
+
+# The choices that cut a product of experts on the experts.
+APART = frozenset(
+    {"experts", "at experts", *(f"own rows, {how}" for how in ("experts apart", "to experts", "from experts"))}
+)
+# Any number of rows: whether an op treats all experts alike does not depend on it.
+ROWS = 4
+
+
+def ordered(kind: BlockClass, choices: tuple[Choice, ...], order: tuple[int, ...]) -> tuple[Choice, ...]:
+    """The choices with experts in that order. Raises UsageError where it is not one of the experts of some product."""
+    found, wanted = list(choices), set[str]()
+    for index in reversed(range(len(kind.ops))):
+        op, choice = kind.ops[index], found[index]
+        experts = experts_of(kind, op)
+        if experts and choice.name in APART:
+            if sorted(order) != list(range(experts)):
+                raise UsageError(
+                    f"a split orders {len(order)} experts, op {op.name} has {experts}; each of them must be named once"
+                )
+            states = (choice.inputs[0], _in(choice.inputs[1], order), *choice.inputs[2:])
+            found[index] = replace(choice, inputs=states)
+            wanted.add(tensor_arguments(op)[1])
+        elif f"o{index}.0" in wanted and len(op.outputs) == 1 and alike(call_of(kind, op, ROWS), choice):
+            states = tuple(_in(state, order) for state in choice.inputs)
+            found[index] = replace(choice, inputs=states, outputs=(_in(choice.outputs[0], order),))
+            cuts = (state.value for state in states)
+            wanted |= {r for r, lay in zip(tensor_arguments(op), cuts, strict=True) if isinstance(lay, Cut)}
+    return tuple(found)
+
+
+def cut_experts(kind: BlockClass, split: Split) -> int:
+    """The experts of a block's products that a split divides among the devices; 0 where it divides none."""
+    pairs = zip(kind.ops, split.choices, strict=True)
+    return max((experts_of(kind, op) for op, name in pairs if name in APART), default=0)
+
+
+def _in(state: State, order: tuple[int, ...]) -> State:
+    lay = state.value
+    return State(lay._replace(order=order), lay._replace(order=order)) if isinstance(lay, Cut) else state
