@@ -56,6 +56,7 @@ def classes(cluster: Cluster, degree: int) -> tuple[tuple[Unit, ...], ...]:
     return tuple(tuple(units) for units in found.values())
 
 
+@lru_cache(maxsize=64)
 def is_mixed(cluster: Cluster, degree: int = 1) -> bool:
     """Whether there is another line-up than the first devices in order."""
     own = classes(cluster, degree)
