@@ -67,9 +67,9 @@ def dense() -> nn.Module:
 
 
 def experts() -> nn.Module:
-    """Mixtral of 4 layers of width 1,024 with 8 experts."""
-    sizes = {"hidden_size": 1024, "intermediate_size": 3584, "num_attention_heads": 16, "num_key_value_heads": 8}
-    more = {"num_hidden_layers": 4, "num_local_experts": EXPERTS, "vocab_size": 32000, "use_cache": False}
+    """Mixtral of 2 layers of width 2,048 with 8 wide experts: more gradients to sum than tokens to send."""
+    sizes = {"hidden_size": 2048, "intermediate_size": 14336, "num_attention_heads": 16, "num_key_value_heads": 8}
+    more = {"num_hidden_layers": 2, "num_local_experts": EXPERTS, "vocab_size": 32000, "use_cache": False}
     config = transformers.MixtralConfig(**sizes, **more, max_position_embeddings=LENGTH)
     with device("meta"):
         return AutoModelForCausalLM.from_config(config)

@@ -1,8 +1,8 @@
 """Published training runs as placer's problems: the rows of vTrain's, Megatron's and Megatron-Bridge's tables.
 
-In: table `training_runs.csv` (one row per measured run). Out: `Run`s, each with its model's shape, its machines, its
-settings and the layout as printed, and in words what the row uses that is estimated otherwise (`notes`) or not at all
-(`unmodelled`). A row is never dropped.
+In: the table `training_runs.csv` (one row per measured run). Out: `Run`s, each with its model's shape, its machines,
+its settings and the layout as printed, and in words what the row uses that is estimated otherwise (`notes`) or not at
+all (`unmodelled`). A row is never dropped.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ CHIPS = {
 NODES = {"gb200": 64, "gb300": 64}
 SIXTEEN_BITS: dict[str, Precision] = {"fp16": "float16", "bf16": "bfloat16"}
 # Vocabularies are padded so that every device has a multiple of it (megatron/training/arguments.py,
-# --make-vocab-size-divisible-by).
+# --make-vocab-size-divisible-by); in vTrain's groups, whose rows are compared, as for the most devices of a node.
 PADDING = 128
+NODE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +93,13 @@ def published_runs(table: Path, family: str) -> tuple[Run, ...]:
 def _run(row: dict[str, str], family: str) -> Run:
     notes, unmodelled = list(_notes(row)), list(_unmodelled(row))
     layouts = () if unmodelled else tuple(_layouts(row, notes))
+    pieces = max((each.tensor for each in layouts), default=1)
+    if family == "vtrain":
+        pieces = min(NODE, _count(row, "n_gpus"))
     return Run(
         row=row["row_id"], family=family, model=row["model"], cluster=_cluster(row), devices=_count(row, "n_gpus"),
-        shape=_shape(row, max((each.tensor for each in layouts), default=1)), rows=_count(row, "global_batch", 0),
-        settings=_settings(row), layouts=layouts, seconds=float(row["step_time_s"] or 0), notes=tuple(notes),
-        unmodelled=tuple(unmodelled),
+        shape=_shape(row, pieces), rows=_count(row, "global_batch", 0), settings=_settings(row), layouts=layouts,
+        seconds=float(row["step_time_s"] or 0), notes=tuple(notes), unmodelled=tuple(unmodelled),
     )  # fmt: skip
 
 
@@ -117,7 +120,7 @@ def _shape(row: dict[str, str], tensor: int) -> Shape | None:
 
 def _cluster(row: dict[str, str]) -> str:
     chip, devices = CHIPS.get(row["gpu"], row["gpu"]), _count(row, "n_gpus")
-    node = min(devices, NODES.get(chip, 8))
+    node = min(devices, NODES.get(chip, NODE))
     return f"{chip}x{node}" + (f"*{devices // node}" if devices > node else "")
 
 
@@ -130,8 +133,8 @@ def _settings(row: dict[str, str]) -> RunSettings:
         precision=SIXTEEN_BITS.get(row["precision"][:4].lower(), "bfloat16"), fusion=True, overlap=overlap,
         attention="eager" if early and "cuDNN" not in row["attention"] else "flash", clip_norm=1.0,
     )  # fmt: skip
-    # DeepSpeed reduces in buckets of 500 million elements (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); Megatron its
-    # data parallel one buffer of all gradients, here in buckets of as much.
+    # DeepSpeed reduces in buckets of 500 million elements (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); Megatron's
+    # own data parallel one buffer of all gradients, here in buckets of as much.
     return made if overlap and not vtrain else replace(made, bucket_bytes=2 * 500_000_000)
 
 

@@ -2,8 +2,9 @@
 
     python -m examples.scale                 all cases
     python -m examples.scale gpt3 resnet     some of them
+    python -m examples.scale gpt3 --save gpt3.json    the plan of the last one as a file, for `placer execute --dry-run`
 
-Prints for each case seconds of capture and of the whole, peak resident memory, the plan and its proven gap.
+Prints for each case the seconds it took, peak resident memory, the plan and its proven gap, or what binds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from placer.__main__ import COLLECT_EVERY
 from placer.settings import RunSettings
 
 PIXELS = 32768
+IMAGES = {"pixel_values": (8, 3, PIXELS, PIXELS), "labels": (8,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +83,9 @@ CASES = {
     "gpt3": Case(build=gpt3_175b, cluster="a100-80gb-sxm4x8*128", batch=_tokens(1536, 2048)),
     "llama": Case(build=llama3_405b, cluster="h100x8*2048", batch=_tokens(2048, 8192)),
     "deepseek": Case(build=deepseek_v3, cluster="h800x8*256", batch=_tokens(15360, 4096)),
-    "resnet": Case(
-        build=resnet50, cluster="a100-80gb-sxm4x8*8", batch={"pixel_values": (8, 3, PIXELS, PIXELS), "labels": (8,)}
-    ),
+    "resnet": Case(build=resnet50, cluster="a100-80gb-sxm4x8*8", batch=IMAGES),
+    # What no plan can do: images of this size with neither height nor width cut.
+    "uncut": Case(build=resnet50, cluster="a100-80gb-sxm4x8*8", batch=IMAGES, pins=("height=1", "width=1")),
 }
 
 
@@ -92,34 +94,46 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"cases: {', '.join(CASES)}; one a process gives its own memory")
     parser.add_argument("--strategy", default="auto")
+    parser.add_argument("--save", default="", help="write the plan of the last case here")
     options = parser.parse_args(argv)
     gc.set_threshold(COLLECT_EVERY)
     for name in options.names or CASES:
-        _run(name, CASES[name], options.strategy)
+        _run(name, CASES[name], options.strategy, options.save)
     return 0
 
 
-def _run(name: str, case: Case, strategy: str) -> None:
-    began = time.perf_counter()
-    plan = placer.plan(
-        case.build(), case.cluster, batch=case.batch, settings=RunSettings(precision="bfloat16"), strategy=strategy,
-        pins=case.pins,
-    )  # fmt: skip
-    seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _run(name: str, case: Case, strategy: str, save: str) -> None:
+    began, settings = time.perf_counter(), RunSettings(precision="bfloat16")
+    # A plan that another process is to run must name its model.
+    model = f"examples.scale:{case.build.__name__}" if save else case.build()
+    try:
+        plan = placer.plan(model, case.cluster, batch=case.batch, settings=settings, strategy=strategy, pins=case.pins)
+    except placer.InfeasibleError as found:
+        print(f"{name}: {_spent(began)}; infeasible: {found}", flush=True)
+        return
+    spent = _spent(began)
     stage = plan.stages[0]
     ledger = plan.ledger
     assert ledger is not None
     gap = "none" if plan.gap is None else f"{plan.gap:.1%}"
     again = sum(each.recompute for each in plan.stages)
     parts = (
-        f"{name}: {seconds:.1f} s in all, peak {peak / 2**30:.2f} GiB",
+        f"{name}: {spent}",
         f"pipeline {plan.positions} x data {stage.replicas} x split {stage.degree}",
         f"{len(plan.microbatches)} microbatches, {plan.schedule}, sharding {stage.sharding}",
         f"{again} of {len(plan.stages)} stages recompute",
         f"step {ledger.step_seconds:.3f} s, MFU {ledger.mfu:.0%}, gap {gap}",
     )
     print("; ".join(parts), flush=True)
+    if save:
+        plan.save(save)
+
+
+def _spent(began: float) -> str:
+    """Seconds since `began`, those of the processor since the process began, and the most memory it had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds, busy = time.perf_counter() - began, time.process_time()
+    return f"{seconds:.1f} s ({busy:.1f} s of processor with imports), peak {peak / 2**30:.2f} GiB"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Our plans beside published ones: vTrain's groups of plans, Megatron's and Megatron-Bridge's tables.
 
     python -m examples.validate_published --data ../shared/truth/training_runs.csv [--family vtrain] [--every 10]
+                                          [--seconds 20] [--no-plans]
 
 Every published layout is built as a plan (Megatron's tensor split by the integer program under its rules, its even
 stages), judged by the estimate that judges ours, and put beside the measured step. Rows of one problem (model,
@@ -20,7 +21,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import mean, median
@@ -77,8 +78,8 @@ class Outcome:
         return _compared(self.ours.layout) == _compared(self.published.layout)
 
 
-def outcomes(runs: Iterable[Run]) -> Iterator[Outcome]:
-    """Every run with its estimates; each problem is planned once."""
+def outcomes(runs: Iterable[Run], seconds: float | None = None, *, plans: bool = True) -> Iterator[Outcome]:
+    """Every run with its estimates; each problem is planned once (without `plans` not), for at most so many seconds."""
     known: dict[tuple[object, ...], tuple[MegatronLayouts, Estimated | None]] = {}
     for run in runs:
         if run.unmodelled or run.shape is None:
@@ -86,7 +87,7 @@ def outcomes(runs: Iterable[Run]) -> Iterator[Outcome]:
             continue
         if run.group not in known:
             problem = _problem(run)
-            known[run.group] = (MegatronLayouts(problem), _ours(problem))
+            known[run.group] = (MegatronLayouts(problem), _ours(problem, seconds) if plans else None)
         layouts, ours = known[run.group]
         yield Outcome(run=run, published=_published(layouts, run), ours=ours)
 
@@ -115,10 +116,11 @@ def _cluster(spec: str) -> Cluster:
     return Cluster.load(spec)
 
 
-def _ours(problem: Problem) -> Estimated | None:
+def _ours(problem: Problem, seconds: float | None) -> Estimated | None:
     """Our plan of a problem; None where nothing fits."""
+    until = None if seconds is None else time.perf_counter() + seconds
     try:
-        return _estimated(solve_with(problem, "auto").plan)
+        return _estimated(solve_with(replace(problem, until=until), "auto").plan)
     except InfeasibleError:
         return None
 
@@ -171,11 +173,11 @@ def line(outcome: Outcome) -> str:
     if published is None:
         return f"{name} not estimated: {'; '.join(run.unmodelled) or 'the sizes of the model are not printed'}"
     error = "" if outcome.error is None else f"{outcome.error:+7.1%}"
-    numbers = f"measured {run.seconds:9.4f} s estimate {published.seconds:9.4f} s {error:8}"
-    text = f"{name} {shown(published.layout):34} {numbers}"
+    text = f"{name} {shown(published.layout):34} measured {run.seconds:9.4f} s estimate {published.seconds:9.4f} s"
+    text += f" {error:8}"
     if ours is not None:
         text += f" ours {shown(ours.layout):44} {ours.seconds:9.4f} s"
-    verdict = {None: "cannot be compared", True: "SLOWER", False: "same" if outcome.same else "faster"}[outcome.slower]
+    verdict = {None: "", True: "SLOWER", False: "same" if outcome.same else "faster"}[outcome.slower]
     notes = (*run.notes, *(() if published.fits else ("does not fit by our account of memory",)))
     return f"{text} {verdict}" + (f" ({'; '.join(notes)})" if notes else "")
 
@@ -211,11 +213,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=DATA, help="the table of measured runs")
     parser.add_argument("--family", choices=tuple(FAMILIES), action="append", help="only these tables")
     parser.add_argument("--every", type=int, default=1, help="only every n-th group, for a quick look")
+    parser.add_argument("--seconds", type=float, help="plan each problem for no longer than this")
+    parser.add_argument("--no-plans", action="store_true", help="only estimate the published layouts")
     options = parser.parse_args(argv)
     slower = 0
     for family in options.family or FAMILIES:
         began, found = time.perf_counter(), []
-        for outcome in outcomes(_sampled(published_runs(options.data, family), options.every)):
+        runs = _sampled(published_runs(options.data, family), options.every)
+        for outcome in outcomes(runs, options.seconds, plans=not options.no_plans):
             found.append(outcome)
             print(line(outcome), flush=True)
         print(summary(family, found))

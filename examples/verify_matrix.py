@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
+from typing import get_args
 
 from examples.verify_cases import Case, plan_of, prepare, run_case
 from examples.verify_models import TEXT
 from placer.errors import PlacerError
-from placer.plans import ScheduleName
+from placer.plans import ScheduleName, Sharding
 from placer.runtime.pool import RankPool
 
 MODELS = (
@@ -65,6 +66,16 @@ def products() -> Iterator[Case]:
         yield replace(base, degree=2, positions=2, replicas=2)
         yield replace(base, positions=2, replicas=2, shares=(3, 1), microbatches=(4, 4))
         yield replace(base, degree=2, positions=2, replicas=2, shares=(3, 1), microbatches=(4, 3, 1))
+    for base in EXPERTS:
+        own = replace(base, axis="expert", microbatches=(4, 4))
+        yield from (replace(own, degree=degree) for degree in (2, 4))
+        for sharding in get_args(Sharding):
+            yield replace(own, degree=2, replicas=2, sharding=sharding)
+        yield replace(own, degree=2, positions=2)
+        yield replace(own, degree=2, positions=2, replicas=2, recompute=True)
+    for base in (base for base in MODELS if base.model.endswith(("gpt2", "llama", "bert"))):
+        for positions, replicas in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            yield replace(base, axis="sequence", degree=2, positions=positions, replicas=replicas)
     for base in MODELS:
         for axis in ("height", "width") if base.model.endswith(("resnet", "unet")) else ():
             yield from _cut(replace(base, axis=axis, degree=2))

@@ -7,11 +7,13 @@ checked and simulated without either.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placer import costs, simulator
+from placer.budgets import Budget, budget_of
 from placer.cluster import Cluster
 from placer.errors import UsageError
 from placer.fingerprint import versions
@@ -20,6 +22,7 @@ from placer.ledger import Ledger
 from placer.pins import parse_pins
 from placer.plans import Plan
 from placer.references import reference_of
+from placer.rules.opaque import OpaqueCost
 from placer.search import Pins, Problem, solve_with
 from placer.settings import RunSettings
 from placer.simulator import Timeline
@@ -29,17 +32,22 @@ if TYPE_CHECKING:
     from placer.tracer.exporting import LossFunction
 
 
-def capture(model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1) -> Graph:
+def capture(
+    model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1,
+    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
+) -> Graph:  # fmt: skip
     """The immutable Graph of `model`: no weights, no GPU.
 
     model: an nn.Module (meta is fine), `package.module:factory`, or a Hugging Face config (object or path of its JSON).
     batch: tensors or shapes of the global batch by input name, `ROWSxLENGTH`, or None for what the model's own
     configuration implies with one row per device. loss_fn(output, batch) where the model returns no loss itself.
+    opaque: submodules that are not looked into (`["router"]`), with what they cost where that is known
+    (`{"router": OpaqueCost(seconds=1e-4)}`); those that cannot be exported are found and noted.
     Raises CaptureError naming the source line.
     """
     from placer import tracer
 
-    return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices)
+    return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices, opaque=opaque)
 
 
 def plan(
@@ -50,24 +58,28 @@ def plan(
     loss_fn: LossFunction | None = None,
     settings: RunSettings = RunSettings(),  # noqa: B008 - frozen
     strategy: str = "auto",
-    budget: int | None = None,
+    budget: Budget | str | int | None = None,
     seed: int = 0,
     pins: Sequence[str] | Pins = (),
+    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
 ) -> Plan:
     """The best plan `strategy` finds for one training step of `model` on the cluster.
 
     cluster_spec: a Cluster, a YAML path, a catalogue name with counts (`h100x8*4`), `local` or `localx4`.
     loss_fn: as for `capture`; the ranks import it again, so it stands at the top of a module.
-    budget: at most so many evaluated plans. pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`.
+    budget: at most so many evaluated plans, or seconds of search (capture apart) as in "30s", or both ("200,30s");
+    then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
+    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque: as for `capture`.
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
     from placer import tracer
 
+    limits = budget_of(budget)
     cluster = Cluster.load(cluster_spec)
     resolved = tracer.resolve(model)
     loss = reference_of(loss_fn, "the loss") if loss_fn else ""
-    graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size)
+    graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size, opaque=opaque)
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
     _require_trainable(graph)
@@ -79,7 +91,8 @@ def plan(
         rows=graph.rows,
         pins=parse_pins(pins, graph),
         seed=seed,
-        budget=budget,
+        budget=limits.evaluations,
+        until=None if limits.seconds is None else time.perf_counter() + limits.seconds,
     )
     return solve(problem, strategy)
 
@@ -97,9 +110,25 @@ def _require_trainable(graph: Graph) -> None:
 
 def solve(problem: Problem, strategy: str = "auto") -> Plan:
     """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
-    best = solve_with(problem, strategy).plan
-    assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions)))
+    found = solve_with(problem, strategy)
+    best = found.plan
+    early = (f"{ENDED[found.ended]}: this is the best plan so far, {_proven(best)}",) if found.ended else ()
+    for note in early:
+        print(f"placer: {note}", file=sys.stderr)
+    assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions, *early)))
     return replace(best, assumptions=assumptions, versions=versions())
+
+
+ENDED = {
+    "interrupt": "the search was interrupted",
+    "evaluations": "the evaluations of the budget are used up",
+    "seconds": "the seconds of the budget are over",
+}
+
+
+def _proven(best: Plan) -> str:
+    """What is known of how far a plan is from the best."""
+    return "nothing is proven about better ones" if best.gap is None else f"at most {best.gap:.1%} from the best one"
 
 
 def estimate(plan: Plan) -> Ledger:

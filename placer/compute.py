@@ -85,6 +85,9 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     """Seconds of one op run by itself."""
     if op.kind in ("view", "communication"):  # what moves between devices is `profiles`' to count
         return BlockSeconds()
+    if op.seconds is not None:
+        own = max(0.0, op.seconds[0] + op.seconds[1] * rows)
+        return BlockSeconds(forward=own, backward=2 * own if _has_backward(op) else 0.0)
     extra = attention_traffic(op, settings, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)

@@ -107,7 +107,8 @@ class Op:
     `attention` op keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key, value and result
     where nobody else keeps them, and one float32 per query and head). `arguments` is what the op was called with, as
     Python writes it: `t0` is the tensor of the first entry of `inputs`, `rows` the rows of the batch, None also stands
-    for types and devices ("t0, [rows, 12, -1], dim=1"); `placer.rules.call_of` reads it.
+    for types and devices ("t0, [rows, 12, -1], dim=1"); `placer.rules.call_of` reads it. `seconds` of an opaque part
+    are those of its forward where somebody said or measured them: fixed, and per row; backward takes twice as long.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Op:
     products: tuple[Product, ...] = ()
     backward_products: tuple[Product, ...] = ()
     covered: bool = True
+    seconds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

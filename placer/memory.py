@@ -7,7 +7,8 @@
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with either
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
-                   the blocks' inputs, plus once the most that one block saves; what a stage sends stays with it
+                   the blocks' inputs, plus once the most that one block saves (the model's last block, which never
+                   recomputes, is done by then and what it kept is given up); what a stage sends stays with it
     workspace      the most that one op writes
     communication  a message received while another is used; buckets or gathered blocks in flight
     overhead       the device's context
@@ -64,7 +65,7 @@ def stage_memory(
         optimizer=_share(held.trainable * state_bytes(numerics, settings), parts),
         buffers=held.buffers,
         kept=kept + span.sent.at(rows),
-        remade=span.largest.at(rows) if recompute else 0,
+        remade=max(0, span.largest.at(rows) - span.final.at(rows)) if recompute else 0,
         workspace=span.workspace.at(rows),
         communication=span.sent.at(rows)
         + span.returned.at(rows)

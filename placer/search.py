@@ -7,9 +7,10 @@ itself.
 from __future__ import annotations
 
 import importlib
+import time
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from placer.cluster import Cluster
 from placer.costs import estimate
@@ -24,6 +25,9 @@ from placer.settings import RunSettings
 
 # What a strategy adds up in its own order may differ from the estimate by rounding.
 ROUNDING = 1e-9
+
+# What ends a search before its proof is complete; empty where nothing did.
+Ended: TypeAlias = Literal["", "interrupt", "evaluations", "seconds"]
 
 # name -> where; third parties add theirs by an entry point of the group "placer.strategies".
 BUILT_IN = {
@@ -73,7 +77,10 @@ class Pins:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is to be placed, where, under which settings and pins. `rows` is the global batch."""
+    """What is to be placed, where, under which settings and pins. `rows` is the global batch.
+
+    budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`.
+    """
 
     graph: Graph
     cluster: Cluster
@@ -83,16 +90,26 @@ class Problem:
     pins: Pins = Pins()
     seed: int = 0
     budget: int | None = None
+    until: float | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Whether the seconds are over."""
+        return self.until is not None and time.perf_counter() >= self.until
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A legal plan with its estimate, a proven lower bound where the strategy has one, and what was looked at."""
+    """A legal plan with its estimate, a proven lower bound where the strategy has one, and what was looked at.
+
+    ended: what ended the search before its proof was complete, if anything.
+    """
 
     plan: Plan
     bound: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     evaluations: int = 0
+    ended: Ended = ""
 
 
 class Strategy(Protocol):

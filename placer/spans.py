@@ -39,13 +39,15 @@ class Held:
 class Span:
     """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
 
-    `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks), `largest`
-    the most one block saves, `workspace` the temporaries of the largest op, `unit` parameters of the largest block.
+    `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
+    last block saves: `final`), `largest` the most one block saves, `workspace` temporaries of the largest op, `unit`
+    parameters of the largest block.
     """
 
     held: Held
     saved: Affine
     inputs: Affine
+    final: Affine
     largest: Affine
     workspace: Affine
     sent: Affine
@@ -116,6 +118,7 @@ class Spans:
             held=self._held(first, last),
             saved=_between(self._saved_sums, first, last),
             inputs=self._kept_inputs(first, last),
+            final=self._saved[self.graph.blocks[-1].kind] if last == len(self.graph.blocks) else Affine(),
             largest=_most(self._saved[kind] for kind in kinds),
             workspace=_most(self._workspace[kind] for kind in kinds),
             sent=affine_sum(self.value_bytes(r) for r in leaving),

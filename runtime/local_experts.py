@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from placer.rules.layouts import piece
+from placer.runtime.known import even, numbers
 from placer.runtime.local_calls import Given
 from placer.runtime.local_collectives import exchanged
 
@@ -20,9 +21,10 @@ def experts(given: Given) -> torch.Tensor:
     """All rows are here, sorted by expert: those of the rank's experts are computed, the others are zero."""
     x, counts = given.tensor(0), _counts(given)
     start, end = given.place("start"), given.place("end")
-    rows = _by_place(given, counts)
+    rows = _by_place(given, counts, x.shape[0])
     own = counts[_order(given, counts)]
-    mine = rows[int(own[:start].sum()) : int(own[:end].sum())]
+    known = numbers(own, even(x.shape[0], len(counts)))
+    mine = rows[sum(known[:start]) : sum(known[:end])]
     sums = own[start:end].cumsum(0).to(given.tensor(2).dtype)
     made = given.replaced(0, "input", x[mine]).replaced(2, "offs", sums).called()
     return made.new_zeros((x.shape[0], made.shape[1])).index_copy(0, mine, made)
@@ -54,12 +56,13 @@ def experts_from(given: Given) -> torch.Tensor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
     """How rows go: `rows` the rank's own in order of their experts' ranks where they come in another, `counts` of them
-    to each rank; `received` by rank and expert here; `order` by expert of what came by rank."""
+    to each rank; `received` by rank and expert here, `came` from each rank; `order` by expert of what came by rank."""
 
     given: Given
     rows: torch.Tensor
     counts: list[int]
     received: torch.Tensor
+    came: list[int]
     order: torch.Tensor
 
     @staticmethod
@@ -69,13 +72,17 @@ class _Sent:
         placed = counts[_order(given, counts)]
         bounds = [piece(len(counts), axis.degree, rank) for rank in range(axis.degree)]
         received = axis.all_to_all(placed, [end - start for start, end in bounds])[0].view(axis.degree, -1)
+        known = numbers(placed, even(given.tensor(0).shape[0], len(counts)))
+        sent = [sum(known[start:end]) for start, end in bounds]
+        came = numbers(received.sum(1), [sent[axis.rank]] * axis.degree)
         which = torch.arange(received.shape[1], device=received.device).repeat(received.shape[0])
         return _Sent(
             given=given,
-            rows=_by_place(given, counts) if given.local.order else counts[:0],
-            counts=[int(placed[start:end].sum()) for start, end in bounds],
+            rows=_by_place(given, counts, sum(known)) if given.local.order else counts[:0],
+            counts=sent,
             received=received,
-            order=which.repeat_interleave(received.flatten()).argsort(stable=True),
+            came=came,
+            order=which.repeat_interleave(received.flatten(), output_size=sum(came)).argsort(stable=True),
         )
 
     def there(self, x: torch.Tensor) -> torch.Tensor:
@@ -85,7 +92,7 @@ class _Sent:
 
     def back(self, made: torch.Tensor) -> torch.Tensor:
         """What came here to where it came from; the rank's own in their order."""
-        own = exchanged(made[_inverse(self.order)], self.received.sum(1).tolist(), self.given.axis)
+        own = exchanged(made[_inverse(self.order)], self.came, self.given.axis)
         return own[_inverse(self.rows)] if self.given.local.order else own
 
 
@@ -105,10 +112,10 @@ def _order(given: Given, counts: torch.Tensor) -> torch.Tensor:
     return torch.tensor(given.local.order or range(len(counts)), device=counts.device)
 
 
-def _by_place(given: Given, counts: torch.Tensor) -> torch.Tensor:
-    """The rows, which come sorted by expert, in the order of their experts' ranks."""
+def _by_place(given: Given, counts: torch.Tensor, size: int) -> torch.Tensor:
+    """The `size` rows, which come sorted by expert, in the order of their experts' ranks."""
     place = _inverse(_order(given, counts))
-    return place.repeat_interleave(counts).argsort(stable=True)
+    return place.repeat_interleave(counts, output_size=size).argsort(stable=True)
 
 
 def _inverse(order: torch.Tensor) -> torch.Tensor:

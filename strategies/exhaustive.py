@@ -108,9 +108,7 @@ def _cuts(blocks: int, stages: int, *, even: bool) -> Iterator[tuple[int, ...]]:
             yield edges
 
 
-def _stages(
-    edges: tuple[int, ...], grid: Grid, sharding: Sharding, recompute: tuple[bool, ...]
-) -> tuple[Stage, ...]:
+def _stages(edges: tuple[int, ...], grid: Grid, sharding: Sharding, recompute: tuple[bool, ...]) -> tuple[Stage, ...]:
     devices = [tuple(itertools.chain.from_iterable(units)) for units in grid]
     return tuple(
         Stage(

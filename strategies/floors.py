@@ -71,10 +71,11 @@ class Floor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Of each block, and of all blocks from j on (`rest[j]`)."""
+    """Of each block, and of all blocks from j on (`rest[j]`); the first block of most work."""
 
     each: tuple[Amount, ...]
     rest: tuple[Amount, ...]
+    slowest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +141,9 @@ class Bounds:
         pace, p = rhythm(outline), outline.positions
         whole = pace.floor(p, full.rest[0], last.rest[0])
         block, count = self.commonest
-        slowest = max(range(len(full.each)), key=lambda b: full.each[b].work)
         steady = max(
             whole.steady / p,
-            pace.floor(p, full.each[slowest], last.each[slowest]).steady,
+            pace.floor(p, full.each[full.slowest], last.each[full.slowest]).steady,
             -(-count // p) * pace.floor(p, full.each[block], last.each[block]).steady,
         )
         return whole.fill + steady
@@ -153,8 +153,7 @@ class Bounds:
         full, last = (self._anywhere(own, replicas) for own in (rows, self.problem.rows % rows or rows))
         fill, steady = pace.floors(positions, full.rest[0], last.rest[0])
         block, count = self.commonest
-        slowest = max(range(len(full.each)), key=lambda b: full.each[b].work)
-        _, alone = pace.floors(positions, full.each[slowest], last.each[slowest])
+        _, alone = pace.floors(positions, full.each[full.slowest], last.each[full.slowest])
         _, common = pace.floors(positions, full.each[block], last.each[block])
         return fill + np.maximum(np.maximum(steady / positions, alone), -(-count // positions) * common)
 
@@ -279,7 +278,7 @@ class Bounds:
         found = self._amounts.get(key)
         if found is None:
             own = {b: self._block(b, kinds, most, fewest) for b in self._leading}
-            found = self._amounts[key] = _summed(self._spread(own))
+            found = self._amounts[key] = _summed(self._spread(own), self._leading)
         return found
 
     def _spread(self, own: dict[int, Amount]) -> tuple[Amount, ...]:
@@ -326,7 +325,9 @@ def _rows(outline: Outline) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return outline.rows_each, replica_rows(outline.last_rows, outline.shares, outline.replicas)
 
 
-def _summed(each: tuple[Amount, ...]) -> Amounts:
+def _summed(each: tuple[Amount, ...], leading: tuple[int, ...] = ()) -> Amounts:
+    """With sums over all blocks from each on; the slowest is one of `leading`, where these stand for all."""
     sums = (accumulate(reversed(seconds), initial=0.0) for seconds in zip(*each, strict=True))
     rest = tuple(map(Amount._make, zip(*sums, strict=True)))
-    return Amounts(each=each, rest=rest[::-1])
+    slowest = max(sorted(leading) or range(len(each)), key=lambda b: each[b].work)
+    return Amounts(each=each, rest=rest[::-1], slowest=slowest)

@@ -65,10 +65,15 @@ class _Stand:
 
 
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
-    """The layouts of all degrees and axes the pins allow that cut something, in order of degree."""
+    """The layouts of all degrees and axes the pins allow that cut something, in order of degree.
+
+    When the problem's seconds are over, those made so far, at least the first.
+    """
     made = _Borders(problem)
     found: list[Layout | None] = []
     for degree, axis in _wanted(problem):
+        if found and problem.spent:
+            break
         if axis == "tensor" or any(states != (WHOLE,) for states in made.states(degree, axis)):
             for stand in _stands(problem, degree, made.axis(axis)):
                 prices = _prices(made, costs, degree, axis, stand)

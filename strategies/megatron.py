@@ -42,17 +42,21 @@ def _replicas(problem: Problem) -> Iterator[tuple[int, int]]:
     pins, size = problem.pins, min(node.size for node, _ in problem.cluster.groups)
     inside = divisors(size) if pins.tensor is None else (pins.tensor,)
     for tensor in inside:
-        if tensor == inside[-1]:
-            most = min(problem.cluster.size // tensor, len(problem.graph.blocks))
-            yield from ((tensor, pipeline) for pipeline in range(1, most + 1) if pins.pipeline in (None, pipeline))
-        elif pins.pipeline in (None, 1):
+        if pins.pipeline is not None:
+            yield tensor, pins.pipeline
+        elif tensor < inside[-1]:
             yield tensor, 1
+        else:
+            most = min(problem.cluster.size // tensor, len(problem.graph.blocks))
+            yield from ((tensor, pipeline) for pipeline in powers_of_two(most))
 
 
 def _degrees(problem: Problem, tensor: int, pipeline: int, *, recompute: bool) -> Iterator[Degrees]:
     """The layouts of given tensor and pipeline degrees, one for each size of microbatch."""
     rows = 1 if whole_batch(problem) else problem.rows
     data = problem.pins.data or min(problem.cluster.size // (tensor * pipeline), rows)
+    if not data:
+        return
     for schedule, virtual in schedules(problem, pipeline)[:1]:
         for sharding in shardings(problem.pins, data, schedule)[:1]:
             sizes = [problem.rows] if whole_batch(problem) else powers_of_two(min(MOST_ROWS, rows // data))

@@ -85,7 +85,7 @@ class MegatronLayouts:
         """Megatron's tensor split over `degree` devices; None where there is none."""
         key = (degree, sequence)
         if key not in self._splits:
-            rule = _rule if sequence else _whole_sequence
+            rule = _cut_sequence if sequence else _whole_sequence
             self._splits[key] = ruled_layout(self.problem, self.costs, degree, rule, cut=sequence)
         return self._splits[key]
 
@@ -122,6 +122,12 @@ def _rule(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice
     if op.kind == "gather" and any(r.startswith("p") for r in op.inputs):  # tables of positions are whole
         return tuple(choice for choice in choices if choice.name in ("whole", "deferred", "dim 1"))
     return choices
+
+
+def _cut_sequence(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """The same with norms, and what else sums over the hidden size, on pieces of the sequence."""
+    pieces = tuple(c for c in choices if op.kind == "reduction" and _cuts_sequence(kind, op, c))
+    return pieces or _rule(kind, op, choices)
 
 
 def _whole_sequence(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:

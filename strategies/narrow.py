@@ -231,7 +231,8 @@ class Narrow:
         if not any(sent) or not used:
             return 0.0
         return SLACK * min(
-            sum(way.latency + way.per_byte * size.at(outline.most_rows) for size in (sent, returned) if any(size)) for way in used
+            sum(way.latency + way.per_byte * size.at(outline.most_rows) for size in (sent, returned) if any(size))
+            for way in used
         )
 
     def _gathered(self, outline: Outline, places: Places) -> _Shown:

@@ -32,7 +32,9 @@ class Machines:
         self.kind = costs.profiles.kind
         self.units = replica_groups(cluster, costs.degree)
         looks = [tuple(_look(cluster, device) for device in unit) for unit in self.units]
-        self.members = [[u for u, own in zip(self.units, looks, strict=True) if own == look] for look in _distinct(looks)]
+        self.members = [
+            [u for u, own in zip(self.units, looks, strict=True) if own == look] for look in _distinct(looks)
+        ]
         if len(self.members) > MOST_KINDS:
             raise UsageError(
                 f"exhaustive search was asked for {len(self.members)} kinds of devices, it takes {MOST_KINDS}; "

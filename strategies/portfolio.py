@@ -1,7 +1,7 @@
 """`auto`: every baseline, then the exact search; the best estimate wins, so that no baseline is ever better.
 
 Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
-interrupt what was found so far is returned.
+interrupt, or when the budget is used up, what was found so far is returned.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
 from placer.plans import Alternative
-from placer.search import Problem, Solution, strategy
+from placer.search import Ended, Problem, Solution, strategy
 from placer.strategies.judging import Judged, judge
 from placer.strategies.reasons import why_slower
 from placer.strategies.space import require_pins
 
-BASELINES = ("single", "data", "sharded", "even")
+BASELINES = ("single", "data", "sharded", "even", "megatron")
 SEARCHES = ("stages",)
 
 
@@ -38,15 +38,32 @@ class Portfolio:
         """The best plan of all strategies; what binds where none has one. Raises UsageError for contradicting pins."""
         require_pins(problem)
         runs: list[_Run] = []
+        ended: Ended = ""
         try:
             for name in (*BASELINES, *SEARCHES):
                 left = _budget_left(problem, runs)
-                if left is None or left > 0:
-                    runs.append(_run(name, replace(problem, budget=left)))
+                ended = _over(problem, runs, left)
+                if ended:
+                    break
+                runs.append(_run(name, replace(problem, budget=left)))
         except KeyboardInterrupt:
-            if not any(run.verdict for run in runs):
+            if not _legal(runs):
                 raise
-        return _summary(runs)
+            ended = "interrupt"
+        return _summary(runs, ended)
+
+
+def _over(problem: Problem, runs: list[_Run], left: int | None) -> Ended:
+    """What ends the search now: no evaluation left, or the seconds over and some plan found."""
+    if any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs):
+        return "interrupt"
+    if left is not None and left <= 0:
+        return "evaluations"
+    return "seconds" if problem.spent and _legal(runs) else ""
+
+
+def _legal(runs: list[_Run]) -> list[tuple[Judged, _Run]]:
+    return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
 
 
 def _run(name: str, problem: Problem) -> _Run:
@@ -65,19 +82,29 @@ def _evaluations(run: _Run) -> int:
     return 1 if isinstance(run.found, Infeasible) else run.found.evaluations
 
 
-def _summary(runs: list[_Run]) -> Solution | Infeasible:
+def _summary(runs: list[_Run], ended: Ended) -> Solution | Infeasible:
     """The winner with the losers' reasons."""
-    legal = [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
+    legal = _legal(runs)
     if not legal:
         return next(run.found for run in reversed(runs) if isinstance(run.found, Infeasible))
     best, winner = min(legal, key=lambda entry: entry[0].order)
-    bounds = [run.found.bound for run in runs if isinstance(run.found, Solution) and run.found.bound is not None]
+    solved = [run.found for run in runs if isinstance(run.found, Solution)]
+    bounds = [found.bound for found in solved if found.bound is not None]
     return Solution(
         plan=replace(best.plan, strategy=winner.name),
         bound=min(max(bounds), best.seconds) if bounds else None,
         alternatives=tuple(_alternative(run, best) for run in runs if run is not winner),
         evaluations=sum(_evaluations(run) for run in runs),
+        ended=ended or _ended(solved),
     )
+
+
+def _ended(found: list[Solution]) -> Ended:
+    """What ended the first of them that something ended."""
+    for solution in found:
+        if solution.ended:
+            return solution.ended
+    return ""
 
 
 def _alternative(run: _Run, best: Judged) -> Alternative:

@@ -10,7 +10,8 @@ below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
 of their fast parts alone, so that using the slow ones too never loses to leaving them out.
-When the budget, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is the bound.
+When the budget, the seconds, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is
+the bound; where the seconds end while layouts are still being made, there is none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from heapq import heappop, heappush
 from placer.costs import Costs
 from placer.errors import Infeasible, UsageError
 from placer.plans import Layout
-from placer.search import Problem, Solution
+from placer.search import Ended, Problem, Solution
 from placer.strategies.chain import Partition, best_chain
 from placer.strategies.coarse import by_bound
 from placer.strategies.diagnosis import what_binds
@@ -73,6 +74,8 @@ class _Search:
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
+    whole: bool = True
+    ended: Ended = ""
     places: dict[tuple[int, int, int, Lineup], Places] = field(default_factory=dict)
 
     @cached_property
@@ -108,6 +111,11 @@ class Stages:
         except KeyboardInterrupt:
             if search.ceiling == float("inf"):
                 raise
+            search.ended = "interrupt"
+        if search.ceiling == float("inf") and search.ended:
+            return Infeasible(
+                binding=f"the {search.ended} of the budget were over before a plan was found", advice="Give it more"
+            )
         if search.ceiling == float("inf"):
             return what_binds(problem, search.bounds.values())
         return _solution(search)
@@ -121,7 +129,8 @@ def _begun(problem: Problem) -> _Search:
     if pinned_degree(problem.pins) == 1:
         views = {-1: costs} | views
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
-    return _Search(problem=problem, layouts=found, bounds=bounds, narrow={n: Narrow(own) for n, own in bounds.items()})
+    narrow = {number: Narrow(own) for number, own in bounds.items()}
+    return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, whole=not problem.spent)
 
 
 def _uncut(problem: Problem) -> Infeasible:
@@ -137,11 +146,15 @@ def _run(search: _Search) -> None:
     """Solve outlines until none that is left can be better."""
     found = by_bound(search.bounds)
     coarse, enough = found.outlines, 1 - LARGE_GAP if found.count > LARGE else 1.0
+    search.next = next(coarse, None)
     if found.count > LARGE and search.mixed:
         _begin_with_parts(search)
-    search.next = next(coarse, None)
     while (least := search.least) is not None and least < search.ceiling * enough:
         if search.problem.budget is not None and search.evaluations >= search.problem.budget:
+            search.ended = "evaluations"
+            return
+        if search.problem.spent:
+            search.ended = "seconds"
             return
         if search.next is not None and search.next[0] <= least:
             _narrow(search, search.next[1])
@@ -239,8 +252,8 @@ def _solution(search: _Search) -> Solution:
         verdict = judge(plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout))
     assert verdict is not None
     left = [*search.open, *([] if search.least is None else [search.least])]
-    bound = min([verdict.seconds, *left])
-    return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations)
+    bound = min([verdict.seconds, *left]) if search.whole else None
+    return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
 
 
 def _places(search: _Search, outline: Outline) -> Places:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from torch.distributed._tools.mem_tracker import MemTracker
 from typer.testing import CliRunner
 
 from dry_ranks import measured
@@ -21,8 +22,13 @@ from placer.errors import UsageError
 from placer.graph import BlockClass
 from placer.plans import Plan
 from placer.program import Message, program_document
+from placer.runtime import load
+from placer.runtime.allocated import Allocated
 from placer.runtime.dry import DryRuns, rank_classes
+from placer.runtime.training_state import TrainingState
+from placer.settings import RunSettings
 from placer.splitting import Wishes
+from placer.tracer import random_batch
 from ranks import on_ranks
 from split_plans import split_plan
 
@@ -136,3 +142,21 @@ def test_the_command_exits_1_where_a_peer_would_do_something_else(plan_file: Pat
 def test_misuse_of_the_command_exits_2(plan_file: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, ["execute", str(plan_file), *arguments])
     assert isinstance(result.exception, UsageError) and result.exception.exit_code == 2
+
+
+def test_what_is_alive_at_once_is_what_torchs_memory_tracker_counts() -> None:
+    plan = tiny_plan(1, 1, settings=RunSettings(clip_norm=None))
+    executor = load(plan)
+    batch = random_batch(plan.graph, plan.rows, 0)
+    executor.step(batch)
+    optimizer = executor.updater.optimizer
+    assert optimizer is not None
+    tracker = MemTracker()
+    tracker.track_external(*executor.stages.values(), optimizer)
+    with tracker:
+        executor.step(batch)
+    wanted = tracker.get_tracker_snapshot("peak")[executor.device]["Total"]
+    held = TrainingState(executor).held
+    with Allocated((*held.parameters, *held.buffers, *held.optimizer)) as allocated:
+        executor.step(batch)
+    assert allocated.peak == pytest.approx(wanted, rel=0.02)

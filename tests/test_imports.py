@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES = """
 errors extras usercode references
 files units
+budgets
 placement
 graph cluster settings ledger
 topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yaml catalogue

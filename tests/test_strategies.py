@@ -18,7 +18,7 @@ from placer.strategies.space import outlines
 from problems import cluster, device, nodes, problem, random_problem
 
 ALL = tuple(BUILT_IN)
-BASELINES = ("single", "data", "sharded", "even")
+BASELINES = ("single", "data", "sharded", "even", "megatron")
 EXACT = ("exhaustive", "stages", "auto")
 SEEDS = range(300, 308)
 

@@ -39,8 +39,9 @@ SLOW = {"exhaustive"}
 
 @cache
 def graph() -> Graph:
-    """Three blocks of a feed-forward layer."""
-    return chain_of([mlp(length=4, width=64, inner=256)], [0, 0, 0], rows=4)
+    """Blocks of feed-forward layers; the ends are other classes, since what a model is given or returns is whole."""
+    kinds = [mlp(length=4, width=64, inner=inner) for inner in (128, 256, 512)]
+    return chain_of(kinds, [0, 1, 2], rows=4)
 
 
 def given(pins: tuple[str, ...], name: str) -> Problem:

@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from examples.differential.cuts import AXES, ROWS, random_cutting, random_layout
+from examples.differential.cuts import ROWS, random_cutting, random_layout
 from examples.verify_cases import processes
 from examples.verify_splits import searched
 from placer.graph import Graph
 from placer.legality import Violation, check
 from placer.plans import Layout, ModelRef, Plan, ScheduleName, Sharding, Stage
+from placer.search import Pins
 from placer.settings import RunSettings
 
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "1f1b", "gpipe", "zero-bubble", "interleaved")
 SHARDINGS: tuple[Sharding, ...] = ("none", "none", "gradients", "parameters")
 DRAWS = 200
 # How often a layout is searched: that takes seconds.
-SEARCHED = 0.12
+SEARCHED = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,75 +47,100 @@ def random_plan(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Draw
     raise RuntimeError(f"no legal plan of {graph.name} in {DRAWS} draws: {dict(redrawn)}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How many there are: pipeline positions, their stages, replicas with their shares, devices of a replica."""
+
+    positions: int
+    replicas: int
+    degree: int
+    stages: int = 0
+    shares: tuple[int, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """Processes."""
+        return self.positions * self.replicas * self.degree
+
+
 def _drawn(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Plan:
-    positions, replicas, degree = _shape(draw, len(graph.blocks), ranks)
-    schedule = draw.choice(SCHEDULES) if positions > 1 else "1f1b"
+    shape = _shape(draw, len(graph.blocks), ranks)
+    schedule = draw.choice(SCHEDULES) if shape.positions > 1 else "1f1b"
     turns = draw.choice((2, 3)) if schedule == "interleaved" else 1
-    turns = max(1, min(turns, len(graph.blocks) // positions))
-    layouts = _layouts(draw, graph, model, degree, positions * turns)
+    turns = max(1, min(turns, len(graph.blocks) // shape.positions))
+    shape = replace(shape, stages=shape.positions * turns, shares=_shares(draw, shape.replicas))
+    layouts = _layouts(draw, graph, model, shape)
     return Plan(
         model=model,
         graph=graph,
-        cluster=processes(positions * replicas * degree),
+        cluster=processes(shape.world),
         settings=_settings(draw),
-        stages=_stages(draw, graph, (positions, replicas, degree), positions * turns, len(layouts)),
+        stages=_stages(draw, graph, shape, len(layouts)),
         schedule=schedule if turns > 1 or schedule != "interleaved" else "1f1b",
-        microbatches=_microbatches(draw, replicas),
+        microbatches=_microbatches(draw, shape, max((layout.apart for layout in layouts), default=1)),
         layouts=layouts,
         seed=draw.randrange(1000),
     )
 
 
-def _shape(draw: Random, blocks: int, ranks: int) -> tuple[int, int, int]:
+def _shape(draw: Random, blocks: int, ranks: int) -> _Shape:
     """Positions, replicas and devices of a replica; worlds of few ranks are drawn more often, being quicker."""
     every = [
-        (positions, replicas, degree)
+        _Shape(positions=positions, replicas=replicas, degree=degree)
         for positions in range(1, min(ranks, blocks, 4) + 1)
         for replicas in range(1, ranks // positions + 1)
         for degree in (1, 2, 3, 4)
         if 2 <= positions * replicas * degree <= ranks
     ]
-    weights = [1.0 / (p * r * d) * (2.0 if d in (2, 4) else 1.0 if d == 1 else 0.3) for p, r, d in every]
-    return draw.choices(every, weights)[0]
+    likely = {1: 1.0, 2: 2.0, 3: 0.3, 4: 2.0}
+    return draw.choices(every, [likely[one.degree] / one.world for one in every])[0]
 
 
-def _layouts(draw: Random, graph: Graph, model: ModelRef, degree: int, stages: int) -> tuple[Layout, ...]:
-    """Layouts that are drawn op by op, or now and then one that a search finds."""
+def _shares(draw: Random, replicas: int) -> tuple[int, ...]:
+    return tuple(draw.randint(1, 4) for _ in range(replicas)) if draw.random() < 0.4 and replicas > 1 else ()
+
+
+def _layouts(draw: Random, graph: Graph, model: ModelRef, shape: _Shape) -> tuple[Layout, ...]:
+    """Layouts that are drawn op by op, or now and then one that a search finds, along any axis."""
+    degree = shape.degree
     if degree == 1:
         return ()
-    found = searched(graph, model, ROWS, draw.choice(AXES), degree) if draw.random() < SEARCHED else ()
+    axis = draw.choice([name for name, _ in Pins().axes])
+    found = searched(graph, model, ROWS, axis, degree) if degree in (2, 4) and draw.random() < SEARCHED else ()
     if found:
         return (draw.choice(found),)
     cutting = random_cutting(draw, graph, degree)
-    return tuple(random_layout(draw, cutting) for _ in range(draw.randint(1, min(stages, 2))))
+    return tuple(random_layout(draw, cutting) for _ in range(draw.randint(1, min(shape.stages, 2))))
 
 
-def _stages(draw: Random, graph: Graph, shape: tuple[int, int, int], count: int, layouts: int) -> tuple[Stage, ...]:
-    positions, replicas, degree = shape
-    devices = list(range(positions * replicas * degree))
+def _stages(draw: Random, graph: Graph, shape: _Shape, layouts: int) -> tuple[Stage, ...]:
+    devices, size = list(range(shape.world)), shape.replicas * shape.degree
     if draw.random() < 0.3:
         draw.shuffle(devices)
-    size = replicas * degree
-    ends = [0, *sorted(draw.sample(range(1, len(graph.blocks)), count - 1)), len(graph.blocks)]
-    shares = tuple(draw.randint(1, 4) for _ in range(replicas)) if draw.random() < 0.4 and replicas > 1 else ()
-    sharding, alike = draw.choice(SHARDINGS) if replicas > 1 else "none", draw.random() < 0.7
+    ends = [0, *sorted(draw.sample(range(1, len(graph.blocks)), shape.stages - 1)), len(graph.blocks)]
+    sharding, alike = draw.choice(SHARDINGS) if shape.replicas > 1 else "none", draw.random() < 0.7
     again = draw.choice((0.0, 0.5, 1.0))
-    made = []
-    for index, (first, last) in enumerate(pairwise(ends)):
-        at = index % positions
-        made.append(
-            Stage(
-                first=first, last=last, devices=tuple(devices[at * size : (at + 1) * size]), shares=shares,
-                recompute=draw.random() < again, layout=draw.randrange(layouts) if layouts else None, degree=degree,
-                sharding=sharding if alike or replicas == 1 else draw.choice(SHARDINGS),
-            )
-        )  # fmt: skip
-    return tuple(made)
+    return tuple(
+        Stage(
+            first=first,
+            last=last,
+            devices=tuple(devices[index % shape.positions * size : (index % shape.positions + 1) * size]),
+            shares=shape.shares,
+            recompute=draw.random() < again,
+            layout=draw.randrange(layouts) if layouts else None,
+            degree=shape.degree,
+            sharding=sharding if alike or shape.replicas == 1 else draw.choice(SHARDINGS),
+        )
+        for index, (first, last) in enumerate(pairwise(ends))
+    )
 
 
-def _microbatches(draw: Random, replicas: int) -> tuple[int, ...]:
-    """Rows of each: alike with a smaller last one, or any."""
-    count, rows = draw.choice((1, 2, 2, 3, 4)), draw.randint(1, 3) + replicas - 1
+def _microbatches(draw: Random, shape: _Shape, apart: int) -> tuple[int, ...]:
+    """Rows of each: alike with a smaller last one, or any. Where the devices of a replica have rows of their own, each
+    must have as many of every microbatch."""
+    if apart > 1:
+        return (apart * (sum(shape.shares) or shape.replicas),) * draw.choice((1, 2))
+    count, rows = draw.choice((1, 2, 2, 3, 4)), draw.randint(1, 3) + shape.replicas - 1
     if draw.random() < 0.25:
         return tuple(draw.randint(1, rows + 1) for _ in range(count))
     rest = draw.randint(1, rows)

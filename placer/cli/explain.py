@@ -17,7 +17,7 @@ from placer.errors import UsageError
 from placer.legality import check, error_of
 from placer.plans import Plan
 from placer.program import Collective, Compute, Instruction, Message, Program, lower, program_document
-from placer.report import plan_document, plan_view
+from placer.report import ops_document, ops_view, plan_document, plan_view
 from placer.report.documents import Document
 from placer.report.units import bytes_text
 
@@ -36,6 +36,7 @@ def run(
     program: Annotated[bool, typer.Option("--program", help="Show what one rank does in a step, in order.")] = False,
     rank: Annotated[int, typer.Option(min=0, help="The rank whose program is shown.")] = 0,
     code: Annotated[bool, typer.Option("--code", help="With --program: also what the rank's blocks run.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Also list the ops without a FLOP rule or a split rule.")] = False,
     json: Json = False,
 ) -> None:
     """Load, print."""
@@ -45,8 +46,13 @@ def run(
         broken = [str(violation) for violation in found]
         listed: list[JsonValue] = list(broken)
         shown = replace(plan, ledger=None) if broken else plan  # an illegal plan has no seconds or bytes to believe
-        view = Group(plan_view(shown), *(Text(f"breaks a rule: {rule}", style="bold red") for rule in broken))
-        print_result(view, plan_document(plan) | {"violations": listed}, json)
+        view = Group(
+            plan_view(shown),
+            *(Text(f"breaks a rule: {rule}", style="bold red") for rule in broken),
+            *(ops_view(plan.graph) if ops else ()),
+        )
+        more = ops_document(plan.graph) if ops else {}
+        print_result(view, plan_document(plan) | {"violations": listed} | more, json)
         if broken:
             raise typer.Exit(error_of(found).exit_code)
         return

@@ -38,7 +38,12 @@ def run(
         list[str] | None,
         typer.Option(help=f"Fix a choice, NAME=VALUE: {KNOWN}."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="auto, stages, exhaustive, single, data, sharded or even.")] = "auto",
+    opaque: Annotated[
+        list[str] | None, typer.Option(help="A submodule that is not looked into: one op, counted by running it once.")
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(help="auto, stages, exhaustive, single, data, sharded, even or megatron.")
+    ] = "auto",
     precision: Annotated[Precision, typer.Option(help="What the step computes in.")] = "float32",
     optimizer: Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")] = "adamw",
     learning_rate: Annotated[float, typer.Option(help="The learning rate of the run.")] = 1e-3,
@@ -55,7 +60,9 @@ def run(
         str | None,
         typer.Option(help="How many tokens each expert gets beside the others: 8,1,1,1, or a file with such numbers."),
     ] = None,
-    budget: Annotated[int | None, typer.Option(min=1, help="Look at no more than so many plans.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="End with the best so far after 200 evaluated plans, 30s of search, or 200,30s.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")] = 0,
     json: Json = False,
 ) -> None:
@@ -77,6 +84,7 @@ def run(
         budget=budget,
         seed=seed,
         pins=pin or (),
+        opaque=opaque or (),
     )
     if output is not None:
         made.save(output)

@@ -75,10 +75,17 @@ def sharded_collectives(
 
 
 def _scattered_late(plan: Plan, units: tuple[ShardUnit, ...]) -> frozenset[int]:
-    """The root, and blocks with no differentiable input: their backward ends without a trace in autograd."""
+    """The root, and blocks with no differentiable input: their backward ends without a trace in autograd.
+
+    A parameter of the root that trains is an input of the blocks that read it.
+    """
+    parameters = plan.graph.parameters
+    given = {name for unit in units if unit.block < 0 for name in unit.names if parameters[name].trainable}
 
     def differentiable(block: int) -> bool:
         inputs = plan.graph.blocks[block].inputs
+        if not given.isdisjoint(plan.graph.blocks[block].parameters):
+            return True
         return any(reference.startswith("b") and plan.graph.value(reference).requires_grad for reference in inputs)
 
     return frozenset(unit.block for unit in units if unit.block < 0 or not differentiable(unit.block))

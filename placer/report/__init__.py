@@ -3,6 +3,7 @@
 from placer.report.comparison import comparison_view
 from placer.report.documents import error_document, ledger_document, plan_document
 from placer.report.expert_view import expert_placement, experts_text
+from placer.report.ops import ops_document, ops_view
 from placer.report.plan_view import doubts, plan_table, plan_view
 from placer.report.printing import plain, show
 
@@ -13,6 +14,8 @@ __all__ = [
     "expert_placement",
     "experts_text",
     "ledger_document",
+    "ops_document",
+    "ops_view",
     "plain",
     "plan_document",
     "plan_table",

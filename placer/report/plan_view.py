@@ -13,6 +13,7 @@ from placer.costs import tightest
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan, Stage
 from placer.report.expert_view import expert_placement, experts_text
+from placer.report.ops import unknown_ops
 from placer.report.printing import plain, table, titled
 from placer.report.units import bytes_text, flops_text, seconds_text, share_text
 
@@ -40,6 +41,7 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.alternatives:
         parts += [titled("runners-up", _alternatives(plan))]
     parts += [Text(f"assumed: {line}") for line in plan.assumptions]
+    parts += [Text(f"note: {line}") for line in unknown_ops(plan.graph)]
     parts += doubts(plan)
     return Group(*parts)
 

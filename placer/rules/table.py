@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placer.errors import UsageError
 from placer.graph import OpKind
-from placer.rules import attention, convolutions, products
+from placer.rules import attention, convolutions, opaque, products
 from placer.rules.calls import Rule
 from placer.rules.einsum import einsum
 
@@ -32,6 +32,7 @@ RULES: dict[str, Rule] = {
     "_scaled_dot_product_efficient_attention": attention.fused_attention,
     "_scaled_dot_product_cudnn_attention": attention.fused_attention,
     "_scaled_dot_product_flash_attention_for_cpu": attention.fused_attention,
+    opaque.TARGET: opaque.opaque,
 }
 
 _NAMES: dict[OpKind, str] = {

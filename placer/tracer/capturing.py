@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
 
 from placer.errors import CaptureError
-from placer.graph import Graph
+from placer.graph import Graph, Loss
+from placer.rules.opaque import OpaqueCost
 from placer.tracer.assembly import assembled
 from placer.tracer.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.cleaning import Plain, clean, own_state
@@ -24,6 +26,7 @@ from placer.tracer.folding import Repeat, UnfoldableError, folded, grown, repeat
 from placer.tracer.lifting import ROWS, lifted
 from placer.tracer.measuring import Samples, sampled
 from placer.tracer.models import resolve
+from placer.tracer.opaque import calling, unexportable, watched
 from placer.tracer.partition import Partition, partition
 from placer.tracer.playing import Played, played
 
@@ -35,30 +38,64 @@ def capture(
     loss_fn: LossFunction | None = None,
     devices: int = 1,
     fold: bool = True,
+    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
 ) -> Graph:
     """The Graph of one training step's forward and loss, made without weights and without a GPU.
 
     model: a module, "package.module:factory", a Hugging Face config or config.json. batch: tensors or shapes by name,
     or text such as "8x128"; None takes what the model implies, one row for each of `devices`, and notes that.
     loss_fn(output, batch) gives the loss where the model has none. fold: export repeated layers once; the Graph is the
-    same without. Raises CaptureError with the model's source line.
+    same without. opaque: submodules that are not looked into, by name, with what they cost where that is known; where
+    an export fails inside a submodule for what only running it can tell, that one is taken too, with a note. Raises
+    CaptureError with the model's source line.
     """
     built = on_meta(resolve(model).build("meta"))
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
-    return _captured(built, example, loss_fn, fold).graph
+    parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
+    return _with_opaque(built, example, loss_fn, fold, parts).graph
 
 
-def _captured(model: nn.Module, example: Batch, loss_fn: LossFunction | None, fold: bool) -> Captured:
+def _with_opaque(
+    model: nn.Module, example: Batch, loss_fn: LossFunction | None, fold: bool, parts: dict[str, OpaqueCost]
+) -> Captured:
+    """Captured; each submodule inside which the export fails for what only running it can tell becomes opaque."""
+    notes: list[str] = []
+    while True:
+        try:
+            found = _captured(model, example, loss_fn, fold, parts)
+            return replace(found, graph=replace(found.graph, notes=(*found.graph.notes, *notes)))
+        except CaptureError as error:
+            name = _failing(model, example, loss_fn, parts) if unexportable(error) else ""
+            if not name or name in parts or any(part.startswith(f"{name}.") for part in parts):
+                raise
+            parts[name] = OpaqueCost()
+            why = str(error).partition(". Export needs")[0]
+            notes.append(f"{name} cannot be exported and is one opaque op, counted by running it once ({why})")
+
+
+def _failing(model: nn.Module, example: Batch, loss_fn: LossFunction | None, parts: dict[str, OpaqueCost]) -> str:
+    """The innermost submodule in which the export fails; "" where it is the model itself, or none."""
+    with watched(model) as inside:
+        try:
+            _lifted(model, example, loss_fn, "meta", (), parts)
+        except CaptureError:
+            return inside[-1] if inside else ""
+    return ""
+
+
+def _captured(
+    model: nn.Module, example: Batch, loss_fn: LossFunction | None, fold: bool, parts: Mapping[str, OpaqueCost]
+) -> Captured:
     """Captured; where that fails, again with what may be the labels of classes taken for integers."""
     try:
-        return captured(model, example, loss_fn, fold=fold)
+        return captured(model, example, loss_fn, fold=fold, opaque=parts)
     except ValueDependentError:
         raise
     except CaptureError as error:
         classes = with_integer_labels(example, input_names(model))
         if classes is not None:
             with contextlib.suppress(CaptureError):
-                return captured(model, classes, loss_fn, fold=fold)
+                return captured(model, classes, loss_fn, fold=fold, opaque=parts)
         shapes = {entry.name: entry.shape for entry in example.entries}
         guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
         raise CaptureError(f"{error}{hints(shapes, guessed)}") from error
@@ -79,23 +116,38 @@ def captured(
     loss_fn: LossFunction | None,
     device: str | torch.device = "meta",
     fold: bool = True,
+    opaque: Mapping[str, OpaqueCost] | None = None,
 ) -> Captured:
-    """Capture `model`, which lies on `device`; without `fold` every layer is exported by itself."""
-    plain = _exported(model, example, loss_fn, device, fold)
+    """Capture `model`, which lies on `device`; without `fold` every layer is exported by itself.
+
+    So it is where parts are opaque: each is known by its own name.
+    """
+    parts = opaque or {}
+    plain = _exported(model, example, loss_fn, device, fold and not parts, parts)
     samples = _samples(plain, example)
-    parts = partition(plain, model, samples.first)
-    graph = assembled(type(model).__name__, plain, parts, samples, example.assumptions)
-    return Captured(graph=graph, plain=plain, parts=parts)
+    pieces = partition(plain, model, samples.first)
+    graph = assembled(type(model).__name__, plain, pieces, samples, example.assumptions)
+    return Captured(graph=replace(graph, loss=_whole(graph.loss, parts)), plain=plain, parts=pieces)
+
+
+def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
+    """The loss; where an opaque part may mix rows of the batch, one that does not add up over them."""
+    mixing = [name for name, cost in parts.items() if not cost.rows_apart]
+    if not mixing or loss.reduction == "none":
+        return loss
+    why = f"{mixing[0]} is opaque and may mix rows of the batch; say rows_apart=True of it if it does not"
+    return replace(loss, reduction="other", why=why)
 
 
 def _exported(
-    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: str | torch.device, fold: bool
-) -> Plain:
+    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: str | torch.device, fold: bool,
+    parts: Mapping[str, OpaqueCost],
+) -> Plain:  # fmt: skip
     found = repeats(model) if fold else ()
     if found:
         with contextlib.suppress(UnfoldableError, CaptureError, LookupError):
-            return grown(_lifted(model, example, loss_fn, device, found), found, own_state(model))
-    return _lifted(model, example, loss_fn, device, ())
+            return grown(_lifted(model, example, loss_fn, device, found, parts), found, own_state(model))
+    return _lifted(model, example, loss_fn, device, (), parts)
 
 
 def _lifted(
@@ -104,10 +156,11 @@ def _lifted(
     loss_fn: LossFunction | None,
     device: str | torch.device,
     found: tuple[Repeat, ...],
+    parts: Mapping[str, OpaqueCost],
 ) -> Plain:
     wrapper = Training(model, loss_fn)
     names = {id(tensor): name for name, tensor in own_state(model).items()}
-    with folded(model, found):
+    with folded(model, found), calling(model, parts):
         first, second = (clean(export(wrapper, example.tensors(rows, device)), names) for rows in ROWS)
     return lifted(first, second, tuple(entry.name for entry in example.entries if entry.batched))
 

@@ -12,11 +12,13 @@ from torch.utils import _pytree
 
 from placer.errors import StalePlanError
 from placer.graph import Graph
+from placer.rules.opaque import OpaqueCost
 from placer.tracer.assembly import references
 from placer.tracer.batches import Batch, BatchLike, Entry, normalised
 from placer.tracer.capturing import Captured, captured, on_meta
 from placer.tracer.cleaning import Plain, own_state
 from placer.tracer.exporting import LossFunction
+from placer.tracer.opaque import bind, parts_of
 
 T = TypeVar("T")
 
@@ -47,7 +49,9 @@ def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunc
         example = _batch_of(graph_or_batch)
     else:
         example = normalised(model, graph_or_batch, own_loss=loss_fn is not None)
-    found = _captured(model, example, loss_fn, device)
+    opaque = parts_of(graph_or_batch) if isinstance(graph_or_batch, Graph) else ()
+    found = _captured(model, example, loss_fn, device, opaque)
+    bind(model, opaque)
     if isinstance(graph_or_batch, Graph):
         _require_same(graph_or_batch, found.graph)
     known = references(found.plain, found.parts)
@@ -89,15 +93,18 @@ def _require_same(planned: Graph, found: Graph) -> None:
             raise StalePlanError(f"block {block.name} exchanges other values than the plan knows; plan again")
 
 
-def _captured(model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: torch.device) -> Captured:
+def _captured(
+    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: torch.device, opaque: tuple[str, ...]
+) -> Captured:
     """Captured on meta, as `capture` does, because models build other masks on other devices.
 
     Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device.
     """
-    found = captured(on_meta(model), example, loss_fn)
+    parts = dict.fromkeys(opaque, OpaqueCost())
+    found = captured(on_meta(model), example, loss_fn, opaque=parts)
     own = own_state(model)
     if any(tensor.is_meta for name, tensor in found.plain.state.items() if name not in own):
-        return captured(model, example, loss_fn, device)
+        return captured(model, example, loss_fn, device, opaque=parts)
     return found
 
 

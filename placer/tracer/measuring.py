@@ -9,6 +9,7 @@ from torch import fx
 
 from placer.graph import Affine, Op, OpKind, Product, Tensor
 from placer.rules import Argument, Call, MatrixProduct, Value, Work, kind_of, rule_for
+from placer.rules.opaque import TARGET, stated_seconds
 from placer.tracer.cleaning import is_mutable, target_name
 from placer.tracer.naming import Names, Shape, dim_names
 from placer.tracer.playing import Played, storage_of
@@ -64,7 +65,16 @@ def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> 
         products=_products(first.work.forward, second.work.forward, samples),
         backward_products=_products(first.work.backward, second.work.backward, samples),
         covered=kind != "opaque" or rule_for(target) is not None,
+        seconds=_seconds(node, samples),
     )
+
+
+def _seconds(node: fx.Node, samples: Samples) -> tuple[float, float] | None:
+    """Forward seconds of an opaque part, fixed and per row, where they are known."""
+    if target_name(node) != TARGET:
+        return None
+    first, second = (stated_seconds(_call(node, facts)) for facts in (samples.first, samples.second))
+    return None if first is None or second is None else (first - (second - first) * samples.rows, second - first)
 
 
 def arguments_text(node: fx.Node, samples: Samples) -> str:

@@ -6,6 +6,7 @@ several `parts` one after another, a rank has its piece of each; where it has an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -14,8 +15,10 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.rules.layouts import Cut, held_size, piece, ranges
+from placer.runtime.known import numbers
 
 Shape = tuple[int, ...]
+Rows = Sequence[tuple[int, int]]  # runs of rows, start and end of each, one after another
 
 
 class Axis(nn.Module):
@@ -93,14 +96,17 @@ class Axis(nn.Module):
         dim = have.dim
         whole = tensor.shape[dim] * self.degree if size is None else size
         every = range(self.degree)
-        owned, wanted = ([self._rows(lay, whole, rank).to(tensor.device) for rank in every] for lay in (have, want))
+        owned, wanted = ([ranges(lay, whole, self.degree, rank) for rank in every] for lay in (have, want))
         mine, mine_wanted = owned[self.rank], wanted[self.rank]
-        sent = [tensor.index_select(dim, torch.isin(mine, rows).nonzero().flatten()) for rows in wanted]
-        places = [torch.isin(mine_wanted, rows).nonzero().flatten() for rows in owned]
-        made = tensor.new_empty(_with(tensor.shape, dim, len(mine_wanted)))
-        shapes = [_with(tensor.shape, dim, len(one)) for one in places]
-        for place, piece_ in zip(places, self.exchange(sent, shapes), strict=True):
-            made.index_copy_(dim, place, piece_)
+        sent = [_rows(tensor, dim, mine, _shared(mine, rows)) for rows in wanted]
+        made = tensor.new_empty(_with(tensor.shape, dim, _length(mine_wanted)))
+        shapes = [_with(tensor.shape, dim, _length(_shared(rows, mine_wanted))) for rows in owned]
+        for rows, piece_ in zip(owned, self.exchange(sent, shapes), strict=True):
+            at = 0
+            for start, end in _shared(rows, mine_wanted):
+                place = made.narrow(dim, _offset(mine_wanted, start), end - start)
+                place.copy_(piece_.narrow(dim, at, end - start))
+                at += end - start
         return made
 
     def lengths(self, size: int, lay: Cut) -> tuple[int, ...]:
@@ -112,7 +118,8 @@ class Axis(nn.Module):
         told = torch.tensor(counts, device=tensor.device)
         heard = torch.empty_like(told)
         dist.all_to_all_single(heard, told, group=self._ready())
-        received = [int(count) for count in heard.tolist()]
+        # Where nobody answers, all send what this rank sends to itself.
+        received = numbers(heard, [counts[self.rank]] * self.degree)
         made = tensor.new_empty((sum(received), *tensor.shape[1:]))
         dist.all_to_all_single(made, tensor.contiguous(), received, counts, group=self._ready())
         return made, received
@@ -124,9 +131,6 @@ class Axis(nn.Module):
         made = flat.new_empty(sum(counts))
         dist.all_to_all_single(made, flat, counts, [part.numel() for part in parts], group=self._ready())
         return [one.view(shape) for one, shape in zip(made.split_with_sizes(counts), shapes, strict=True)]
-
-    def _rows(self, lay: Cut, size: int, rank: int) -> torch.Tensor:
-        return torch.cat([torch.arange(start, end) for start, end in ranges(lay, size, self.degree, rank)])
 
     def _ready(self) -> dist.ProcessGroup:
         if self.group is None:
@@ -148,6 +152,32 @@ def _together(pieces: list[torch.Tensor], lay: Cut) -> torch.Tensor:
 def _apart(tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
     """The dim that is cut as two: its parts, and what each holds."""
     return tensor.reshape(*tensor.shape[: lay.dim], lay.parts, -1, *tensor.shape[lay.dim + 1 :])
+
+
+def _shared(owned: Rows, wanted: Rows) -> Rows:
+    """The rows that both have, in the order of the owner."""
+    pairs = ((max(one[0], other[0]), min(one[1], other[1])) for one in owned for other in wanted)
+    return tuple((start, end) for start, end in pairs if start < end)
+
+
+def _length(rows: Rows) -> int:
+    return sum(end - start for start, end in rows)
+
+
+def _offset(rows: Rows, row: int) -> int:
+    """Where `row` lies in a tensor that has `rows` one after another."""
+    before = 0
+    for start, end in rows:
+        if start <= row < end:
+            return before + row - start
+        before += end - start
+    raise ValueError(f"row {row} is not among {rows}")
+
+
+def _rows(tensor: torch.Tensor, dim: int, held: Rows, chosen: Rows) -> torch.Tensor:
+    """The rows `chosen` of a tensor that has those `held`."""
+    parts = [tensor.narrow(dim, _offset(held, start), end - start) for start, end in chosen]
+    return torch.cat(parts, dim) if parts else tensor.narrow(dim, 0, 0)
 
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:

@@ -1,0 +1,139 @@
+"""Peak memory by category beside the ledger, for every model x parallelism: is the prediction within ten per cent?
+
+python -m examples.memory_table                 all of them, on fake tensors (what a real run counts, see below)
+python -m examples.memory_table --only gpt2     cases whose name holds a word
+python -m examples.memory_table --real          on processes, one per rank
+
+A line per case and rank class: measured / predicted of each category that a processor can tell apart, and of what was
+alive at once against the sum of all predicted categories but the device's overhead. Categories are each at their own
+peak. tests/test_dry_run.py holds both ways of measuring to the same numbers, and to those of torch's memory tracker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from examples.verify_cases import Case, plan_of, prepare
+from placer import runtime
+from placer.costs import estimate
+from placer.ledger import MemoryBytes
+from placer.plans import Plan
+from placer.program import position_of
+from placer.runtime.assemble import prepared_model
+from placer.runtime.captured import captured
+from placer.runtime.dry import DryRuns, rank_classes
+from placer.runtime.measured import WATCHED_STEP, Measurement
+from placer.runtime.pool import RankPool
+from placer.runtime.training_state import TrainingState
+from placer.tracer import random_batch
+
+MODELS = ("gpt2", "llama", "t5", "bert", "vit", "resnet", "unet")
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers", "communication")
+CLOSE = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one rank held: by category, and at once."""
+
+    memory: MemoryBytes
+    allocated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One rank of a case beside what was predicted for it."""
+
+    case: Case
+    rank: int
+    measured: Measured
+    predicted: MemoryBytes
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Measured over predicted of each category that both have, and of all that is alive at once."""
+        pairs = {name: (getattr(self.measured.memory, name), getattr(self.predicted, name)) for name in CATEGORIES}
+        pairs["at once"] = self.measured.allocated, self.predicted.total - self.predicted.overhead
+        return {name: found / wanted for name, (found, wanted) in pairs.items() if found and wanted}
+
+    @property
+    def far(self) -> tuple[str, ...]:
+        """The categories that are off by more than CLOSE."""
+        return tuple(name for name, ratio in self.ratios.items() if abs(ratio - 1) > CLOSE)
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in self.ratios.items())
+        return f"{'FAR ' if self.far else 'ok  '} {self.case}, rank {self.rank}: {told}"
+
+
+def cases() -> Iterator[Case]:
+    """Each model on one device, and under data, sharded, pipeline parallelism and recompute."""
+    for model in MODELS:
+        base = Case(model=f"examples.models:tiny_{model}", precision="float32")
+        yield base
+        yield replace(base, recompute=True)
+        yield replace(base, replicas=2)
+        yield replace(base, replicas=2, sharding="gradients")
+        yield replace(base, replicas=2, sharding="parameters")
+        yield replace(base, replicas=2, sharding="parameters", microbatches=(8,))
+        yield replace(base, positions=2, schedule="1f1b")
+        yield replace(base, positions=2, schedule="gpipe", recompute=True)
+        yield replace(base, positions=2, replicas=2, sharding="parameters")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a line per rank and how many are close; 1 where some are not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    parser.add_argument("--real", action="store_true", help="measure on processes")
+    options = parser.parse_args(argv)
+    lines: list[Line] = []
+    for case in cases():
+        if options.only in str(case):
+            for line in table_lines(case, real=options.real):
+                lines.append(line)
+                print(line, flush=True)
+    close = sum(not line.far for line in lines)
+    print(f"{close} of {len(lines)} ranks have every category within {CLOSE:.0%}")
+    return 0 if close == len(lines) else 1
+
+
+def table_lines(case: Case, *, real: bool = False) -> Iterator[Line]:
+    """The lines of a case."""
+    plan = plan_of(case)
+    predicted, positions = estimate(plan).memory, position_of(plan)
+    for rank, measured in (_real(plan) if real else _dry(plan)).items():
+        stage = next(index for index, one in enumerate(plan.stages) if plan.ranks[rank] in one.devices)
+        yield Line(case=case, rank=rank, measured=measured, predicted=predicted[positions[stage]])
+
+
+def _dry(plan: Plan) -> dict[int, Measured]:
+    runs = DryRuns(plan)
+    ranks = [ranks[0] for ranks in rank_classes(plan)]
+    done = {rank: runs.of(rank) for rank in ranks}
+    return {rank: Measured(memory=one.memory, allocated=one.allocated_bytes) for rank, one in done.items()}
+
+
+def _real(plan: Plan) -> dict[int, Measured]:
+    prepare(plan)
+    with RankPool(plan.world_size) as pool:
+        return dict(enumerate(pool.run(plan.world_size, measured_rank, plan, timeout=600.0)))
+
+
+def measured_rank(plan: Plan) -> Measured:
+    """What every rank calls: some steps, the last of them watched."""
+    executor = runtime.load(plan, capture=captured(plan, prepared_model(plan, None, torch.device("cpu"))))
+    executor.recorder = measurement = Measurement(plan, executor.device, executor.rank)
+    for step in range(WATCHED_STEP + 1):
+        with measurement.step(step, TrainingState(executor)):
+            executor.step(random_batch(plan.graph, plan.rows, step))
+    return Measured(memory=measurement.memory, allocated=measurement.allocated)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Models with parts that cannot be exported, importable by the ranks of a run."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+WIDTH = 8
+
+
+class Router(nn.Module):
+    """Which of two layers works on the rows depends on their values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        layer = self.one if x.sum() > 0 else self.other
+        made: torch.Tensor = layer(x) * scale
+        return made
+
+
+class Routed(nn.Module):
+    """Layers around a router."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.router = Router()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of what comes out."""
+        y = self.router(torch.relu(self.first(x)), scale=2.0)
+        for layer in self.layers:
+            y = torch.relu(layer(y))
+        loss: torch.Tensor = nn.functional.mse_loss(y, torch.zeros_like(y))
+        return loss
+
+
+def routed() -> nn.Module:
+    """A model with a router."""
+    return Routed()

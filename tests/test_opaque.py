@@ -1,0 +1,126 @@
+"""A part of a model that cannot be exported is one opaque op: counted or stated, placed whole, run as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import placer
+from opaque_models import WIDTH, Routed, routed
+from placer.errors import CaptureError, UsageError
+from placer.graph import Affine, Graph, Op
+from placer.rules import OpaqueCost
+from placer.tracer import capture, coverage, trace
+
+ROWS = 6
+BATCH = {"x": (ROWS, WIDTH)}
+FORWARD = 2 * WIDTH * WIDTH  # FLOPs of one row of the router's layer
+
+
+def opaque_op(graph: Graph) -> Op:
+    (found,) = [op for _, op in graph.ops if op.kind == "opaque"]
+    return found
+
+
+def test_a_part_that_depends_on_values_is_found_and_said() -> None:
+    graph = capture(routed(), batch=BATCH)
+    assert opaque_op(graph).target == "placer.opaque.default"
+    assert any(note.startswith("router cannot be exported and is one opaque op") for note in graph.notes)
+
+
+def test_its_flops_are_counted_by_running_it() -> None:
+    op = opaque_op(capture(routed(), batch=BATCH, opaque=["router"]))
+    assert op.forward_flops == Affine(0, FORWARD)
+    assert op.backward_flops == Affine(0, 2 * FORWARD)
+    assert op.covered
+
+
+def test_its_stated_cost_is_taken() -> None:
+    cost = OpaqueCost(flops=1000, fixed=50)
+    op = opaque_op(capture(routed(), batch=BATCH, opaque={"router": cost}))
+    assert (op.forward_flops, op.backward_flops) == (Affine(50, 1000), Affine(100, 2000))
+
+
+def test_its_stated_seconds_are_what_it_takes() -> None:
+    slow = OpaqueCost(seconds=0.5, rows_apart=True)
+    plans = [placer.plan("opaque_models:routed", "a100x1", batch=BATCH, opaque={"router": cost}, pins=("data=1",))
+             for cost in (OpaqueCost(rows_apart=True), slow)]  # fmt: skip
+    spent = [plan.ledger.step_seconds for plan in plans if plan.ledger is not None]
+    assert spent[1] - spent[0] == pytest.approx(3 * 0.5 * ROWS, rel=0.01)  # forward once, backward twice
+
+
+def test_it_is_timed_on_this_machine_where_that_is_asked() -> None:
+    op = opaque_op(capture(routed(), batch=BATCH, opaque={"router": OpaqueCost(timed=True)}))
+    assert op.seconds is not None
+    assert op.seconds[1] > 0
+
+
+def test_what_it_keeps_and_its_weights_are_known() -> None:
+    graph = capture(routed(), batch=BATCH, opaque=["router"])
+    assert opaque_op(graph).saved_bytes.at(ROWS) >= 4 * ROWS * WIDTH
+    names = {name for block in graph.blocks for name in block.parameters}
+    assert {f"router.{layer}.{kind}" for layer in ("one", "other") for kind in ("weight", "bias")} <= names
+    assert not coverage(graph).uncovered
+
+
+def test_the_batch_is_split_only_where_it_is_said_that_rows_stay_apart() -> None:
+    whole = capture(routed(), batch=BATCH, opaque=["router"])
+    apart = capture(routed(), batch=BATCH, opaque={"router": OpaqueCost(rows_apart=True)})
+    assert whole.loss.reduction == "other"
+    assert "router is opaque" in whole.loss.why
+    assert apart.loss.reduction == "mean"
+
+
+def test_the_traced_graph_runs_the_part_itself_exactly() -> None:
+    torch.manual_seed(0)
+    model = Routed().double()
+    graph = capture(Routed().double(), batch=BATCH, opaque=["router"])
+    run = trace(model, graph).module
+    for sign in (1.0, -1.0):  # one layer of the router, then the other
+        x = torch.full((ROWS, WIDTH), sign, dtype=torch.float64) + torch.randn(ROWS, WIDTH, dtype=torch.float64)
+        expected = torch.autograd.grad(model(x), list(model.parameters()), allow_unused=True)
+        found = torch.autograd.grad(run(x)[0], list(model.parameters()), allow_unused=True)
+        assert [g is None for g in found] == [g is None for g in expected]
+        assert all(a is None or b is None or torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_it_is_placed_whole_and_a_pipeline_goes_around_it() -> None:
+    plan = placer.plan("opaque_models:routed", "a100x2", batch=BATCH, pins=("pipeline=2",))
+    assert len(plan.stages) == 2
+    assert len(plan.microbatches) == 1  # its rows may mix
+    assert any("router" in note for note in plan.assumptions)
+
+
+def test_a_name_that_is_no_submodule_is_refused() -> None:
+    with pytest.raises(UsageError, match="no submodule 'rooter'"):
+        capture(routed(), batch=BATCH, opaque=["rooter"])
+
+
+class Odd(Routed):
+    """A router called in two ways."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.Tensor.mean(self.router(x, scale=1.0) + self.router(x, scale=2.0))
+
+
+def test_a_part_called_in_two_ways_is_refused() -> None:
+    with pytest.raises(CaptureError, match="router is called with other arguments each time"):
+        capture(Odd(), batch=BATCH, opaque=["router"])
+
+
+def test_a_branch_of_the_model_itself_is_still_an_error() -> None:
+    class Whole(Routed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() if x.sum() > 0 else self.first(x).sum()
+
+    with pytest.raises(CaptureError, match="do not depend on the values"):
+        capture(Whole(), batch=BATCH)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = Routed()
+    capture(model, batch=BATCH, opaque=["router"])
+    assert "forward" not in vars(model.router)
+    assert replace(capture(model, batch=BATCH, opaque=["router"]), notes=()).blocks
