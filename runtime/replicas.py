@@ -80,6 +80,8 @@ class Replicated:
         self, stage: Stage, group: dist.ProcessGroup, ranks: tuple[int, ...], bucket_bytes: int, observer: Observer
     ) -> None:
         self.stage = stage
+        # Autograd gives dims of size 1 other strides than DDP's buckets do; both say the same.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         self._engine = DistributedDataParallel(
             stage,
             process_group=group,
