@@ -6,7 +6,7 @@ Plans of every kind (replicas, FSDP2, pipeline, ops cut over devices, products) 
 every step, every second plan writing them beside the steps that follow. One rank at random gets SIGKILL at a random
 moment: while it starts, trains or writes. Each time
 
-    every rank ends, within LIMIT_SECONDS, by itself (no launcher ends it);
+    every rank ends, within LIMIT_SECONDS: by itself, or, before the first step, told to by SIGTERM as torchrun does;
     the next start goes on from the last complete checkpoint, and that is the last one the log says was saved
     (where they are written beside the steps: the one before it, or it);
 
@@ -92,7 +92,7 @@ class Attempt:
         self.log.touch()
         options = ExecuteOptions(
             steps=STEPS, checkpoint=str(folder / "checkpoints"), checkpoint_every=1, checkpoint_async=trial.beside,
-            log=str(self.log), progress=False, timeout_seconds=LIMIT_SECONDS / 2,
+            log=str(self.log), progress=False, timeout_seconds=LIMIT_SECONDS / 4,
         )  # fmt: skip
         fork, port = get_context("fork"), _free_port()
         self.ranks: list[ForkProcess] = []
@@ -116,8 +116,10 @@ class Attempt:
         """Whether every rank still runs."""
         return all(process.is_alive() for process in self.ranks)
 
-    def end(self) -> list[int]:
-        """Ranks that did not end within the limit; they are ended here."""
+    def end(self, *, told: bool = False) -> list[int]:
+        """Ranks that did not end within the limit, `told` to or by themselves; they are ended here."""
+        for process in self.ranks if told else ():
+            process.terminate()
         until = time.monotonic() + LIMIT_SECONDS
         for process in self.ranks:
             process.join(max(0.0, until - time.monotonic()))
@@ -184,7 +186,7 @@ def disturbed(
         attempt = Attempt(trial, folder, number)
         struck = _strike(attempt, known, chance, tally) if wanted() else None
         began = time.monotonic()
-        left = attempt.end()
+        left = attempt.end(told=struck is not None and not attempt.events("step"))
         if struck is not None:
             tally.slowest_end = max(tally.slowest_end, time.monotonic() - began)
             tally.named += f"rank {struck} died" in attempt.printed.read_text()
@@ -200,7 +202,7 @@ def disturbed(
 
 def _strike(attempt: Attempt, known: Undisturbed, chance: random.Random, tally: Tally) -> int | None:
     """Kill a random rank at a random moment: the rank, or None where the run was over before."""
-    steps, victim = chance.randrange(4), chance.randrange(len(attempt.ranks))
+    steps, victim = chance.choice((0, 1, 1, 2, 2, 3, 3)), chance.randrange(len(attempt.ranks))
     pause = chance.uniform(0, known.step_seconds if steps else known.start_seconds)
     attempt.wait(lambda: len(attempt.events("step")) >= steps)
     until = time.monotonic() + pause
