@@ -4,9 +4,10 @@ python -m examples.memory_table                 all of them, on fake tensors (wh
 python -m examples.memory_table --only gpt2     cases whose name holds a word
 python -m examples.memory_table --real          on processes, one per rank
 
-A line per case and rank class: measured / predicted of each category that a processor can tell apart, and of what was
-alive at once against the sum of all predicted categories but the device's overhead. Categories are each at their own
-peak. tests/test_dry_run.py holds both ways of measuring to the same numbers, and to those of torch's memory tracker.
+A line per case and position, of its fullest rank: measured / predicted of each category that a processor can tell
+apart, and of what was alive at once against the sum of all predicted categories but the device's overhead. Categories
+are each at their own peak. What a block keeps while it runs again in backward is seen at once only, not among
+activations. tests/test_dry_run.py holds both ways of measuring to the same numbers, and to torch's memory tracker.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from placer.runtime.training_state import TrainingState
 from placer.tracer import random_batch
 
 MODELS = ("gpt2", "llama", "t5", "bert", "vit", "resnet", "unet")
-CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers", "communication")
+# Buffers of messages and collectives, and temporaries, are told apart by no processor: they count at once.
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 CLOSE = 0.10
 
 
@@ -57,7 +59,8 @@ class Line:
     @property
     def ratios(self) -> dict[str, float]:
         """Measured over predicted of each category that both have, and of all that is alive at once."""
-        pairs = {name: (getattr(self.measured.memory, name), getattr(self.predicted, name)) for name in CATEGORIES}
+        seen = [name for name in CATEGORIES if name != "activations" or not self.case.recompute]
+        pairs = {name: (getattr(self.measured.memory, name), getattr(self.predicted, name)) for name in seen}
         pairs["at once"] = self.measured.allocated, self.predicted.total - self.predicted.overhead
         return {name: found / wanted for name, (found, wanted) in pairs.items() if found and wanted}
 
@@ -107,9 +110,13 @@ def table_lines(case: Case, *, real: bool = False) -> Iterator[Line]:
     """The lines of a case."""
     plan = plan_of(case)
     predicted, positions = estimate(plan).memory, position_of(plan)
+    fullest: dict[int, Line] = {}
     for rank, measured in (_real(plan) if real else _dry(plan)).items():
-        stage = next(index for index, one in enumerate(plan.stages) if plan.ranks[rank] in one.devices)
-        yield Line(case=case, rank=rank, measured=measured, predicted=predicted[positions[stage]])
+        at = positions[next(index for index, one in enumerate(plan.stages) if plan.ranks[rank] in one.devices)]
+        line = Line(case=case, rank=rank, measured=measured, predicted=predicted[at])
+        if at not in fullest or measured.allocated > fullest[at].measured.allocated:
+            fullest[at] = line
+    yield from fullest.values()
 
 
 def _dry(plan: Plan) -> dict[int, Measured]:

@@ -3,9 +3,9 @@
     python -m examples.pins_table                 all cases
     python -m examples.pins_table pipeline skew   those whose name holds a word
 
-A pinned case shows the free plan and the pinned one. A skewed case says how many times its tokens the first quarter of
-the experts get of the others': before is the plan made for even loads, as slow as the skew makes it; after is the plan
-made for the skew. Seconds are predicted.
+A pinned case shows the free plan and the pinned one. A skewed case says how many times the tokens of another the first
+two of 16 experts get: before is the plan made for even loads, as slow as the skew makes it; after is the plan made for
+the skew. Seconds are predicted.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from placer.search import Problem
 from placer.settings import RunSettings
 
 LENGTH = 512
-EXPERTS = 8
-SKEWS = (1, 2, 8)
+EXPERTS, HOT = 16, 2
+SKEWS = (1, 2, 8, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ def dense() -> nn.Module:
 
 
 def experts() -> nn.Module:
-    """Mixtral of 2 layers of width 2,048 with 8 wide experts: more gradients to sum than tokens to send."""
-    sizes = {"hidden_size": 2048, "intermediate_size": 14336, "num_attention_heads": 16, "num_key_value_heads": 8}
-    more = {"num_hidden_layers": 2, "num_local_experts": EXPERTS, "vocab_size": 32000, "use_cache": False}
+    """Mixtral of 2 layers of width 2,048 with 16 experts: more gradients to sum than tokens to send."""
+    sizes = {"hidden_size": 2048, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 8}
+    more = {"num_hidden_layers": 2, "num_local_experts": EXPERTS, "vocab_size": 4096, "use_cache": False}
     config = transformers.MixtralConfig(**sizes, **more, max_position_embeddings=LENGTH)
     with device("meta"):
         return AutoModelForCausalLM.from_config(config)
@@ -86,7 +86,7 @@ TOKENS = (("input_ids", (16, LENGTH)), ("labels", (16, LENGTH)))
 
 
 DENSE = Given(build=dense, cluster="a100-80gb-sxm4x4", batch=TOKENS)
-MIXTURE = Given(build=experts, cluster="a100-80gb-sxm4x4", batch=TOKENS)
+MIXTURE = Given(build=experts, cluster="a100-80gb-pciex4", batch=TOKENS)
 IMAGES = Given(build=images, cluster="a100-80gb-sxm4x4", batch=(("pixel_values", (8, 3, 512, 512)), ("labels", (8,))))
 CASES = (
     Case(given=DENSE, pins=("data=2",)),
@@ -131,9 +131,8 @@ def _lines(case: Case) -> Iterator[str]:
 
 
 def skewed(times: int) -> tuple[float, ...]:
-    """Loads of which the first quarter of the experts has so many times the others'; none for 0."""
-    hot = EXPERTS // 4
-    return (*(float(times),) * hot, *(1.0,) * (EXPERTS - hot)) if times else ()
+    """Loads of which the first two experts have so many times the others'; none for 0."""
+    return (*(float(times),) * HOT, *(1.0,) * (EXPERTS - HOT)) if times else ()
 
 
 @cache

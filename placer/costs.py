@@ -9,7 +9,7 @@ Everything the estimate is made of is public here, so that searches and the simu
     tied(first, last, ...)         seconds of summing gradients of parameters that an earlier stage holds too
     optimizer(first, last, ...)    seconds of clipping and of the update
     fixed(devices)                 seconds of the world's own collectives: loss, and norm if gradients are clipped
-    memory(stages, ...)            MemoryBytes of a device
+    memory(stages, ...)            the device of a position with least bytes to spare, and its MemoryBytes
     stage_cost(...)                all of the above of one stage as a `StageCost`
 
 The step time, for p positions, m microbatches (rows largest first, only the last may be smaller), v stages per position
@@ -43,6 +43,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
@@ -51,7 +52,7 @@ from placer.compute import memory_rate
 from placer.exchanges import Exchanges
 from placer.graph import Affine, Graph, affine_sum
 from placer.ledger import Ledger, MemoryBytes, Seconds
-from placer.memory import alive, position_memory, stage_memory
+from placer.memory import StageMemory, alive, position_memory, stage_memory
 from placer.meshes import Mesh
 from placer.numerics import Numerics
 from placer.passes import Passes, StageSeconds
@@ -91,7 +92,7 @@ class Costs:
         self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self._costs: dict[object, StageCost] = {}
-        self._memory: dict[object, MemoryBytes] = {}
+        self._memory: dict[object, tuple[int, MemoryBytes]] = {}
         self._under: dict[tuple[int, int], Costs] = {}
 
     def under(self, layout: Layout | None, offset: int = 0) -> Costs:
@@ -112,7 +113,11 @@ class Costs:
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
         """The costs of the graph as a stage of `plan` cuts it."""
         layout = None if stage.layout is None else plan.layouts[stage.layout]
-        return self.under(layout, stage.devices[0] % stage.degree)
+        if layout is None or self.under(layout).profiles.holds(stage):
+            return self.under(layout)
+        # Replicas of devices in any other order are priced as if they stood one after the other.
+        runs = all(b == a + 1 for a, b in pairwise(stage.devices))
+        return self.under(layout, stage.devices[0] % stage.degree if runs else 0)
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
@@ -231,14 +236,28 @@ class Costs:
     def memory(
         self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
         total_stages: int, rows: int,
-    ) -> MemoryBytes:  # fmt: skip
-        """Bytes of the fullest device of a position that holds `stages`; `rows` of the largest microbatch."""
+    ) -> tuple[int, MemoryBytes]:  # fmt: skip
+        """The device of a position that holds `stages` with least bytes to spare, and what it holds.
+
+        `rows` are those of the largest microbatch.
+        """
         peaks = alive(schedule, positions, total_stages, microbatches)[position]
         key = (stages, peaks, rows, microbatches > 1)
         found = self._memory.get(key)
         if found is None:
-            found = self._memory[key] = self._position_memory(stages, peaks, rows, accumulates=microbatches > 1)
+            found = self._memory[key] = self._tightest(stages, peaks, rows, accumulates=microbatches > 1)
         return found
+
+    def tightest(self, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
+        """Of each position of `plan` the device with least bytes to spare, and what it holds."""
+        positions, count = plan.positions, len(plan.microbatches)
+        return tuple(
+            self.of_stage(plan, plan.stages[p]).memory(
+                plan.stages[p::positions], schedule=plan.schedule, positions=positions, position=p, microbatches=count,
+                total_stages=len(plan.stages), rows=plan.microbatches[0],
+            )
+            for p in range(positions)
+        )  # fmt: skip
 
     def estimate(self, plan: Plan) -> Ledger:
         """The predicted step of `plan` (whose graph, cluster and settings are these)."""
@@ -246,17 +265,10 @@ class Costs:
         costs = self.costs_of(plan)
         step = step_seconds(costs, plan.schedule, positions=positions, microbatches=count, fixed=self.fixed(plan.ranks))
         seconds = self._itemised(plan, costs, step)
-        memory = tuple(
-            self.of_stage(plan, plan.stages[p]).memory(
-                plan.stages[p::positions], schedule=plan.schedule, positions=positions, position=p, microbatches=count,
-                total_stages=len(plan.stages), rows=plan.microbatches[0],
-            )
-            for p in range(positions)
-        )  # fmt: skip
         return Ledger(
             step_seconds=seconds.total,
             seconds=seconds,
-            memory=memory,
+            memory=tuple(held for _, held in self.tightest(plan)),
             rows=plan.rows,
             flops=self.flops(plan.rows),
             peak_flops=sum(self.cluster.devices[d].rate(self.numerics.compute) for d in plan.ranks),
@@ -339,19 +351,24 @@ class Costs:
             ),
         )
 
-    def _position_memory(
+    def _tightest(
         self, stages: tuple[Stage, ...], peaks: tuple[tuple[int, ...], ...], rows: int, *, accumulates: bool
-    ) -> MemoryBytes:
-        held = tuple(
-            stage_memory(
-                self.spans.of(stage.first, stage.last), self.numerics, self.settings,
-                rows=max(replica_rows(rows, stage.shares, stage.replicas)), recompute=stage.recompute,
-                sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
-            )
-            for stage in stages
+    ) -> tuple[int, MemoryBytes]:
+        devices, chips = stages[0].devices, self.cluster.devices
+        each = replica_rows(rows, stages[0].shares, stages[0].replicas)
+        loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}
+        found = []
+        for (chip, own), device in loads.items():
+            held = tuple(self._held(stage, own, accumulates=accumulates) for stage in stages)
+            found.append((device, position_memory(held, peaks, chip)))
+        return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
+
+    def _held(self, stage: Stage, rows: int, *, accumulates: bool) -> StageMemory:
+        """Bytes of a stage on a replica that takes `rows` rows."""
+        return stage_memory(
+            self.spans.of(stage.first, stage.last), self.numerics, self.settings, rows=rows,
+            recompute=stage.recompute, sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
         )  # fmt: skip
-        chips = (self.cluster.devices[device] for device in stages[0].devices)
-        return position_memory(held, peaks, max(chips, key=lambda chip: chip.overhead_bytes))
 
     def _itemised(self, plan: Plan, costs: tuple[StageCost, ...], step: float) -> Seconds:
         """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
@@ -408,6 +425,11 @@ class Costs:
     @cached_property
     def _flops(self) -> Affine:
         return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
+
+
+def tightest(plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
+    """Of each position the device with least bytes to spare, and what it holds at its fullest."""
+    return _costs_for(plan).tightest(plan)
 
 
 def estimate(plan: Plan) -> Ledger:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
-from placer.costs import estimate
+from placer.costs import tightest
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
@@ -267,15 +267,12 @@ def _loss(plan: Plan) -> Iterator[str]:
 
 def _memory(plan: Plan) -> Iterator[str]:
     """What the estimate says a device holds at its fullest is no more than it has."""
-    positions = position_of(plan)
-    for position, held in enumerate(estimate(plan).memory):
-        devices = plan.stages[positions.index(position)].devices
-        smallest = min(devices, key=lambda d: plan.cluster.devices[d].memory_bytes)
-        available = plan.cluster.devices[smallest].memory_bytes
+    for device, held in tightest(plan):
+        available = plan.cluster.devices[device].memory_bytes
         if held.total > available:
             category, size = _largest(held)
             yield (
-                f"memory on device {smallest}: {held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
+                f"memory on device {device}: {held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
                 f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
             )
 

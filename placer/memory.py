@@ -73,8 +73,10 @@ def stage_memory(
     )
 
 
-def position_memory(stages: tuple[StageMemory, ...], peaks: tuple[tuple[int, ...], ...], device: Device) -> MemoryBytes:
-    """Bytes of one device with its stages; `peaks` as `alive` counts them for its position."""
+def position_memory(
+    stages: tuple[StageMemory, ...], peaks: tuple[tuple[int, ...], ...], device: Device | None = None
+) -> MemoryBytes:
+    """Bytes of one device with its stages (None: without its overhead); `peaks` as `alive` counts them there."""
     alive = max(sum(n * stage.kept for n, stage in zip(peak, stages, strict=True)) for peak in peaks)
     return MemoryBytes(
         parameters=sum(stage.parameters for stage in stages),
@@ -84,7 +86,7 @@ def position_memory(stages: tuple[StageMemory, ...], peaks: tuple[tuple[int, ...
         buffers=sum(stage.buffers for stage in stages),
         workspace=max(stage.workspace for stage in stages),
         communication=max(stage.communication for stage in stages),
-        overhead=device.overhead_bytes,
+        overhead=0 if device is None else device.overhead_bytes,
     )
 
 

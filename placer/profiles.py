@@ -1,7 +1,8 @@
 """Seconds of every block on every kind of device, as prefix sums: a run of blocks is a difference of two numbers.
 
 In the graph of one of the `degree` devices of a replica, collectives between ops count too: they run among the
-replica's devices, those whose numbers less `offset` have the same quotient by `degree`, while nothing else does.
+replica's devices (`topology.replica_groups`; where replicas begin at an `offset`, those whose numbers less it have the
+same quotient by `degree`), while nothing else does.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from placer.communication import block_communication
 from placer.compute import BlockSeconds, block_seconds
 from placer.graph import Graph
 from placer.numerics import Numerics
+from placer.plans import Stage
 from placer.settings import RunSettings
-from placer.topology import Bottleneck
+from placer.topology import Bottleneck, replica_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +68,28 @@ class Profiles:
     def kind(self) -> tuple[int, ...]:
         """For each device the first device of its kind, in a replica whose devices reach each other alike."""
         first: dict[tuple[Device, Bottleneck | None], int] = {}
-        ways = {start: self._way(start) for start in range(self.offset - self.degree, self.cluster.size, self.degree)}
+        if self.degree == 1:
+            return tuple(first.setdefault((chip, None), index) for index, chip in enumerate(self.cluster.devices))
+        ways = {own: self.channels.levels(own) for own in self.groups}
+        reached = {device: way for own, way in ways.items() for device in own}
         return tuple(
-            first.setdefault((device, ways[self._start(index)]), index)
-            for index, device in enumerate(self.cluster.devices)
+            first.setdefault((chip, reached.get(index)), index) for index, chip in enumerate(self.cluster.devices)
         )
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of every possible replica; one after the other where no node holds whole ones."""
+        found = () if self.offset else replica_groups(self.cluster, self.degree)
+        if found:
+            return found
+        starts = range(self.offset, self.cluster.size - self.degree + 1, self.degree)
+        return tuple(tuple(range(start, start + self.degree)) for start in starts)
+
+    def holds(self, stage: Stage) -> bool:
+        """Whether the replicas of `stage` are among `groups`."""
+        starts = range(0, len(stage.devices), self.degree)
+        replicas = (stage.devices[start : start + self.degree] for start in starts)
+        return all(self._group_of[own[0]] == own for own in replicas)
 
     @cached_property
     def uniform(self) -> bool:
@@ -79,8 +98,7 @@ class Profiles:
 
     def replica(self, device: int) -> tuple[int, ...]:
         """The devices of the replica that `device` belongs to."""
-        start = self._start(device)
-        return tuple(range(start, start + self.degree))
+        return self._group_of[device]
 
     def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included."""
@@ -95,14 +113,11 @@ class Profiles:
         """One device of each kind among `devices`."""
         return (self.kind[0],) if self.uniform else tuple(sorted({self.kind[device] for device in devices}))
 
-    def _start(self, device: int) -> int:
-        """The first device of a device's replica."""
-        return device - (device - self.offset) % self.degree
-
-    def _way(self, start: int) -> Bottleneck | None:
-        """The levels of the replica that begins at `start`; of one beyond the first or last device there is none."""
-        whole = self.degree > 1 and start >= 0 and start + self.degree <= self.cluster.size
-        return self.channels.levels(self.replica(start)) if whole else None
+    @cached_property
+    def _group_of(self) -> dict[int, tuple[int, ...]]:
+        """A device of no group stands for one of the first: no plan has it."""
+        unused = dict.fromkeys(range(self.cluster.size), self.groups[0])
+        return unused | {device: own for own in self.groups for device in own}
 
     def _make(self, device: int, rows: int) -> Profile:
         kinds = {block.kind for block in (*self.graph.blocks, self.graph.prologue)}

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from placer.cluster import Cluster, Link
+from placer.cluster import Cluster, Device, Link
 from placer.errors import UsageError
 
 SAME_DEVICE = Link(name="same device", latency_seconds=0.0, bandwidth=float("inf"), source="no bytes move")
@@ -40,6 +40,27 @@ class Bottleneck:
     def even(self) -> bool:
         """Whether every node holds the same number of the devices."""
         return self.nodes * self.per_node == self.devices
+
+
+def replica_groups(cluster: Cluster, degree: int) -> tuple[tuple[int, ...], ...]:
+    """The groups of `degree` devices that may be a replica, in order: alike devices of one node, next to each other.
+
+    Of a node the kinds of chip whose number `degree` divides are grouped kind by kind; where it divides the number of
+    none of them but that of all its devices, those in order. More devices than any node has are taken node after node,
+    where `degree` is a multiple of the largest node. Devices that are left over are in no group.
+    """
+    if degree == 1:
+        return tuple((device,) for device in range(cluster.size))
+    largest = max(node.size for node, _ in cluster.groups)
+    if degree > largest:
+        whole = cluster.size // degree if degree % largest == 0 else 0
+        return tuple(tuple(range(start, start + degree)) for start in range(0, whole * degree, degree))
+    found, start = [], 0
+    for node in cluster.nodes:
+        for devices in _grouped(cluster.devices, range(start, start + node.size), degree):
+            found += [devices[i : i + degree] for i in range(0, len(devices), degree)]
+        start += node.size
+    return tuple(found)
 
 
 def link_between(cluster: Cluster, first: int, second: int) -> Link:
@@ -84,6 +105,16 @@ def effective(link: Link, bandwidth: float, latency: float | None = None) -> Lin
         setup_seconds=link.setup_seconds,
         source=link.source,
     )
+
+
+def _grouped(chips: tuple[Device, ...], own: range, degree: int) -> list[tuple[int, ...]]:
+    """The devices of one node that make whole replicas, those of a kind together."""
+    if chips[own[0]] is chips[own[-1]] and len({id(chips[d]) for d in own}) == 1:
+        kinds = [tuple(own)]
+    else:
+        kinds = [tuple(d for d in own if chips[d] == kind) for kind in dict.fromkeys(chips[d] for d in own)]
+    found = [devices for devices in kinds if len(devices) % degree == 0]
+    return found or [tuple(own)] * (len(own) % degree == 0)
 
 
 def _inside(cluster: Cluster, per_node: Counter[int]) -> Link:

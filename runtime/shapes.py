@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 
 from placer.graph import Graph
 from placer.runtime.messages import Shape
@@ -21,13 +22,22 @@ def shapes_of(
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
     # Autocast knows no meta device, on which a model without weights lies.
     casting = torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
-    with FakeTensorMode(allow_non_fake_inputs=True), casting:
+    # No backward follows: nothing is kept for it, nor counted by who watches what the step keeps.
+    with FakeTensorMode(allow_non_fake_inputs=True), casting, saved_tensors_hooks(_forgotten, _never):
         inputs = [
             torch.empty(entry.tensor.shape_at(rows), dtype=dtypes[entry.name], device=device) for entry in graph.inputs
         ]
         player = _Player(module)
         player.run(*inputs)
     return player.found
+
+
+def _forgotten(tensor: torch.Tensor) -> None:
+    """Keep nothing of a tensor."""
+
+
+def _never(kept: object) -> torch.Tensor:
+    raise AssertionError("there is no backward here")
 
 
 class _Player(fx.Interpreter):

@@ -1,13 +1,15 @@
 """What one would do without a planner: one device, data parallel, sharded data parallel, an even pipeline split.
 
 Each proposes layouts in the order a practitioner would try them (largest microbatch first, recompute only when nothing
-fits without) and takes the first legal one.
+fits without) and takes the first legal one. On unlike devices data parallel also tries shares by which all of them
+finish together, as one would set by hand.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 
 from placer.costs import Costs, estimate
 from placer.errors import Infeasible
@@ -15,6 +17,7 @@ from placer.plans import Plan, Sharding, replica_rows
 from placer.search import Problem, Solution
 from placer.strategies.even import even_cuts, level_cuts
 from placer.strategies.judging import Judged, judge
+from placer.strategies.sharing import level_shares
 from placer.strategies.space import (
     Outline,
     microbatch_rows,
@@ -138,7 +141,15 @@ def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -
                             positions=1, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
                             schedule=schedule, sharding=state,
                         )  # fmt: skip
-                        yield (plan_of(problem, outline, (), (recompute,)),)
+                        yield tuple(plan_of(problem, made, (), (recompute,)) for made in _shared(problem, outline))
+
+
+def _shared(problem: Problem, outline: Outline) -> tuple[Outline, ...]:
+    """With equal shares, and where devices are unlike with those that finish together."""
+    if len(set(problem.cluster.devices)) == 1 or outline.replicas == 1:
+        return (outline,)
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    return outline, replace(outline, shares=level_shares(outline, costs))
 
 
 def _even_plans(problem: Problem, outline: Outline, recompute: bool) -> Iterator[Plan]:

@@ -2,7 +2,9 @@
 
 In: a Problem of at most `MOST_PLANS` plans. Out: the plan of the smallest estimate; its bound is that estimate. The
 enumeration is its own: it shares no code with `space` or `stages`, so that a mistake there cannot hide here. Layouts
-are given to both (`layouts`); whether they are the best of all splits is tested apart, split by split.
+are given to both (`layouts`); whether they are the best of all splits is tested apart, split by split. Of unlike
+devices all orders are looked at, and those kept that `lineups` describes; of unlike replicas all whole rows of a
+microbatch.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from placer.legality import check
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search import Problem, Solution, broken_pins
 from placer.strategies.layouts import layouts
+from placer.strategies.orders import Grid, Machines
 
 # Some ten seconds of estimates and checks on one core.
-MOST_PLANS = 20_000
+MOST_PLANS = 60_000
 DEEPEST_LOOP = 4
 ONE_STAGE_SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
 SHARDINGS: tuple[Sharding, ...] = ("none", "gradients", "parameters")
@@ -52,20 +55,24 @@ class Exhaustive:
 
 
 def every_plan(problem: Problem) -> Iterator[Plan]:
-    """Every plan the pins allow, legal or not."""
-    found = layouts(problem, Costs(problem.graph, problem.cluster, problem.settings))
-    for layout in (None, *found):
-        for stages, schedule in _stagings(problem, 1 if layout is None else layout.degree):
-            for microbatches in _microbatches(problem.rows):
-                plan = _plan(problem, stages, schedule, microbatches, layout)
-                if not broken_pins(plan, problem.pins):
-                    yield plan
+    """Every plan the pins allow, legal or not. Raises UsageError for many kinds of devices or ways to share."""
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    for layout in (None, *layouts(problem, costs)):
+        machines = Machines(problem.cluster, costs.under(layout))
+        for grid in _grids(problem, machines):
+            for stages, schedule in _stagings(problem, grid):
+                for microbatches in _microbatches(problem.rows):
+                    for shares in machines.shares(grid, microbatches[0]):
+                        plan = _plan(problem, stages, schedule, microbatches, shares, layout)
+                        if not broken_pins(plan, problem.pins):
+                            yield plan
 
 
 def _plan(
     problem: Problem, stages: tuple[Stage, ...], schedule: ScheduleName, microbatches: tuple[int, ...],
-    layout: Layout | None,
+    shares: tuple[int, ...], layout: Layout | None,
 ) -> Plan:  # fmt: skip
+    stages = tuple(replace(stage, shares=shares) for stage in stages) if shares else stages
     if layout is not None:
         stages = tuple(replace(stage, layout=0, degree=layout.degree) for stage in stages)
     return Plan(
@@ -75,17 +82,23 @@ def _plan(
     )  # fmt: skip
 
 
-def _stagings(problem: Problem, degree: int) -> Iterator[tuple[tuple[Stage, ...], ScheduleName]]:
-    blocks, devices = len(problem.graph.blocks), problem.cluster.size // degree
-    for positions in range(1, min(blocks, devices) + 1):
-        for replicas in range(1, min(devices // positions, problem.rows) + 1):
-            for loops in range(1, DEEPEST_LOOP + 1 if positions > 1 else 2):
-                for sharding in SHARDINGS if replicas > 1 else SHARDINGS[:1]:
-                    for edges in _cuts(blocks, positions * loops, even=loops > 1):
-                        for recompute in _recomputes(problem, positions * loops):
-                            stages = _stages((0, *edges, blocks), positions, replicas * degree, sharding, recompute)
-                            names = ONE_STAGE_SCHEDULES if loops == 1 else ("interleaved",)
-                            yield from ((stages, name) for name in names)
+def _grids(problem: Problem, machines: Machines) -> Iterator[Grid]:
+    """Every way to give positions and replicas their devices."""
+    blocks, count = len(problem.graph.blocks), len(machines.units)
+    for positions in range(1, min(blocks, count) + 1):
+        for replicas in range(1, min(count // positions, problem.rows) + 1):
+            yield from machines.grids(positions, replicas)
+
+
+def _stagings(problem: Problem, grid: Grid) -> Iterator[tuple[tuple[Stage, ...], ScheduleName]]:
+    blocks, positions, replicas = len(problem.graph.blocks), len(grid), len(grid[0])
+    for loops in range(1, DEEPEST_LOOP + 1 if positions > 1 else 2):
+        for sharding in SHARDINGS if replicas > 1 else SHARDINGS[:1]:
+            for edges in _cuts(blocks, positions * loops, even=loops > 1):
+                for recompute in _recomputes(problem, positions * loops):
+                    stages = _stages((0, *edges, blocks), grid, sharding, recompute)
+                    names = ONE_STAGE_SCHEDULES if loops == 1 else ("interleaved",)
+                    yield from ((stages, name) for name in names)
 
 
 def _cuts(blocks: int, stages: int, *, even: bool) -> Iterator[tuple[int, ...]]:
@@ -96,14 +109,12 @@ def _cuts(blocks: int, stages: int, *, even: bool) -> Iterator[tuple[int, ...]]:
             yield edges
 
 
-def _stages(
-    edges: tuple[int, ...], positions: int, count: int, sharding: Sharding, recompute: tuple[bool, ...]
-) -> tuple[Stage, ...]:
-    first = [(s % positions) * count for s in range(len(edges) - 1)]
+def _stages(edges: tuple[int, ...], grid: Grid, sharding: Sharding, recompute: tuple[bool, ...]) -> tuple[Stage, ...]:
+    devices = [tuple(itertools.chain.from_iterable(units)) for units in grid]
     return tuple(
         Stage(
-            first=edges[s], last=edges[s + 1], devices=tuple(range(first[s], first[s] + count)),
-            sharding=sharding, recompute=recompute[s],
+            first=edges[s], last=edges[s + 1], devices=devices[s % len(grid)], sharding=sharding,
+            recompute=recompute[s],
         )
         for s in range(len(edges) - 1)
     )  # fmt: skip

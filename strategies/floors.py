@@ -7,9 +7,11 @@ for all blocks from j on and for the whole model:
     steady    (m-2) (F + B) + F' + B' (m = 1: 0); interleaved: + (1 - 1/v) (F + B) (1 + max(0, p - m));
               zero-bubble: + what each block alone hides
 
-each of F, B, W and the rest of the backward I = B - W on the kind of device used that is fastest at it (another one may
-be at each, so that B - W of their least ones bounds nothing), without messages, gathers, recompute (unless it is fixed)
-and prologue. It mirrors `steptime.terms`; tests/test_strategies_floors.py fails when they part. A step:
+each of F, B, W and the rest of the backward I = B - W on the kind of device that is fastest at it (another one may be
+at each, so that B - W of their least ones bounds nothing), without messages, gathers, recompute (unless it is fixed)
+and prologue. Where it is known which devices a position has and how many rows each replica takes (`at`), a block there
+takes what the replica slowest at all blocks takes: of F and B the maximum over replicas is of sums, not a sum of
+maxima. It mirrors `steptime.terms`; tests/test_strategies_floors.py fails when they part. A step:
 
     step >= fill(all) + max(steady(all) / p, steady of the slowest block,
                             ceil(c / p) * steady of a block that occurs c times before the last block)
@@ -30,13 +32,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placer.memory import stage_memory
-from placer.plans import ScheduleName
+from placer.plans import ScheduleName, replica_rows
 from placer.search import Problem
-from placer.strategies.runs import Runs
+from placer.strategies.runs import Places, Runs
 from placer.strategies.space import Outline, recomputes
 
 # Sums in another order differ by rounding; a floor must not exceed what it bounds.
 SLACK = 1 - 1e-12
+
+# What a position does: (kind of device, rows of a microbatch), of all its replicas.
+Work = frozenset[tuple[int, int]]
 
 
 class Amount(NamedTuple):
@@ -124,13 +129,16 @@ class Bounds:
     def __init__(self, problem: Problem, runs: Runs) -> None:
         self.problem = problem
         self.runs = runs
+        self.one_chip = len(set(problem.cluster.devices)) == 1
         self._amounts: dict[tuple[tuple[int, ...], int, int], Amounts] = {}
+        self._places: dict[Work, Amounts] = {}
+        self._least: dict[frozenset[Work], Amounts] = {}
         self._bytes: dict[tuple[str, int, int, int, bool], tuple[int, ...]] = {}
         self._all_bytes: dict[tuple[str, int, int, int, bool], int] = {}
 
     def step(self, outline: Outline) -> float:
-        """No plan of the outline is estimated faster."""
-        full, last = self.full(outline), self.last(outline)
+        """No plan of the outline is estimated faster, whatever its line-up and shares."""
+        full, last = (self._anywhere(rows, outline.replicas) for rows in (outline.microbatch, outline.last_rows))
         pace, p = rhythm(outline), outline.positions
         whole = pace.floor(p, full.rest[0], last.rest[0])
         block, count = self.commonest
@@ -143,18 +151,16 @@ class Bounds:
 
     def steps(self, positions: NDArray[np.int64], replicas: int, rows: int, pace: Rhythm) -> NDArray[np.float64]:
         """`step` for many numbers of positions above 1, with microbatches of `rows` rows over `replicas`."""
-        kinds = self.runs.kinds_used(self.problem.cluster.size)
-        full = self._amounts_at(kinds, rows, replicas)
-        last = self._amounts_at(kinds, self.problem.rows % rows or rows, replicas)
+        full, last = (self._anywhere(own, replicas) for own in (rows, self.problem.rows % rows or rows))
         fill, steady = pace.floors(positions, full.rest[0], last.rest[0])
         block, count = self.commonest
         _, alone = pace.floors(positions, full.each[full.slowest], last.each[full.slowest])
         _, common = pace.floors(positions, full.each[block], last.each[block])
         return fill + np.maximum(np.maximum(steady / positions, alone), -(-count // positions) * common)
 
-    def rest(self, outline: Outline) -> tuple[Floor, ...]:
+    def rest(self, outline: Outline, places: Places) -> tuple[Floor, ...]:
         """What all blocks from j on add at least."""
-        full, last, pace = self.full(outline), self.last(outline), rhythm(outline)
+        (full, last), pace = self.least(outline, places), rhythm(outline)
         return tuple(pace.floor(outline.positions, a, b) for a, b in zip(full.rest, last.rest, strict=True))
 
     def bytes(self, outline: Outline) -> tuple[int, ...]:
@@ -177,13 +183,12 @@ class Bounds:
     def _holding(self, outline: Outline) -> tuple[str, int, int, int, bool]:
         """What the bytes of an outline depend on: sharding, replicas, rows, microbatches alive, whether they add up."""
         alive = {"gpipe": outline.count, "interleaved": 0}.get(outline.schedule, 1)
-        rows = -(-outline.microbatch // outline.replicas)
-        return outline.sharding, outline.replicas, rows, alive, outline.count > 1
+        return outline.sharding, outline.replicas, self._held_rows(outline), alive, outline.count > 1
 
     def run_bytes(self, outline: Outline, first: int, last: int, alive: int) -> int:
         """Bytes a position holds at least for a run of which `alive` microbatches are kept; more for a longer run."""
         span = self.runs.costs.spans.of(first, last)
-        rows = -(-outline.microbatch // outline.replicas)
+        rows = self._held_rows(outline)
         kept = {False: span.saved, True: span.inputs}
         least = min(kept[again].at(rows) for again in recomputes(self.problem))
         return self.state_bytes(outline, first, last) + alive * least
@@ -192,21 +197,29 @@ class Bounds:
         """Bytes of parameters, gradients, optimizer state and buffers a position holds for a run."""
         held = stage_memory(
             self.runs.costs.spans.of(first, last), self.runs.costs.numerics, self.problem.settings,
-            rows=-(-outline.microbatch // outline.replicas), recompute=False, sharding=outline.sharding,
+            rows=self._held_rows(outline), recompute=False, sharding=outline.sharding,
             replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
         return held.parameters + held.gradients + held.optimizer + held.buffers
 
-    def full(self, outline: Outline) -> Amounts:
-        """Seconds of the blocks for a full microbatch."""
-        return self._amounts_at(self._used(outline), outline.microbatch, outline.replicas)
+    def _held_rows(self, outline: Outline) -> int:
+        """Rows that the device with least memory of a position has at least."""
+        return outline.most_rows if self.one_chip else outline.fewest_rows
 
-    def last(self, outline: Outline) -> Amounts:
-        """Seconds of the blocks for the last microbatch."""
-        return self._amounts_at(self._used(outline), outline.last_rows, outline.replicas)
+    def least(self, outline: Outline, places: Places) -> tuple[Amounts, Amounts]:
+        """Seconds of the blocks for a full microbatch and for the last one, each where it takes fewest."""
+        if self.runs.costs.profiles.uniform:
+            full, last = (self._anywhere(rows, outline.replicas) for rows in (outline.microbatch, outline.last_rows))
+            return full, last
+        full, last = (self._least_of(frozenset(works(places, each))) for each in _rows(outline))
+        return full, last
 
-    def _used(self, outline: Outline) -> tuple[int, ...]:
-        return self.runs.kinds_used(outline.positions * outline.replicas * outline.degree)
+    def at(self, outline: Outline, places: Places) -> tuple[tuple[Amounts, Amounts], ...]:
+        """The same of each position."""
+        if self.runs.costs.profiles.uniform:
+            return (self.least(outline, places),) * outline.positions
+        full, last = ([self._at(work) for work in works(places, each)] for each in _rows(outline))
+        return tuple(zip(full, last, strict=True))
 
     @cached_property
     def commonest(self) -> tuple[int, int]:
@@ -219,21 +232,60 @@ class Bounds:
         kind, count = max(counts.items(), key=lambda entry: (entry[1], -entry[0]))
         return next(i for i, block in enumerate(blocks) if block.kind == kind), count
 
-    def _amounts_at(self, kinds: tuple[int, ...], rows: int, replicas: int) -> Amounts:
-        key = (kinds, -(-rows // replicas), rows // replicas)
-        found = self._amounts.get(key)
+    def _anywhere(self, rows: int, replicas: int) -> Amounts:
+        """Seconds of the blocks for a microbatch on the fastest kind of device, however it is shared."""
+        fewest = rows // replicas if self.runs.costs.profiles.uniform else 0
+        return self._amounts_at(self.runs.kinds_used, -(-rows // replicas), fewest)
+
+    def _at(self, work: Work) -> Amounts:
+        """Seconds of the blocks at a position that does `work`."""
+        found = self._places.get(work)
         if found is None:
-            found = self._amounts[key] = self._make(*key)
+            found = self._places[work] = _summed(self._slowest(work))
         return found
 
-    def _make(self, devices: tuple[int, ...], most: int, fewest: int) -> Amounts:
+    def _least_of(self, all_works: frozenset[Work]) -> Amounts:
+        """Of each block the least of what any of these positions takes."""
+        found = self._least.get(all_works)
+        if found is None:
+            each = [self._at(work).each for work in all_works]
+            least = (Amount(*map(min, zip(*own, strict=True))) for own in zip(*each, strict=True))
+            found = self._least[all_works] = _summed(tuple(least))
+        return found
+
+    def _slowest(self, work: Work) -> tuple[Amount, ...]:
+        """Each block on the replica slowest at all forwards, and on that slowest at all backwards; the least W."""
+        blocks = range(len(self.problem.graph.blocks))
+        own = [[self.runs.seconds(block, kind, rows) for block in blocks] for kind, rows in sorted(work) if rows]
+        ahead = max(own, key=lambda each: sum(seconds.forward for seconds in each))
+        behind = max(own, key=lambda each: sum(seconds.backward for seconds in each))
+        some_idle = any(not rows for _, rows in work)
+        found = []
+        for block in blocks:
+            forward = ahead[block].forward
+            again = forward * self._again(block)
+            weight = 0.0 if some_idle else min(each[block].weight for each in own)
+            inner = behind[block].backward - behind[block].weight + again
+            backward = behind[block].backward + again
+            found.append(Amount(forward, backward, weight, inner, min(weight, forward, inner)))
+        return tuple(found)
+
+    def _again(self, block: int) -> bool:
+        """Whether a block's forward is always run again; the model's last one's never: its backward follows at once."""
+        return recomputes(self.problem) == (True,) and block < len(self.problem.graph.blocks) - 1
+
+    def _amounts_at(self, kinds: tuple[int, ...], most: int, fewest: int) -> Amounts:
+        key = (kinds, most, fewest)
+        found = self._amounts.get(key)
+        if found is None:
+            own = {b: self._block(b, kinds, most, fewest) for b in self._leading}
+            found = self._amounts[key] = _summed(self._spread(own), self._leading)
+        return found
+
+    def _spread(self, own: dict[int, Amount]) -> tuple[Amount, ...]:
+        """The seconds of every block from those of the leading ones."""
         blocks = self.problem.graph.blocks
-        own = {b: self._block(b, devices, most, fewest) for b in self._leading}
-        each = (*(own[self._first_of_class[block.kind]] for block in blocks[:-1]), own[len(blocks) - 1])
-        sums = (accumulate(reversed(seconds), initial=0.0) for seconds in zip(*each, strict=True))
-        rest = tuple(map(Amount._make, zip(*sums, strict=True)))
-        slowest = max(sorted(self._leading), key=lambda b: each[b].work)
-        return Amounts(each=each, rest=rest[::-1], slowest=slowest)
+        return (*(own[self._first_of_class[block.kind]] for block in blocks[:-1]), own[len(blocks) - 1])
 
     @cached_property
     def _first_of_class(self) -> dict[int, int]:
@@ -251,9 +303,32 @@ class Bounds:
         found = [self.runs.seconds(block, device, most) for device in devices]
         few = [self.runs.seconds(block, device, fewest) for device in devices]
         forward = min(seconds.forward for seconds in found)
-        # The model's last block is never recomputed: its backward follows at once.
-        again = recomputes(self.problem) == (True,) and block < len(self.problem.graph.blocks) - 1
-        backward = min(seconds.backward for seconds in found) + again * forward
-        weight = min(seconds.weight for seconds in (*found, *few))
-        inner = min(seconds.backward - seconds.weight for seconds in found) + again * forward
+        again = self._again(block) * forward
+        backward = min(seconds.backward for seconds in found) + again
+        weight = min(seconds.weight for seconds in (*found, *few)) * (fewest > 0)
+        inner = min(seconds.backward - seconds.weight for seconds in found) + again
         return Amount(forward, backward, weight, inner, min(weight, forward, inner))
+
+
+def works(places: Places, each: tuple[int, ...]) -> list[Work]:
+    """What each position does: on which kinds of devices how many rows, `each` replica's."""
+    known: dict[tuple[tuple[int, ...], ...], Work] = {}
+    found = []
+    for kinds in places.kinds:
+        if kinds not in known:
+            known[kinds] = frozenset((kind, rows) for own, rows in zip(kinds, each, strict=True) for kind in own)
+        found.append(known[kinds])
+    return found
+
+
+def _rows(outline: Outline) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Rows of each replica of a full microbatch and of the last one."""
+    return outline.rows_each, replica_rows(outline.last_rows, outline.shares, outline.replicas)
+
+
+def _summed(each: tuple[Amount, ...], leading: tuple[int, ...] = ()) -> Amounts:
+    """With sums over all blocks from each on; the slowest is one of `leading`, where these stand for all."""
+    sums = (accumulate(reversed(seconds), initial=0.0) for seconds in zip(*each, strict=True))
+    rest = tuple(map(Amount._make, zip(*sums, strict=True)))
+    slowest = max(sorted(leading) or range(len(each)), key=lambda b: each[b].work)
+    return Amounts(each=each, rest=rest[::-1], slowest=slowest)

@@ -4,7 +4,8 @@ Values that pass between blocks lie whole or cut on one dim. Borders that must l
 takes from several makers, all blocks of a class) form a group; every class has a table of seconds over the states of
 its groups, from `sharding`; the sum over all blocks is minimised exactly by eliminating one group after the other.
 
-Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row.
+Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; of
+unlike devices two for each class of them (`lineups.classes`).
 
 `axes` says what each axis may cut.
 """
@@ -24,6 +25,7 @@ from placer.search import Pins, Problem
 from placer.splitting import cut_experts, own_rows_class
 from placer.strategies.axes import DIMS, WHOLE, Axis, longest
 from placer.strategies.expert_places import expert_order
+from placer.strategies.lineups import Unit, classes, units
 from placer.strategies.sharding import Border, Sharded, best_split
 from placer.strategies.space import powers_of_two
 from placer.strategies.split_prices import Prices, Rule
@@ -54,22 +56,46 @@ class _Factor:
     seconds: dict[tuple[str, ...], float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stand:
+    """A replica that splits are priced for, and the rows of a microbatch."""
+
+    unit: Unit
+    rows: int
+
+
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     """The layouts of all degrees and axes the pins allow that cut something, in order of degree.
 
     When the problem's seconds are over, those made so far, at least the first.
     """
     made = _Borders(problem)
-    whole = costs.profiles.of(0, 1)
-    dear = (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[0].memory_bytes
     found: list[Layout | None] = []
     for degree, axis in _wanted(problem):
         if found and problem.spent:
             break
         if axis == "tensor" or any(states != (WHOLE,) for states in made.states(degree, axis)):
-            prices = _prices(made, costs, degree, axis)
-            found += (_layout(made, prices, degree, axis, byte) for byte in (0.0, dear))
+            for stand in _stands(problem, degree, made.axis(axis)):
+                prices = _prices(made, costs, degree, axis, stand)
+                dear = _dear(problem, costs, stand.unit[0])
+                found += (_layout(made, prices, degree, axis, byte) for byte in (0.0, dear))
     return tuple(dict.fromkeys(layout for layout in found if layout is not None))
+
+
+def _stands(problem: Problem, degree: int, along: Axis) -> Iterator[_Stand]:
+    """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
+    own = classes(problem.cluster, degree)
+    apart = degree if along.apart else 1
+    for each in own:
+        sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
+        for rows in sorted({max(1, min(MOST_ROWS, problem.rows * degree // apart // size)) for size in sizes}):
+            yield _Stand(unit=each[0], rows=rows)
+
+
+def _dear(problem: Problem, costs: Costs, device: int) -> float:
+    """Seconds that a byte of a device is worth where all its memory is worth those of a row."""
+    whole = costs.profiles.of(device, 1)
+    return (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[device].memory_bytes
 
 
 def pinned_degree(pins: Pins) -> int:
@@ -78,10 +104,10 @@ def pinned_degree(pins: Pins) -> int:
 
 
 def degrees(problem: Problem) -> tuple[int, ...]:
-    """Numbers of devices a replica may have, above 1: powers of two that divide every node, and what is pinned."""
-    sizes = [node.size for node, _ in problem.cluster.groups]
-    likely = {*powers_of_two(min(sizes)), *(degree for _, degree in problem.pins.axes if degree)} - {1}
-    return tuple(d for d in sorted(likely) if all(s % d == 0 for s in sizes) or d % max(sizes) == 0)
+    """Numbers of devices a replica may have, above 1: powers of two up to the largest node, and what is pinned."""
+    largest = max(node.size for node, _ in problem.cluster.groups)
+    likely = {*powers_of_two(largest), *(degree for _, degree in problem.pins.axes if degree)} - {1}
+    return tuple(d for d in sorted(likely) if units(problem.cluster, d))
 
 
 def _wanted(problem: Problem) -> Iterator[tuple[int, str]]:
@@ -108,18 +134,21 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
     """
     made = _Borders(problem)
     states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
-    return _layout(made, _prices(made, costs, degree, "tensor", rule), degree, "tensor", 0.0, states=states)
+    stand = next(_stands(problem, degree, made.axis("tensor")))
+    return _layout(made, _prices(made, costs, degree, "tensor", stand, rule), degree, "tensor", 0.0, states=states)
 
 
-def _prices(made: _Borders, costs: Costs, degree: int, axis: str, rule: Rule | None = None) -> dict[int, Prices]:
+def _prices(
+    made: _Borders, costs: Costs, degree: int, axis: str, stand: _Stand, rule: Rule | None = None
+) -> dict[int, Prices]:
     """The prices of each block class, in the order of blocks."""
     problem, along = made.problem, made.axis(axis)
     apart, loads = degree if along.apart else 1, problem.settings.expert_loads
-    rows = max(1, min(MOST_ROWS, problem.rows * degree // apart // problem.cluster.size))
     return {
         kind: Prices(
-            costs, own_rows_class(problem.graph.classes[kind], apart), device=0, degree=degree, rows=rows,
-            microbatches=MICROBATCHES, axis=along, load=overload(loads, expert_order(loads, degree), degree), rule=rule,
+            costs, own_rows_class(problem.graph.classes[kind], apart), device=stand.unit[0], degree=degree,
+            rows=stand.rows, microbatches=MICROBATCHES, axis=along, rule=rule, devices=stand.unit,
+            load=overload(loads, expert_order(loads, degree), degree),
         )
         for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)
     }  # fmt: skip

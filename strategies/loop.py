@@ -26,7 +26,7 @@ REMEMBERED = 32
 class LoopPiece(NamedTuple):
     """What one stage adds: seconds; bytes that add up at its position, bytes of which the largest counts.
 
-    `kept` are bytes per alive microbatch.
+    `kept` are bytes per alive microbatch. `others` are `kept` and `largest` of further replicas, which have other rows.
     """
 
     fill: float
@@ -36,21 +36,31 @@ class LoopPiece(NamedTuple):
     kept: int
     largest: tuple[int, ...]
     recompute: bool
+    others: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class Load(NamedTuple):
-    """What a position bears: seconds, state bytes, the largest of each temporary, alive bytes at each peak."""
+    """What a position bears: seconds, state bytes, the largest of each temporary, alive bytes at each peak.
+
+    `others` are the latter two of further replicas.
+    """
 
     steady: float
     tail: float
     state: int
     largest: tuple[int, ...]
     alive: tuple[int, ...]
+    others: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     @property
     def bytes(self) -> int:
         """Peak bytes so far."""
         return self.state + sum(self.largest) + max(self.alive)
+
+    def fits(self, capacity: int, rooms: tuple[int, ...]) -> bool:
+        """Whether it fits `capacity` bytes, and the further replicas their `rooms`."""
+        further = (self.state + sum(largest) + max(alive) for largest, alive in self.others)
+        return self.bytes <= capacity and all(size <= room for size, room in zip(further, rooms, strict=True))
 
 
 class Node(NamedTuple):
@@ -72,6 +82,7 @@ Pieces = Callable[[int, int, int], Sequence[LoopPiece] | None]
 class Loop:
     """The problem: `peaks[p]` alive microbatches per local stage at each peak, `capacity[p]` bytes less overhead.
 
+    `rooms[p]` are those of further replicas of the position, with other rows and other devices.
     `fill_floor[j]`, `steady_floor[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all.
     `grouped[b]` are the groups of parameters block b uses that must not lie in two stages of one position.
     """
@@ -86,6 +97,7 @@ class Loop:
     steady_floor: tuple[float, ...]
     groups: int = 0
     grouped: tuple[tuple[int, ...], ...] = ()
+    rooms: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -164,7 +176,11 @@ def follow(loop: Loop, cuts: tuple[int, ...], recompute: bool) -> Partition | No
 
 
 def _root(loop: Loop) -> Node:
-    empty = tuple(Load(0.0, 0.0, 0, (), (0,) * len(peaks)) for peaks in loop.peaks)
+    rooms = loop.rooms or ((),) * loop.positions
+    empty = tuple(
+        Load(0.0, 0.0, 0, (), (0,) * len(peaks), (((), (0,) * len(peaks)),) * len(further))
+        for peaks, further in zip(loop.peaks, rooms, strict=True)
+    )
     return Node(0.0, empty, (frozenset(),) * loop.groups, 0, (), ())
 
 
@@ -180,7 +196,8 @@ def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> 
     position, turn = stage % loop.positions, stage // loop.positions
     load = _extended(node.loads[position], piece, turn, loop.peaks[position])
     homes = _homes(loop, node, position, last)
-    if load.bytes > loop.capacity[position] or homes is None:
+    rooms = loop.rooms[position] if loop.rooms else ()
+    if homes is None or not load.fits(loop.capacity[position], rooms):
         return None
     loads = (*node.loads[:position], load, *node.loads[position + 1 :])
     if loop.needs[last] > sum(loop.capacity) - sum(each.bytes for each in loads):
@@ -196,9 +213,22 @@ def _extended(load: Load, piece: LoopPiece, turn: int, peaks: tuple[tuple[int, .
         load.steady + piece.steady,
         load.tail + piece.tail,
         load.state + piece.state,
-        tuple(map(max, load.largest, piece.largest)) if load.largest else piece.largest,
-        tuple(alive + peak[turn] * piece.kept for alive, peak in zip(load.alive, peaks, strict=True)),
+        _larger(load.largest, piece.largest),
+        _more(load.alive, piece.kept, turn, peaks),
+        tuple(
+            (_larger(largest, own), _more(alive, kept, turn, peaks))
+            for (largest, alive), (kept, own) in zip(load.others, piece.others, strict=True)
+        ),
     )
+
+
+def _larger(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(max, first, second)) if first else second
+
+
+def _more(alive: tuple[int, ...], kept: int, turn: int, peaks: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Alive bytes at each peak with those of one more turn."""
+    return tuple(before + peak[turn] * kept for before, peak in zip(alive, peaks, strict=True))
 
 
 def _homes(loop: Loop, node: Node, position: int, last: int) -> tuple[frozenset[int], ...] | None:
@@ -232,4 +262,5 @@ def _fresh(search: _Search, node: Node) -> bool:
 
 
 def _numbers(load: Load) -> tuple[float, ...]:
-    return (load.steady, load.tail, load.state, *(load.largest or (0, 0, 0)), *load.alive)
+    further = (n for largest, alive in load.others for n in (*(largest or (0, 0, 0)), *alive))
+    return (load.steady, load.tail, load.state, *(load.largest or (0, 0, 0)), *load.alive, *further)

@@ -8,17 +8,19 @@ forward recomputed), S stages, a_j microbatches alive at position j at once:
                 between two blocks the rest of the second one's gather, which nothing hides
     memory      position j holds at most n_j = capacity / (state + a_j kept) blocks, n'_j of them recomputed
     recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
-    steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s), min(n'_j, (T - X_j) / s')) >= c
-                and at least the mean of all blocks with r recomputed ones
+    steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
+                and at least the mean of all blocks with r recomputed ones, a position that takes q_j times as long at
+                any block as the fastest one counting as 1 / q_j
     tail        the position with most such blocks has ceil(c / p) of them; scatters as gathers; optimizer of that many
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +28,10 @@ from numpy.typing import NDArray
 from placer.cluster import Device
 from placer.compute import memory_rate
 from placer.memory import alive
-from placer.plans import Sharding
+from placer.plans import Sharding, replica_rows
 from placer.spans import Held
 from placer.steptime import stalls
-from placer.strategies.floors import SLACK, Amount, Bounds, rhythm
+from placer.strategies.floors import SLACK, Amount, Amounts, Bounds, rhythm
 from placer.strategies.runs import Places
 from placer.strategies.space import Outline, recomputes
 from placer.updates import accumulate_seconds, update_seconds
@@ -37,6 +39,11 @@ from placer.updates import accumulate_seconds, update_seconds
 # Halvings of the steady seconds.
 HALVINGS = 20
 NEVER = float("inf")
+
+# Bytes that nothing fills.
+ENDLESS = 2**60
+
+T = TypeVar("T")
 
 
 class _Room(NamedTuple):
@@ -81,11 +88,18 @@ class Narrow:
         self.bounds = bounds
         self.problem = bounds.problem
         self.costs = bounds.runs.costs
-        self._world: dict[int, float] = {}
+        self._ratios: dict[tuple[int, int, bool], float] = {}
         self._least: dict[tuple[tuple[tuple[int, ...], ...], int, int, Sharding], _Least] = {}
 
-    def step(self, outline: Outline, places: Places) -> float:
-        """No plan of the outline is estimated faster; `NEVER` where its memory holds none."""
+    def step(self, outline: Outline, places: Places, ceiling: float = NEVER) -> float:
+        """No plan of the outline is estimated faster; `NEVER` where its memory holds none.
+
+        Once it is seen to reach `ceiling`, no nearer bound is looked for.
+        """
+        if ceiling < NEVER and not self.costs.profiles.uniform:
+            quick = self._quick(outline, places)
+            if quick >= ceiling:
+                return quick
         if self.bounds.all_bytes(outline) > sum(max(0, room) for room in places.capacity):
             return NEVER
         room = self._room(outline, places)
@@ -94,53 +108,104 @@ class Narrow:
             return NEVER
         return self._seconds(outline, places, room, again=max(0, count - int(room.kept.sum())))
 
+    def _quick(self, outline: Outline, places: Places) -> float:
+        """What computing all blocks takes at least."""
+        full, last = self.bounds.least(outline, places)
+        whole = rhythm(outline).floor(outline.positions, full.rest[0], last.rest[0])
+        speed = float((1 / self._slowness(outline, places)).sum())
+        return whole.fill + SLACK * whole.steady / speed + places.fixed
+
     def _seconds(self, outline: Outline, places: Places, room: _Room, *, again: int) -> float:
         """The bound with at least `again` recomputed blocks."""
         pace, p, v = rhythm(outline), outline.positions, outline.virtual
-        full, last = self.bounds.full(outline), self.bounds.last(outline)
+        full, last = self.bounds.least(outline, places)
         block, count = self.bounds.commonest
         chosen = recomputes(self.problem) != (True,)  # where it is fixed, the amounts have it
         extra = [_backward(chosen * amounts.each[block].forward) for amounts in (full, last)]
-        one = pace.floor(p, full.each[block], last.each[block])
-        once = pace.floor(p, full.each[block].plus(extra[0]), last.each[block].plus(extra[1]))
         more = [_backward(again * amount.backward) for amount in extra]
         whole = pace.floor(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
         message = self._message(outline, places)
         shown = self._gathered(outline, places)
         adding = (outline.count - 1) * self._accumulate(block)
         fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
-        mean = (whole.steady + count * adding + shown.steady) / p
+        one, once = self._paces(outline, places, chosen=chosen)
+        slowness = self._slowness(outline, places)
+        added = (count * adding + shown.steady) / float(slowness.max())
+        mean = (whole.steady + added) / float((1 / slowness).sum())
         stalled = 0.0 if outline.schedule == "gpipe" or outline.count < 2 else stalls(p, outline.count) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
-        each = _shared(count, room, one.steady + adding, once.steady + adding, waits, mixed=v > 1)
+        each = _shared(count, room, one + adding, once + adding, waits, mixed=v > 1)
         steady = max(mean, each)
-        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + self._fixed(outline)
+        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
 
-    def _fixed(self, outline: Outline) -> float:
-        """Seconds of the world's own collectives."""
-        size = outline.positions * outline.replicas * outline.degree
-        if size not in self._world:
-            self._world[size] = self.costs.fixed(tuple(range(size)))
-        return self._world[size]
+    def _paces(self, outline: Outline, places: Places, *, chosen: bool) -> tuple[NDArray[np.float64], ...]:
+        """Steady seconds of a block of the commonest class at each position, and with its forward recomputed."""
+        pace, block = rhythm(outline), self.bounds.commonest[0]
+
+        def seconds(full: Amounts, last: Amounts) -> tuple[float, float]:
+            own = full.each[block], last.each[block]
+            again = tuple(amount.plus(_backward(chosen * amount.forward)) for amount in own)
+            once, twice = (pace.floor(outline.positions, *pair).steady for pair in (own, again))
+            return once, twice
+
+        found = np.array(self._each(outline, places, seconds))
+        return found[:, 0], found[:, 1]
+
+    def _slowness(self, outline: Outline, places: Places) -> NDArray[np.float64]:
+        """Of each position how many times as long any block takes there as where it takes least, at least."""
+        least = self.bounds.least(outline, places)
+        split = outline.schedule == "zero-bubble"
+
+        def ratio(full: Amounts, last: Amounts) -> float:
+            return min(self._ratio(full, least[0], split=split), self._ratio(last, least[1], split=False))
+
+        return np.array(self._each(outline, places, ratio))
+
+    def _ratio(self, own: Amounts, least: Amounts, *, split: bool) -> float:
+        """`_ratio`, remembered; the amounts are those that `Bounds` keeps."""
+        key = (id(own), id(least), split)
+        found = self._ratios.get(key)
+        if found is None:
+            found = self._ratios[key] = _ratio(own, least, split=split)
+        return found
+
+    def _each(self, outline: Outline, places: Places, of: Callable[[Amounts, Amounts], T]) -> list[T]:
+        """`of` the seconds at each position, asked once for positions that do the same."""
+        if self.costs.profiles.uniform:
+            return [of(*self.bounds.least(outline, places))] * outline.positions
+        known: dict[tuple[int, int], T] = {}
+        found = []
+        for own in self.bounds.at(outline, places):
+            key = (id(own[0]), id(own[1]))
+            found.append(known[key] if key in known else known.setdefault(key, of(*own)))
+        return found
 
     def _room(self, outline: Outline, places: Places) -> _Room:
         """Blocks of the commonest class that fit each position."""
         block, count = self.bounds.commonest
-        rows = -(-outline.microbatch // outline.replicas)
         span = self.costs.spans.of(block, block + 1)
         state = 0 if self._shares_parameters(block) else self.bounds.state_bytes(outline, block, block + 1)
-        sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
-        if outline.virtual > 1:
-            least = np.array(self._least_blocks(outline), dtype=np.int64).reshape(outline.virtual, -1).T
-            most = outline.lengths(len(self.problem.graph.blocks)).stop - 1
-            counts = (outline.positions, outline.stages, outline.count)
-            found = _turns(np.array(places.capacity), state, sizes, _peaks(outline.schedule, *counts), least, most)
-        else:
-            peaks = alive(outline.schedule, outline.positions, outline.stages, outline.count)
-            found = np.array([_lone(room, state, sizes, own) for room, own in zip(places.capacity, peaks, strict=True)])
+        found: NDArray[np.int64] | None = None
+        for rows, rooms in _by_rows(places.loads(outline)):
+            sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
+            held = self._held(outline, rooms, state, sizes)
+            found = held if found is None else np.minimum(found, held)
+        assert found is not None
         kept, again = np.minimum(count, found.T)
         allowed = recomputes(self.problem)
         return _Room(kept * (False in allowed), again * (True in allowed))
+
+    def _held(
+        self, outline: Outline, rooms: NDArray[np.int64], state: int, sizes: tuple[int, int]
+    ) -> NDArray[np.int64]:
+        """Blocks of so many bytes that each position holds in its room: none recomputed, and all of them."""
+        counts = (outline.positions, outline.stages, outline.count)
+        if outline.virtual == 1:
+            peaks = alive(outline.schedule, *counts)
+            return np.array([_lone(int(room), state, sizes, own) for room, own in zip(rooms, peaks, strict=True)])
+        least = np.array(self._least_blocks(outline), dtype=np.int64).reshape(outline.virtual, -1).T
+        most = outline.lengths(len(self.problem.graph.blocks)).stop - 1
+        return _turns(rooms, state, sizes, _peaks(outline.schedule, *counts), least, most)
 
     def _least_blocks(self, outline: Outline) -> list[int]:
         """How many blocks of the commonest class each stage of an even outline holds at least.
@@ -165,9 +230,9 @@ class Narrow:
         used = places.onward[: None if outline.virtual > 1 else -1]
         if not any(sent) or not used:
             return 0.0
-        rows = -(-outline.microbatch // outline.replicas)
         return SLACK * min(
-            sum(way.latency + way.per_byte * size.at(rows) for size in (sent, returned) if any(size)) for way in used
+            sum(way.latency + way.per_byte * size.at(outline.most_rows) for size in (sent, returned) if any(size))
+            for way in used
         )
 
     def _gathered(self, outline: Outline, places: Places) -> _Shown:
@@ -180,8 +245,11 @@ class Narrow:
 
     def _least_gathers(self, outline: Outline, places: Places, rows: int) -> tuple[float, float, float]:
         """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
-        # A replica without rows gathers nothing; the others then have one row each.
+        # A replica without rows gathers nothing; of equal shares the others then have one row each.
         most, fewest = -(-rows // outline.replicas), max(1, rows // outline.replicas)
+        if outline.shares:
+            each = replica_rows(rows, outline.shares, outline.replicas)
+            most, fewest = max(each), min(own for own in each if own)
         key = (places.distinct, most, fewest, outline.sharding)
         found = self._least.get(key)
         if found is None:
@@ -232,7 +300,7 @@ class Narrow:
     def _chips(self) -> tuple[Device, ...]:
         """One device of each kind in the cluster."""
         devices = self.problem.cluster.devices
-        return tuple(devices[d] for d in self.bounds.runs.kinds_used(len(devices)))
+        return tuple(devices[d] for d in self.bounds.runs.kinds_used)
 
     def _shares_parameters(self, block: int) -> bool:
         return self.costs.spans.of(block, block + 1).held.elsewhere > 0
@@ -290,13 +358,32 @@ def _times(held: Held, count: int) -> Held:
     )  # fmt: skip
 
 
-def _shared(count: int, room: _Room, once: float, again: float, waits: NDArray[np.float64], *, mixed: bool) -> float:
+def _by_rows(loads: tuple[tuple[tuple[int, int], ...], ...]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Of each number of rows the bytes that a replica with them has at each position; `ENDLESS` where there is none."""
+    rows = sorted({rows for own in loads for rows, _ in own})
+    return [(each, np.array([dict(own).get(each, ENDLESS) for own in loads], dtype=np.int64)) for each in rows]
+
+
+def _ratio(own: Amounts, least: Amounts, *, split: bool) -> float:
+    """The least by which any pass of any block is above its least; with `split`, also what backwards are split into."""
+    if own is least:
+        return 1.0
+    parts = slice(None if split else 2)
+    above, below = np.array(own.each)[:, parts], np.array(least.each)[:, parts]
+    known = below > 0
+    return float((above[known] / below[known]).min(initial=np.inf)) if known.any() else 1.0
+
+
+def _shared(
+    count: int, room: _Room, once: NDArray[np.float64], again: NDArray[np.float64], waits: NDArray[np.float64], *,
+    mixed: bool,
+) -> float:  # fmt: skip
     """The least steady seconds of the slowest position with `count` blocks shared out; see the module's `steady`.
 
-    `mixed`: a position may recompute some of its blocks.
+    `once`, `again`: seconds of a block at each position. `mixed`: a position may recompute some of its blocks.
     """
-    low, high = 0.0, count * max(once, again) + float(waits.max())
-    if once <= 0:
+    low, high = 0.0, count * float(np.maximum(once, again).max()) + float(waits.max())
+    if once.min() <= 0:
         return 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

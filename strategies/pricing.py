@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from placer.memory import StageMemory, alive, stage_memory
-from placer.plans import Stage
+from placer.memory import StageMemory, alive, position_memory, stage_memory
 from placer.steptime import StageCost, Terms, terms
 from placer.strategies.chain import Floors, Piece
 from placer.strategies.floors import Bounds
@@ -83,12 +82,12 @@ class Pricing:
         return self.costs.stage_cost(
             first, last, devices=devices[stage % made.positions], following=following, leading=devices[0],
             rows=made.microbatch, last_rows=made.last_rows, sharding=made.sharding, recompute=recompute,
+            shares=made.shares,
         )  # fmt: skip
 
-    def held(self, first: int, last: int, recompute: bool) -> StageMemory:
-        """Bytes of a run as one stage."""
+    def held(self, first: int, last: int, recompute: bool, rows: int) -> StageMemory:
+        """Bytes of a run as one stage on a replica that takes `rows` rows of a full microbatch."""
         made = self.outline
-        rows = -(-made.microbatch // made.replicas)
         return stage_memory(
             self.costs.spans.of(first, last), self.costs.numerics, self.costs.settings, rows=rows,
             recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
@@ -100,20 +99,20 @@ class Pricing:
         groups, grouped = self._groups
         return Loop(
             positions=self.outline.positions, turns=self.outline.virtual, pieces=self.loop_pieces, peaks=self.peaks,
-            capacity=self.places.capacity, needs=self.bounds.bytes(self.outline), fill_floor=floors.additive,
-            steady_floor=floors.peaks[0], groups=groups, grouped=grouped,
+            capacity=tuple(own[0][1] for own in self._loads), needs=self.bounds.bytes(self.outline),
+            fill_floor=floors.additive, steady_floor=floors.peaks[0], groups=groups, grouped=grouped,
+            rooms=tuple(tuple(room for _, room in own[1:]) for own in self._loads),
         )  # fmt: skip
 
     @cached_property
     def fixed(self) -> float:
         """Seconds of the step that no cut changes."""
-        made = self.outline
-        return self.costs.fixed(tuple(range(made.positions * made.replicas * made.degree)))
+        return self.places.fixed
 
     @cached_property
     def floors(self) -> Floors:
         """Lower bounds for `chain`: seconds of the blocks from j on, and how far the first stages must reach."""
-        rest = self.bounds.rest(self.outline)
+        rest = self.bounds.rest(self.outline, self.places)
         return Floors(
             additive=tuple(each.fill for each in rest),
             peaks=(tuple(each.steady for each in rest), (0.0,) * len(rest)),
@@ -127,6 +126,11 @@ class Pricing:
         for capacity in reversed(self.places.capacity):
             room.append(room[-1] + max(0, capacity))
         return tuple(next(j for j, need in enumerate(needs) if need <= left) for left in reversed(room))
+
+    @cached_property
+    def _loads(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per position what must fit: rows of a full microbatch, and bytes."""
+        return self.places.loads(self.outline)
 
     @cached_property
     def _place(self) -> tuple[int, ...]:
@@ -163,20 +167,24 @@ class Pricing:
 
     def _fits(self, stage: int, first: int, last: int, recompute: bool) -> bool:
         """Whether the position of a lone stage holds it."""
-        made = self.outline
-        position = stage % made.positions
-        alone = Stage(
-            first=first, last=last, devices=self.places.devices[position], sharding=made.sharding,
-            recompute=recompute, degree=made.degree,
-        )  # fmt: skip
-        held = self.costs.memory(
-            (alone,), schedule=made.schedule, positions=made.positions, position=position, microbatches=made.count,
-            total_stages=made.stages, rows=made.microbatch,
-        )  # fmt: skip
-        return held.total <= self.places.capacity[position] + held.overhead
+        position = stage % self.outline.positions
+        return all(
+            position_memory((self.held(first, last, recompute, rows),), self.peaks[position]).total <= room
+            for rows, room in self._loads[position]
+        )
 
     def _loop_piece(self, stage: int, first: int, last: int, recompute: bool) -> LoopPiece:
-        part, held = self.terms(stage, first, last, recompute), self.held(first, last, recompute)
+        part = self.terms(stage, first, last, recompute)
+        held, *others = (
+            self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]
+        )
         state = held.parameters + held.gradients + held.optimizer + held.buffers
-        largest = (held.remade, held.workspace, held.communication)
-        return LoopPiece(part.fill, part.steady, part.tail, state, held.kept, largest, recompute)
+        return LoopPiece(
+            part.fill, part.steady, part.tail, state, held.kept, _largest(held), recompute,
+            tuple((other.kept, _largest(other)) for other in others),
+        )  # fmt: skip
+
+
+def _largest(held: StageMemory) -> tuple[int, ...]:
+    """Bytes of which a position has those of its largest stage only."""
+    return held.remade, held.workspace, held.communication

@@ -6,7 +6,7 @@ positions where costs cannot tell their devices and links apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import groupby
 from typing import TypeVar
@@ -15,6 +15,7 @@ from placer.collectives import Way, slowest, ways
 from placer.compute import BlockSeconds
 from placer.costs import Costs
 from placer.search import Problem
+from placer.strategies.space import Outline
 from placer.topology import bottleneck
 
 T = TypeVar("T")
@@ -61,14 +62,11 @@ class Runs:
             found = self._seconds[key] = self.costs.profiles.block(kind, device, rows)
         return found
 
-    def kinds_used(self, count: int) -> tuple[int, ...]:
-        """One device of each kind among the first `count` devices."""
-        return tuple(device for device in self._first_of_kind if device < count)
-
     @cached_property
-    def _first_of_kind(self) -> tuple[int, ...]:
-        whole = self.problem.cluster.size // self.costs.degree * self.costs.degree
-        return self.costs.profiles.kinds(range(whole))
+    def kinds_used(self) -> tuple[int, ...]:
+        """One device of each kind that may be in a replica."""
+        profiles = self.costs.profiles
+        return profiles.kinds(range(0) if profiles.uniform else (d for own in profiles.groups for d in own))
 
     @cached_property
     def _kinds(self) -> tuple[int, ...]:
@@ -76,13 +74,15 @@ class Runs:
 
 
 class Places:
-    """What tells positions of `positions` x `replicas` devices apart, as far as costs can see."""
+    """What tells the positions of an outline apart, as far as costs can see. Its shares and rows do not matter."""
 
-    def __init__(self, problem: Problem, costs: Costs, positions: int, replicas: int) -> None:
+    def __init__(self, problem: Problem, costs: Costs, outline: Outline) -> None:
         self.problem = problem
         self.costs = costs
-        count = replicas * costs.degree
-        self.devices = tuple(tuple(range(p * count, (p + 1) * count)) for p in range(positions))
+        self.in_order = not outline.lineup
+        self.devices = tuple(outline.devices(position) for position in range(outline.positions))
+        self.used = outline.used
+        self._loads: dict[tuple[int, tuple[int, ...]], tuple[tuple[tuple[int, int], ...], ...]] = {}
 
     @cached_property
     def own(self) -> tuple[object, ...]:
@@ -91,8 +91,42 @@ class Places:
 
     @cached_property
     def capacity(self) -> tuple[int, ...]:
-        """Bytes of each position's smallest device less the largest overhead."""
+        """Bytes of each position's device that has fewest beside its overhead."""
         return self._each(self._capacity)
+
+    @cached_property
+    def rooms(self) -> tuple[tuple[int, ...], ...]:
+        """Per position the least bytes less overhead of each replica's devices."""
+        return self._each(self._rooms)
+
+    def loads(self, outline: Outline) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per position what must fit: (rows of a full microbatch, bytes) of its replicas, most rows first.
+
+        Without what follows from another: fewer rows in no fewer bytes.
+        """
+        key = (outline.microbatch, outline.shares)
+        if key not in self._loads:
+            self._loads[key] = self._make_loads(outline)
+        return self._loads[key]
+
+    def _make_loads(self, outline: Outline) -> tuple[tuple[tuple[int, int], ...], ...]:
+        if not outline.shares and self.costs.profiles.uniform:
+            return tuple(((outline.most_rows, room),) for room in self.capacity)
+        each, known = outline.rows_each, dict[tuple[int, ...], tuple[tuple[int, int], ...]]()
+        for rooms in self.rooms:
+            if rooms not in known:
+                known[rooms] = _binding(zip(each, rooms, strict=True))
+        return tuple(known[rooms] for rooms in self.rooms)
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Per position the kinds of the devices of each replica."""
+        return self._each(self._kinds)
+
+    @cached_property
+    def fixed(self) -> float:
+        """Seconds of the world's own collectives."""
+        return self.costs.fixed(self.used)
 
     @cached_property
     def onward(self) -> tuple[Way, ...]:
@@ -111,7 +145,7 @@ class Places:
     def _lie(self, position: int) -> int:
         """Equal for positions that differ in nothing but which of many equal nodes they are on; never for the first."""
         cluster, start = self.problem.cluster, self.devices[position][0]
-        flat = len(cluster.groups) == 1 and all(level.nodes == 0 for level in cluster.levels)
+        flat = self.in_order and len(cluster.groups) == 1 and all(level.nodes == 0 for level in cluster.levels)
         size = cluster.groups[0][0].size
         beside = start // size <= self.devices[0][-1] // size
         return -1 - position if not flat or beside else start % size
@@ -120,11 +154,22 @@ class Places:
         cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.profiles.kind
         own = self.devices[position]
         levels = bottleneck(cluster, own[::degree], groups=degree)
-        return _kinds_of(kinds[own[0] : own[-1] + 1]), levels, self._tied(own)
+        same = kinds[own[0] : own[-1] + 1] if self.in_order else tuple(kinds[device] for device in own)
+        return _kinds_of(same), levels, self._tied(own)
 
     def _capacity(self, position: int) -> int:
         chips = {id(chip): chip for d in self.devices[position] for chip in (self.problem.cluster.devices[d],)}.values()
-        return min(chip.memory_bytes for chip in chips) - max(chip.overhead_bytes for chip in chips)
+        return min(chip.memory_bytes - chip.overhead_bytes for chip in chips)
+
+    def _rooms(self, position: int) -> tuple[int, ...]:
+        chips, degree = self.problem.cluster.devices, self.costs.degree
+        room = [chips[d].memory_bytes - chips[d].overhead_bytes for d in self.devices[position]]
+        return tuple(min(room[i : i + degree]) for i in range(0, len(room), degree))
+
+    def _kinds(self, position: int) -> tuple[tuple[int, ...], ...]:
+        kinds, degree = self.costs.profiles.kind, self.costs.degree
+        own = [kinds[device] for device in self.devices[position]]
+        return tuple(tuple(sorted(set(own[i : i + degree]))) for i in range(0, len(own), degree))
 
     @cached_property
     def distinct(self) -> tuple[tuple[int, ...], ...]:
@@ -137,6 +182,15 @@ class Places:
         if not self.problem.graph.tied or devices == leading:
             return devices == leading
         return bottleneck(self.problem.cluster, (*leading, *devices))
+
+
+def _binding(loads: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The loads that no other one implies."""
+    found: list[tuple[int, int]] = []
+    for rows, room in sorted(set(loads), key=lambda load: (-load[0], load[1])):
+        if not found or room < found[-1][1]:
+            found.append((rows, room))
+    return tuple(found)
 
 
 def _kinds_of(devices: tuple[object, ...]) -> object:

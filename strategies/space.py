@@ -4,9 +4,12 @@ In: a Problem. Out: `Outline`s (everything but where to cut and which stages rec
 
 The space, stated once:
     layout: none, or one of `layouts.layouts`, the same at every position: a replica is then t = `degree` devices
-    positions p and replicas d, the same at every position, with p * d * t <= devices; devices in cluster order,
-        position by position and replica by replica; devices beyond p * d * t stay unused. On more than `MANY_DEVICES`
-        devices d is p's full share of them, or divides their number or a node's, or is a power of two.
+    positions p and replicas d, the same at every position, with p * d * t <= devices; devices beyond p * d * t stay
+        unused. On more than `MANY_DEVICES` devices d is p's full share of them, or divides their number or a node's,
+        or is a power of two ("them": of unlike devices also any choice of their classes).
+    line-up: devices in cluster order, position by position and replica by replica; where they are not all alike also
+        those of `lineups`: classes left out, in any order, position by position or replica by replica
+    shares: equal; where replicas are on unlike devices also those of `sharing`, the same at every position
     virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty; with v > 1 all of the same number of blocks, or one more (the
@@ -21,18 +24,20 @@ The space, stated once:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import get_args
 
 from placer.errors import UsageError
-from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
+from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
 from placer.rules.experts import expert_counts
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
 from placer.strategies.axes import longest
+from placer.strategies.lineups import is_mixed, totals, units
+from placer.topology import replica_groups
 
 MANY_DEVICES = 32
 MANY_ROWS = 32
@@ -43,7 +48,9 @@ MOST_VIRTUAL = 4
 class Outline:
     """A plan without its cuts: `rows` is the global batch, `microbatch` the rows of each but the last.
 
-    `layout` is the number of one of the problem's layouts of `degree` devices a replica, -1 for none.
+    `layout` is the number of one of the problem's layouts of `degree` devices a replica, -1 for none. `lineup` are the
+    devices position by position (empty: the first of the cluster in order), `shares` those of the replicas (empty:
+    equal).
     """
 
     positions: int
@@ -55,6 +62,8 @@ class Outline:
     sharding: Sharding
     layout: int = -1
     degree: int = 1
+    lineup: tuple[int, ...] = ()
+    shares: tuple[int, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -83,6 +92,26 @@ class Outline:
         """Number of microbatches."""
         return -(-self.rows // self.microbatch)
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of the replica that has most of a full microbatch."""
+        return max(self.rows_each) if self.shares else -(-self.microbatch // self.replicas)
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows of the replica that has fewest of a full microbatch."""
+        return min(self.rows_each) if self.shares else self.microbatch // self.replicas
+
+    @property
+    def rows_each(self) -> tuple[int, ...]:
+        """Rows of each replica of a full microbatch."""
+        return replica_rows(self.microbatch, self.shares, self.replicas)
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """All devices, in order of rank."""
+        return self.lineup or tuple(range(self.positions * self.replicas * self.degree))
+
     def sharded(self, sharding: Sharding) -> Outline:
         """The same with its state kept another way."""
         return replace(self, sharding=sharding)
@@ -90,7 +119,8 @@ class Outline:
     def devices(self, position: int) -> tuple[int, ...]:
         """The devices of a position."""
         count = self.replicas * self.degree
-        return tuple(range(position * count, (position + 1) * count))
+        own = range(position * count, (position + 1) * count)
+        return self.lineup[own.start : own.stop] if self.lineup else tuple(own)
 
     def __str__(self) -> str:
         parts = [f"pipeline={self.positions}", f"data={self.replicas}", f"microbatches={self.count}"]
@@ -100,6 +130,8 @@ class Outline:
             parts.append(self.schedule + (f" x{self.virtual}" if self.virtual > 1 else ""))
         if self.sharding != "none":
             parts.append(f"shard={self.sharding}")
+        if self.shares:
+            parts.append(f"shares={':'.join(map(str, self.shares))}")
         return " ".join(parts)
 
 
@@ -125,7 +157,7 @@ def plan_of(
     edges = (0, *cuts, len(problem.graph.blocks))
     stages = tuple(
         Stage(
-            first=edges[s], last=edges[s + 1], devices=outline.devices(s % outline.positions),
+            first=edges[s], last=edges[s + 1], devices=outline.devices(s % outline.positions), shares=outline.shares,
             sharding=outline.sharding, recompute=recompute[s], layout=None if layout is None else 0,
             degree=outline.degree,
         )
@@ -140,7 +172,7 @@ def plan_of(
 
 def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:
     """Allowed numbers of pipeline positions with replicas of `degree` devices."""
-    most = min(len(problem.graph.blocks), problem.cluster.size // degree)
+    most = min(len(problem.graph.blocks), units(problem.cluster, degree))
     pinned = problem.pins.pipeline
     least = 1 + max((stage for _, stage in problem.pins.stage_of), default=0) // MOST_VIRTUAL
     return tuple(p for p in range(least, most + 1) if pinned in (None, p))
@@ -148,14 +180,22 @@ def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:
 
 def replica_counts(problem: Problem, positions: int, degree: int = 1) -> tuple[int, ...]:
     """Allowed numbers of replicas, of `degree` devices each, of each of `positions` positions."""
-    most = min(problem.cluster.size // positions // degree, 1 if whole_batch(problem) else problem.rows)
+    cluster = problem.cluster
+    most = min(units(cluster, degree) // positions, 1 if whole_batch(problem) else problem.rows)
     if problem.pins.data is not None:
         return (problem.pins.data,) if problem.pins.data <= most else ()
-    if problem.cluster.size <= MANY_DEVICES:
+    if cluster.size <= MANY_DEVICES:
         return tuple(range(1, most + 1))
-    nodes = {node.size for node, _ in problem.cluster.groups}
-    likely = {*divisors(problem.cluster.size), *powers_of_two(most), most, *(d for n in nodes for d in divisors(n))}
+    nodes = {node.size for node, _ in cluster.groups}
+    likely = {*divisors(cluster.size), *powers_of_two(most), most, *(d for n in nodes for d in divisors(n))}
+    if is_mixed(cluster, degree):
+        likely |= {d for own in totals(cluster, degree) for d in _likely_replicas(own * degree, own // positions)}
     return tuple(sorted(d for d in likely if d <= most))
+
+
+def _likely_replicas(devices: int, most: int) -> Iterable[int]:
+    """Numbers of replicas of so many devices alone."""
+    return range(1, most + 1) if devices <= MANY_DEVICES else (*divisors(devices), max(1, most))
 
 
 def microbatch_rows(problem: Problem, replicas: int, apart: int = 1) -> tuple[int, ...]:
@@ -264,8 +304,8 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         if pipeline * data * degree > devices:
             found = pipeline * data * degree
             yield f"pin {axis}={degree} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
-        elif any(node.size % degree and degree % node.size for node, _ in problem.cluster.groups):
-            yield f"pin {axis}={degree} contradicts the cluster {problem.cluster.name}: it does not divide its nodes"
+        elif not replica_groups(problem.cluster, degree):
+            yield f"pin {axis}={degree} contradicts the cluster {problem.cluster.name}: it divides none of its nodes"
     yield from _axis_contradictions(problem)
     if data > rows:
         yield f"pin data={data} contradicts the batch of {rows} rows: every replica needs a row"

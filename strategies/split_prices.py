@@ -44,7 +44,7 @@ class _Way:
 
 
 class Prices:
-    """Prices of one class on the replica of `device`, `degree` devices, for microbatches of `rows` rows.
+    """Prices of one class on a replica, `devices` or the `degree` devices from `device` on, for `rows` rows.
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
     axis: what the devices are along, which bars some choices. Rows are those the sizes of `kind` are counted in.
@@ -62,6 +62,7 @@ class Prices:
         rows: int,
         microbatches: int,
         byte: float = 0.0,
+        devices: tuple[int, ...] = (),
         axis: Axis = TENSOR,
         load: float = 1.0,
         rule: Rule | None = None,
@@ -76,8 +77,7 @@ class Prices:
         self.load = load
         self.rule = rule
         self.chip = costs.cluster.devices[device]
-        start = device - device % degree
-        self.devices = tuple(range(start, start + degree))
+        self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
     def weighing(self, byte: float) -> Prices:

@@ -2,23 +2,27 @@
 
 In: a Problem. Out: the plan of the smallest estimate in the space of `space.py`, with a proven lower bound.
 
-Every outline (all choices but cuts and recompute) has two lower bounds that hold for every cut: a quick one (`coarse`)
-and a nearer one (`narrow`), which is made when its turn comes. Outlines are solved exactly, the smallest bound first:
+Every outline (all choices but cuts and recompute) has two lower bounds that hold for every cut: a quick one (`coarse`),
+whatever its line-up and shares, and a nearer one (`narrow`), which is made when its turn comes, of unlike devices for
+every line-up and all shares. Outlines are solved exactly, the smallest bound first:
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
-In a large space it ends when they are within a hundredth of each other.
+In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
+of their fast parts alone, so that using the slow ones too never loses to leaving them out.
 When the budget, the seconds, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is
 the bound; where the seconds end while layouts are still being made, there is none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heappop, heappush
 
 from placer.costs import Costs
-from placer.errors import Infeasible
+from placer.errors import Infeasible, UsageError
 from placer.plans import Layout
 from placer.search import Ended, Problem, Solution
 from placer.strategies.chain import Partition, best_chain
@@ -26,12 +30,15 @@ from placer.strategies.coarse import by_bound
 from placer.strategies.diagnosis import what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
-from placer.strategies.judging import judge
+from placer.strategies.judging import Judged, judge
 from placer.strategies.layouts import layouts, pinned_degree
+from placer.strategies.lineups import Lineup, is_mixed
 from placer.strategies.loop import best_loop
 from placer.strategies.narrow import Narrow
+from placer.strategies.parts import Part, fast_parts
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
+from placer.strategies.sharing import placed
 from placer.strategies.space import Outline, plan_of, require_pins
 from placer.strategies.turns import best_turns
 
@@ -51,10 +58,10 @@ class _Found:
     partition: Partition
 
 
-@dataclass(slots=True)
+@dataclass
 class _Search:
     """What the search knows: outlines by their second bound, the next by its first, the best partition, bounds left
-    open."""
+    open; `given` is the best plan of a part of the machines."""
 
     problem: Problem
     layouts: tuple[Layout, ...]
@@ -63,12 +70,18 @@ class _Search:
     queue: list[tuple[float, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
+    given: Judged | None = None
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
     whole: bool = True
     ended: Ended = ""
-    places: dict[tuple[int, int, int], Places] = field(default_factory=dict)
+    places: dict[tuple[int, int, int, Lineup], Places] = field(default_factory=dict)
+
+    @cached_property
+    def mixed(self) -> bool:
+        """Whether devices may be lined up in more than one way."""
+        return any(is_mixed(self.problem.cluster, bounds.runs.costs.degree) for bounds in self.bounds.values())
 
     @property
     def least(self) -> float | None:
@@ -77,7 +90,8 @@ class _Search:
 
     @property
     def ceiling(self) -> float:
-        return float("inf") if self.best is None else self.best.value
+        given = float("inf") if self.given is None else self.given.seconds
+        return given if self.best is None else min(given, self.best.value)
 
 
 class Stages:
@@ -95,16 +109,16 @@ class Stages:
         try:
             _run(search)
         except KeyboardInterrupt:
-            if search.best is None:
+            if search.ceiling == float("inf"):
                 raise
             search.ended = "interrupt"
-        if search.best is None and search.ended:
+        if search.ceiling == float("inf") and search.ended:
             return Infeasible(
                 binding=f"the {search.ended} of the budget were over before a plan was found", advice="Give it more"
             )
-        if search.best is None:
+        if search.ceiling == float("inf"):
             return what_binds(problem, search.bounds.values())
-        return _solution(search, search.best)
+        return _solution(search)
 
 
 def _begun(problem: Problem) -> _Search:
@@ -133,6 +147,8 @@ def _run(search: _Search) -> None:
     found = by_bound(search.bounds)
     coarse, enough = found.outlines, 1 - LARGE_GAP if found.count > LARGE else 1.0
     search.next = next(coarse, None)
+    if found.count > LARGE and search.mixed:
+        _begin_with_parts(search)
     while (least := search.least) is not None and least < search.ceiling * enough:
         if search.problem.budget is not None and search.evaluations >= search.problem.budget:
             search.ended = "evaluations"
@@ -149,11 +165,43 @@ def _run(search: _Search) -> None:
         heappop(search.queue)
 
 
+def _begin_with_parts(search: _Search) -> None:
+    """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
+    for fast in tuple(fast_parts(search.problem.cluster))[-1:]:  # which begins with its own fast part
+        problem = replace(search.problem, cluster=fast.cluster)
+        try:
+            require_pins(problem)
+        except UsageError:  # pins that only the whole can honour
+            continue
+        part = _begun(problem)
+        try:
+            if part.bounds:
+                _run(part)
+        finally:  # after an interrupt what was found counts
+            _give(search, part, fast)
+
+
+def _give(search: _Search, part: _Search, fast: Part) -> None:
+    """Keep the best plan of a part of the machines as one of the whole."""
+    search.evaluations += part.evaluations
+    if part.ceiling < float("inf"):
+        verdict = judge(fast.lifted(_solution(part).plan, search.problem.cluster))
+        if verdict.legal and verdict.seconds < search.ceiling:
+            search.given = verdict
+
+
 def _narrow(search: _Search, outline: Outline) -> None:
-    """Queue an outline by its second bound, unless it holds no plan."""
-    bound = search.narrow[outline.layout].step(outline, _places(search, outline))
-    if bound < search.ceiling:
-        heappush(search.queue, (bound, outline))
+    """Queue an outline with every line-up and shares by its second bound, unless it holds no plan."""
+    for made in _placed(search, outline):
+        bound = search.narrow[outline.layout].step(made, _places(search, made), search.ceiling)
+        if bound < search.ceiling:
+            heappush(search.queue, (bound, made))
+
+
+def _placed(search: _Search, outline: Outline) -> Iterator[Outline]:
+    """The outline with every line-up, and the shares it may have there."""
+    costs = search.bounds[outline.layout].runs.costs
+    return placed(search.problem, outline, costs) if search.mixed else iter((outline,))
 
 
 def _solve(search: _Search, bound: float, outline: Outline) -> None:
@@ -196,19 +244,21 @@ def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> No
         search.best = _Found(value=value, outline=pricing.outline, partition=partition)
 
 
-def _solution(search: _Search, best: _Found) -> Solution:
+def _solution(search: _Search) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
-    layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
-    plan = plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout)
-    verdict = judge(plan)
+    best, verdict = search.best, search.given
+    if best is not None and best.value <= search.ceiling:
+        layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
+        verdict = judge(plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout))
+    assert verdict is not None
     left = [*search.open, *([] if search.least is None else [search.least])]
     bound = min([verdict.seconds, *left]) if search.whole else None
     return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
 
 
 def _places(search: _Search, outline: Outline) -> Places:
-    key = (outline.positions, outline.replicas, outline.degree)
+    key = (outline.positions, outline.replicas, outline.degree, outline.lineup)
     if key not in search.places:
         costs = search.bounds[outline.layout].runs.costs
-        search.places[key] = Places(search.problem, costs, outline.positions, outline.replicas)
+        search.places[key] = Places(search.problem, costs, outline)
     return search.places[key]

@@ -89,14 +89,32 @@ def _fitting(loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]]
     if not all(turns):
         return
     ways = np.array(list(product(*(range(len(pieces)) for pieces in turns))))
-    fill, steady, tail, state, kept = (_taken(turns, ways, name) for name in _SUMMED)
-    largest = sum(_taken(turns, ways, number).max(axis=1) for number in _LARGEST)
-    alive = (kept @ np.array(loop.peaks[position]).T).max(axis=1)
-    for row in np.flatnonzero(state.sum(axis=1) + largest + alive <= loop.capacity[position]):
+    fill, steady, tail, state = (_taken(turns, ways, name) for name in _SUMMED)
+    rooms = (loop.capacity[position], *(loop.rooms[position] if loop.rooms else ()))
+    fits = np.ones(len(ways), dtype=bool)
+    for replica, room in enumerate(rooms):
+        fits &= state.sum(axis=1) + _temporary(loop, position, turns, ways, replica) <= room
+    for row in np.flatnonzero(fits):
         taken = [pieces[n] for pieces, n in zip(turns, ways[row], strict=True)]
         sums = [float(each[row].sum()) for each in (fill, steady, tail)]
         longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
         yield Option(sums[0], sums[1], sums[2], longer, recompute)
+
+
+def _temporary(
+    loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]], ways: NDArray[np.int64], replica: int
+) -> NDArray[np.float64]:
+    """Most bytes beside the state on the first replica, or on one of the further ones."""
+
+    def held(piece: LoopPiece) -> tuple[int, tuple[int, ...]]:
+        return (piece.kept, piece.largest) if replica == 0 else piece.others[replica - 1]
+
+    kept = _taken(turns, ways, lambda piece: held(piece)[0])
+    largest = np.zeros(len(ways))
+    for number in range(len(held(turns[0][0][1])[1])):
+        largest += _taken(turns, ways, lambda piece, number=number: held(piece)[1][number]).max(axis=1)  # type: ignore[misc]
+    alive: NDArray[np.float64] = (kept @ np.array(loop.peaks[position]).T).max(axis=1)
+    return largest + alive
 
 
 def _taken(
@@ -112,13 +130,6 @@ _SUMMED: tuple[Callable[[LoopPiece], float], ...] = (
     lambda piece: piece.steady,
     lambda piece: piece.tail,
     lambda piece: piece.state,
-    lambda piece: piece.kept,
-)
-# Temporaries of which a position holds the largest only.
-_LARGEST: tuple[Callable[[LoopPiece], float], ...] = (
-    lambda piece: piece.largest[0],
-    lambda piece: piece.largest[1],
-    lambda piece: piece.largest[2],
 )
 
 

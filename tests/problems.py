@@ -61,9 +61,19 @@ def problem(
 
 def random_problem(seed: int) -> Problem:
     """One of a family of small problems: at most 5 blocks, 4 devices, 4 rows."""
-    rng = random.Random(seed)
-    graph = _graph(rng)
-    machines = _cluster(rng, _state(graph))
+    return drawn_problem(random.Random(seed), seed)
+
+
+def unequal_problem(seed: int) -> Problem:
+    """The same on unlike devices: in one node, or in nodes of their own sizes and ways out."""
+    return drawn_problem(random.Random(seed), seed, unequal=True)
+
+
+def drawn_problem(rng: random.Random, seed: int = 0, *, unequal: bool = False) -> Problem:
+    """A small problem by the draws of `rng`."""
+    heavy = unequal and rng.random() < 0.6
+    graph = _graph(rng, heavy=heavy)
+    machines = (_unequal_cluster if unequal else _cluster)(rng, _state(graph))
     settings = RunSettings(
         recompute=rng.choice(("auto", "none", "full")) if len(graph.blocks) > 3 else "auto",
         optimizer=rng.choice(("adamw", "sgd")),
@@ -72,12 +82,14 @@ def random_problem(seed: int) -> Problem:
         clip_norm=rng.choice((None, 1.0)),
         bucket_bytes=rng.choice((2**12, 2**20)),
     )
-    return problem(graph, machines, settings=settings, rows=rng.randint(1, 4), pins=_pins(rng), seed=seed)
+    rows = rng.randint(3, 6) if heavy else rng.randint(1, 4)
+    return problem(graph, machines, settings=settings, rows=rows, pins=_pins(rng), seed=seed)
 
 
-def _graph(rng: random.Random) -> Graph:
-    count = rng.choice((1, 2, 3, 3, 4, 4, 5))
-    pool = [_block(rng) for _ in range(rng.randint(2, 4))]
+def _graph(rng: random.Random, *, heavy: bool) -> Graph:
+    """Some blocks; `heavy` ones compute much and hold little."""
+    count = rng.choice((1, 2, 3, 3) if heavy else (1, 2, 3, 3, 4, 4, 5))
+    pool = [(_heavy_block if heavy else _block)(rng) for _ in range(rng.randint(2, 4))]
     blocks = [rng.choice(pool) for _ in range(count)]
     pairs = [(i, j) for i in range(count) for j in range(i + 2, count)]
     alike = [(i, j) for i in range(count) for j in range(i + 1, count) if blocks[i].parameters == blocks[j].parameters]
@@ -94,6 +106,13 @@ def _block(rng: random.Random) -> BlockSpec:
         output=int(10 ** rng.uniform(1, 4.5)),
         traffic=int(10 ** rng.uniform(3, 6)),
     )
+
+
+def _heavy_block(rng: random.Random) -> BlockSpec:
+    return BlockSpec(
+        flops=int(10 ** rng.uniform(8, 9)), parameters=int(10 ** rng.uniform(2, 5)), saved=int(10 ** rng.uniform(3, 5)),
+        output=int(10 ** rng.uniform(1, 4.5)), traffic=int(10 ** rng.uniform(3, 5)),
+    )  # fmt: skip
 
 
 def _state(graph: Graph) -> int:
@@ -113,6 +132,34 @@ def _cluster(rng: random.Random, needed: int) -> Cluster:
         link = Link(name="link", latency_seconds=10 ** rng.uniform(-6, -4), bandwidth=10 ** rng.uniform(9, 11))
         return cluster(*(rng.choice(chips) for _ in range(count)), link=link)
     return nodes(chips[0], per_node=2 if count > 3 else 1, count=2 if count > 3 else count)
+
+
+def _unequal_cluster(rng: random.Random, needed: int) -> Cluster:
+    """Two or three kinds of device, or one kind in two kinds of node; 2 to 4 devices."""
+    memory = int(needed * 10 ** rng.uniform(*TIGHTNESS))
+    chips = [
+        device(memory=max(1, int(memory * rng.uniform(0.5, 2))), rate=10 ** rng.uniform(11.3, 12.7), name=f"kind{i}")
+        for i in range(rng.choice((2, 2, 3)))
+    ]
+    shape = rng.choice((1, 2, 3))
+    if shape == 1:
+        others = [rng.choice(chips) for _ in range(rng.choice((0, 1, 2)))]
+        return cluster(*rng.sample([chips[0], chips[1], *others], 2 + len(others)), link=_link(rng, (9, 11)))
+    if shape == 2:
+        chips = chips[:1]
+    fabric = Level(name="fabric", link=_link(rng, (9, 10.5)))
+    made = tuple(
+        Node(
+            name=f"node{i}", devices=((chips[i % len(chips)], size),), link=_link(rng, (9.5, 11)),
+            nic=_link(rng, (8.5, 10.5)),
+        )
+        for i, size in enumerate(rng.choice(((1, 1), (2, 1), (1, 2), (3, 1), (2, 2), (1, 1, 1))))
+    )  # fmt: skip
+    return Cluster(name="unequal", groups=tuple((node, 1) for node in made), levels=(fabric,))
+
+
+def _link(rng: random.Random, powers: tuple[float, float]) -> Link:
+    return Link(name="link", latency_seconds=10 ** rng.uniform(-6, -4.5), bandwidth=10 ** rng.uniform(*powers))
 
 
 def _pins(rng: random.Random) -> Pins:

@@ -106,7 +106,7 @@ def test_the_second_bound_is_the_same_whatever_was_asked_before(seed: int) -> No
     bounds = Bounds(asked_of, Runs(asked_of, Costs(asked_of.graph, asked_of.cluster, asked_of.settings)))
     asked = Narrow(bounds)
     for _, outline in by_bound({-1: bounds}).outlines:
-        places = Places(asked_of, bounds.runs.costs, outline.positions, outline.replicas)
+        places = Places(asked_of, bounds.runs.costs, outline)
         assert asked.step(outline, places) == Narrow(bounds).step(outline, places)
 
 

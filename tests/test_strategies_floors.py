@@ -168,8 +168,8 @@ def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_c
     (recompute,) = recomputes(given_problem)
     inner = range(1, len(given_problem.graph.blocks))
     for made in outlines(given_problem):
-        pace, floors = Pace(made.positions, rhythm(made)), bounds.rest(made)
-        places = Places(given_problem, costs, made.positions, made.replicas)
+        pace, places = Pace(made.positions, rhythm(made)), Places(given_problem, costs, made)
+        floors = bounds.rest(made, places)
         least = max(bounds.step(made), Narrow(bounds).step(made, places))
         for cuts in itertools.combinations(inner, made.stages - 1):
             plan = plan_of(given_problem, made, cuts, (recompute,) * made.stages)

@@ -5,7 +5,8 @@ Before its backward a unit is gathered if it is not, and so is the unit whose fo
 FSDP2 forgets forwards at the end of a step only, so that the first block of a microbatch prefetches the last unit of
 the forward before (`FSDPParamGroup._backward_prefetch`). After its backward a unit is given up. Gradients are scattered
 in the backward of the last microbatch only: of each unit when its inputs' gradients are made; of the root, and of
-blocks whose inputs need no gradient, when the whole backward has ended. A unit that is frozen scatters nothing.
+blocks whose inputs need no gradient, when the whole backward has ended. A unit that is frozen scatters nothing; where
+its inputs need no gradient either it has no backward, and stays gathered once another's backward has prefetched it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class _Units:
     def backward(self, reduces: bool) -> Iterator[tuple[ShardUnit, bool]]:
         """The root's backward starts first and ends last; blocks run in reverse, each prefetching what ran before."""
         for unit in sorted(self.units, key=lambda unit: (unit.block >= 0, -unit.block)):
+            if not self._runs_backward(unit):
+                continue
             yield from self._gather(unit)
             place = self.places[unit.block].pop()
             if place:
@@ -51,9 +54,12 @@ class _Units:
                 self.gathered.discard(unit.block)
                 if reduces:
                     yield unit, True
-        self.gathered -= self.late
+        self.gathered -= {unit.block for unit in self.units if unit.block in self.late and self._runs_backward(unit)}
         if reduces:
             yield from ((unit, True) for unit in self.units if unit.block in self.late)
+
+    def _runs_backward(self, unit: ShardUnit) -> bool:
+        return unit.block < 0 or unit.block not in self.late or unit.gradient_bytes > 0
 
     def _gather(self, unit: ShardUnit) -> Iterator[tuple[ShardUnit, bool]]:
         if unit.block not in self.gathered:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from placer.costs import tightest
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan, Stage, replica_rows
 from placer.report.expert_view import expert_placement, experts_text
@@ -156,12 +157,13 @@ def memory_items(memory: MemoryBytes) -> list[tuple[str, int]]:
 
 
 def memory_view(plan: Plan, ledger: Ledger) -> RenderableType:
-    """Bytes of one device of each pipeline position by category, beside what the device has."""
+    """Bytes of each pipeline position's device with least to spare by category, beside what the device has."""
     held = [dict(memory_items(memory)) for memory in ledger.memory]
+    devices = [device for device, _ in tightest(plan)]
     names = [name for name, _ in memory_items(MemoryBytes()) if any(memory[name] for memory in held)]
     view = table("position", *names, "total", "of")
     for position, memory in enumerate(held):
-        device = plan.cluster.devices[plan.stages[position].devices[0]]
+        device = plan.cluster.devices[devices[position]]
         cells = [bytes_text(memory[name]) for name in names]
         view.add_row(str(position), *cells, bytes_text(sum(memory.values())), bytes_text(device.memory_bytes))
     return titled("bytes of a device, by pipeline position", view)

@@ -22,6 +22,8 @@ from placer.splitting.holding import held_value
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
 NOTHING = "-"
+# Rows at loaded experts are counted in so many: 16 bytes of bfloat16, as products like them (`placer.tiles`).
+EVEN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,8 @@ def loaded(local: Call, choice: Choice, load: float) -> Call:
 
 
 def _grown(value: Value, load: float) -> Value:
-    return value._replace(shape=(ceil(value.shape[0] * load), *value.shape[1:]))
+    # Loads are averages: a number of rows that no kernel likes follows from none.
+    return value._replace(shape=(ceil(value.shape[0] * load / EVEN) * EVEN, *value.shape[1:]))
 
 
 def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) -> Op:

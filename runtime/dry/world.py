@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from placer.errors import UsageError
 
@@ -28,12 +30,13 @@ def fake_world(rank: int, size: int) -> Iterator[None]:
 
 
 def answered() -> AbstractContextManager[object]:
-    """In the body numbers are read from fake tensors: 1, whatever they would be."""
+    """In the body numbers are read from fake tensors: 1, whatever they would be. Attention takes the kernel that real
+    tensors would take: for fake ones torch would take the one that keeps all scores."""
     return _Answers()  # type: ignore[no-untyped-call]
 
 
 class _Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """What the runtime reads as a number (the norm that clips) is 1."""
+    """What the runtime reads as a number (the norm that clips) is 1; the choice of a kernel is that of real tensors."""
 
     def __torch_dispatch__(
         self,
@@ -42,9 +45,27 @@ class _Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        """1 where a number is asked for; everything else as it is."""
+        """1 where a number is asked for, the kernel where that is asked for; everything else as it is."""
         if func is aten._local_scalar_dense.default:
             asked = args[0]
             assert isinstance(asked, torch.Tensor)
             return 1.0 if asked.dtype.is_floating_point else 1
+        if func is aten._fused_sdp_choice.default:
+            return _kernel(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+def _kernel(func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """The choice for small real tensors: it depends on which sizes are equal, on types and on strides of 1."""
+    sizes: dict[int, int] = {0: 0, 1: 1}
+
+    def like(tensor: torch.Tensor) -> torch.Tensor:
+        shape = [sizes.setdefault(int(size), len(sizes)) for size in tensor.shape]
+        made = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+        if made.dim() > 1 and tensor.stride(-1) != 1:
+            made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
+        return made.requires_grad_(tensor.requires_grad)
+
+    with unset_fake_temporarily():
+        given, named = tree_map_only(torch.Tensor, like, (args, kwargs))
+        return func(*given, **named)
