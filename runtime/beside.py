@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from placer.errors import PlacerError
-
 
 class Beside:
     """At most one deed at a time. It ends with the process, finished or not."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._failed: PlacerError | None = None
+        self._failed: Exception | None = None
 
     def start(self, deed: Callable[[], object]) -> None:
         """Begin `deed` when the one before has ended. Raises what that one failed with."""
@@ -37,5 +35,5 @@ class Beside:
     def _run(self, deed: Callable[[], object]) -> None:
         try:
             deed()
-        except PlacerError as error:
+        except Exception as error:  # also of communication: who asks names the rank that caused it
             self._failed = error

@@ -91,7 +91,9 @@ class Checkpoints:
     def save(self, saved: Stateful, progress: Progress) -> Path:
         """Write a checkpoint of all ranks and return its folder. Raises ExecutionError; older ones stay as they are."""
         self.finish()
-        return self._written(self._with_random_state(saved.state_dict()), progress)
+        state = self._with_random_state(saved.state_dict())
+        dist.barrier()  # a rank that hangs until here is seen within the time of a step, not that of writing
+        return self._written(state, progress)
 
     def save_beside(self, saved: Stateful, progress: Progress) -> Path:
         """The same, written beside what follows: only the copy to host memory is done when this returns.
