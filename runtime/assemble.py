@@ -26,19 +26,23 @@ from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import Captured, captured
 from placer.runtime.cut import Cut
+from placer.runtime.delayed import DelayedSums
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
-from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
+from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
 from placer.runtime.hollow import Hollow, hollow, named_tensors, shapes
 from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
+from placer.runtime.local_sgd import LocalSteps
 from placer.runtime.lowering import Axis, LocalBlocks, Pieces
 from placer.runtime.message_parts import MessageParts
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.portions import Portions
+from placer.runtime.relaxed import Column, Ending, column_of_rank, columns
 from placer.runtime.sources import Whole
 from placer.runtime.stages import Stage
 from placer.runtime.state import model_state
+from placer.runtime.synchrony import SYNCHRONOUS, Synchrony, require_replicas
 from placer.runtime.weights import Weights
 from placer.splitting import parameter_states
 
@@ -51,6 +55,7 @@ def load(
     weights: str = "",
     capture: Captured | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    synchrony: Synchrony = SYNCHRONOUS,
 ) -> Executor:
     """The executor of this process's rank.
 
@@ -62,17 +67,20 @@ def load(
     SGD do.
     capture: an earlier capture of the same model in the same precision, to save its time.
     timeout_seconds: no communication waits longer.
+    synchrony: how replicas keep together; all but the default change the mathematics.
     Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another
     model.
     """
     legality.require(plan)
+    require_replicas(plan, synchrony)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
     source = hollow(plan, model, device, weights)
     if source.note and rank == 0:
         print(f"placer: {source.note}", file=sys.stderr)
     cut = (capture or captured(plan, source.model)).cut(plan, source.model)
-    return _executor(assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds), optimizer)
+    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
+    return _executor(replace(made, relaxed=synchrony.kind != "synchronous"), optimizer, synchrony)
 
 
 def loaded_alone(
@@ -132,19 +140,44 @@ def require_linear(plan: Plan, cut: Cut) -> None:
         )
 
 
-def _executor(made: Assembly, optimizer: OptimizerFactory | None) -> Executor:
+def _executor(made: Assembly, optimizer: OptimizerFactory | None, synchrony: Synchrony = SYNCHRONOUS) -> Executor:
     """The parts of one rank wired together."""
     held = made.held()
-    gradients = _gradients(made, held)
+    groups = Groups((), columns(made.plan) if made.relaxed else (), made.timeout_seconds)
+    gradients = _gradients(made, held, groups)
+    parts = _parts(made, held, gradients, optimizer)
+    column = _column(made, held, parts) if made.relaxed else None
     interpreter = Interpreter(
         _wiring(made, held),
-        reduce=gradients.reduce,
+        reduce=gradients.reduce if column is None else column.reduce,
         sum_over=gradients.sum_over,
         update=lambda: executor.finish_step(),
         observer=held.relay,
     )
-    executor = Executor(_parts(made, held, gradients, optimizer), held.replicas, interpreter)
+    executor = Executor(replace(parts, ending=_ending(column, synchrony)), held.replicas, interpreter)
     return executor
+
+
+def _column(made: Assembly, held: Held, parts: Parts) -> Column:
+    assert held.group is not None  # `require_replicas`
+    return Column(
+        plan=made.plan,
+        replica=held.program.replica,
+        ranks=held.ranks,
+        group=held.group,
+        column=column_of_rank(made.plan, held.program),
+        gradients=parts.gradients,
+        updater=parts.updater,
+        observer=held.relay,
+    )
+
+
+def _ending(column: Column | None, synchrony: Synchrony) -> Ending | None:
+    if column is None:
+        return None
+    if synchrony.average_every is not None:
+        return LocalSteps(column, synchrony.average_every)
+    return DelayedSums(column, synchrony.staleness or 0)
 
 
 def _wiring(made: Assembly, held: Held) -> Wiring:
@@ -162,7 +195,8 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
     )
 
 
-def _gradients(made: Assembly, held: Held) -> Gradients:
+def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
+    """own: the groups of a replica that steps for itself."""
     plan, inner = made.plan, held.program.inner
     buckets = {
         (stage, f"{unit} {index}"): bucket.names
@@ -175,9 +209,9 @@ def _gradients(made: Assembly, held: Held) -> Gradients:
         buckets=buckets,
         shared=shared_parameters(plan),
         ties=_ties(made, held),
-        counts_own=held.program.replica == 0,
+        counts_own=held.program.replica == 0 or made.relaxed,
         pieces=made.pieces,
-        group_of=held.groups.of,
+        group_of=lambda ranks: own.of(ranks) if made.relaxed and own.has(ranks) else held.groups.of(ranks),
         observer=held.relay,
     )
 

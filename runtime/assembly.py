@@ -62,7 +62,7 @@ class Assembly:
     """What everything on a rank is made from.
 
     alone: the other ranks are not there, so nothing is made for them. fill: gives a stage of a model without memory
-    tensors that ops can run on.
+    tensors that ops can run on. relaxed: no engine reduces gradients by itself, as replicas keep together otherwise.
     """
 
     plan: Plan
@@ -76,6 +76,7 @@ class Assembly:
     timeout_seconds: float
     fill: Callable[[Stage], None]
     alone: bool = False
+    relaxed: bool = False
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
@@ -157,7 +158,7 @@ class Assembly:
         plan = self.plan
         return replica(
             stage,
-            alone=len(plan.stages) == 1,
+            alone=len(plan.stages) == 1 and not self.relaxed,
             sharding=plan.stages[index].sharding,
             ranks=ranks,
             group=group,

@@ -52,6 +52,11 @@ class Loaded:
         """Around the making of a batch."""
         return self.measurement.during("data") if self.measurement else nullcontext()
 
+    def consolidate(self) -> None:
+        """Bring all replicas to the same state, where steps do not."""
+        if self.state is not None:
+            self.state.consolidate()
+
     def ledger(self) -> Ledger | None:
         """What was measured."""
         return self.measurement.ledger() if self.measurement else None
@@ -63,7 +68,9 @@ def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
         from placer.runtime import deepspeed  # an extra
 
         return Loaded(runs=deepspeed.load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds))
-    executor = load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds)
+    executor = load(
+        plan, weights=options.weights, timeout_seconds=options.timeout_seconds, synchrony=options.kept_together
+    )
     measurement = Measurement(plan, world.device, world.rank)
     executor.recorder = measurement
     return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement)

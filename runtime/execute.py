@@ -41,6 +41,8 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
         for warning in require_runnable(plan):
             if world.first:
                 print(f"placer: {warning}", file=sys.stderr)
+        if world.first and options.kept_together.kind != "synchronous":
+            print(f"placer: {options.kept_together}", file=sys.stderr)
         report = _prepared(plan, options, world).run()
         if options.report and world.first:
             report.save(options.report)
@@ -116,11 +118,14 @@ class _Run:
     def run(self) -> RunReport:
         """All steps that are left."""
         try:
+            if self._relaxed:
+                self.logs.write("synchrony", self.start.step, {"synchrony": str(self.options.kept_together)})
             if self.start.step:
                 self.logs.write("resumed", self.start.step, {"position": self.start.position})
             for done in range(self.start.step, self.options.steps):
                 self._step(done)
                 self._after(done + 1)
+            self.engine.consolidate()
             if self.checkpoints:
                 self.checkpoints.finish()
             if self.options.save_weights and self.engine.state:
@@ -128,6 +133,10 @@ class _Run:
             return self._report()
         finally:
             self.logs.close()
+
+    @property
+    def _relaxed(self) -> bool:
+        return self.options.kept_together.kind != "synchronous"
 
     def _position(self, step: int) -> int:
         """Batches trained on before `step`; one per step since the checkpoint."""
@@ -210,4 +219,5 @@ class _Run:
             checkpoint=self.saved,
             weights=self.options.save_weights,
             engine=self.options.engine,
+            synchrony=self.options.kept_together,
         )

@@ -19,6 +19,7 @@ from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer, Relay
 from placer.runtime.optimizers import Updater, clip_scale
 from placer.runtime.portions import Portions
+from placer.runtime.relaxed import Ending
 from placer.runtime.replicas import Replica
 from placer.runtime.rewrite import Count
 from placer.runtime.stages import Stage
@@ -28,7 +29,7 @@ from placer.runtime.state import State
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """What `load` puts together for one rank. labels: the labels of each loss op, from some rows of a batch. draws:
-    whether a step draws random numbers."""
+    whether a step draws random numbers. ending: how a step ends where it does not hold all replicas together."""
 
     plan: Plan
     rank: int
@@ -46,6 +47,7 @@ class Parts:
     weights: tuple[torch.Tensor | None, ...]
     labels: Callable[[Batch], tuple[torch.Tensor, ...]]
     draws: bool
+    ending: Ending | None = None
 
 
 class Executor:
@@ -102,6 +104,7 @@ class Executor:
 
     def held_state(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers of this rank as it holds them, by the model's own names; tied ones once."""
+        self.consolidate()
         return self._parts.state.held()
 
     @property
@@ -140,6 +143,7 @@ class Executor:
 
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""
+        self.consolidate()
         self._parts.state.share_buffers()
         return float(self._interpreter.evaluate(self._feeds(batch, training=False)))
 
@@ -149,15 +153,18 @@ class Executor:
         The ranks' parts together are the whole model; `full_state_dict` collects them. torch.distributed.checkpoint
         takes it.
         """
+        self.consolidate()
         return self._parts.state.local()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model's state on the CPU of every rank, under every name the model has for it (tied ones too)."""
+        self.consolidate()
         return self._parts.state.full()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing
         names."""
+        self.consolidate()
         self._parts.state.load(state)
         self.updater.refresh_masters()
 
@@ -165,8 +172,16 @@ class Executor:
         """Use `rate` from the next step on."""
         self.updater.set_learning_rate(rate)
 
+    def consolidate(self) -> None:
+        """Bring replicas that are not held together by every step to the same state; all ranks call it."""
+        if self._parts.ending is not None:
+            self._parts.ending.consolidate()
+
     def finish_step(self) -> None:
         """Clip and update: what the program's OptimizerStep does."""
+        if self._parts.ending is not None:
+            self.gradient_norm = self._parts.ending.finish_step(self.steps + 1)
+            return
         limit = self.plan.settings.clip_norm
         if limit is None:
             self._parts.gradients.finish()

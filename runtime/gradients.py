@@ -151,6 +151,10 @@ class Gradients:
         What all devices of a replica hold alike is counted by the first of them.
         """
         self._sum_local_ties()
+        return self.squared()
+
+    def squared(self) -> torch.Tensor:
+        """The same of gradients as they lie there; to be called after the step has been ended."""
         counted = [_local(one) for one in self._counted()]
         if not counted:
             first = next((one for named in self._parameters.values() for one in named.values()), torch.zeros(()))

@@ -68,6 +68,10 @@ class Groups:
             if isinstance(group, dist.ProcessGroup):
                 self._groups[ranks] = group
 
+    def has(self, ranks: tuple[int, ...]) -> bool:
+        """Whether there is a group of `ranks` that this rank belongs to."""
+        return ranks in self._groups
+
     def of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         """The group of `ranks`, which this rank belongs to."""
         return self._groups[ranks]

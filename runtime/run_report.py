@@ -13,6 +13,7 @@ from placer.errors import UsageError
 from placer.files import read_text, write_text
 from placer.ledger import Ledger
 from placer.runtime.schedule_lr import Decay
+from placer.runtime.synchrony import CHANGES, SYNCHRONOUS, Synchrony, SynchronyKind
 from placer.runtime.world import DEFAULT_TIMEOUT_SECONDS
 
 EngineName = Literal["placer", "deepspeed"]
@@ -27,7 +28,9 @@ class ExecuteOptions:
     `checkpoint_async` writes them beside the steps that follow. `weights` is a Hugging Face folder to start from,
     `save_weights` a new one to end with. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves
     nothing, and only seconds are measured). `one_device` repeats the run's steps on one device and reports its losses.
-    `report` is where the RunReport goes.
+    `report` is where the RunReport goes. `synchrony` with its number (`average_every` or `staleness`) is how replicas
+    keep together (see `synchrony`): all but the default change the mathematics, so neither `one_device` nor another
+    engine goes with them.
     """
 
     plan_path: str = "plan.json"
@@ -51,6 +54,9 @@ class ExecuteOptions:
     save_weights: str = ""
     report: str = ""
     one_device: bool = False
+    synchrony: SynchronyKind = "synchronous"
+    average_every: int | None = None
+    staleness: int | None = None
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     progress: bool = True
 
@@ -70,8 +76,21 @@ class ExecuteOptions:
                 f"a checkpoint or weights were asked for with --engine {self.engine}, which keeps its state in its own "
                 "way; leave --checkpoint and --save-weights out, or run with --engine placer"
             )
+        if self.kept_together.kind != "synchronous" and (self.one_device or self.engine != "placer"):
+            asked = (
+                "the losses of one device were asked for" if self.one_device else f"--engine {self.engine} was given"
+            )
+            raise UsageError(
+                f"{asked} was asked for with --synchrony {self.synchrony}, which {CHANGES} "
+                "and is done by placer's own engine; leave one of them out"
+            )
         if self.timeout_seconds <= 0:
             raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
+
+    @property
+    def kept_together(self) -> Synchrony:
+        """How replicas keep together. Raises UsageError for a number that does not go with the kind."""
+        return Synchrony(kind=self.synchrony, average_every=self.average_every, staleness=self.staleness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +107,7 @@ class RunReport:
 
     `checkpoint` and `weights` are where those were saved, "" where they were not. `measured` is None where the run was
     too short to measure (it leaves out the first steps, which set up buffers), or another engine than placer's ran it.
+    `synchrony` prints as a warning where it changes the mathematics; `predicted` is of the synchronous run.
     """
 
     ranks: int
@@ -104,6 +124,7 @@ class RunReport:
     checkpoint: str = ""
     weights: str = ""
     engine: EngineName = "placer"
+    synchrony: Synchrony = SYNCHRONOUS
 
     @property
     def median_step_seconds(self) -> float:

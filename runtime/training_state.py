@@ -48,6 +48,10 @@ class TrainingState:
         part = self._executor.portions.of
         return {"model": {name: part(name, tensor) for name, tensor in self._executor.held_state().items()}}
 
+    def consolidate(self) -> None:
+        """Bring all replicas to the same state, where steps do not; reading the state does so too."""
+        self._executor.consolidate()
+
     def load_state_dict(self, state: State) -> None:
         """Nothing is left to do: `state` is this rank's own memory."""
 

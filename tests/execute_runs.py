@@ -21,6 +21,12 @@ from placer.settings import RunSettings
 
 STEPS = 6
 SAVED_AT = 3
+# Neither interval divides SAVED_AT: the checkpoint itself has to bring the replicas together.
+RELAXED: dict[str, dict[str, object]] = {
+    "local": {"synchrony": "local", "average_every": 2},
+    "stale": {"synchrony": "stale", "staleness": 1},
+}
+SPOILING = RunSettings(learning_rate=1e30, clip_norm=None)
 
 
 def main() -> None:
@@ -39,7 +45,15 @@ def main() -> None:
         if is_first():
             shutil.copytree(folder / "b", folder / name)
         run(folder, f"second half, {name}", plan, checkpoint=str(folder / name))
-    spoilt = replace(pipeline, settings=RunSettings(learning_rate=1e30, clip_norm=None))
+    for name, synchrony in RELAXED.items():
+        saved = {"checkpoint": str(folder / f"{name} whole"), "checkpoint_every": SAVED_AT, **synchrony}
+        run(folder, f"{name}, undisturbed", data, log=str(folder / f"{name}.jsonl"), **saved)
+        parted = {**saved, "checkpoint": str(folder / f"{name} parted")}
+        run(folder, f"{name}, first half", data, **{**parted, "steps": SAVED_AT})
+        run(folder, f"{name}, second half", data, **parted)
+        run(folder, f"{name}, refused", pipeline, **synchrony)
+        run(folder, f"{name}, spoilt", replace(data, settings=SPOILING), **synchrony)
+    spoilt = replace(pipeline, settings=SPOILING)
     run(folder, "spoilt", spoilt, checkpoint=str(folder / "c"), checkpoint_every=1)
 
 

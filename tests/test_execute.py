@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from execute_plans import tiny_plan
-from execute_runs import SAVED_AT, STEPS
+from execute_runs import RELAXED, SAVED_AT, STEPS
+from placer.cli.execute import run_document, run_view
 from placer.costs import estimate
 from placer.errors import UsageError
 from placer.plans import Sharding
@@ -96,6 +99,45 @@ def test_a_run_goes_on_under_another_plan(layout: str, runs: Path) -> None:
     whole, rest = report(runs, "undisturbed"), report(runs, f"second half, {layout}")
     assert rest.first_step == SAVED_AT
     assert rest.losses == pytest.approx(whole.losses[SAVED_AT:], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_replicas_that_keep_together_less_strictly_resume_bit_for_bit(name: str, runs: Path) -> None:
+    whole, half, rest = (report(runs, f"{name}, {part}") for part in ("undisturbed", "first half", "second half"))
+    assert rest.first_step == SAVED_AT
+    assert half.losses + rest.losses == whole.losses
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_only_the_first_loss_of_less_strict_replicas_is_that_of_the_synchronous_run(name: str, runs: Path) -> None:
+    ours, synchronous = report(runs, f"{name}, undisturbed").losses, report(runs, "undisturbed").losses
+    assert ours[0] == pytest.approx(synchronous[0], rel=1e-6)
+    assert abs(ours[-1] - synchronous[-1]) > 1e-5 * synchronous[-1]
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_report_log_and_summary_say_that_the_mathematics_is_another(name: str, runs: Path) -> None:
+    found = report(runs, f"{name}, undisturbed")
+    first = json.loads((runs / f"{name}.jsonl").read_text().splitlines()[0])
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(run_view(found))
+    for text in (str(found.synchrony), first["synchrony"], str(run_document(found)["synchrony"]), shown.getvalue()):
+        assert f"synchrony {name}" in text
+        assert "changes the mathematics: losses are not those of one device" in text
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_a_plan_without_replicas_is_refused_on_every_rank(name: str, runs: Path) -> None:
+    for rank in range(2):
+        kind, message = json.loads((runs / f"{name}, refused.rank{rank}.error").read_text())
+        assert kind == "UsageError" and "stage 0 has one replica" in message
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_a_spoilt_loss_ends_every_rank_though_gradients_travel(name: str, runs: Path) -> None:
+    for rank in range(2):
+        kind, message = json.loads((runs / f"{name}, spoilt.rank{rank}.error").read_text())
+        assert kind == "ExecutionError" and "; the weights are spoilt" in message
 
 
 def test_a_loss_that_is_no_number_ends_every_rank_and_is_not_saved(runs: Path) -> None:

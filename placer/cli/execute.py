@@ -55,6 +55,19 @@ def run(
     weights: Annotated[str, typer.Option(help="Start from the weights of this Hugging Face folder.")] = "",
     save_weights: Annotated[str, typer.Option(help="Write the final weights to this new Hugging Face folder.")] = "",
     keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 2,
+    synchrony: Annotated[
+        Literal["synchronous", "local", "stale"],
+        typer.Option(
+            help="How replicas keep together: by every step; local SGD, averaged every so many steps; stale, with "
+            "gradients some steps late. The last two change the mathematics: losses are not those of one device."
+        ),
+    ] = "synchronous",
+    average_every: Annotated[
+        int | None, typer.Option(help="With --synchrony local: steps between two averages of the replicas.")
+    ] = None,
+    staleness: Annotated[
+        int | None, typer.Option(help="With --synchrony stale: how many steps late gradients are; 0 is synchronous.")
+    ] = None,
     # torchrun takes a bare --log for an abbreviation of its own options, even after the program's name.
     log: Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")] = "",
     tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
@@ -105,6 +118,9 @@ def run(
         save_weights=save_weights,
         keep=keep,
         report=report,
+        synchrony=synchrony,
+        average_every=average_every,
+        staleness=staleness,
         timeout_seconds=timeout,
     )
     plan = load_plan(plan_file, cluster)
@@ -116,6 +132,8 @@ def run(
 def run_view(report: RunReport, plan: Plan | None = None) -> RenderableType:
     """Losses, speed, and predicted beside measured, or why nothing was measured or done."""
     lines: list[RenderableType] = [Text(f"{len(report.losses)} steps on {report.ranks} ranks, data {report.data}")]
+    if report.synchrony.kind != "synchronous":
+        lines.append(Text(f"{report.synchrony}; predictions are of the synchronous run"))
     if report.losses:
         lines.append(Text(_speed(report)))
     else:
@@ -171,6 +189,7 @@ def run_document(report: RunReport) -> Document:
         "tokens_per_second": report.tokens_per_second,
         "mfu": report.mfu,
         "evaluations": [{"step": entry.step, "loss": entry.loss} for entry in report.evaluations],
+        "synchrony": str(report.synchrony),
         "checkpoint": report.checkpoint or None,
         "weights": report.weights or None,
         "predicted": ledger_document(report.predicted) if report.predicted else None,
