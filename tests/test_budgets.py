@@ -109,8 +109,9 @@ def test_ctrl_c_writes_the_best_plan_so_far_and_exits_0(tmp_path: Path) -> None:
 
 
 # The command line with a search that says when it begins and then goes on until it is interrupted.
+# A shell that starts this suite in the background makes its processes deaf to interrupts; this one listens.
 INTERRUPT = """
-import time
+import signal, time
 from placer.__main__ import main as run
 from placer.strategies import stages
 
@@ -119,6 +120,7 @@ def endless(search):
     time.sleep(600)
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stages._run = endless
     return run()
 """

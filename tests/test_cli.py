@@ -155,7 +155,9 @@ def test_the_reader_may_stop_reading(plan_file: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_ends_with_a_word_and_without_a_traceback() -> None:
-    code = "import time, placer.cli.doctor as d; d.examine = lambda: time.sleep(60); import sys; "
+    # A shell that starts this suite in the background makes its processes deaf to interrupts; this one listens.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "import time, placer.cli.doctor as d; d.examine = lambda: time.sleep(60); import sys; "
     code += "sys.argv = ['placer', 'doctor']; print('ready', flush=True); import placer.__main__ as m; m.main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
