@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from placer.errors import ExecutionError
 from placer.runtime.checkpoint import latest
 from placer.runtime.launch import launch_module
 
-SECONDS = 150.0
+SECONDS = 300.0
 
 
 def names(folder: Path) -> list[str]:
@@ -35,36 +37,63 @@ def restarted(folder: Path, fault: str, *torchrun: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def test_torchrun_restarts_all_ranks_and_they_go_on_from_the_last_complete_checkpoint(tmp_path: Path) -> None:
-    whole, folder = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    folder.mkdir()
-    launch_module(("fault_ranks", "none", str(whole)), 2, SECONDS)
-    ended = restarted(folder, "kill", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
-    assert ended.returncode == 0, ended.stderr
-    expected = json.loads((whole / "rank0.json").read_text())[1:]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The runs, which mostly wait: all at once. What each raised, and what torchrun itself gave."""
+
+    folder: Path
+    raised: dict[str, str]
+    restarted: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Started:
+    folder = tmp_path_factory.mktemp("runs")
+    asked = {"whole": ("none",), "stop": ("stop",), "sync": ("fill",), "async": ("fill", "async")}
+    for name in (*asked, "killed"):
+        (folder / name).mkdir()
+    with ThreadPoolExecutor(len(asked) + 1) as pool:
+        killed = pool.submit(
+            restarted, folder / "killed", "kill", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"
+        )
+        raised = {name: pool.submit(_raised, folder / name, *arguments) for name, arguments in asked.items()}
+        return Started(
+            folder=folder, raised={name: one.result() for name, one in raised.items()}, restarted=killed.result()
+        )
+
+
+def _raised(folder: Path, fault: str, *mode: str) -> str:
+    """What launching `fault` raises; nothing where it ends well."""
+    try:
+        launch_module(("fault_ranks", fault, str(folder), *mode), 2, SECONDS)
+    except ExecutionError as error:
+        return str(error)
+    return ""
+
+
+def test_torchrun_restarts_all_ranks_and_they_go_on_from_the_last_complete_checkpoint(runs: Started) -> None:
+    assert not runs.raised["whole"]
+    assert runs.restarted.returncode == 0, runs.restarted.stderr
+    expected = json.loads((runs.folder / "whole" / "rank0.json").read_text())[1:]
     for rank in range(2):
-        first, *losses = json.loads((folder / f"rank{rank}.json").read_text())
+        first, *losses = json.loads((runs.folder / "killed" / f"rank{rank}.json").read_text())
         assert first == STRUCK_AT - 1 and losses == expected[first:]
 
 
-def test_a_stopped_rank_is_named_and_nothing_half_written_is_taken_for_complete(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError) as caught:
-        launch_module(("fault_ranks", "stop", str(tmp_path)), 2, SECONDS)
-    assert "rank 1 did not answer: it hangs" in str(caught.value)
-    found = latest(tmp_path / "checkpoints")
+def test_a_stopped_rank_is_named_and_nothing_half_written_is_taken_for_complete(runs: Started) -> None:
+    assert "rank 1 did not answer: it hangs" in runs.raised["stop"]
+    found = latest(runs.folder / "stop" / "checkpoints")
     assert found is not None and found.name == f"step-{STRUCK_AT - 1:08d}"
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_full_disk_of_one_rank_ends_all_and_the_older_checkpoints_stay(tmp_path: Path, mode: str) -> None:
-    with pytest.raises(ExecutionError) as caught:
-        launch_module(("fault_ranks", "fill", str(tmp_path), mode), 2, SECONDS)
-    assert "rank 1: " in str(caught.value) and "File too large" in str(caught.value)
-    assert "goes on from the last complete checkpoint" in str(caught.value)
-    assert names(tmp_path) == [f"step-{step:08d}" for step in (STRUCK_AT - 2, STRUCK_AT - 1)]
-    launch_module(("fault_ranks", "none", str(tmp_path)), 2, SECONDS)
-    first, *losses = json.loads((tmp_path / "rank0.json").read_text())
+def test_a_full_disk_of_one_rank_ends_all_and_the_older_checkpoints_stay(runs: Started, mode: str) -> None:
+    folder, found = runs.folder / mode, runs.raised[mode]
+    assert "rank 1: " in found and "File too large" in found
+    assert "goes on from the last complete checkpoint" in found
+    assert names(folder) == [f"step-{step:08d}" for step in (STRUCK_AT - 2, STRUCK_AT - 1)]
+    launch_module(("fault_ranks", "none", str(folder)), 2, SECONDS)
+    first, *losses = json.loads((folder / "rank0.json").read_text())
     assert first == STRUCK_AT - 1 and len(losses) == STEPS - first
 
 
