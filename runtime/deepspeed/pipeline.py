@@ -33,7 +33,10 @@ class _Engine(Protocol):
 
 
 class PipelineRun(DeepSpeedRun):
-    """This rank's stage as a layer of a PipelineModule; DeepSpeed moves what passes between them."""
+    """This rank's stage as a layer of a PipelineModule; DeepSpeed moves what passes between them.
+
+    It gives the mean over replicas and microbatches of losses that were multiplied by their number: the sum.
+    """
 
     def __init__(self, own: Own, index: int, stage: Stage, loss: str) -> None:
         super().__init__(own)
@@ -62,15 +65,11 @@ class PipelineRun(DeepSpeedRun):
 
     def _train(self, found: tuple[Feed, ...]) -> float:
         self._layer.begin(found)
-        return self._summed(self._engine.train_batch(_nothing()))
+        return float(self._engine.train_batch(_nothing()))
 
     def _evaluate(self, found: tuple[Feed, ...]) -> float:
         self._layer.begin(found)
-        return self._summed(self._engine.eval_batch(_nothing()))
-
-    def _summed(self, mean: torch.Tensor) -> float:
-        """DeepSpeed's mean over replicas and microbatches of losses that were multiplied by their number."""
-        return float(mean)
+        return float(self._engine.eval_batch(_nothing()))
 
 
 def _engine(own: Own, index: int, layer: StageLayer) -> _Engine:

@@ -17,7 +17,7 @@ they treat each index of it alike; `merged` and `in_blocks` the same of tokens i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
 
@@ -86,17 +86,7 @@ def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
     """`choice` with its dim cut in parts, where the op treats every index of the dim alike; None elsewhere."""
     if not alike(call, choice):
         return None
-
-    def parted(state: State) -> State:
-        lay = state.value
-        return State(lay._replace(parts=parts), lay._replace(parts=parts)) if isinstance(lay, Cut) else state
-
-    return replace(
-        choice,
-        name=f"{choice.name} in {parts} parts",
-        inputs=tuple(map(parted, choice.inputs)),
-        outputs=tuple(map(parted, choice.outputs)),
-    )
+    return _laid(choice, f"{choice.name} in {parts} parts", lambda lay: lay._replace(parts=parts))
 
 
 def merged(call: Call) -> tuple[Choice, ...]:
@@ -130,14 +120,16 @@ def in_blocks(call: Call, choice: Choice, every: int) -> Choice | None:
     counted = choice.local == "mean_loss" and sizes_agree(call, choice)
     if not (counted or alike(call, choice)) or any(lay.dim for lay in lays):
         return None
+    return _laid(choice, f"{choice.name} in blocks of {every}", lambda lay: lay._replace(every=every))
 
-    def blocked(state: State) -> State:
+
+def _laid(choice: Choice, name: str, changed: Callable[[Cut], Cut]) -> Choice:
+    """`choice` under another name, with all that it cuts cut otherwise."""
+
+    def other(state: State) -> State:
         lay = state.value
-        return State(lay._replace(every=every), lay._replace(every=every)) if isinstance(lay, Cut) else state
+        return State(changed(lay), changed(lay)) if isinstance(lay, Cut) else state
 
     return replace(
-        choice,
-        name=f"{choice.name} in blocks of {every}",
-        inputs=tuple(map(blocked, choice.inputs)),
-        outputs=tuple(map(blocked, choice.outputs)),
+        choice, name=name, inputs=tuple(map(other, choice.inputs)), outputs=tuple(map(other, choice.outputs))
     )
