@@ -45,6 +45,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
+from placer.bucketing import SIZES, exposed_seconds, least_exposed
 from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
 from placer.collectives import CollectiveKind
@@ -152,13 +153,12 @@ class Costs:
 
     def reduction(
         self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
-        sharding: Sharding = "none", alone: bool = False,
+        sharding: Sharding = "none", alone: bool = False, bucket_bytes: int | None = None,
     ) -> float:  # fmt: skip
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
-        A plan of one stage (`alone`) reduces beside its last backward: of n buckets of t seconds, bucket i is ready
-        after i/n of it: max(t, n t - (n-1)/n backward). Other stages reduce after their last backward: n t. Sharded
-        state scatters beside the last backward, block by block.
+        In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
+        (`alone`), after it in others; see `bucketing`. Sharded state scatters beside the last backward, block by block.
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
@@ -168,11 +168,18 @@ class Costs:
         size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
         if not size:
             return 0.0
-        buckets = max(1, -(-size // self.settings.bucket_bytes))
-        each = self.bucket(devices, size / buckets)
-        if not (alone and self.settings.overlap):
-            return buckets * each
-        return max(each, buckets * each - backward * (buckets - 1) / buckets)
+        beside = backward if alone and self.settings.overlap else 0.0
+        return self.fused(devices, size, beside, bucket_bytes)
+
+    def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
+        """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""
+
+        def each(one: float) -> float:
+            return self.bucket(devices, one)
+
+        if bucket_bytes is None:
+            return least_exposed(each, size, SIZES if beside else SIZES[-1:], beside)
+        return exposed_seconds(each, size, bucket_bytes, beside)
 
     def bucket(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
@@ -210,14 +217,16 @@ class Costs:
     def stage_cost(
         self, first: int, last: int, *, devices: tuple[int, ...], following: tuple[int, ...] | Mesh,
         leading: tuple[int, ...] | Mesh, rows: int, last_rows: int, sharding: Sharding = "none",
-        recompute: bool = False, shares: tuple[int, ...] = (),
+        recompute: bool = False, shares: tuple[int, ...] = (), bucket_bytes: int | None = None,
     ) -> StageCost:  # fmt: skip
         """Everything the step time needs of one stage; `rows`, `last_rows` of a full and of the last microbatch.
+
+        Gradients go in buckets of `bucket_bytes`, None: of the size that is best for the stage.
 
         `following` are the next stage's devices (empty for the last stage), `leading` the first position's; of a mesh
         that differs from this stage's in its replicas, shares, degree or layout they are a `Mesh`.
         """
-        key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares)
+        key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares, bucket_bytes)
         found = self._costs.get(key)
         if found is None:
             found = self._costs[key] = self._stage_cost(
@@ -225,7 +234,7 @@ class Costs:
                     first=first, last=last, devices=devices, shares=shares, sharding=sharding, recompute=recompute,
                     degree=self.degree,
                 ),
-                following, leading, rows, last_rows,
+                following, leading, rows, last_rows, bucket_bytes,
             )  # fmt: skip
         return found
 
@@ -276,6 +285,11 @@ class Costs:
             reduced_bytes=self._reduced_bytes(plan),
         )
 
+    def reduced(self, plan: Plan, bucket_bytes: int) -> float:
+        """Seconds of reducing all gradients in buckets of `bucket_bytes` that the last backwards do not hide."""
+        last_rows = plan.microbatches[-1]
+        return sum(self.of_stage(plan, stage)._reduced(stage, last_rows, bucket_bytes) for stage in plan.stages)
+
     def costs_of(self, plan: Plan) -> tuple[StageCost, ...]:
         """The `StageCost` of each stage of a plan."""
         meshes = [Mesh.of(plan, stage) for stage in plan.stages]
@@ -284,7 +298,7 @@ class Costs:
             self.of_stage(plan, stage).stage_cost(
                 stage.first, stage.last, devices=stage.devices, following=after, leading=meshes[0],
                 rows=plan.microbatches[0], last_rows=plan.microbatches[-1], sharding=stage.sharding,
-                recompute=stage.recompute, shares=stage.shares,
+                recompute=stage.recompute, shares=stage.shares, bucket_bytes=plan.bucket_bytes,
             )
             for stage, after in zip(plan.stages, following, strict=True)
         )  # fmt: skip
@@ -320,12 +334,11 @@ class Costs:
 
     def _stage_cost(
         self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
-        last_rows: int,
+        last_rows: int, bucket_bytes: int | None,
     ) -> StageCost:  # fmt: skip
         full, last = self.full(stage, rows), self.full(stage, last_rows)
         slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
         sent = self._sent(stage, self._mesh(stage, following), rows)
-        alone = stage.last - stage.first == len(self.graph.blocks)
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=full.whole_backward,
@@ -335,21 +348,22 @@ class Costs:
             send_forward=sent.forward,
             send_backward=sent.backward,
             accumulate=self.accumulate(stage.first, stage.last, device=slow),
-            reduction=self.reduction(
-                stage.first,
-                stage.last,
-                devices=stage.leaders,
-                rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
-                backward=last.backward,
-                sharding=stage.sharding,
-                alone=alone,
-            )
+            reduction=self._reduced(stage, last_rows, bucket_bytes)
             + self.summed(stage.first, stage.last, device=stage.devices[0])
             + self._tied(stage, self._mesh(stage, leading)),
             optimizer=self.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
         )
+
+    def _reduced(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:
+        """Seconds of reducing a stage's gradients that its last microbatch, of `last_rows` rows, does not hide."""
+        return self.reduction(
+            stage.first, stage.last, devices=stage.leaders,
+            rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
+            backward=self.full(stage, last_rows).backward, sharding=stage.sharding,
+            alone=stage.last - stage.first == len(self.graph.blocks), bucket_bytes=bucket_bytes,
+        )  # fmt: skip
 
     def _tightest(
         self, stages: tuple[Stage, ...], peaks: tuple[tuple[int, ...], ...], rows: int, *, accumulates: bool
@@ -425,6 +439,13 @@ class Costs:
     @cached_property
     def _flops(self) -> Affine:
         return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
+
+
+def with_best_buckets(plan: Plan) -> Plan:
+    """`plan` with the bucket size of `bucketing.SIZES` that exposes least reduction, the smallest of equal ones."""
+    if not plan.fuses:
+        return plan
+    return replace(plan, bucket_bytes=min(SIZES, key=lambda size: _costs_for(plan).reduced(plan, size)))
 
 
 def tightest(plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
