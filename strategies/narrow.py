@@ -287,7 +287,7 @@ class Narrow:
         if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
             return update
         buckets = max(1, -(-size // costs.settings.bucket_bytes))
-        return update + buckets * min(costs.bucket(devices, size / buckets) for devices in places.distinct)
+        return update + buckets * min(costs.tails.bucket(devices, size / buckets) for devices in places.distinct)
 
     def _accumulate(self, block: int) -> float:
         """Seconds of adding a block's gradients to earlier ones, on the fastest device."""

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from examples.verify_cases import Case, plan_of
 from placer import tracer
 from placer.cli.execute import run_document
-from placer.costs import estimate
+from placer.estimates import estimate
 from placer.plans import Plan
 from placer.runtime import load
 from placer.runtime.run_report import RunReport
