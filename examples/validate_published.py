@@ -37,6 +37,7 @@ from examples.published import FAMILIES, Run, published_runs
 from examples.published_models import model_graph
 from placer.cluster import Cluster
 from placer.errors import InfeasibleError
+from placer.estimates import estimate_with
 from placer.plans import ModelRef, Plan
 from placer.search import Problem, solve_with
 from placer.strategies.megatron_layouts import Degrees, MegatronLayouts
@@ -139,7 +140,7 @@ def _published(layouts: MegatronLayouts, run: Run) -> Estimated:
 
 
 def _estimated(plan: Plan, layouts: MegatronLayouts | None = None) -> Estimated:
-    ledger = plan.ledger if layouts is None else layouts.costs.estimate(plan)
+    ledger = plan.ledger if layouts is None else estimate_with(layouts.costs, plan)
     assert ledger is not None
     room = plan.cluster.devices[0].memory_bytes
     return Estimated(

@@ -44,6 +44,7 @@ import transformers
 from examples.deepen import deepened
 from placer.cluster import Cluster
 from placer.costs import Costs
+from placer.estimates import estimate_with
 from placer.graph import Graph
 from placer.plans import ModelRef, Plan, Stage
 from placer.settings import RunSettings
@@ -152,7 +153,7 @@ def outcomes(wanted: Iterable[Run], vocabulary: int = VOCABULARY) -> tuple[Outco
     for run in wanted:
         graph = gpt(run.hidden, run.layers, run.heads, run.sequence, vocabulary)
         own = costs.setdefault(f"{run.hidden} {run.layers}", Costs(graph, cluster, SETTINGS))
-        found.append(Outcome(run=run, estimate=own.estimate(plan_of(run, graph, cluster)).step_seconds))
+        found.append(Outcome(run=run, estimate=estimate_with(own, plan_of(run, graph, cluster)).step_seconds))
     return tuple(found)
 
 

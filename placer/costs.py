@@ -1,13 +1,14 @@
-"""Costs: seconds and bytes of one Graph on one Cluster under one RunSettings; `estimate(plan)` makes them a Ledger.
+"""Costs: seconds and bytes of one Graph on one Cluster under one RunSettings; `estimates` makes them a Ledger.
 
 Everything the estimate is made of is public here, so that searches and the simulator use the very same numbers:
 
     stage(first, last, ...)        StageSeconds of one microbatch on one device: forward, backward, recompute, gathers
     transfer(first, last, ...)     seconds of what a stage sends on, and of the gradients it gets back, per microbatch
-    accumulate(first, last, ...)   seconds of adding a microbatch's gradients to those that exist already
-    reduction(first, last, ...)    seconds of gradient reduction that the last backward does not hide
-    tied(first, last, ...)         seconds of summing gradients of parameters that an earlier stage holds too
-    optimizer(first, last, ...)    seconds of clipping and of the update
+    tails                          what follows the last backward of a stage (`Tails`):
+        .accumulate(first, last, ...)  seconds of adding a microbatch's gradients to those that exist already
+        .reduction(first, last, ...)   seconds of gradient reduction that the last backward does not hide
+        .tied(first, last, ...)        seconds of summing gradients of parameters that an earlier stage holds too
+        .optimizer(first, last, ...)   seconds of clipping and of the update
     fixed(devices)                 seconds of the world's own collectives: loss, and norm if gradients are clipped
     memory(stages, ...)            the device of a position with least bytes to spare, and its MemoryBytes
     stage_cost(...)                all of the above of one stage as a `StageCost`
@@ -41,18 +42,16 @@ Every part grows with bytes, FLOPs and latency and falls with rates and bandwidt
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
-from placer.bucketing import SIZES, exposed_seconds, least_exposed
 from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
 from placer.collectives import CollectiveKind
 from placer.compute import memory_rate
 from placer.exchanges import Exchanges
 from placer.graph import Affine, Graph, affine_sum
-from placer.ledger import Ledger, MemoryBytes, Seconds
+from placer.ledger import MemoryBytes
 from placer.memory import StageMemory, alive, position_memory, stage_memory
 from placer.meshes import Mesh
 from placer.numerics import Numerics
@@ -62,8 +61,8 @@ from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
 from placer.splitting import local_graph
-from placer.steptime import StageCost, stalls, step_seconds
-from placer.updates import accumulate_seconds, bucket_seconds, update_seconds
+from placer.steptime import StageCost
+from placer.tails import Tails
 
 
 class Costs:
@@ -92,6 +91,10 @@ class Costs:
         self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
         self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
         self.passes = Passes(self.spans, self.profiles, self.channels)
+        self.tails = Tails(
+            cluster, settings, spans=self.spans, channels=self.channels, profiles=self.profiles, passes=self.passes,
+            degree=degree,
+        )  # fmt: skip
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, tuple[int, MemoryBytes]] = {}
         self._under: dict[tuple[int, int], Costs] = {}
@@ -147,69 +150,6 @@ class Costs:
         """Seconds of a collective over `devices` on a buffer of `size` bytes."""
         return self.channels.collective(kind, devices, size)
 
-    def accumulate(self, first: int, last: int, *, device: int) -> float:
-        """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
-        return accumulate_seconds(self.spans.of(first, last).held, self.numerics, self.cluster.devices[device])
-
-    def reduction(
-        self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
-        sharding: Sharding = "none", alone: bool = False, bucket_bytes: int | None = None,
-    ) -> float:  # fmt: skip
-        """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
-
-        In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
-        (`alone`), after it in others; see `bucketing`. Sharded state scatters beside the last backward, block by block.
-        """
-        if len(devices) < 2 or rows == 0:
-            return 0.0
-        if sharding != "none":
-            return self.passes.gathers(devices, rows, sharding).scatter_seconds(first, last)
-        held = self.spans.of(first, last).held
-        size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
-        if not size:
-            return 0.0
-        beside = backward if alone and self.settings.overlap else 0.0
-        return self.fused(devices, size, beside, bucket_bytes)
-
-    def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
-        """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""
-
-        def each(one: float) -> float:
-            return self.bucket(devices, one)
-
-        if bucket_bytes is None:
-            return least_exposed(each, size, SIZES if beside else SIZES[-1:], beside)
-        return exposed_seconds(each, size, bucket_bytes, beside)
-
-    def bucket(self, devices: tuple[int, ...], size: float) -> float:
-        """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
-        slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
-        return self.channels.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
-
-    def summed(self, first: int, last: int, *, device: int) -> float:
-        """Seconds of summing, within a replica, gradients that each of its devices has a part of."""
-        size = self.spans.of(first, last).held.summed * self.numerics.weight_bytes
-        return self.collective("all_reduce", self.profiles.replica(device), size) if self.degree > 1 else 0.0
-
-    def tied(
-        self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"
-    ) -> float:
-        """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`.
-
-        Of state that is sharded over as many devices each shard is summed among its holders.
-        """
-        size = self.spans.of(first, last).tied
-        if sharding == "none" or len(devices) == 1 or len(others or devices) != len(devices):
-            return self.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
-        pairs = zip(others or devices, devices, strict=True)
-        return max(self.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
-
-    def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
-        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state."""
-        held = self.spans.of(first, last).held
-        parts = replicas if sharding != "none" else 1
-        return update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
-
     def fixed(self, devices: tuple[int, ...]) -> float:
         """Seconds of the world's own collectives: the loss, and the norm if gradients are clipped."""
         return (1 + (self.settings.clip_norm is not None)) * self.collective("all_reduce", devices, 8)
@@ -242,6 +182,15 @@ class Costs:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
         return self.passes.full(stage, rows)
 
+    def reduced(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:
+        """Seconds of reducing a stage's gradients that its last microbatch, of `last_rows` rows, does not hide."""
+        return self.tails.reduction(
+            stage.first, stage.last, devices=stage.leaders,
+            rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
+            backward=self.full(stage, last_rows).backward, sharding=stage.sharding,
+            alone=stage.last - stage.first == len(self.graph.blocks), bucket_bytes=bucket_bytes,
+        )  # fmt: skip
+
     def memory(
         self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
         total_stages: int, rows: int,
@@ -256,39 +205,6 @@ class Costs:
         if found is None:
             found = self._memory[key] = self._tightest(stages, peaks, rows, accumulates=microbatches > 1)
         return found
-
-    def tightest(self, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
-        """Of each position of `plan` the device with least bytes to spare, and what it holds."""
-        positions, count = plan.positions, len(plan.microbatches)
-        return tuple(
-            self.of_stage(plan, plan.stages[p]).memory(
-                plan.stages[p::positions], schedule=plan.schedule, positions=positions, position=p, microbatches=count,
-                total_stages=len(plan.stages), rows=plan.microbatches[0],
-            )
-            for p in range(positions)
-        )  # fmt: skip
-
-    def estimate(self, plan: Plan) -> Ledger:
-        """The predicted step of `plan` (whose graph, cluster and settings are these)."""
-        positions, count = plan.positions, len(plan.microbatches)
-        costs = self.costs_of(plan)
-        step = step_seconds(costs, plan.schedule, positions=positions, microbatches=count, fixed=self.fixed(plan.ranks))
-        seconds = self._itemised(plan, costs, step)
-        return Ledger(
-            step_seconds=seconds.total,
-            seconds=seconds,
-            memory=tuple(held for _, held in self.tightest(plan)),
-            rows=plan.rows,
-            flops=self.flops(plan.rows),
-            peak_flops=sum(self.cluster.devices[d].rate(self.numerics.compute) for d in plan.ranks),
-            sent_bytes=self._sent_bytes(plan),
-            reduced_bytes=self._reduced_bytes(plan),
-        )
-
-    def reduced(self, plan: Plan, bucket_bytes: int) -> float:
-        """Seconds of reducing all gradients in buckets of `bucket_bytes` that the last backwards do not hide."""
-        last_rows = plan.microbatches[-1]
-        return sum(self.of_stage(plan, stage)._reduced(stage, last_rows, bucket_bytes) for stage in plan.stages)
 
     def costs_of(self, plan: Plan) -> tuple[StageCost, ...]:
         """The `StageCost` of each stage of a plan."""
@@ -327,10 +243,10 @@ class Costs:
         """Seconds of summing gradients of parameters that the first position may hold too."""
         others = () if leading.devices == stage.devices else leading.devices
         if leading.degree == self.degree:
-            return self.tied(
+            return self.tails.tied(
                 stage.first, stage.last, devices=stage.leaders, others=others[:: self.degree], sharding=stage.sharding
             )
-        return self.tied(stage.first, stage.last, devices=stage.devices, others=others)
+        return self.tails.tied(stage.first, stage.last, devices=stage.devices, others=others)
 
     def _stage_cost(
         self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
@@ -347,23 +263,14 @@ class Costs:
             last_backward=last.whole_backward,
             send_forward=sent.forward,
             send_backward=sent.backward,
-            accumulate=self.accumulate(stage.first, stage.last, device=slow),
-            reduction=self._reduced(stage, last_rows, bucket_bytes)
-            + self.summed(stage.first, stage.last, device=stage.devices[0])
+            accumulate=self.tails.accumulate(stage.first, stage.last, device=slow),
+            reduction=self.reduced(stage, last_rows, bucket_bytes)
+            + self.tails.summed(stage.first, stage.last, device=stage.devices[0])
             + self._tied(stage, self._mesh(stage, leading)),
-            optimizer=self.optimizer(
+            optimizer=self.tails.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
         )
-
-    def _reduced(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:
-        """Seconds of reducing a stage's gradients that its last microbatch, of `last_rows` rows, does not hide."""
-        return self.reduction(
-            stage.first, stage.last, devices=stage.leaders,
-            rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
-            backward=self.full(stage, last_rows).backward, sharding=stage.sharding,
-            alone=stage.last - stage.first == len(self.graph.blocks), bucket_bytes=bucket_bytes,
-        )  # fmt: skip
 
     def _tightest(
         self, stages: tuple[Stage, ...], peaks: tuple[tuple[int, ...], ...], rows: int, *, accumulates: bool
@@ -384,92 +291,6 @@ class Costs:
             recompute=stage.recompute, sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
         )  # fmt: skip
 
-    def _itemised(self, plan: Plan, costs: tuple[StageCost, ...], step: float) -> Seconds:
-        """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
-        positions, count = plan.positions, len(plan.microbatches)
-        turns = len(plan.stages) // positions
-        busy = [sum(_busy(cost, count) for cost in costs[p::positions]) for p in range(positions)]
-        slowest = busy.index(max(busy))
-        passes = [
-            self.of_stage(plan, stage)._passes(stage, plan.microbatches) for stage in plan.stages[slowest::positions]
-        ]
-        own = costs[slowest::positions]
-        communication = sum(cost.messages for cost in costs) / turns
-        if plan.schedule != "gpipe" and count > 1:
-            communication += stalls(positions, count) * sum(cost.messages for cost in own) / turns
-        spent = Seconds(
-            forward=sum(part.forward for part in passes),
-            backward=sum(part.backward for part in passes) + (count - 1) * sum(cost.accumulate for cost in own),
-            recompute=sum(part.recompute for part in passes),
-            communication=communication,
-            reduction=sum(part.gather_forward + part.gather_backward for part in passes)
-            + sum(cost.reduction for cost in own)
-            + self.fixed(plan.ranks),
-            optimizer=sum(cost.optimizer for cost in own),
-        )
-        return replace(spent, bubble=max(0.0, step - spent.total))
-
-    def _passes(self, stage: Stage, microbatches: tuple[int, ...]) -> StageSeconds:
-        """Seconds of a stage over all microbatches."""
-        full, last = self.full(stage, microbatches[0]), self.full(stage, microbatches[-1])
-        many = len(microbatches) - 1
-        return StageSeconds(
-            forward=many * full.forward + last.forward,
-            backward=many * full.backward + last.backward,
-            weight=many * full.weight + last.weight,
-            recompute=many * full.recompute + last.recompute,
-            gather_forward=many * full.gather_forward + last.gather_forward,
-            gather_backward=many * full.gather_backward + last.gather_backward,
-        )
-
-    def _sent_bytes(self, plan: Plan) -> int:
-        """Bytes all messages of a step carry."""
-        spans = [self.of_stage(plan, stage).spans.of(stage.first, stage.last) for stage in plan.stages]
-        fixed, per_row = affine_sum(size for span in spans for size in (span.sent, span.returned))
-        return fixed * len(plan.microbatches) + per_row * plan.rows
-
-    def _reduced_bytes(self, plan: Plan) -> int:
-        """Bytes of gradients that are reduced over replicas in a step."""
-        return sum(
-            self.of_stage(plan, stage).spans.of(stage.first, stage.last).held.trainable * self.numerics.weight_bytes
-            for stage in plan.stages
-            if stage.replicas > 1
-        )
-
     @cached_property
     def _flops(self) -> Affine:
         return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
-
-
-def with_best_buckets(plan: Plan) -> Plan:
-    """`plan` with the bucket size of `bucketing.SIZES` that exposes least reduction, the smallest of equal ones."""
-    if not plan.fuses:
-        return plan
-    return replace(plan, bucket_bytes=min(SIZES, key=lambda size: _costs_for(plan).reduced(plan, size)))
-
-
-def tightest(plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
-    """Of each position the device with least bytes to spare, and what it holds at its fullest."""
-    return _costs_for(plan).tightest(plan)
-
-
-def estimate(plan: Plan) -> Ledger:
-    """The predicted step of a plan: seconds by cause, bytes by category and position."""
-    return _costs_for(plan).estimate(plan)
-
-
-# The Costs of the plan estimated last: judging a plan estimates it several times, and so do searches, plan after plan.
-_LATEST: list[Costs] = []
-
-
-def _costs_for(plan: Plan) -> Costs:
-    given = (plan.graph, plan.cluster, plan.settings)
-    for known in _LATEST:
-        if all(a is b for a, b in zip(given, (known.graph, known.cluster, known.settings), strict=True)):
-            return known
-    _LATEST[:] = [Costs(*given)]
-    return _LATEST[0]
-
-
-def _busy(cost: StageCost, microbatches: int) -> float:
-    return (microbatches - 1) * cost.work + cost.last_forward + cost.last_backward

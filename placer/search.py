@@ -13,8 +13,8 @@ from importlib.metadata import entry_points
 from typing import Literal, Protocol, TypeAlias
 
 from placer.cluster import Cluster
-from placer.costs import estimate
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
+from placer.estimates import estimate
 from placer.graph import Graph
 from placer.legality import check
 from placer.placement.answers import PlaceAnswer

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from placer.costs import Costs
 from placer.errors import Infeasible, UsageError
+from placer.estimates import estimate_with
 from placer.legality import check
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search import Pins, Problem, Solution, broken_pins
@@ -44,8 +45,8 @@ class Exhaustive:
                 f"exhaustive search was asked for {blocks} blocks on {devices} devices: "
                 f"more than {MOST_PLANS} plans; use the strategy stages, or pin some choices"
             )
-        estimate = Costs(problem.graph, problem.cluster, problem.settings).estimate
-        seconds = [estimate(plan).step_seconds for plan in plans]
+        costs = Costs(problem.graph, problem.cluster, problem.settings)
+        seconds = [estimate_with(costs, plan).step_seconds for plan in plans]
         broken: list[tuple[int, str]] = []
         for index in sorted(range(len(plans)), key=seconds.__getitem__):
             violations = check(plans[index])

@@ -287,7 +287,7 @@ class Narrow:
         if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
             return update
         pinned = self.problem.pins.bucket
-        return update + min(costs.fused(devices, size, 0.0, pinned) for devices in places.distinct)
+        return update + min(costs.tails.fused(devices, size, 0.0, pinned) for devices in places.distinct)
 
     def _accumulate(self, block: int) -> float:
         """Seconds of adding a block's gradients to earlier ones, on the fastest device."""

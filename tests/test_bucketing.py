@@ -12,8 +12,8 @@ from graphs import BlockSpec, chain_graph
 from pipeline_plans import pipeline_plan
 from placer.bucketing import SIZES, bucket_count, exposed_seconds
 from placer.cluster import Link
-from placer.costs import estimate, with_best_buckets
 from placer.errors import UsageError
+from placer.estimates import estimate, with_best_buckets
 from placer.pins import parse_pins, pin_texts
 from placer.plans import Plan
 from placer.program import Collective, lower

@@ -14,7 +14,8 @@ from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
 from made_clusters import FAST, INSIDE, OUT, cluster
 from placer.cluster import Cluster
 from placer.collectives import collective_seconds
-from placer.costs import Costs, estimate
+from placer.costs import Costs
+from placer.estimates import estimate, estimate_with
 from placer.graph import Affine, Graph, Op
 from placer.plans import ModelRef, Plan, Sharding, Stage
 from placer.schedule import actions, in_flight
@@ -218,9 +219,9 @@ def test_tied_parameters_are_counted_once_on_a_stage_and_summed_between_stages()
     assert estimate(plan_of(graph, cluster())).memory[0].parameters == 3 * 4000
     split = plan_of(graph, cluster(), positions=2)
     assert [memory.parameters for memory in estimate(split).memory] == [2 * 4000, 2 * 4000]
-    costs = Costs(graph, split.cluster, split.settings)
-    assert costs.tied(2, 4, devices=(1,), others=(0,)) == collective_seconds(split.cluster, "all_reduce", (0, 1), 4000)
-    assert costs.tied(1, 3, devices=(1,), others=(0,)) == 0
+    tails = Costs(graph, split.cluster, split.settings).tails
+    assert tails.tied(2, 4, devices=(1,), others=(0,)) == collective_seconds(split.cluster, "all_reduce", (0, 1), 4000)
+    assert tails.tied(1, 3, devices=(1,), others=(0,)) == 0
 
 
 def test_recompute_trades_time_for_memory() -> None:
@@ -272,11 +273,11 @@ def test_an_estimate_of_64_stages_takes_about_a_millisecond() -> None:
     graph = gpt_graph(layers=98)
     plan = plan_of(graph, cluster(nodes=8), positions=64, microbatches=(4,) * 128)
     costs = Costs(plan.graph, plan.cluster, plan.settings)
-    costs.estimate(plan)
+    estimate_with(costs, plan)
 
     def once() -> float:
         start = perf_counter()
-        costs.estimate(plan)
+        estimate_with(costs, plan)
         return perf_counter() - start
 
     assert min(once() for _ in range(20)) < 0.003

@@ -17,7 +17,8 @@ from graphs import BlockSpec, block_specs, chain_graph, chain_graphs
 from made_clusters import FAST, SLOW, cluster
 from pipeline_plans import chain, pipeline_plan
 from placer.cluster import Link
-from placer.costs import Costs, estimate
+from placer.costs import Costs
+from placer.estimates import estimate
 from placer.ledger import Seconds
 from placer.plans import Plan, ScheduleName
 from placer.program import Collective, Compute, Message, Program, lower

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from placer.costs import tightest
+from placer.estimates import tightest
 from placer.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans import Plan, Stage, replica_rows
 from placer.report.expert_view import expert_placement, experts_text
