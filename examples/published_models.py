@@ -1,4 +1,8 @@
-"""Models of published runs, captured once at two layers and deepened, which is the same as a capture at their depth."""
+"""Models of published runs, captured once at two layers and deepened, which is the same as a capture at their depth.
+
+They are captured in bfloat16, so that what the models themselves cast to float32 (logits before the loss, norms of
+Llama) is estimated in float32 under any precision of 16 bits.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import torch
 import transformers
 
 from examples.deepen import deepened
+from examples.megatron_gpt import Gpt
 from examples.published import Shape
 from placer.graph import Graph
 from placer.tracer import capture
@@ -25,17 +30,14 @@ def model_graph(shape: Shape) -> Graph:
 @cache
 def _shallow(shape: Shape) -> Graph:
     with torch.device("meta"):
-        model = _gpt(shape) if shape.kind == "gpt" else _llama(shape)
+        model = (_gpt(shape) if shape.kind == "gpt" else _llama(shape)).to(torch.bfloat16)
     return capture(model, batch={"input_ids": (2, shape.sequence), "labels": (2, shape.sequence)})
 
 
 def _gpt(shape: Shape) -> torch.nn.Module:
-    """Tied embeddings, dropout, GELU, learned positions: Megatron's GPT of 2019 to 2022."""
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads, n_positions=shape.sequence,
-            vocab_size=shape.vocabulary, n_inner=shape.inner,
-        )
+    return Gpt(
+        layers=shape.layers, hidden=shape.hidden, heads=shape.heads, inner=shape.inner, vocabulary=shape.vocabulary,
+        sequence=shape.sequence,
     )  # fmt: skip
 
 
