@@ -42,12 +42,17 @@ SIXTEEN_BITS: dict[str, Precision] = {"fp16": "float16", "bf16": "bfloat16"}
 # --make-vocab-size-divisible-by). vTrain's rows say 50257 (its src/config.py): taken as it is at tensor degree 1, and
 # padded where it must be, for more devices. Their groups are planned with that for the most devices of a node.
 PADDING = 128
+# What the table leaves out of DeepSeek-V3 is as published (arXiv:2412.19437, section 4.2; its config.json).
+DEEPSEEK = 129280
 NODE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A model's sizes; `kind` is the column `arch`. `vocabulary` is padded as Megatron pads it."""
+    """A model's sizes; `kind` is the column `arch`. `vocabulary` is padded as Megatron pads it.
+
+    Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide.
+    """
 
     kind: str
     layers: int
@@ -57,6 +62,10 @@ class Shape:
     inner: int
     vocabulary: int
     sequence: int
+    head_size: int = 0
+    experts: int = 0
+    chosen: int = 0
+    expert_inner: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +123,14 @@ def _count(row: dict[str, str], name: str, otherwise: int = 1) -> int:
 
 def _shape(row: dict[str, str], step: int) -> Shape | None:
     """The sizes of a row's model, its vocabulary padded to a multiple of `step`; None where they are not printed."""
-    if not row["hidden"] or not row["vocab"]:
+    vocabulary = _count(row, "vocab", DEEPSEEK if row["arch"] == "moe-mla" else 0)
+    if not row["hidden"] or not vocabulary:
         return None
     return Shape(
         kind=row["arch"], layers=_count(row, "layers"), hidden=_count(row, "hidden"), heads=_count(row, "heads"),
         key_heads=_count(row, "kv_heads", _count(row, "heads")), inner=_count(row, "ffn"),
-        vocabulary=-(-_count(row, "vocab") // step) * step, sequence=_count(row, "seq_len"),
+        vocabulary=-(-vocabulary // step) * step, sequence=_count(row, "seq_len"), head_size=_count(row, "head_dim", 0),
+        experts=_count(row, "experts", 0), chosen=_count(row, "topk", 0), expert_inner=_count(row, "moe_ffn", 0),
     )  # fmt: skip
 
 
@@ -168,7 +179,7 @@ def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
     for rows, sharding, virtual, remade in product(sizes, _shardings(row, data), turns, again):
         yield Degrees(
             tensor=tensor, pipeline=pipeline, data=data, virtual=virtual, rows=rows, sequence=sequence,
-            recompute=remade, sharding=sharding,
+            expert=_count(row, "ep"), recompute=remade, sharding=sharding,
         )  # fmt: skip
 
 
@@ -215,8 +226,19 @@ def _notes(row: dict[str, str]) -> Iterator[str]:
 def _unmodelled(row: dict[str, str]) -> Iterator[str]:
     """What there is no layout for."""
     if _count(row, "cp") > 1:
-        yield f"context parallel {row['cp']}"
-    if row["arch"] not in ("gpt", "llama"):
-        yield f"{row['arch']}" + (f" with expert parallel {row['ep']}" if _count(row, "ep") > 1 else "")
+        yield f"context parallel {row['cp']} and tensor {row['tp']}: two axes in a replica"
+    yield from _uncaptured(row)
+    if _count(row, "ep") > 1 and _count(row, "tp") > 1:
+        yield f"expert parallel {row['ep']} and tensor {row['tp']}: two axes in a replica"
     if not row["global_batch"]:
         yield "no batch printed"
+
+
+def _uncaptured(row: dict[str, str]) -> Iterator[str]:
+    """Models that are not captured here, and why."""
+    if not row["hidden"]:
+        yield f"{row['model']} ({row['arch']}): its sizes are not printed"
+    elif row["arch"] == "moe" and "GPT OSS" in row["model"]:
+        yield "GPT OSS: its attention with sinks is captured as plain products, for which no fused kernel is estimated"
+    elif row["arch"] not in ("gpt", "llama", "moe", "moe-mla"):
+        yield row["arch"]

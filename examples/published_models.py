@@ -19,18 +19,21 @@ from placer.graph import Graph
 from placer.tracer import capture
 
 SHALLOW = 2
+# The first layers of DeepSeek-V3 have no experts (arXiv:2412.19437, section 4.2).
+DENSE = 3
 
 
 @cache
 def model_graph(shape: Shape) -> Graph:
     """The captured model of a shape, its loss in the model."""
-    return deepened(_shallow(replace(shape, layers=SHALLOW)), shape.layers)
+    dense = DENSE if shape.kind == "moe-mla" else 0
+    return deepened(_shallow(replace(shape, layers=SHALLOW + 2 * dense)), shape.layers - dense)
 
 
 @cache
 def _shallow(shape: Shape) -> Graph:
     with torch.device("meta"):
-        model = (_gpt(shape) if shape.kind == "gpt" else _llama(shape)).to(torch.bfloat16)
+        model = BUILDERS[shape.kind](shape).to(torch.bfloat16)
     return capture(model, batch={"input_ids": (2, shape.sequence), "labels": (2, shape.sequence)})
 
 
@@ -49,3 +52,26 @@ def _llama(shape: Shape) -> torch.nn.Module:
             max_position_embeddings=shape.sequence,
         )
     )  # fmt: skip
+
+
+def _qwen(shape: Shape) -> torch.nn.Module:
+    return transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(
+            hidden_size=shape.hidden, intermediate_size=shape.inner, moe_intermediate_size=shape.expert_inner,
+            num_experts=shape.experts, num_experts_per_tok=shape.chosen, num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads, head_dim=shape.head_size,
+            vocab_size=shape.vocabulary, max_position_embeddings=shape.sequence,
+        )
+    )  # fmt: skip
+
+
+def _deepseek(shape: Shape) -> torch.nn.Module:
+    """Latent attention and experts as published: the defaults of transformers' configuration are DeepSeek-V3's."""
+    return transformers.DeepseekV3ForCausalLM(
+        transformers.DeepseekV3Config(
+            num_hidden_layers=shape.layers, vocab_size=shape.vocabulary, use_cache=False, first_k_dense_replace=DENSE
+        )
+    )
+
+
+BUILDERS = {"gpt": _gpt, "llama": _llama, "moe": _qwen, "moe-mla": _deepseek}

@@ -159,24 +159,29 @@ def _estimated(plan: Plan, layouts: MegatronLayouts | None = None) -> Estimated:
 
 
 def _layout(plan: Plan) -> Degrees:
+    """What a plan is by its degrees; devices along axes that Megatron has not count as tensor ones."""
     stage = plan.stages[0]
+    apart = 1 if stage.layout is None else plan.layouts[stage.layout].apart
+    data = stage.replicas * apart
     return Degrees(
-        tensor=stage.degree, pipeline=plan.positions, data=stage.replicas, virtual=len(plan.stages) // plan.positions,
-        rows=-(-plan.microbatches[0] // stage.replicas), schedule=plan.schedule, sharding=stage.sharding,
-        recompute=all(each.recompute for each in plan.stages),
+        tensor=stage.degree // apart, pipeline=plan.positions, data=data, expert=apart,
+        virtual=len(plan.stages) // plan.positions, rows=-(-plan.microbatches[0] // data), schedule=plan.schedule,
+        sharding=stage.sharding, recompute=all(each.recompute for each in plan.stages),
     )  # fmt: skip
 
 
 def _compared(layout: Degrees) -> tuple[object, ...]:
     """What makes two layouts the same; whether norms are cut on the sequence is the integer program's to say."""
     return (
-        layout.tensor, layout.pipeline, layout.data, layout.virtual, layout.rows, layout.recompute, layout.sharding,
+        layout.tensor, layout.pipeline, layout.data, layout.expert, layout.virtual, layout.rows, layout.recompute,
+        layout.sharding,
     )  # fmt: skip
 
 
 def shown(layout: Degrees) -> str:
     """A layout in short: t2 p4 d8 x2 b1 recompute."""
     parts = [f"t{layout.tensor} p{layout.pipeline} d{layout.data} b{layout.rows}"]
+    parts += [f"e{layout.expert}"] * (layout.expert > 1)
     parts += [f"v{layout.virtual}"] * (layout.virtual > 1)
     parts += [layout.schedule] * (layout.schedule not in ("1f1b", "interleaved"))
     parts += [f"shard {layout.sharding}"] * (layout.sharding != "none")
