@@ -33,7 +33,7 @@ def block_communication(
             ahead, behind = op.target.split(".")[1:3]
             forward += moving_seconds(ahead, numbers.written * op.written_bytes.at(rows), channels, devices)
             backward += moving_seconds(behind, numbers.written * op.backward_written_bytes.at(rows), channels, devices)
-    return BlockSeconds(forward=forward, backward=backward)
+    return BlockSeconds(forward=forward, backward=backward, recompute=forward)
 
 
 def moving_seconds(word: str, size: float, channels: Channels, devices: tuple[int, ...]) -> float:
