@@ -27,7 +27,10 @@ from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.settings import RunSettings
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+# What DDP takes where nothing is said (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
+BUCKET_BYTES = 25 * 2**20
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Sharding = Literal["none", "gradients", "parameters"]
@@ -128,7 +131,10 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All choices and all inputs of one plan. `ledger` is predicted; `bound` a proven lower bound of the estimate."""
+    """All choices and all inputs of one plan. `ledger` is predicted; `bound` a proven lower bound of the estimate.
+
+    bucket_bytes: gradients that are summed over replicas are fused into buckets, closed as soon as they hold so much.
+    """
 
     model: ModelRef
     graph: Graph
@@ -138,6 +144,7 @@ class Plan:
     schedule: ScheduleName
     microbatches: tuple[int, ...]
     layouts: tuple[Layout, ...] = ()
+    bucket_bytes: int = BUCKET_BYTES
     strategy: str = ""
     seed: int = 0
     ledger: Ledger | None = None
@@ -147,6 +154,20 @@ class Plan:
     versions: tuple[tuple[str, str], ...] = ()
     asked: Asked = Asked()
     schema_version: int = field(default=SCHEMA_VERSION)
+
+    def __post_init__(self) -> None:
+        if self.bucket_bytes < 1:
+            raise UsageError(f"bucket_bytes is {self.bucket_bytes}; give a positive number of bytes")
+
+    @property
+    def reduces_beside(self) -> bool:
+        """Whether whole gradients are summed beside the last backward (by DDP), not after it: of one stage alone."""
+        return len(self.stages) == 1 and self.settings.overlap
+
+    @property
+    def fuses(self) -> bool:
+        """Whether any gradients are summed in buckets over replicas."""
+        return any(stage.replicas > 1 and stage.sharding == "none" for stage in self.stages)
 
     @cached_property
     def positions(self) -> int:

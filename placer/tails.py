@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from placer.bucketing import SIZES, exposed_seconds, least_exposed
 from placer.channels import Channels
 from placer.cluster import Cluster
 from placer.compute import memory_rate
@@ -38,13 +39,12 @@ class Tails:
 
     def reduction(
         self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
-        sharding: Sharding = "none", alone: bool = False,
+        sharding: Sharding = "none", alone: bool = False, bucket_bytes: int | None = None,
     ) -> float:  # fmt: skip
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
-        A plan of one stage (`alone`) reduces beside its last backward: of n buckets of t seconds, bucket i is ready
-        after i/n of it: max(t, n t - (n-1)/n backward). Other stages reduce after their last backward: n t. Sharded
-        state scatters beside the last backward, block by block.
+        In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
+        (`alone`), after it in others; see `bucketing`. Sharded state scatters beside the last backward, block by block.
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
@@ -54,11 +54,17 @@ class Tails:
         size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
         if not size:
             return 0.0
-        buckets = max(1, -(-size // self.settings.bucket_bytes))
-        each = self.bucket(devices, size / buckets)
-        if not (alone and self.settings.overlap):
-            return buckets * each
-        return max(each, buckets * each - backward * (buckets - 1) / buckets)
+        return self.fused(devices, size, backward if alone and self.settings.overlap else 0.0, bucket_bytes)
+
+    def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
+        """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""
+
+        def each(one: float) -> float:
+            return self.bucket(devices, one)
+
+        if bucket_bytes is None:
+            return least_exposed(each, size, SIZES if beside else SIZES[-1:], beside)
+        return exposed_seconds(each, size, bucket_bytes, beside)
 
     def bucket(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""

@@ -158,12 +158,12 @@ class Assembly:
         plan = self.plan
         return replica(
             stage,
-            alone=len(plan.stages) == 1 and not self.relaxed,
+            beside=plan.reduces_beside and not self.relaxed,
             sharding=plan.stages[index].sharding,
             ranks=ranks,
             group=group,
             device=self.device,
-            bucket_bytes=plan.settings.bucket_bytes,
+            bucket_bytes=plan.bucket_bytes,
             observer=relay,
         )
 

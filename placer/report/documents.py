@@ -26,6 +26,8 @@ def plan_document(plan: Plan) -> Document:
         "world_size": plan.world_size,
         "batch_rows": plan.rows,
         "microbatch_rows": list(plan.microbatches),
+        "bucket_bytes": plan.bucket_bytes,
+        "reduces_beside_backward": plan.reduces_beside,
         "stages": [_stage(plan, stage) for stage in plan.stages],
         "bound_seconds": plan.bound,
         "gap": plan.gap,
