@@ -93,7 +93,7 @@ class Costs:
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self.tails = Tails(
             cluster, settings, spans=self.spans, channels=self.channels, profiles=self.profiles, passes=self.passes,
-            degree=degree,
+            degree=degree, inner=1 if layout is None else layout.inner,
         )  # fmt: skip
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, tuple[int, MemoryBytes]] = {}

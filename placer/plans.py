@@ -43,12 +43,15 @@ class Split:
     choices: of each op the name of one of its `placer.rules.op_choices`; inputs, outputs: how the values at the
     block's border lie, "whole" or "cut 1" (on dim 1). experts: those of each device, device after device, as many on
     each as its piece of them; empty: in their own order.
+    inner: where the devices are along two axes, how many along the second, whose links are the fast ones; choices and
+    borders then say both, "space 0 / space 1" and "cut 2 / cut 3".
     """
 
     choices: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     experts: tuple[int, ...] = ()
+    inner: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +59,31 @@ class Layout:
     """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
 
     axis: what the devices are along: `tensor`, `sequence`, `expert`, or `height` or `width` of images. Along `expert`
-    each device has rows of its own of what its replica has, and some of the experts.
+    each device has rows of its own of what its replica has, and some of the experts. With an `inner_axis` they are a
+    mesh of two axes, of `inner` devices along this one: neighbours in the replica's order.
     """
 
     axis: str = "tensor"
     degree: int
     splits: tuple[Split | None, ...]
+    inner_axis: str = ""
+    inner: int = 1
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """Each axis and how many devices are along it, the outer one first."""
+        both = ((self.axis, self.degree // self.inner), (self.inner_axis, self.inner))
+        return both if self.inner_axis else both[:1]
+
+    @property
+    def shape(self) -> str:
+        """Its axes in words: `height 2 x width 2`."""
+        return " x ".join(f"{axis} {count}" for axis, count in self.axes)
 
     @property
     def apart(self) -> int:
-        """Into how many equal parts the rows of a replica go: `degree` where each device has rows of its own."""
-        return self.degree if self.axis == "expert" else 1
+        """Into how many equal parts the rows of a replica go: the devices along `expert`, each with rows of its own."""
+        return dict(self.axes).get("expert", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

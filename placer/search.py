@@ -224,7 +224,7 @@ def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
 def _degree(plan: Plan, axis: str) -> int:
     """The devices of a replica along an axis."""
     used = [plan.layouts[stage.layout] for stage in plan.stages if stage.layout is not None]
-    return max((layout.degree for layout in used if layout.axis == axis), default=1)
+    return max((dict(layout.axes).get(axis, 1) for layout in used), default=1)
 
 
 def _foreign(plan: Plan, problem: Problem) -> list[str]:

@@ -21,6 +21,7 @@ class RunSettings:
     attention: `eager` materialises the scores, `flash` does not.
     recompute: `auto` lets the search choose per stage, `none` and `full` (every block) fix it.
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
+    float8: whether products with weights run in 8 bits, as Transformer Engine's do (prices only; not the casts to it).
     overlap: whether gradient reduction may run beside the backward pass.
     expert_loads: of each expert of a layer how many tokens it gets beside the others (any unit; the same in all
     layers); costs are then those of the most loaded device. Empty: all alike.
@@ -37,6 +38,7 @@ class RunSettings:
     attention: Literal["eager", "flash"] = "flash"
     recompute: Literal["auto", "none", "full"] = "auto"
     fusion: bool = False
+    float8: bool = False
     overlap: bool = True
     expert_loads: tuple[float, ...] = ()
 

@@ -1,6 +1,7 @@
 """Seconds of a stage beside and after its last backward: gradients added, reduced and summed, and the update.
 
-`Costs` has one (`costs.tails`); with the degree of a replica above one, `devices` are the leaders of replicas.
+`Costs` has one (`costs.tails`); with the degree of a replica above one, `devices` are the leaders of replicas;
+`inner` of these devices are along the second axis, where there are two.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from placer.bucketing import SIZES, exposed_seconds, least_exposed
 from placer.channels import Channels
 from placer.cluster import Cluster
+from placer.communication import lines_of, moving_seconds
 from placer.compute import memory_rate
 from placer.passes import Passes
 from placer.plans import Sharding
@@ -22,7 +24,7 @@ class Tails:
 
     def __init__(
         self, cluster: Cluster, settings: RunSettings, *, spans: Spans, channels: Channels, profiles: Profiles,
-        passes: Passes, degree: int,
+        passes: Passes, degree: int, inner: int = 1,
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.settings = settings
@@ -32,6 +34,7 @@ class Tails:
         self.profiles = profiles
         self.passes = passes
         self.degree = degree
+        self.inner = inner
 
     def accumulate(self, first: int, last: int, *, device: int) -> float:
         """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
@@ -72,9 +75,16 @@ class Tails:
         return self.channels.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
 
     def summed(self, first: int, last: int, *, device: int) -> float:
-        """Seconds of summing, within a replica, gradients that each of its devices has a part of."""
-        size = self.spans.of(first, last).held.summed * self.numerics.weight_bytes
-        return self.channels.collective("all_reduce", self.profiles.replica(device), size) if self.degree > 1 else 0.0
+        """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""
+        if self.degree == 1:
+            return 0.0
+        held, devices = self.spans.of(first, last).held, self.profiles.replica(device)
+        axes = (("", held.summed), (f"outer{self.inner}", held.summed_outer), (f"inner{self.inner}", held.summed_inner))
+        return sum(
+            moving_seconds("all_reduce", size * self.numerics.weight_bytes, self.channels, lines_of(devices, axis))
+            for axis, size in axes
+            if size
+        )
 
     def tied(
         self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"

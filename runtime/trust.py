@@ -22,6 +22,10 @@ def require_runnable(plan: Plan) -> tuple[str, ...]:
 def _unheeded(plan: Plan) -> tuple[str, ...]:
     """Settings that the prediction heeds and the runtime does not."""
     found = []
+    if plan.settings.float8:
+        found.append(
+            "the plan was priced with products in 8 bits (float8), which this runtime does not make: it is slower"
+        )
     if plan.settings.fusion:
         found.append("the plan was priced with fused kernels (fusion), which this runtime does not make: it is slower")
     sharded = any(stage.sharding != "none" and stage.replicas > 1 for stage in plan.stages)

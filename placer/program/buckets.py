@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from placer.graph import ITEM_BYTES, Graph, Parameter
+from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
 from placer.plans import Plan
 from placer.program.layout import stage_of_block
 from placer.program.sizes import parameter_dtype
@@ -56,10 +56,9 @@ def gradient_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBu
     return tuple(_filled(held_parameters(plan, inner), plan, names))
 
 
-def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
-    """The buckets of what each device of a replica has a part of the gradient of, to be summed over the replica.
-
-    Of sharded stages they hold the shards.
+def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[tuple[Summed, GradientBucket], ...]:
+    """The buckets of what each device of a replica has a part of the gradient of, and over which devices of it each is
+    to be summed. Of sharded stages they hold the shards.
     """
     if not plan.layouts:
         return ()
@@ -67,7 +66,11 @@ def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket
     if plan.stages[stage].sharding != "none" and replicas > 1:
         held = {name: _shard(parameter, replicas) for name, parameter in held.items()}
     names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if held[name].summed]
-    return tuple(_filled(held, plan, names))
+    return tuple(
+        (over, bucket)
+        for over in Summed
+        for bucket in _filled(held, plan, [name for name in names if held[name].summed == over])
+    )
 
 
 def shared_parameters(plan: Plan) -> dict[str, tuple[int, ...]]:

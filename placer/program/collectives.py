@@ -24,7 +24,7 @@ from placer.program.buckets import (
     shared_parameters,
 )
 from placer.program.instructions import Collective, Engine
-from placer.program.layout import like_ranks, position_of, rank_of, replica_ranks
+from placer.program.layout import like_ranks, position_of, rank_of, summed_ranks
 from placer.program.sharded import sharded_collectives
 from placer.program.sizes import parameter_dtype
 from placer.schedule import Action
@@ -72,14 +72,14 @@ def _scalar(purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collect
 
 
 def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Collective]:
-    """The sums over a replica's devices of the gradients each of them has a part of."""
+    """The sums over a replica's devices, or those along an axis, of the gradients each of them has a part of."""
     for stage, at in enumerate(position_of(plan)):
-        for index, bucket in enumerate(part_buckets(plan, stage, inner) if at == position else ()):
+        for index, (over, bucket) in enumerate(part_buckets(plan, stage, inner) if at == position else ()):
             yield Collective(
                 kind="all_reduce",
                 engine="placer",
                 purpose="parts",
-                ranks=replica_ranks(plan, position, replica),
+                ranks=summed_ranks(plan, stage, over, rank_of(plan, position, replica, inner)),
                 bytes=bucket.bytes,
                 stage=stage,
                 unit=f"parts {index}",

@@ -109,7 +109,7 @@ def _stages(plan: Plan) -> Table:
             _devices(plan, stage),
             str(stage.replicas),
             *[_rows(plan, stage)] * uneven,
-            "-" if stage.layout is None else f"{plan.layouts[stage.layout].axis} {stage.degree}",
+            "-" if stage.layout is None else plan.layouts[stage.layout].shape,
             {"none": "whole", "gradients": "gradients sharded", "parameters": "sharded"}[stage.sharding],
             "yes" if stage.recompute else "no",
         )
