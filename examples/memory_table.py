@@ -21,7 +21,7 @@ import torch
 
 from examples.verify_cases import Case, plan_of, prepare
 from placer import runtime
-from placer.costs import estimate
+from placer.estimates import estimate
 from placer.ledger import MemoryBytes
 from placer.plans import Plan
 from placer.program import position_of

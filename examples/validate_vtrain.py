@@ -44,6 +44,7 @@ import transformers
 from examples.deepen import deepened
 from placer.cluster import Cluster
 from placer.costs import Costs
+from placer.estimates import estimate_with
 from placer.graph import Graph
 from placer.plans import ModelRef, Plan, Stage
 from placer.settings import RunSettings
@@ -51,7 +52,6 @@ from placer.tracer import capture
 
 SETTINGS = RunSettings(
     precision="float16", attention="eager", recompute="full", fusion=True, overlap=False, clip_norm=1.0,
-    bucket_bytes=2 * 500_000_000,
 )  # fmt: skip
 CLUSTER = "a100x8"
 PEAK = 312e12  # FLOP/s of an A100's tensor cores at 16 bits (NVIDIA A100 datasheet)
@@ -141,6 +141,7 @@ def plan_of(run: Run, graph: Graph, cluster: Cluster) -> Plan:
     return Plan(
         model=ModelRef(kind="config", reference="", fingerprint=""), graph=graph, cluster=cluster, settings=SETTINGS,
         stages=stages, schedule="1f1b", microbatches=(run.micro_batch * run.data,) * run.microbatches,
+        bucket_bytes=2 * 500_000_000,
     )  # fmt: skip
 
 
@@ -152,7 +153,7 @@ def outcomes(wanted: Iterable[Run], vocabulary: int = VOCABULARY) -> tuple[Outco
     for run in wanted:
         graph = gpt(run.hidden, run.layers, run.heads, run.sequence, vocabulary)
         own = costs.setdefault(f"{run.hidden} {run.layers}", Costs(graph, cluster, SETTINGS))
-        found.append(Outcome(run=run, estimate=own.estimate(plan_of(run, graph, cluster)).step_seconds))
+        found.append(Outcome(run=run, estimate=estimate_with(own, plan_of(run, graph, cluster)).step_seconds))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from placer import costs, simulator
+from placer import estimates, simulator
 from placer.budgets import Budget, budget_of
 from placer.cluster import Cluster
 from placer.errors import UsageError
@@ -155,7 +155,7 @@ def _proven(best: Plan) -> str:
 def estimate(plan: Plan) -> Ledger:
     """Predicted seconds and bytes of one step by the closed form: what searches compare."""
     _require_plan(plan)
-    return costs.estimate(plan)
+    return estimates.estimate(plan)
 
 
 def simulate(plan: Plan) -> Timeline:

@@ -1,13 +1,14 @@
-"""Costs: seconds and bytes of one Graph on one Cluster under one RunSettings; `estimate(plan)` makes them a Ledger.
+"""Costs: seconds and bytes of one Graph on one Cluster under one RunSettings; `estimates` makes them a Ledger.
 
 Everything the estimate is made of is public here, so that searches and the simulator use the very same numbers:
 
     stage(first, last, ...)        StageSeconds of one microbatch on one device: forward, backward, recompute, gathers
     transfer(first, last, ...)     seconds of what a stage sends on, and of the gradients it gets back, per microbatch
-    accumulate(first, last, ...)   seconds of adding a microbatch's gradients to those that exist already
-    reduction(first, last, ...)    seconds of gradient reduction that the last backward does not hide
-    tied(first, last, ...)         seconds of summing gradients of parameters that an earlier stage holds too
-    optimizer(first, last, ...)    seconds of clipping and of the update
+    tails                          what follows the last backward of a stage (`Tails`):
+        .accumulate(first, last, ...)  seconds of adding a microbatch's gradients to those that exist already
+        .reduction(first, last, ...)   seconds of gradient reduction that the last backward does not hide
+        .tied(first, last, ...)        seconds of summing gradients of parameters that an earlier stage holds too
+        .optimizer(first, last, ...)   seconds of clipping and of the update
     fixed(devices)                 seconds of the world's own collectives: loss, and norm if gradients are clipped
     memory(stages, ...)            the device of a position with least bytes to spare, and its MemoryBytes
     stage_cost(...)                all of the above of one stage as a `StageCost`
@@ -41,7 +42,6 @@ Every part grows with bytes, FLOPs and latency and falls with rates and bandwidt
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -51,7 +51,7 @@ from placer.collectives import CollectiveKind
 from placer.compute import memory_rate
 from placer.exchanges import Exchanges
 from placer.graph import Affine, Graph, affine_sum
-from placer.ledger import Ledger, MemoryBytes, Seconds
+from placer.ledger import MemoryBytes
 from placer.memory import StageMemory, alive, position_memory, stage_memory
 from placer.meshes import Mesh
 from placer.numerics import Numerics
@@ -61,8 +61,8 @@ from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
 from placer.splitting import local_graph
-from placer.steptime import StageCost, stalls, step_seconds
-from placer.updates import accumulate_seconds, bucket_seconds, update_seconds
+from placer.steptime import StageCost
+from placer.tails import Tails
 
 
 class Costs:
@@ -91,6 +91,10 @@ class Costs:
         self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
         self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
         self.passes = Passes(self.spans, self.profiles, self.channels)
+        self.tails = Tails(
+            cluster, settings, spans=self.spans, channels=self.channels, profiles=self.profiles, passes=self.passes,
+            degree=degree, inner=1 if layout is None else layout.inner,
+        )  # fmt: skip
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, tuple[int, MemoryBytes]] = {}
         self._under: dict[tuple[int, int], Costs] = {}
@@ -146,63 +150,6 @@ class Costs:
         """Seconds of a collective over `devices` on a buffer of `size` bytes."""
         return self.channels.collective(kind, devices, size)
 
-    def accumulate(self, first: int, last: int, *, device: int) -> float:
-        """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
-        return accumulate_seconds(self.spans.of(first, last).held, self.numerics, self.cluster.devices[device])
-
-    def reduction(
-        self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
-        sharding: Sharding = "none", alone: bool = False,
-    ) -> float:  # fmt: skip
-        """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
-
-        A plan of one stage (`alone`) reduces beside its last backward: of n buckets of t seconds, bucket i is ready
-        after i/n of it: max(t, n t - (n-1)/n backward). Other stages reduce after their last backward: n t. Sharded
-        state scatters beside the last backward, block by block.
-        """
-        if len(devices) < 2 or rows == 0:
-            return 0.0
-        if sharding != "none":
-            return self.passes.gathers(devices, rows, sharding).scatter_seconds(first, last)
-        held = self.spans.of(first, last).held
-        size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
-        if not size:
-            return 0.0
-        buckets = max(1, -(-size // self.settings.bucket_bytes))
-        each = self.bucket(devices, size / buckets)
-        if not (alone and self.settings.overlap):
-            return buckets * each
-        return max(each, buckets * each - backward * (buckets - 1) / buckets)
-
-    def bucket(self, devices: tuple[int, ...], size: float) -> float:
-        """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
-        slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
-        return self.channels.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
-
-    def summed(self, first: int, last: int, *, device: int) -> float:
-        """Seconds of summing, within a replica, gradients that each of its devices has a part of."""
-        size = self.spans.of(first, last).held.summed * self.numerics.weight_bytes
-        return self.collective("all_reduce", self.profiles.replica(device), size) if self.degree > 1 else 0.0
-
-    def tied(
-        self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"
-    ) -> float:
-        """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`.
-
-        Of state that is sharded over as many devices each shard is summed among its holders.
-        """
-        size = self.spans.of(first, last).tied
-        if sharding == "none" or len(devices) == 1 or len(others or devices) != len(devices):
-            return self.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
-        pairs = zip(others or devices, devices, strict=True)
-        return max(self.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
-
-    def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
-        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state."""
-        held = self.spans.of(first, last).held
-        parts = replicas if sharding != "none" else 1
-        return update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
-
     def fixed(self, devices: tuple[int, ...]) -> float:
         """Seconds of the world's own collectives: the loss, and the norm if gradients are clipped."""
         return (1 + (self.settings.clip_norm is not None)) * self.collective("all_reduce", devices, 8)
@@ -210,14 +157,16 @@ class Costs:
     def stage_cost(
         self, first: int, last: int, *, devices: tuple[int, ...], following: tuple[int, ...] | Mesh,
         leading: tuple[int, ...] | Mesh, rows: int, last_rows: int, sharding: Sharding = "none",
-        recompute: bool = False, shares: tuple[int, ...] = (),
+        recompute: bool = False, shares: tuple[int, ...] = (), bucket_bytes: int | None = None,
     ) -> StageCost:  # fmt: skip
         """Everything the step time needs of one stage; `rows`, `last_rows` of a full and of the last microbatch.
+
+        Gradients go in buckets of `bucket_bytes`, None: of the size that is best for the stage.
 
         `following` are the next stage's devices (empty for the last stage), `leading` the first position's; of a mesh
         that differs from this stage's in its replicas, shares, degree or layout they are a `Mesh`.
         """
-        key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares)
+        key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares, bucket_bytes)
         found = self._costs.get(key)
         if found is None:
             found = self._costs[key] = self._stage_cost(
@@ -225,13 +174,22 @@ class Costs:
                     first=first, last=last, devices=devices, shares=shares, sharding=sharding, recompute=recompute,
                     degree=self.degree,
                 ),
-                following, leading, rows, last_rows,
+                following, leading, rows, last_rows, bucket_bytes,
             )  # fmt: skip
         return found
 
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
         return self.passes.full(stage, rows)
+
+    def reduced(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:
+        """Seconds of reducing a stage's gradients that its last microbatch, of `last_rows` rows, does not hide."""
+        return self.tails.reduction(
+            stage.first, stage.last, devices=stage.leaders,
+            rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
+            backward=self.full(stage, last_rows).backward, sharding=stage.sharding,
+            alone=stage.last - stage.first == len(self.graph.blocks), bucket_bytes=bucket_bytes,
+        )  # fmt: skip
 
     def memory(
         self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
@@ -248,34 +206,6 @@ class Costs:
             found = self._memory[key] = self._tightest(stages, peaks, rows, accumulates=microbatches > 1)
         return found
 
-    def tightest(self, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
-        """Of each position of `plan` the device with least bytes to spare, and what it holds."""
-        positions, count = plan.positions, len(plan.microbatches)
-        return tuple(
-            self.of_stage(plan, plan.stages[p]).memory(
-                plan.stages[p::positions], schedule=plan.schedule, positions=positions, position=p, microbatches=count,
-                total_stages=len(plan.stages), rows=plan.microbatches[0],
-            )
-            for p in range(positions)
-        )  # fmt: skip
-
-    def estimate(self, plan: Plan) -> Ledger:
-        """The predicted step of `plan` (whose graph, cluster and settings are these)."""
-        positions, count = plan.positions, len(plan.microbatches)
-        costs = self.costs_of(plan)
-        step = step_seconds(costs, plan.schedule, positions=positions, microbatches=count, fixed=self.fixed(plan.ranks))
-        seconds = self._itemised(plan, costs, step)
-        return Ledger(
-            step_seconds=seconds.total,
-            seconds=seconds,
-            memory=tuple(held for _, held in self.tightest(plan)),
-            rows=plan.rows,
-            flops=self.flops(plan.rows),
-            peak_flops=sum(self.cluster.devices[d].rate(self.numerics.compute) for d in plan.ranks),
-            sent_bytes=self._sent_bytes(plan),
-            reduced_bytes=self._reduced_bytes(plan),
-        )
-
     def costs_of(self, plan: Plan) -> tuple[StageCost, ...]:
         """The `StageCost` of each stage of a plan."""
         meshes = [Mesh.of(plan, stage) for stage in plan.stages]
@@ -284,7 +214,7 @@ class Costs:
             self.of_stage(plan, stage).stage_cost(
                 stage.first, stage.last, devices=stage.devices, following=after, leading=meshes[0],
                 rows=plan.microbatches[0], last_rows=plan.microbatches[-1], sharding=stage.sharding,
-                recompute=stage.recompute, shares=stage.shares,
+                recompute=stage.recompute, shares=stage.shares, bucket_bytes=plan.bucket_bytes,
             )
             for stage, after in zip(plan.stages, following, strict=True)
         )  # fmt: skip
@@ -313,19 +243,18 @@ class Costs:
         """Seconds of summing gradients of parameters that the first position may hold too."""
         others = () if leading.devices == stage.devices else leading.devices
         if leading.degree == self.degree:
-            return self.tied(
+            return self.tails.tied(
                 stage.first, stage.last, devices=stage.leaders, others=others[:: self.degree], sharding=stage.sharding
             )
-        return self.tied(stage.first, stage.last, devices=stage.devices, others=others)
+        return self.tails.tied(stage.first, stage.last, devices=stage.devices, others=others)
 
     def _stage_cost(
         self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
-        last_rows: int,
+        last_rows: int, bucket_bytes: int | None,
     ) -> StageCost:  # fmt: skip
         full, last = self.full(stage, rows), self.full(stage, last_rows)
         slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
         sent = self._sent(stage, self._mesh(stage, following), rows)
-        alone = stage.last - stage.first == len(self.graph.blocks)
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=full.whole_backward,
@@ -334,19 +263,11 @@ class Costs:
             last_backward=last.whole_backward,
             send_forward=sent.forward,
             send_backward=sent.backward,
-            accumulate=self.accumulate(stage.first, stage.last, device=slow),
-            reduction=self.reduction(
-                stage.first,
-                stage.last,
-                devices=stage.leaders,
-                rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
-                backward=last.backward,
-                sharding=stage.sharding,
-                alone=alone,
-            )
-            + self.summed(stage.first, stage.last, device=stage.devices[0])
+            accumulate=self.tails.accumulate(stage.first, stage.last, device=slow),
+            reduction=self.reduced(stage, last_rows, bucket_bytes)
+            + self.tails.summed(stage.first, stage.last, device=stage.devices[0])
             + self._tied(stage, self._mesh(stage, leading)),
-            optimizer=self.optimizer(
+            optimizer=self.tails.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
         )
@@ -370,85 +291,6 @@ class Costs:
             recompute=stage.recompute, sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
         )  # fmt: skip
 
-    def _itemised(self, plan: Plan, costs: tuple[StageCost, ...], step: float) -> Seconds:
-        """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
-        positions, count = plan.positions, len(plan.microbatches)
-        turns = len(plan.stages) // positions
-        busy = [sum(_busy(cost, count) for cost in costs[p::positions]) for p in range(positions)]
-        slowest = busy.index(max(busy))
-        passes = [
-            self.of_stage(plan, stage)._passes(stage, plan.microbatches) for stage in plan.stages[slowest::positions]
-        ]
-        own = costs[slowest::positions]
-        communication = sum(cost.messages for cost in costs) / turns
-        if plan.schedule != "gpipe" and count > 1:
-            communication += stalls(positions, count) * sum(cost.messages for cost in own) / turns
-        spent = Seconds(
-            forward=sum(part.forward for part in passes),
-            backward=sum(part.backward for part in passes) + (count - 1) * sum(cost.accumulate for cost in own),
-            recompute=sum(part.recompute for part in passes),
-            communication=communication,
-            reduction=sum(part.gather_forward + part.gather_backward for part in passes)
-            + sum(cost.reduction for cost in own)
-            + self.fixed(plan.ranks),
-            optimizer=sum(cost.optimizer for cost in own),
-        )
-        return replace(spent, bubble=max(0.0, step - spent.total))
-
-    def _passes(self, stage: Stage, microbatches: tuple[int, ...]) -> StageSeconds:
-        """Seconds of a stage over all microbatches."""
-        full, last = self.full(stage, microbatches[0]), self.full(stage, microbatches[-1])
-        many = len(microbatches) - 1
-        return StageSeconds(
-            forward=many * full.forward + last.forward,
-            backward=many * full.backward + last.backward,
-            weight=many * full.weight + last.weight,
-            recompute=many * full.recompute + last.recompute,
-            gather_forward=many * full.gather_forward + last.gather_forward,
-            gather_backward=many * full.gather_backward + last.gather_backward,
-        )
-
-    def _sent_bytes(self, plan: Plan) -> int:
-        """Bytes all messages of a step carry."""
-        spans = [self.of_stage(plan, stage).spans.of(stage.first, stage.last) for stage in plan.stages]
-        fixed, per_row = affine_sum(size for span in spans for size in (span.sent, span.returned))
-        return fixed * len(plan.microbatches) + per_row * plan.rows
-
-    def _reduced_bytes(self, plan: Plan) -> int:
-        """Bytes of gradients that are reduced over replicas in a step."""
-        return sum(
-            self.of_stage(plan, stage).spans.of(stage.first, stage.last).held.trainable * self.numerics.weight_bytes
-            for stage in plan.stages
-            if stage.replicas > 1
-        )
-
     @cached_property
     def _flops(self) -> Affine:
         return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
-
-
-def tightest(plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
-    """Of each position the device with least bytes to spare, and what it holds at its fullest."""
-    return _costs_for(plan).tightest(plan)
-
-
-def estimate(plan: Plan) -> Ledger:
-    """The predicted step of a plan: seconds by cause, bytes by category and position."""
-    return _costs_for(plan).estimate(plan)
-
-
-# The Costs of the plan estimated last: judging a plan estimates it several times, and so do searches, plan after plan.
-_LATEST: list[Costs] = []
-
-
-def _costs_for(plan: Plan) -> Costs:
-    given = (plan.graph, plan.cluster, plan.settings)
-    for known in _LATEST:
-        if all(a is b for a, b in zip(given, (known.graph, known.cluster, known.settings), strict=True)):
-            return known
-    _LATEST[:] = [Costs(*given)]
-    return _LATEST[0]
-
-
-def _busy(cost: StageCost, microbatches: int) -> float:
-    return (microbatches - 1) * cost.work + cost.last_forward + cost.last_backward

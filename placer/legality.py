@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
-from placer.costs import tightest
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
+from placer.estimates import tightest
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
 from placer.program import (

@@ -8,6 +8,7 @@ one at the first run and know what it had imported and captured by then. For che
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -113,6 +114,8 @@ def run_on(
 def serve(connection: Connection) -> None:
     """Run what `run_on` sends until nobody is left to send."""
     torch.set_num_threads(1)
+    # What was imported and captured before the fork stays: the collector need not go through all of it again and again.
+    gc.freeze()
     while True:
         try:
             function, args, rank, ranks, store = connection.recv()

@@ -11,10 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from placer.costs import Costs, estimate
+from placer.costs import Costs
 from placer.errors import Infeasible
+from placer.estimates import estimate
 from placer.plans import Plan, Sharding, replica_rows
 from placer.search import Problem, Solution
+from placer.strategies.contradictions import require_pins
 from placer.strategies.even import even_cuts, level_cuts
 from placer.strategies.judging import Judged, judge
 from placer.strategies.sharing import level_shares
@@ -26,7 +28,6 @@ from placer.strategies.space import (
     position_counts,
     recomputes,
     replica_counts,
-    require_pins,
     schedules,
     shardings,
     stage_allowed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from placer.costs import estimate
+from placer.estimates import estimate
 from placer.ledger import Ledger
 from placer.legality import Violation, check
 from placer.plans import Plan

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from placer.errors import Infeasible
 from placer.plans import Alternative
 from placer.search import Ended, Problem, Solution, strategy
+from placer.strategies.contradictions import require_pins
 from placer.strategies.judging import Judged, judge
 from placer.strategies.reasons import why_slower
-from placer.strategies.space import require_pins
 
 BASELINES = ("single", "data", "sharded", "even", "megatron")
 SEARCHES = ("stages",)

@@ -27,6 +27,7 @@ from placer.plans import Layout
 from placer.search import Ended, Problem, Solution
 from placer.strategies.chain import Partition, best_chain
 from placer.strategies.coarse import by_bound
+from placer.strategies.contradictions import require_pins
 from placer.strategies.diagnosis import what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
@@ -39,7 +40,7 @@ from placer.strategies.parts import Part, fast_parts
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
 from placer.strategies.sharing import placed
-from placer.strategies.space import Outline, plan_of, require_pins
+from placer.strategies.space import Outline, plan_of
 from placer.strategies.turns import best_turns
 
 # Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.

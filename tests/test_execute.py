@@ -14,8 +14,8 @@ from rich.console import Console
 from execute_plans import tiny_plan
 from execute_runs import RELAXED, SAVED_AT, STEPS
 from placer.cli.execute import run_document, run_view
-from placer.costs import estimate
 from placer.errors import UsageError
+from placer.estimates import estimate
 from placer.plans import Sharding
 from placer.program import Message, lower
 from placer.runtime.checkpoint import latest

@@ -25,10 +25,13 @@ fingerprint
 rules
 splitting
 meshes
+bucketing
 tiles attention spans fusion compute collectives channels exchanges communication profiles gathers updates passes
 memory steptime
 program
+tails
 costs
+estimates
 legality
 timeline simulator
 search pins
@@ -56,7 +59,7 @@ DOORS = {
     ("catalogue", "calibrate"): "`local` is measured when it is asked for",
     ("plans", "report"): "print(plan) shows the table",
     ("api", "tracer"): "capture needs torch, reading a plan does not",
-    ("search", "costs"): "the judge of a solution estimates it afresh",
+    ("search", "estimates"): "the judge of a solution estimates it afresh",
     ("search", "legality"): "the judge of a solution checks it afresh",
     ("cli", "runtime"): "execute and verify run plans, bench races them, explain shows what their ranks run",
     ("cli", "calibrate"): "calibrate measures this machine",

@@ -15,7 +15,7 @@ from mesh_plans import SCHEDULES, Side, mesh_plan, mesh_plans
 from pipeline_plans import chain, pipeline_plan
 from placer.cli.explain import instruction_text
 from placer.cluster import Link
-from placer.costs import estimate
+from placer.estimates import estimate
 from placer.graph import Affine, Tensor
 from placer.legality import check
 from placer.meshes import Crossing, Division, Range, overlaps, routes

@@ -13,8 +13,8 @@ from graphs import BlockSpec, chain_graph
 from made_clusters import FAST, cluster
 from made_plans import two_stage_plan
 from pipeline_plans import chain, pipeline_plan
-from placer.costs import estimate
 from placer.errors import StalePlanError, UsageError
+from placer.estimates import estimate
 from placer.plans import SCHEMA_VERSION, Plan, plan_schema, replica_rows
 
 

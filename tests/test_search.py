@@ -9,8 +9,8 @@ import pytest
 
 from graphs import BlockSpec, chain_graph
 from placer import search
-from placer.costs import estimate
 from placer.errors import StrategyError, UsageError
+from placer.estimates import estimate
 from placer.plans import Plan
 from placer.search import Pins, Problem, Solution, solve_with, strategy
 from problems import cluster, device, problem

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from graphs import BlockSpec, chain_graph
 from placer.costs import Costs
+from placer.estimates import estimate_with
 from placer.graph import Affine, BlockClass, Op
 from placer.plans import ScheduleName
 from placer.search import Problem
@@ -173,7 +174,7 @@ def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_c
         least = max(bounds.step(made), Narrow(bounds).step(made, places))
         for cuts in itertools.combinations(inner, made.stages - 1):
             plan = plan_of(given_problem, made, cuts, (recompute,) * made.stages)
-            assert least <= costs.estimate(plan).step_seconds * ROUNDING, f"{made} cut at {cuts}"
+            assert least <= estimate_with(costs, plan).step_seconds * ROUNDING, f"{made} cut at {cuts}"
             found = [pace.terms(stage) for stage in costs.costs_of(plan)]
             for index, first in enumerate((0, *cuts)):
                 assert floors[first].fill <= sum(part.fill for part in found[index:]) * ROUNDING

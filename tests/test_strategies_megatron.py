@@ -10,8 +10,8 @@ import pytest
 from examples.published import Shape
 from examples.published_models import model_graph
 from placer.cluster import Cluster
-from placer.costs import estimate
 from placer.errors import UsageError
+from placer.estimates import estimate
 from placer.legality import check
 from placer.plans import Layout, ModelRef
 from placer.search import Pins, Problem, broken_pins, solve_with

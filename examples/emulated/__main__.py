@@ -161,7 +161,7 @@ def shown(plan: Plan) -> str:
     for stage in plan.stages:
         words = [f"{stage.last - stage.first} on {','.join(map(str, stage.devices))}"]
         words += [f"shares {':'.join(map(str, stage.shares))}"] * bool(stage.shares)
-        words += [f"{plan.layouts[stage.layout].axis} {stage.degree}"] if stage.layout is not None else []
+        words += [plan.layouts[stage.layout].shape] if stage.layout is not None else []
         words += [stage.sharding] * (stage.sharding != "none") + ["recompute"] * stage.recompute
         stages.append(" ".join(words))
     schedule = f"; {plan.schedule}" if plan.positions > 1 else ""

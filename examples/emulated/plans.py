@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from random import Random
 
 from examples.verify_splits import searched
-from placer.costs import estimate
+from placer.estimates import estimate
 from placer.legality import check
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search import Problem

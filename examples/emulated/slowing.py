@@ -113,4 +113,4 @@ def _slowed(
 
 
 def _choices(plan: Plan) -> tuple[object, ...]:
-    return plan.stages, plan.schedule, plan.microbatches, plan.layouts
+    return plan.stages, plan.schedule, plan.microbatches, plan.layouts, plan.bucket_bytes

@@ -14,8 +14,8 @@ from examples.emulated.ranks import Ranks
 from examples.emulated.tasks import Brakes, step_seconds, verified
 from placer import simulate, tracer
 from placer.api import solve
-from placer.costs import estimate
 from placer.errors import ExecutionError
+from placer.estimates import estimate
 from placer.plans import Plan
 from placer.search import Problem
 from placer.settings import RunSettings

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from placer.cli.output import print_result
 from placer.cli.plan_file import load_plan
-from placer.costs import estimate
 from placer.errors import UsageError
+from placer.estimates import estimate
 from placer.ledger import MemoryBytes
 from placer.plans import Plan
 from placer.program import load_program

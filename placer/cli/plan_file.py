@@ -12,8 +12,8 @@ import typer
 from placer import legality
 from placer.cli.output import first_rank
 from placer.cluster import Cluster
-from placer.costs import estimate
 from placer.errors import UsageError
+from placer.estimates import estimate
 from placer.files import read_text
 from placer.fingerprint import require_fresh
 from placer.plans import Plan, is_edited

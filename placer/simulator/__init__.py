@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from placer.costs import Costs
+from placer.estimates import estimate_with
 from placer.plans import Plan
 from placer.program import Column, columns, lower, rank_of, rows_of_replica
 from placer.simulator.durations import Durations
@@ -29,7 +30,7 @@ def simulate(plan: Plan) -> Timeline:
     programs = lower(plan, columns=[members[0] for members in classes])
     slices = play(programs, Durations(plan, costs), plan.cluster)
     seconds = spent(slices)
-    ledger = replace(costs.estimate(plan), step_seconds=max(entry.end for entry in slices), seconds=seconds)
+    ledger = replace(estimate_with(costs, plan), step_seconds=max(entry.end for entry in slices), seconds=seconds)
     sizes = {
         rank_of(plan, position, replica, inner): len(members)
         for members in classes

@@ -49,7 +49,11 @@ class Durations:
         found = self._computed.get(key)
         if found is None:
             seconds = self._stage(stage, program.device, rows)
-            more = self._of(stage).accumulate(stage.first, stage.last, device=program.device) if adds and rows else 0.0
+            more = (
+                self._of(stage).tails.accumulate(stage.first, stage.last, device=program.device)
+                if adds and rows
+                else 0.0
+            )
             scatter = self._scatter(stage, rows) if ends else 0.0
             parts = _parts(action.kind, seconds, more, scatter)
             found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
@@ -111,13 +115,13 @@ class Durations:
         """Seconds of a collective once all of its ranks are there."""
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
-            return self._of(self._plan.stages[entry.stage]).bucket(devices, entry.bytes)
+            return self._of(self._plan.stages[entry.stage]).tails.bucket(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
         """Seconds of clipping and updating the parameters of a rank's stages."""
         return sum(
-            self._of(stage).optimizer(
+            self._of(stage).tails.optimizer(
                 stage.first, stage.last, device=program.device, sharding=stage.sharding, replicas=stage.replicas
             )
             for stage in map(self._plan.stages.__getitem__, entry.stages)
@@ -125,8 +129,7 @@ class Durations:
 
     def _least_rows(self, stage: Stage) -> int:
         """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
-        alone = len(self._plan.stages) == 1
-        return int(stage.replicas > 1 and (alone or stage.sharding != "none"))
+        return int(stage.replicas > 1 and (self._plan.reduces_beside or stage.sharding != "none"))
 
     def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
         return self._of(stage).stage(
@@ -140,7 +143,7 @@ class Durations:
     def _scatter(self, stage: Stage, rows: int) -> float:
         if stage.sharding == "none":
             return 0.0
-        return self._of(stage).reduction(
+        return self._of(stage).tails.reduction(
             stage.first, stage.last, devices=stage.leaders, rows=rows, backward=0.0, sharding=stage.sharding
         )
 

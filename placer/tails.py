@@ -1,0 +1,106 @@
+"""Seconds of a stage beside and after its last backward: gradients added, reduced and summed, and the update.
+
+`Costs` has one (`costs.tails`); with the degree of a replica above one, `devices` are the leaders of replicas;
+`inner` of these devices are along the second axis, where there are two.
+"""
+
+from __future__ import annotations
+
+from placer.bucketing import SIZES, exposed_seconds, least_exposed
+from placer.channels import Channels
+from placer.cluster import Cluster
+from placer.communication import lines_of, moving_seconds
+from placer.compute import memory_rate
+from placer.passes import Passes
+from placer.plans import Sharding
+from placer.profiles import Profiles
+from placer.settings import RunSettings
+from placer.spans import Spans
+from placer.updates import accumulate_seconds, bucket_seconds, update_seconds
+
+
+class Tails:
+    """What the last backward of a stage is followed by, in seconds."""
+
+    def __init__(
+        self, cluster: Cluster, settings: RunSettings, *, spans: Spans, channels: Channels, profiles: Profiles,
+        passes: Passes, degree: int, inner: int = 1,
+    ) -> None:  # fmt: skip
+        self.cluster = cluster
+        self.settings = settings
+        self.numerics = spans.numerics
+        self.spans = spans
+        self.channels = channels
+        self.profiles = profiles
+        self.passes = passes
+        self.degree = degree
+        self.inner = inner
+
+    def accumulate(self, first: int, last: int, *, device: int) -> float:
+        """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
+        return accumulate_seconds(self.spans.of(first, last).held, self.numerics, self.cluster.devices[device])
+
+    def reduction(
+        self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
+        sharding: Sharding = "none", alone: bool = False, bucket_bytes: int | None = None,
+    ) -> float:  # fmt: skip
+        """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
+
+        In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
+        (`alone`), after it in others; see `bucketing`. Sharded state scatters beside the last backward, block by block.
+        """
+        if len(devices) < 2 or rows == 0:
+            return 0.0
+        if sharding != "none":
+            return self.passes.gathers(devices, rows, sharding).scatter_seconds(first, last)
+        held = self.spans.of(first, last).held
+        size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
+        if not size:
+            return 0.0
+        return self.fused(devices, size, backward if alone and self.settings.overlap else 0.0, bucket_bytes)
+
+    def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
+        """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""
+
+        def each(one: float) -> float:
+            return self.bucket(devices, one)
+
+        if bucket_bytes is None:
+            return least_exposed(each, size, SIZES if beside else SIZES[-1:], beside)
+        return exposed_seconds(each, size, bucket_bytes, beside)
+
+    def bucket(self, devices: tuple[int, ...], size: float) -> float:
+        """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
+        slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
+        return self.channels.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
+
+    def summed(self, first: int, last: int, *, device: int) -> float:
+        """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""
+        if self.degree == 1:
+            return 0.0
+        held, devices = self.spans.of(first, last).held, self.profiles.replica(device)
+        axes = (("", held.summed), (f"outer{self.inner}", held.summed_outer), (f"inner{self.inner}", held.summed_inner))
+        return sum(
+            moving_seconds("all_reduce", size * self.numerics.weight_bytes, self.channels, lines_of(devices, axis))
+            for axis, size in axes
+            if size
+        )
+
+    def tied(
+        self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"
+    ) -> float:
+        """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`.
+
+        Of state that is sharded over as many devices each shard is summed among its holders.
+        """
+        size = self.spans.of(first, last).tied
+        if sharding == "none" or len(devices) == 1 or len(others or devices) != len(devices):
+            return self.channels.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
+        pairs = zip(others or devices, devices, strict=True)
+        return max(self.channels.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
+
+    def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
+        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state."""
+        held = self.spans.of(first, last).held
+        parts = replicas if sharding != "none" else 1
+        return update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
