@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -143,16 +143,12 @@ def _cluster(row: dict[str, str]) -> str:
 def _settings(row: dict[str, str]) -> RunSettings:
     """Of what the tables say: kernels fused by hand (bias, GELU, dropout, softmax, Adam), clipping at norm 1."""
     early = "no flash" in row["attention"] or "fused" in row["attention"]
-    vtrain = row["dataset"].startswith("vtrain")
     overlap = row["overlap"].startswith(("DP", "TP/DP")) or ("torch DDP" in row["overlap"] and row["pp"] == "1")
-    made = RunSettings(
+    return RunSettings(
         precision=SIXTEEN_BITS.get(row["precision"][:4].lower(), "bfloat16"), fusion=True, overlap=overlap,
         attention="eager" if early and "cuDNN" not in row["attention"] else "flash", clip_norm=1.0,
         float8=any(word in row["precision"] for word in ("FP8", "FP4")),
     )  # fmt: skip
-    # DeepSpeed reduces in buckets of 500 million elements (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); Megatron's
-    # own data parallel one buffer of all gradients, here in buckets of as much.
-    return made if overlap and not vtrain else replace(made, bucket_bytes=2 * 500_000_000)
 
 
 def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:

@@ -20,6 +20,7 @@ The space, stated once:
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
     a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
     recompute: per stage
+    fusion of gradients: buckets of one of `bucketing.SIZES`, one size for the plan
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from functools import cache
 from typing import get_args
 
 from placer.errors import UsageError
+from placer.estimates import with_best_buckets
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
@@ -158,11 +160,12 @@ def plan_of(
         )
         for s in range(outline.stages)
     )  # fmt: skip
-    return Plan(
+    made = Plan(
         model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings, stages=stages,
         schedule=outline.schedule, microbatches=outline.microbatches, seed=problem.seed,
         layouts=() if layout is None else (layout,),
     )  # fmt: skip
+    return with_best_buckets(made) if problem.pins.bucket is None else replace(made, bucket_bytes=problem.pins.bucket)
 
 
 def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:
