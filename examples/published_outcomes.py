@@ -77,8 +77,8 @@ def regrets(found: Iterable[Outcome]) -> tuple[float, ...]:
 def _compared(layout: Degrees) -> tuple[object, ...]:
     """What makes two layouts the same; whether norms are cut on the sequence is the integer program's to say."""
     return (
-        layout.tensor, layout.pipeline, layout.data, layout.expert, layout.virtual, layout.rows, layout.recompute,
-        layout.sharding,
+        layout.tensor, layout.pipeline, layout.data, layout.expert, layout.context, layout.virtual, layout.rows,
+        layout.recompute, layout.sharding,
     )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def shown(layout: Degrees) -> str:
     """A layout in short: t2 p4 d8 x2 b1 recompute."""
     parts = [f"t{layout.tensor} p{layout.pipeline} d{layout.data} b{layout.rows}"]
     parts += [f"e{layout.expert}"] * (layout.expert > 1)
+    parts += [f"c{layout.context}"] * (layout.context > 1)
     parts += [f"v{layout.virtual}"] * (layout.virtual > 1)
     parts += [layout.schedule] * (layout.schedule not in ("1f1b", "interleaved"))
     parts += [f"shard {layout.sharding}"] * (layout.sharding != "none")
