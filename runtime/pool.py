@@ -6,6 +6,7 @@ one at the first run and know what it had imported and captured by then. For che
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -118,6 +119,8 @@ def _serve(rank: int, connection: Connection) -> None:
     # The connection alone does not tell: ranks that were forked later hold its other end too.
     die_with_parent()
     torch.set_num_threads(1)
+    # What was imported and captured before the fork stays: the collector need not go through all of it again and again.
+    gc.freeze()
     while True:
         try:
             function, args, ranks, store = connection.recv()
