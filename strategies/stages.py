@@ -39,6 +39,7 @@ from placer.strategies.narrow import Narrow
 from placer.strategies.parts import Part, fast_parts
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
+from placer.strategies.shaped import ShapedSearch
 from placer.strategies.sharing import placed
 from placer.strategies.space import Outline, plan_of
 from placer.strategies.turns import best_turns
@@ -72,12 +73,17 @@ class _Search:
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
     given: Judged | None = None
+    shaped: ShapedSearch = field(init=False)
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
     whole: bool = True
     ended: Ended = ""
     places: dict[tuple[int, int, int, Lineup], Places] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        views = {number: bounds.runs for number, bounds in self.bounds.items()}
+        self.shaped = ShapedSearch(problem=self.problem, layouts=self.layouts, views=views)
 
     @cached_property
     def mixed(self) -> bool:
@@ -151,11 +157,7 @@ def _run(search: _Search) -> None:
     if found.count > LARGE and search.mixed:
         _begin_with_parts(search)
     while (least := search.least) is not None and least < search.ceiling * enough:
-        if search.problem.budget is not None and search.evaluations >= search.problem.budget:
-            search.ended = "evaluations"
-            return
-        if search.problem.spent:
-            search.ended = "seconds"
+        if _over(search):
             return
         if search.next is not None and search.next[0] <= least:
             _narrow(search, search.next[1])
@@ -164,6 +166,32 @@ def _run(search: _Search) -> None:
         bound, outline = search.queue[0]
         _solve(search, bound, outline)
         heappop(search.queue)
+    _shape(search, enough)
+
+
+def _shape(search: _Search, enough: float) -> None:
+    """Improve on the best so far by positions with shapes of their own."""
+    shaped = search.shaped
+    while shaped.queue and shaped.queue[0][0] < search.ceiling * enough:
+        if _over(search):
+            return
+        bound, found = shaped.queue[0][0], shaped.next(search.ceiling)
+        search.evaluations += 1
+        if found is not None:
+            verdict = judge(shaped.plan(found))
+            if not verdict.legal:  # what else there is of its kind was not looked at
+                shaped.open.append(bound)
+            elif verdict.seconds < search.ceiling:
+                search.given = verdict
+
+
+def _over(search: _Search) -> bool:
+    """Whether the budget or the seconds are over; says so."""
+    if search.problem.budget is not None and search.evaluations >= search.problem.budget:
+        search.ended = "evaluations"
+    elif search.problem.spent:
+        search.ended = "seconds"
+    return bool(search.ended)
 
 
 def _begin_with_parts(search: _Search) -> None:
@@ -252,7 +280,7 @@ def _solution(search: _Search) -> Solution:
         layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
         verdict = judge(plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout))
     assert verdict is not None
-    left = [*search.open, *([] if search.least is None else [search.least])]
+    left = [*search.open, *(each for each in (search.least, search.shaped.least) if each is not None)]
     bound = min([verdict.seconds, *left]) if search.whole else None
     return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
 
