@@ -1,16 +1,13 @@
-"""Lower bounds of what stages on any shape add to a step, for all runs of blocks and all shapes at once.
+"""Lower bounds of what stages on any shape add to a step, for all runs of blocks at once.
 
-For a stage of blocks i..k-1 on a shape of n devices, with weights w_j of positions that add up to at most 1,
+For a stage on a shape of n devices, with weights w of positions that add up to at most 1,
 
-    step >= sum over stages of  fill + w (steady + tail)        since  max x_j >= sum w_j x_j
+    step >= sum over stages of  fill + w (steady + tail)        since  max x >= sum w x
 
-w is the part of the machines' speed that the stage's devices have: n times a device's speed over that of all. So the
-step is at least the shortest way through (blocks, devices, stages), which `Ways` finds by dynamic programming:
-
-    H[q][i][v] = min over k, shapes of n <= v devices of  cost(i, k, shape) + H[q-1][k][v-n]
-
-for q stages from block i on with v devices. With w = 0 the same bounds the sum of the fills alone. Messages, gradients
-of tied parameters, the prologue and collectives of all ranks are left out, of memory what is held whatever is chosen.
+w is the part of the machines' speed that the stage's devices have: n times a device's speed over that of all. With
+w = 0 the same bounds the sum of the fills alone. Of messages the floors have what the last block of a stage makes
+(`messages`); gradients of tied parameters, the prologue and collectives of all ranks are left out, and of memory what
+depends on more than the run and the shape.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +27,7 @@ from placer.memory import state_bytes
 from placer.plans import ScheduleName, Sharding
 from placer.search import Problem
 from placer.spans import Spans
+from placer.steptime import stalls
 from placer.strategies.floors import SLACK
 from placer.strategies.runs import Runs
 from placer.strategies.shapes import Grounds, Shape, Spot
@@ -147,20 +146,48 @@ class Floors:
             self._sums[key] = np.concatenate([np.zeros((3, 1)), sums], axis=1)
         return self._sums[key]
 
+    @cached_property
+    def crossing(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """What the block before each cut makes for later ones: values, and those of them that get gradients."""
+        graph, spans = self.problem.graph, next(iter(self.views.values())).costs.spans
+        made = [spans.leaving(cut - 1, cut) if 0 < cut < self.blocks else () for cut in range(self.blocks + 1)]
+        return tuple((own, tuple(v for v in own if graph.value(v).requires_grad)) for own in made)
+
+    def messages(self, shape: Shape, rows: int) -> tuple[Floats, Floats]:
+        """Seconds that a stage which ends before each block sends at least, and gets gradients back, for `rows` rows.
+
+        All bytes leave its devices and enter as many as are left for others, at the best rate of any two devices.
+        """
+        numerics, graph = next(iter(self.views.values())).costs.numerics, self.problem.graph
+        latency, per_byte = self._best_way
+        both = max(1, min(shape.size, self.problem.cluster.size - shape.size))
+
+        def seconds(values: tuple[str, ...]) -> float:
+            size = sum(numerics.bytes_of(graph.value(value), rows) for value in values)
+            return SLACK * (latency + per_byte * size / both) if values else 0.0
+
+        ahead, behind = zip(*((seconds(sent), seconds(back)) for sent, back in self.crossing), strict=True)
+        return np.array(ahead), np.array(behind)
+
     def stages(self, place: Place, pace: Pace) -> tuple[dict[bool, Floats], dict[bool, Floats]]:
         """Of every run [first, last) on a place: fill + weight (steady + tail), and fill; by whether it recomputes."""
         full, last = (self._pass(place, rows, pace.kept(place.spot.shape)) for rows in self._rows(pace))
         m, (accumulate, tail) = pace.count(self.problem.rows), self._after(place, pace.kept(place.spot.shape))
         if pace.kept(place.spot.shape) != "none":
             tail = tail + last["scatter"]
+        sent, returned = self.messages(place.spot.shape, pace.rows)
         whole, alone = {}, {}
         for again in recomputes(self.problem):
             backward = full["backward"] + again * full["again"]
-            fill = full["forward"] + backward
-            steady = 0.0 * fill
+            work = each = full["forward"] + backward
+            if pace.schedule == "gpipe":
+                each = np.maximum(full["forward"], sent) + np.maximum(backward, returned)
+            fill, steady = work + sent + returned, 0.0 * work
             if m > 1:
-                steady = (m - 2) * fill + last["forward"] + last["backward"] + again * last["again"]
+                steady = (m - 2) * each + last["forward"] + last["backward"] + again * last["again"]
                 steady += (m - 1) * accumulate
+                if pace.schedule != "gpipe":
+                    steady += stalls(2, m) * (sent + returned)
             if pace.schedule == "zero-bubble":
                 weight = full["weight"]
                 filling = np.minimum(np.minimum(weight, full["forward"]), backward - weight)
@@ -185,6 +212,13 @@ class Floors:
         state = state + sizes["trainable"] * state_bytes(numerics, self.problem.settings) / parts
         living = at("inputs") if again else at("saved")
         return state + alive * (living + at("sent")) + at("workspace") + at("sent") + at("returned")
+
+    @cached_property
+    def _best_way(self) -> tuple[float, float]:
+        """The least latency and the fewest seconds per byte between two devices."""
+        channels, count = next(iter(self.views.values())).costs.channels, self.problem.cluster.size
+        ways = [channels.ways([pair])[pair] for pair in permutations(range(count), 2)]
+        return min(way.latency for way in ways), min(way.per_byte for way in ways)
 
     @cached_property
     def _speeds(self) -> tuple[float, ...]:
@@ -267,82 +301,6 @@ class Floors:
                     known[number] = of(first, last)
                 found[first, last] = known[number]
         return found
-
-
-class Ways:
-    """The shortest ways under one pace: bounds of what q stages from block i on with v devices add."""
-
-    def __init__(self, floors: Floors, pace: Pace) -> None:
-        self.floors = floors
-        self.pace = pace
-        self.size = floors.problem.cluster.size
-        self._made: dict[tuple[bool, int], Floats] = {}
-        self._stages: dict[Shape, list[tuple[Place, dict[bool, Floats], dict[bool, Floats]]]] = {}
-        self._costs: dict[tuple[Shape, bool, int], Floats] = {}
-        self._under: dict[tuple[Shape, bool, int], Floats] = {}
-        self.shapes = tuple(shape for shape in floors.shapes if shape.replicas <= pace.rows)
-
-    def rest(self, stages: int, *, fill: bool = False) -> Floats:
-        """H[stages], shape (blocks + 1, devices + 1)."""
-        key = fill, stages
-        if key not in self._made:
-            if not stages:
-                found = np.full((self.floors.blocks + 1, self.size + 1), NEVER)
-                found[-1] = 0.0
-            else:
-                found = self._step(stages, fill=fill)
-            self._made[key] = found
-        return self._made[key]
-
-    def under(self, shape: Shape, stages: int, *, fill: bool = False) -> Floats:
-        """The same with the first of the stages on a shape."""
-        key = shape, fill, stages
-        if key not in self._under:
-            self._under[key] = self._after(self._cost(shape, stages, fill=fill), shape.size, stages, fill=fill)
-        return self._under[key]
-
-    def _step(self, stages: int, *, fill: bool) -> Floats:
-        by_size: dict[int, Floats] = {}
-        for shape in self.shapes:
-            own = self._cost(shape, stages, fill=fill)
-            by_size[shape.size] = np.minimum(by_size[shape.size], own) if shape.size in by_size else own
-        found = np.full((self.floors.blocks + 1, self.size + 1), NEVER)
-        for size, own in by_size.items():
-            found = np.minimum(found, self._after(own, size, stages, fill=fill))
-        return found
-
-    def _after(self, own: Floats, size: int, stages: int, *, fill: bool) -> Floats:
-        """The least over where the first stage ends, of its cost and the rest."""
-        rest = self.rest(stages - 1, fill=fill)
-        found = np.full(rest.shape, NEVER)
-        if size <= self.size:
-            found[:, size:] = (own[:, :, None] + rest[None, :, : self.size + 1 - size]).min(axis=1)
-        return found
-
-    def _key(self, stages: int) -> int:
-        """Microbatches alive at least at a position with so many stages to go, itself included."""
-        count = self.pace.count(self.floors.problem.rows)
-        return count if self.pace.schedule == "gpipe" else min(count, stages)
-
-    def _cost(self, shape: Shape, stages: int, *, fill: bool) -> Floats:
-        """The least of every run on a shape: over grounds, and recompute where it fits."""
-        alive = self._key(stages)
-        key = shape, fill, alive
-        if key not in self._costs:
-            found = np.full((self.floors.blocks + 1, self.floors.blocks + 1), NEVER)
-            for place, whole, alone in self._of(shape):
-                for again, seconds in (alone if fill else whole).items():
-                    held = self.floors.bytes(place, self.pace, alive, again=again)
-                    found = np.minimum(found, np.where(held * SLACK <= place.room, seconds, NEVER))
-            found[np.tril_indices(self.floors.blocks + 1)] = NEVER
-            self._costs[key] = found
-        return self._costs[key]
-
-    def _of(self, shape: Shape) -> list[tuple[Place, dict[bool, Floats], dict[bool, Floats]]]:
-        if shape not in self._stages:
-            own = [place for place in self.floors.places if place.spot.shape == shape]
-            self._stages[shape] = [(place, *self.floors.stages(place, self.pace)) for place in own]
-        return self._stages[shape]
 
 
 def _size(spans: Spans, name: str, first: int, last: int) -> int:

@@ -19,8 +19,9 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from placer.steptime import StageCost, Terms
-from placer.strategies.shape_floors import Floats, Ways
+from placer.strategies.shape_floors import Floats
 from placer.strategies.shape_prices import Prices
+from placer.strategies.shape_ways import Ways
 from placer.strategies.shapes import Spot
 from placer.strategies.space import pinned_stage, stage_allowed
 

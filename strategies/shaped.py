@@ -1,7 +1,7 @@
 """The search of plans whose positions have shapes of their own, by bound: beside the outlines that `stages` searches.
 
 Paces (microbatch, schedule, sharding) are taken by a quick bound that holds for any positions, then pace by pace and
-number of positions by the shortest ways of `shape_floors`; what may still beat the best plan is solved by
+number of positions by the shortest ways of `shape_ways`; what may still beat the best plan is solved by
 `shape_labels`, first with few labels a stage for a plan, then exactly. What patience or seconds leave unsolved keeps
 its bound.
 """
@@ -15,9 +15,10 @@ from heapq import heapify, heappop, heappush
 from placer.plans import Layout, Plan, ScheduleName, Stage
 from placer.search import Problem
 from placer.strategies.runs import Runs
-from placer.strategies.shape_floors import NEVER, Floors, Pace, Ways
+from placer.strategies.shape_floors import NEVER, Floors, Pace
 from placer.strategies.shape_labels import Shaped, best_labels
 from placer.strategies.shape_prices import Prices
+from placer.strategies.shape_ways import Ways
 from placer.strategies.shapes import Grounds, shapes
 from placer.strategies.space import microbatch_rows, position_counts, schedules, shardings
 
@@ -46,7 +47,10 @@ class ShapedPlan:
 
 @dataclass
 class ShapedSearch:
-    """What is left of the plans with shapes of their own. `views` are the costs of the model under each layout."""
+    """What is left of the plans with shapes of their own. `views` are the costs of the model under each layout.
+
+    Without views there are no such plans.
+    """
 
     problem: Problem
     layouts: tuple[Layout, ...]
@@ -58,7 +62,7 @@ class ShapedSearch:
     @cached_property
     def floors(self) -> Floors | None:
         """Bounds of stages on all shapes; None where positions have no choice of shapes."""
-        own = shapes(self.problem, self.layouts, tuple(self.views))
+        own = shapes(self.problem, self.layouts, tuple(self.views)) if self.views else ()
         if len(own) < 2 or len(self.problem.graph.blocks) < 2:
             return None
         return Floors(self.problem, self.views, own, Grounds(self.problem.cluster))

@@ -6,7 +6,8 @@ Every outline (all choices but cuts and recompute) has two lower bounds that hol
 whatever its line-up and shares, and a nearer one (`narrow`), which is made when its turn comes, of unlike devices for
 every line-up and all shares. Outlines are solved exactly, the smallest bound first:
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
-below the best value known, which even cuts give first.
+below the best value known, which even cuts give first. Plans whose positions have shapes of their own are searched
+after that (`shaped`), those that may be faster than the best so far.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
 of their fast parts alone, so that using the slow ones too never loses to leaving them out.
@@ -69,21 +70,17 @@ class _Search:
     layouts: tuple[Layout, ...]
     bounds: dict[int, Bounds]
     narrow: dict[int, Narrow]
+    shaped: ShapedSearch
     queue: list[tuple[float, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
     given: Judged | None = None
-    shaped: ShapedSearch = field(init=False)
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0
     whole: bool = True
     ended: Ended = ""
     places: dict[tuple[int, int, int, Lineup], Places] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        views = {number: bounds.runs for number, bounds in self.bounds.items()}
-        self.shaped = ShapedSearch(problem=self.problem, layouts=self.layouts, views=views)
 
     @cached_property
     def mixed(self) -> bool:
@@ -107,10 +104,16 @@ class Stages:
     name = "stages"
     exact = True
 
+    def __init__(self, *, shapes: bool = True) -> None:
+        self.shapes = shapes
+
     def solve(self, problem: Problem) -> Solution | Infeasible:
-        """The best plan. After an interrupt, the best so far with the bound proven so far."""
+        """The best plan; without `shapes` of those whose positions are all alike.
+
+        After an interrupt, the best so far with the bound proven so far.
+        """
         require_pins(problem)
-        search = _begun(problem)
+        search = _begun(problem, shapes=self.shapes)
         if not search.bounds:
             return _uncut(problem)
         try:
@@ -128,7 +131,7 @@ class Stages:
         return _solution(search)
 
 
-def _begun(problem: Problem) -> _Search:
+def _begun(problem: Problem, *, shapes: bool) -> _Search:
     """The search with the costs of the model whole and under each layout the pins allow."""
     costs = Costs(problem.graph, problem.cluster, problem.settings)
     found = layouts(problem, costs)
@@ -137,7 +140,9 @@ def _begun(problem: Problem) -> _Search:
         views = {-1: costs} | views
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
     narrow = {number: Narrow(own) for number, own in bounds.items()}
-    return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, whole=not problem.spent)
+    own = {number: each.runs for number, each in bounds.items()} if shapes else {}
+    shaped = ShapedSearch(problem=problem, layouts=found, views=own)
+    return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, shaped=shaped, whole=not problem.spent)
 
 
 def _uncut(problem: Problem) -> Infeasible:
@@ -202,7 +207,7 @@ def _begin_with_parts(search: _Search) -> None:
             require_pins(problem)
         except UsageError:  # pins that only the whole can honour
             continue
-        part = _begun(problem)
+        part = _begun(problem, shapes=bool(search.shaped.views))
         try:
             if part.bounds:
                 _run(part)
