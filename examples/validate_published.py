@@ -33,7 +33,7 @@ from functools import cache
 from pathlib import Path
 from statistics import mean, median
 
-from examples.published import FAMILIES, Run, published_runs
+from examples.published import FAMILIES, Run, Shape, published_runs
 from examples.published_models import model_graph
 from placer.cluster import Cluster
 from placer.errors import InfeasibleError
@@ -58,10 +58,14 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A run, its published layout estimated, and our plan for the same problem; None where there is none."""
+    """A run, its published layout estimated, and our plan for the problem of its group; None where there is none.
+
+    rival: the published layout estimated with the model that ours is for.
+    """
 
     run: Run
     published: Estimated | None = None
+    rival: Estimated | None = None
     ours: Estimated | None = None
 
     @property
@@ -74,30 +78,37 @@ class Outcome:
     @property
     def slower(self) -> bool | None:
         """Whether our plan is slower by estimate than the published layout; None where they cannot be compared."""
-        if self.published is None or self.ours is None or not self.published.fits:
+        if self.rival is None or self.ours is None or not self.rival.fits:
             return None
-        return self.ours.seconds > self.published.seconds * (1 + ROUNDING)
+        return self.ours.seconds > self.rival.seconds * (1 + ROUNDING)
 
     @property
     def same(self) -> bool:
         """Whether our plan has the degrees, the microbatch, the recompute and the sharding of the published one."""
-        if self.published is None or self.ours is None:
+        if self.rival is None or self.ours is None:
             return False
-        return _compared(self.ours.layout) == _compared(self.published.layout)
+        return _compared(self.ours.layout) == _compared(self.rival.layout)
 
 
 def outcomes(runs: Iterable[Run], seconds: float | None = None, *, plans: bool = True) -> Iterator[Outcome]:
     """Every run with its estimates; each problem is planned once (without `plans` not), for at most so many seconds."""
     known: dict[tuple[object, ...], tuple[MegatronLayouts, Estimated | None]] = {}
+    own: dict[tuple[object, ...], MegatronLayouts] = {}
     for run in runs:
-        if run.unmodelled or run.shape is None:
+        if run.unmodelled or run.shape is None or run.common is None:
             yield Outcome(run=run)
             continue
         if run.group not in known:
-            problem = _problem(run)
+            problem = _problem(run, run.common)
             known[run.group] = (MegatronLayouts(problem), _ours(problem, seconds) if plans else None)
         layouts, ours = known[run.group]
-        yield Outcome(run=run, published=_published(layouts, run), ours=ours)
+        rival = published = _published(layouts, run)
+        if run.shape != run.common:
+            key = (*run.group, run.shape)
+            if key not in own:
+                own[key] = MegatronLayouts(_problem(run, run.shape))
+            published = _published(own[key], run)
+        yield Outcome(run=run, published=published, rival=rival, ours=ours)
 
 
 def regrets(found: Iterable[Outcome]) -> tuple[float, ...]:
@@ -111,10 +122,9 @@ def regrets(found: Iterable[Outcome]) -> tuple[float, ...]:
     return tuple(min(group)[1] / min(measured for _, measured in group) - 1 for group in several)
 
 
-def _problem(run: Run) -> Problem:
-    assert run.shape is not None
+def _problem(run: Run, shape: Shape) -> Problem:
     return Problem(
-        graph=model_graph(run.shape), cluster=_cluster(run.cluster), settings=run.settings, rows=run.rows,
+        graph=model_graph(shape), cluster=_cluster(run.cluster), settings=run.settings, rows=run.rows,
         model=ModelRef(kind="config", reference="", fingerprint=""),
     )  # fmt: skip
 
@@ -149,24 +159,29 @@ def _estimated(plan: Plan, layouts: MegatronLayouts | None = None) -> Estimated:
 
 
 def _layout(plan: Plan) -> Degrees:
+    """What a plan is by its degrees; devices along axes that Megatron has not count as tensor ones."""
     stage = plan.stages[0]
+    apart = 1 if stage.layout is None else plan.layouts[stage.layout].apart
+    data = stage.replicas * apart
     return Degrees(
-        tensor=stage.degree, pipeline=plan.positions, data=stage.replicas, virtual=len(plan.stages) // plan.positions,
-        rows=-(-plan.microbatches[0] // stage.replicas), schedule=plan.schedule, sharding=stage.sharding,
-        recompute=all(each.recompute for each in plan.stages),
+        tensor=stage.degree // apart, pipeline=plan.positions, data=data, expert=apart,
+        virtual=len(plan.stages) // plan.positions, rows=-(-plan.microbatches[0] // data), schedule=plan.schedule,
+        sharding=stage.sharding, recompute=all(each.recompute for each in plan.stages),
     )  # fmt: skip
 
 
 def _compared(layout: Degrees) -> tuple[object, ...]:
     """What makes two layouts the same; whether norms are cut on the sequence is the integer program's to say."""
     return (
-        layout.tensor, layout.pipeline, layout.data, layout.virtual, layout.rows, layout.recompute, layout.sharding,
+        layout.tensor, layout.pipeline, layout.data, layout.expert, layout.virtual, layout.rows, layout.recompute,
+        layout.sharding,
     )  # fmt: skip
 
 
 def shown(layout: Degrees) -> str:
     """A layout in short: t2 p4 d8 x2 b1 recompute."""
     parts = [f"t{layout.tensor} p{layout.pipeline} d{layout.data} b{layout.rows}"]
+    parts += [f"e{layout.expert}"] * (layout.expert > 1)
     parts += [f"v{layout.virtual}"] * (layout.virtual > 1)
     parts += [layout.schedule] * (layout.schedule not in ("1f1b", "interleaved"))
     parts += [f"shard {layout.sharding}"] * (layout.sharding != "none")

@@ -52,7 +52,6 @@ from placer.tracer import capture
 
 SETTINGS = RunSettings(
     precision="float16", attention="eager", recompute="full", fusion=True, overlap=False, clip_norm=1.0,
-    bucket_bytes=2 * 500_000_000,
 )  # fmt: skip
 CLUSTER = "a100x8"
 PEAK = 312e12  # FLOP/s of an A100's tensor cores at 16 bits (NVIDIA A100 datasheet)
@@ -142,6 +141,7 @@ def plan_of(run: Run, graph: Graph, cluster: Cluster) -> Plan:
     return Plan(
         model=ModelRef(kind="config", reference="", fingerprint=""), graph=graph, cluster=cluster, settings=SETTINGS,
         stages=stages, schedule="1f1b", microbatches=(run.micro_batch * run.data,) * run.microbatches,
+        bucket_bytes=2 * 500_000_000,
     )  # fmt: skip
 
 

@@ -58,7 +58,11 @@ class Channels:
 
     def message(self, source: int, target: int, size: int) -> float:
         """Seconds of one message of `size` bytes between two devices."""
-        latency, per_byte = self._message((source,), (target,))
+        return self.messages((source,), (target,), size)
+
+    def messages(self, sources: tuple[int, ...], targets: tuple[int, ...], size: int) -> float:
+        """Seconds of a message of `size` bytes from every source to its partner, all at once."""
+        latency, per_byte = self._message(sources, targets)
         return latency + size * per_byte
 
     def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float, groups: int = 1) -> float:

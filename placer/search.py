@@ -51,7 +51,7 @@ PLACERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """Choices the user has fixed; None is free."""
+    """Choices the user has fixed; None is free. bucket: in bytes."""
 
     data: int | None = None
     shard: str | None = None
@@ -64,6 +64,7 @@ class Pins:
     width: int | None = None
     sequence: int | None = None
     expert: int | None = None
+    bucket: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -206,6 +207,7 @@ def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
         ("microbatches", pins.microbatches, {len(plan.microbatches)}),
         ("schedule", pins.schedule, {plan.schedule}),
         ("recompute", pins.recompute, {stage.recompute for stage in plan.stages}),
+        ("bucket", pins.bucket, {plan.bucket_bytes}),
     )
     broken = [f"pin {name}={pin} is not honoured" for name, pin, found in wanted if pin is not None and found != {pin}]
     for axis, degree in pins.axes:
@@ -222,7 +224,7 @@ def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
 def _degrees(plan: Plan, axis: str) -> set[int]:
     """The devices of a replica along an axis, of every stage."""
     layouts = [None if stage.layout is None else plan.layouts[stage.layout] for stage in plan.stages]
-    return {layout.degree if layout is not None and layout.axis == axis else 1 for layout in layouts}
+    return {1 if layout is None else dict(layout.axes).get(axis, 1) for layout in layouts}
 
 
 def _foreign(plan: Plan, problem: Problem) -> list[str]:

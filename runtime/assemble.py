@@ -201,8 +201,11 @@ def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
     buckets = {
         (stage, f"{unit} {index}"): bucket.names
         for stage in held.program.stages
-        for unit, found in (("bucket", gradient_buckets), ("parts", part_buckets))
-        for index, bucket in enumerate(found(plan, stage, inner))
+        for unit, found in (
+            ("bucket", gradient_buckets(plan, stage, inner)),
+            ("parts", [bucket for _, bucket in part_buckets(plan, stage, inner)]),
+        )
+        for index, bucket in enumerate(found)
     }
     return Gradients(
         held.parameters,

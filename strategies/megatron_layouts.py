@@ -9,7 +9,7 @@ what the ops between them do, is the cheapest there is under these rules (`layou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placer.costs import Costs
 from placer.errors import UsageError
@@ -17,9 +17,9 @@ from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.plans import Layout, Plan, ScheduleName, Sharding
 from placer.rules import tensor_arguments
 from placer.rules.layouts import Choice, Cut
-from placer.search import Problem
+from placer.search import Pins, Problem
 from placer.strategies.even import even_cuts, level_cuts
-from placer.strategies.layouts import ruled_layout
+from placer.strategies.layouts import layouts, ruled_layout
 from placer.strategies.space import Outline, plan_of
 
 # Values of so many dims are batch, sequence, hidden.
@@ -31,13 +31,15 @@ class Degrees:
     """A Megatron layout by its degrees: what its tables print.
 
     rows: of a microbatch on each replica. virtual: stages per pipeline position (more than 1 interleaves).
-    sequence: norms cut on the sequence where there is tensor parallelism.
+    expert: devices over which experts lie, of those of `data`. sequence: norms cut on the sequence where there is
+    tensor parallelism.
     """
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
     virtual: int = 1
+    expert: int = 1
     rows: int = 1
     sequence: bool = True
     schedule: ScheduleName = "1f1b"
@@ -57,29 +59,47 @@ class MegatronLayouts:
         self.problem = problem
         self.costs = Costs(problem.graph, problem.cluster, problem.settings)
         self._splits: dict[tuple[int, bool], Layout | None] = {}
+        self._experts: dict[int, Layout | None] = {}
 
     def plan(self, degrees: Degrees) -> Plan:
         """The plan of these degrees, not judged. Raises UsageError where the model or the cluster has no such plan."""
-        problem, layout = self.problem, None
+        problem = self.problem
         stages, blocks = degrees.pipeline * degrees.virtual, len(problem.graph.blocks)
         if degrees.devices > problem.cluster.size or stages > blocks:
             raise UsageError(
                 f"a layout of {degrees.devices} devices and {stages} stages was asked for, {problem.cluster.name} has "
                 f"{problem.cluster.size} devices and the model {blocks} blocks; ask for fewer"
             )
-        if degrees.tensor > 1:
-            layout = self.split(degrees.tensor, sequence=degrees.sequence)
-            if layout is None:
-                raise UsageError(
-                    f"Megatron's rules cut no op of the model {degrees.tensor} ways; ask for another degree"
-                )
+        layout = self._layout(degrees)
         outline = Outline(
-            positions=degrees.pipeline, replicas=degrees.data, virtual=degrees.virtual, rows=problem.rows,
-            microbatch=min(problem.rows, degrees.rows * degrees.data), sharding=degrees.sharding,
+            positions=degrees.pipeline, replicas=degrees.data // degrees.expert, virtual=degrees.virtual,
+            rows=problem.rows, microbatch=min(problem.rows, degrees.rows * degrees.data), sharding=degrees.sharding,
             schedule="interleaved" if degrees.virtual > 1 else degrees.schedule, layout=-1 if layout is None else 0,
-            degree=degrees.tensor,
+            degree=max(degrees.tensor, degrees.expert),
         )  # fmt: skip
         return plan_of(problem, outline, stage_cuts(problem, outline), (degrees.recompute,) * stages, layout)
+
+    def _layout(self, degrees: Degrees) -> Layout | None:
+        """How a replica of several devices cuts the ops. Raises UsageError where it cannot."""
+        if degrees.tensor == degrees.expert == 1:
+            return None
+        if min(degrees.tensor, degrees.expert) > 1:
+            raise UsageError("a layout that cuts both tensors and experts was asked for; a replica has one axis")
+        if degrees.expert > 1:
+            layout = self.experts(degrees.expert)
+        else:
+            layout = self.split(degrees.tensor, sequence=degrees.sequence)
+        if layout is None:
+            degree = max(degrees.tensor, degrees.expert)
+            raise UsageError(f"Megatron's rules cut no op of the model {degree} ways; ask for another degree")
+        return layout
+
+    def experts(self, degree: int) -> Layout | None:
+        """Experts over `degree` devices, each with rows of its own; None where there are none to cut."""
+        if degree not in self._experts:
+            made = layouts(replace(self.problem, pins=Pins(expert=degree), until=None), self.costs)
+            self._experts[degree] = made[0] if made else None
+        return self._experts[degree]
 
     def split(self, degree: int, *, sequence: bool) -> Layout | None:
         """Megatron's tensor split over `degree` devices; None where there is none."""

@@ -275,7 +275,10 @@ class Floors:
             held = costs.spans.of(first, last).held
             seconds = update_seconds(held, costs.numerics, costs.settings, costs.cluster.devices[slow], parts)
             if sharding == "none":
-                seconds += costs.tails.reduction(first, last, devices=leaders, rows=1, backward=0.0)
+                pinned = self.problem.pins.bucket
+                seconds += costs.tails.reduction(
+                    first, last, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned
+                )
             return seconds + costs.tails.summed(first, last, device=place.spot.devices[0])
 
         def adding(first: int, last: int) -> float:

@@ -95,7 +95,7 @@ class Prices:
             first, last, devices=spot.devices, following=() if following is None else following.mesh(self.layouts),
             leading=lead.mesh(self.layouts), rows=self.pace.rows,
             last_rows=self.problem.rows % self.pace.rows or self.pace.rows, sharding=self.pace.kept(spot.shape),
-            recompute=again,
+            recompute=again, bucket_bytes=self.problem.pins.bucket,
         )  # fmt: skip
 
     def _fits(self, first: int, last: int, spot: Spot, position: int, positions: int, *, again: bool) -> bool:

@@ -20,7 +20,7 @@ from placer.strategies.shape_labels import Shaped, best_labels
 from placer.strategies.shape_prices import Prices
 from placer.strategies.shape_ways import Ways
 from placer.strategies.shapes import Grounds, shapes
-from placer.strategies.space import microbatch_rows, position_counts, schedules, shardings
+from placer.strategies.space import fused, microbatch_rows, position_counts, schedules, shardings
 
 # Labels followed a stage to find a first plan, and stages that may be looked at for one number of positions and in all:
 # some seconds.
@@ -111,12 +111,13 @@ class ShapedSearch:
             for s, spot in enumerate(made.spots)
         )  # fmt: skip
         full, rest = divmod(self.problem.rows, found.pace.rows)
-        return Plan(
+        plan = Plan(
             model=self.problem.model, graph=self.problem.graph, cluster=self.problem.cluster,
             settings=self.problem.settings, stages=stages, schedule=found.pace.schedule,
             microbatches=(found.pace.rows,) * full + ((rest,) if rest else ()), seed=self.problem.seed,
             layouts=tuple(layouts[number] for number in used),
         )  # fmt: skip
+        return fused(self.problem, plan)
 
     @cached_property
     def _positions(self) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ The space, stated once:
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
     a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
     recompute: per stage
+    fusion of gradients: buckets of one of `bucketing.SIZES`, one size for the plan
 
 On up to `shapes.MOST_DEVICES` devices, for models of up to `shapes.MOST_BLOCKS` blocks, positions also have shapes of
 their own, all else being as above:
@@ -42,6 +43,7 @@ from functools import cache
 from typing import get_args
 
 from placer.errors import UsageError
+from placer.estimates import with_best_buckets
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
@@ -170,11 +172,17 @@ def plan_of(
         )
         for s in range(outline.stages)
     )  # fmt: skip
-    return Plan(
+    made = Plan(
         model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings, stages=stages,
         schedule=outline.schedule, microbatches=outline.microbatches, seed=problem.seed,
         layouts=() if layout is None else (layout,),
     )  # fmt: skip
+    return fused(problem, made)
+
+
+def fused(problem: Problem, plan: Plan) -> Plan:
+    """The plan with its gradients in the best buckets, or in pinned ones."""
+    return with_best_buckets(plan) if problem.pins.bucket is None else replace(plan, bucket_bytes=problem.pins.bucket)
 
 
 def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from graphs import BlockSpec, chain_graph
 from placer.cluster import Cluster, Curve, Device, Level, Link, Node
@@ -106,10 +107,11 @@ def drawn_problem(rng: random.Random, seed: int = 0, *, unequal: bool = False) -
         overlap=rng.random() < 0.7,
         fusion=rng.random() < 0.3,
         clip_norm=rng.choice((None, 1.0)),
-        bucket_bytes=rng.choice((2**12, 2**20)),
     )
+    bucket = rng.choice((2**12, None))
     rows = rng.randint(3, 6) if heavy else rng.randint(1, 4)
-    return problem(graph, machines, settings=settings, rows=rows, pins=_pins(rng), seed=seed)
+    pins = replace(_pins(rng), bucket=bucket)
+    return problem(graph, machines, settings=settings, rows=rows, pins=pins, seed=seed)
 
 
 def _graph(rng: random.Random, *, heavy: bool) -> Graph:

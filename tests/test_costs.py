@@ -225,13 +225,38 @@ def test_tied_parameters_are_counted_once_on_a_stage_and_summed_between_stages()
 
 
 def test_recompute_trades_time_for_memory() -> None:
-    graph = gpt_graph(layers=8, hidden=256, sequence=128)
+    graph = gpt_graph(layers=8, hidden=1024, sequence=512)
     run = RunSettings(attention="eager")
     kept = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, run=run))
     again = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, recompute=True, run=run))
     assert again.memory[0].activations < kept.memory[0].activations / 2
     assert again.seconds.recompute == pytest.approx(again.seconds.forward, rel=0.3)
     assert again.step_seconds > kept.step_seconds
+
+
+def test_where_the_host_binds_running_a_layer_again_takes_longer_than_running_it() -> None:
+    graph = gpt_graph(layers=8, hidden=256, sequence=128)
+    small = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, recompute=True)).seconds
+    assert small.recompute > small.forward
+
+
+def test_products_with_weights_in_8_bits_take_less_time_and_no_less_memory() -> None:
+    graph = gpt_graph(layers=4, hidden=4096, heads=32, sequence=2048)
+    sixteen, eight = (
+        estimate(plan_of(graph, Cluster.load("h100x8"), run=RunSettings(precision="bfloat16", float8=small)))
+        for small in (False, True)
+    )
+    assert sixteen.seconds.forward / 2 < eight.seconds.forward < sixteen.seconds.forward
+    assert eight.memory == sixteen.memory
+
+
+def test_a_chip_without_products_in_8_bits_gains_nothing_from_them() -> None:
+    graph = gpt_graph(layers=4, hidden=1024, sequence=1024)
+    sixteen, eight = (
+        estimate(plan_of(graph, Cluster.load("a100x8"), run=RunSettings(precision="bfloat16", float8=small)))
+        for small in (False, True)
+    )
+    assert eight.seconds.forward == pytest.approx(sixteen.seconds.forward)
 
 
 def test_flash_attention_keeps_and_moves_less() -> None:

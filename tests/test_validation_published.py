@@ -46,7 +46,8 @@ def test_every_cluster_of_an_estimated_row_is_in_the_catalogue(table: Path, fami
 
 def test_what_is_estimated_otherwise_is_said(table: Path) -> None:
     runs: dict[str, Run] = {run.row.rpartition("#")[2]: run for run in published_runs(table, "bridge")}
-    assert any("FP8" in note for note in runs["33"].notes)
+    assert any("distributed optimizer" in note for note in runs["33"].notes)
+    assert runs["33"].settings.float8
     assert runs["34"].unmodelled == ("context parallel 2",)
     assert "expert parallel 32" in runs["1"].unmodelled[0]
 

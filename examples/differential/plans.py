@@ -79,6 +79,7 @@ def _drawn(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Plan:
         schedule=schedule if turns > 1 or schedule != "interleaved" else "1f1b",
         microbatches=_microbatches(draw, shape, max((layout.apart for layout in layouts), default=1)),
         layouts=layouts,
+        bucket_bytes=draw.choice((2**8, 2**12, 25 * 2**20)),
         seed=draw.randrange(1000),
     )
 
@@ -154,7 +155,6 @@ def _settings(draw: Random) -> RunSettings:
         weight_decay=draw.choice((0.0, 0.01)),
         clip_norm=draw.choice((1e-2, 0.5, 0.5, 1.0, None)),
         attention=draw.choice(("eager", "flash")),
-        bucket_bytes=draw.choice((2**8, 2**12, 25 * 2**20)),
         overlap=draw.random() < 0.7,
     )
     return replace(found, optimizer="sgd", momentum=0.9) if draw.random() < 0.1 else found

@@ -28,7 +28,9 @@ from placer.program.files import load_program, program_document
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import (
     Transfer,
+    inner_axes,
     like_ranks,
+    line_ranks,
     position_of,
     position_of_rank,
     rank_of,
@@ -62,8 +64,10 @@ __all__ = [
     "ddp_buckets",
     "gradient_buckets",
     "indivisible",
+    "inner_axes",
     "like_devices",
     "like_ranks",
+    "line_ranks",
     "load_program",
     "lower",
     "parameter_dtype",
