@@ -157,7 +157,7 @@ def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
     if not tensor or not pipeline:
         tensor, pipeline = 8, 6
         notes.append("tensor and pipeline degree from the text for 2304 GPUs: 8 x 6")
-    data = _count(row, "dp", _count(row, "n_gpus") // (tensor * pipeline))
+    data = _count(row, "dp", _count(row, "n_gpus") // (tensor * pipeline * _count(row, "cp")))
     sequence = row["sp"] == "True" or (not row["sp"] and row["date"] >= "2022-06" and row["dataset"] != "vtrain")
     sequence = sequence and not row["dataset"].startswith("vtrain")
     sizes = [_count(row, "micro_batch")] if row["micro_batch"] else _sizes(_count(row, "global_batch", 0) // data)
@@ -175,7 +175,7 @@ def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
     for rows, sharding, virtual, remade in product(sizes, _shardings(row, data), turns, again):
         yield Degrees(
             tensor=tensor, pipeline=pipeline, data=data, virtual=virtual, rows=rows, sequence=sequence,
-            expert=_count(row, "ep"), recompute=remade, sharding=sharding,
+            expert=_count(row, "ep"), context=_count(row, "cp"), recompute=remade, sharding=sharding,
         )  # fmt: skip
 
 
@@ -221,11 +221,9 @@ def _notes(row: dict[str, str]) -> Iterator[str]:
 
 def _unmodelled(row: dict[str, str]) -> Iterator[str]:
     """What there is no layout for."""
-    if _count(row, "cp") > 1:
-        yield f"context parallel {row['cp']} and tensor {row['tp']}: two axes in a replica"
     yield from _uncaptured(row)
     if _count(row, "ep") > 1 and _count(row, "tp") > 1:
-        yield f"expert parallel {row['ep']} and tensor {row['tp']}: two axes in a replica"
+        yield f"expert parallel {row['ep']} over the devices of tensor {row['tp']} too: experts along both axes"
     if not row["global_batch"]:
         yield "no batch printed"
 

@@ -129,15 +129,16 @@ class Assembly:
         plan, module, axis = self.plan, self.cut.module, self.axis
 
         @cache
-        def whole(rows: int, autocast: bool) -> Mapping[fx.Node, Shape]:
-            return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
+        def whole(rows: int) -> Mapping[fx.Node, Shape]:
+            if plan.settings.precision == "bfloat16-autocast":
+                return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=True)
+            return {node: self.cut.shape_at(node, rows) for node in values}
 
         @cache
         def at(rows: int, stage: int) -> dict[str, Shape]:
             if position_of(plan).count(0) == len(plan.stages):
                 return {}
-            autocast = plan.settings.precision == "bfloat16-autocast"
-            found = whole(rows, autocast)
+            found = whole(rows)
             return {name: _piece(plan, axis, name, found[node], stage) for node, name in values.items()}
 
         return at

@@ -31,8 +31,8 @@ class Degrees:
     """A Megatron layout by its degrees: what its tables print.
 
     rows: of a microbatch on each replica. virtual: stages per pipeline position (more than 1 interleaves).
-    expert: devices over which experts lie, of those of `data`. sequence: norms cut on the sequence where there is
-    tensor parallelism.
+    expert: devices over which experts lie, of those of `data`. context: devices that share a row's tokens.
+    sequence: norms cut on the sequence where there is tensor parallelism.
     """
 
     tensor: int = 1
@@ -40,6 +40,7 @@ class Degrees:
     data: int = 1
     virtual: int = 1
     expert: int = 1
+    context: int = 1
     rows: int = 1
     sequence: bool = True
     schedule: ScheduleName = "1f1b"
@@ -49,7 +50,7 @@ class Degrees:
     @property
     def devices(self) -> int:
         """How many devices the layout takes."""
-        return self.tensor * self.pipeline * self.data
+        return self.tensor * self.pipeline * self.data * self.context
 
 
 class MegatronLayouts:
@@ -59,7 +60,7 @@ class MegatronLayouts:
         self.problem = problem
         self.costs = Costs(problem.graph, problem.cluster, problem.settings)
         self._splits: dict[tuple[int, bool], Layout | None] = {}
-        self._experts: dict[int, Layout | None] = {}
+        self._meshes: dict[tuple[int, int, int], Layout | None] = {}
 
     def plan(self, degrees: Degrees) -> Plan:
         """The plan of these degrees, not judged. Raises UsageError where the model or the cluster has no such plan."""
@@ -75,31 +76,33 @@ class MegatronLayouts:
             positions=degrees.pipeline, replicas=degrees.data // degrees.expert, virtual=degrees.virtual,
             rows=problem.rows, microbatch=min(problem.rows, degrees.rows * degrees.data), sharding=degrees.sharding,
             schedule="interleaved" if degrees.virtual > 1 else degrees.schedule, layout=-1 if layout is None else 0,
-            degree=max(degrees.tensor, degrees.expert),
+            degree=degrees.tensor * degrees.expert * degrees.context,
         )  # fmt: skip
         return plan_of(problem, outline, stage_cuts(problem, outline), (degrees.recompute,) * stages, layout)
 
     def _layout(self, degrees: Degrees) -> Layout | None:
         """How a replica of several devices cuts the ops. Raises UsageError where it cannot."""
-        if degrees.tensor == degrees.expert == 1:
+        if degrees.tensor == degrees.expert == degrees.context == 1:
             return None
-        if min(degrees.tensor, degrees.expert) > 1:
-            raise UsageError("a layout that cuts both tensors and experts was asked for; a replica has one axis")
-        if degrees.expert > 1:
-            layout = self.experts(degrees.expert)
-        else:
+        if degrees.expert == degrees.context == 1:
             layout = self.split(degrees.tensor, sequence=degrees.sequence)
+        else:
+            layout = self.mesh(degrees.tensor, degrees.expert, degrees.context)
         if layout is None:
-            degree = max(degrees.tensor, degrees.expert)
-            raise UsageError(f"Megatron's rules cut no op of the model {degree} ways; ask for another degree")
+            raise UsageError(
+                f"no op of the model can be cut over tensor {degrees.tensor}, expert {degrees.expert}, context "
+                f"{degrees.context} as Megatron does; ask for other degrees"
+            )
         return layout
 
-    def experts(self, degree: int) -> Layout | None:
-        """Experts over `degree` devices, each with rows of its own; None where there are none to cut."""
-        if degree not in self._experts:
-            made = layouts(replace(self.problem, pins=Pins(expert=degree), until=None), self.costs)
-            self._experts[degree] = made[0] if made else None
-        return self._experts[degree]
+    def mesh(self, tensor: int, expert: int, context: int) -> Layout | None:
+        """The best split over experts, or over tokens, and of the ops beside; None where there is none."""
+        key = (tensor, expert, context)
+        if key not in self._meshes:
+            pins = Pins(tensor=tensor, expert=expert, sequence=context)
+            made = layouts(replace(self.problem, pins=pins, until=None), self.costs)
+            self._meshes[key] = made[0] if made else None
+        return self._meshes[key]
 
     def split(self, degree: int, *, sequence: bool) -> Layout | None:
         """Megatron's tensor split over `degree` devices; None where there is none."""
