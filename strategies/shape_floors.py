@@ -18,29 +18,19 @@ from functools import cached_property, partial
 from itertools import permutations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placer.compute import memory_rate
 from placer.costs import Costs
-from placer.graph import Affine
 from placer.memory import state_bytes
 from placer.plans import ScheduleName, Sharding
 from placer.search import Problem
-from placer.spans import Spans
 from placer.steptime import stalls
 from placer.strategies.floors import SLACK
+from placer.strategies.run_arrays import A_ROW, NEVER, SIZES, Floats, over_pairs, over_runs, padded, size_of
 from placer.strategies.runs import Runs
 from placer.strategies.shapes import Grounds, Shape, Spot
 from placer.strategies.space import recomputes
 from placer.updates import update_seconds
-
-Floats = NDArray[np.float64]
-NEVER = float("inf")
-# What a run holds, whatever its rows, and what is so much and so much a row.
-A_ROW = " a row"
-HELD = ("parameters", "trainable", "buffers")
-GROWING = ("saved", "inputs", "sent", "returned", "workspace")
-SIZES = (*HELD, *GROWING, *(name + A_ROW for name in GROWING))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -243,8 +233,8 @@ class Floors:
     def _pass(self, place: Place, rows: int, sharding: Sharding) -> dict[str, Floats]:
         """Seconds of every run for a microbatch: forward, backward, weight, forward again, scatters."""
         sums, end = self.passes(place, rows), self.blocks - 1
-        found = {name: _runs(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
-        found["again"] = _runs(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
+        found = {name: over_runs(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
+        found["again"] = over_runs(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
         shape = place.spot.shape
         if sharding == "none":
             return found
@@ -253,9 +243,9 @@ class Floors:
         gather, scatter = np.array(shown.gather), np.array(shown.scatter)
         ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
         again = gather * shown.regathers
-        found["forward"] = found["forward"] + _pairs(ahead) + _padded(gather[:, None] + 0 * gather[None])
-        found["backward"] = found["backward"] + _pairs(behind) + _padded(again[None] + 0 * gather[:, None])
-        beyond = _pairs(scattering) - _pairs(behind) + _padded(scatter[:, None] + 0 * scatter[None])
+        found["forward"] = found["forward"] + over_pairs(ahead) + padded(gather[:, None] + 0 * gather[None])
+        found["backward"] = found["backward"] + over_pairs(behind) + padded(again[None] + 0 * gather[:, None])
+        beyond = over_pairs(scattering) - over_pairs(behind) + padded(scatter[:, None] + 0 * scatter[None])
         found["scatter"] = np.maximum(0.0, beyond)
         return found
 
@@ -290,7 +280,7 @@ class Floors:
         """Bytes and elements of every run under a layout, by name; of those that grow, fixed and a row."""
         if layout not in self._sizes:
             spans = self.views[layout].costs.spans
-            self._sizes[layout] = {name: self._each(layout, partial(_size, spans, name)) for name in SIZES}
+            self._sizes[layout] = {name: self._each(layout, partial(size_of, spans, name)) for name in SIZES}
         return self._sizes[layout]
 
     def _each(self, layout: int, of: Callable[[int, int], float]) -> Floats:
@@ -304,28 +294,3 @@ class Floors:
                     known[number] = of(first, last)
                 found[first, last] = known[number]
         return found
-
-
-def _size(spans: Spans, name: str, first: int, last: int) -> int:
-    """What `SIZES` names of a run."""
-    span = spans.of(first, last)
-    if name in HELD:
-        held: int = getattr(span.held, name)
-        return held
-    size: Affine = getattr(span, name.removesuffix(A_ROW))
-    return size.per_row if name.endswith(A_ROW) else size.fixed
-
-
-def _runs(sums: Floats) -> Floats:
-    """Of prefix sums the sum of every run [first, last)."""
-    return sums[None, :] - sums[:, None]
-
-
-def _pairs(sums: Floats) -> Floats:
-    """Of sums over the gaps before block b what lies between the first and the last block of [first, last)."""
-    return _padded(sums[None, :] - sums[:, None])
-
-
-def _padded(own: Floats) -> Floats:
-    """An array over (first, last block) as one over [first, last): a row below, a column before."""
-    return np.pad(own, ((0, 1), (1, 0)))

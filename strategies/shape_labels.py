@@ -19,7 +19,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from placer.steptime import StageCost, Terms
-from placer.strategies.shape_floors import Floats
+from placer.strategies.run_arrays import Floats
 from placer.strategies.shape_prices import Prices
 from placer.strategies.shape_ways import Ways
 from placer.strategies.shapes import Spot

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from placer.strategies.floors import SLACK
-from placer.strategies.shape_floors import NEVER, Floats, Floors, Pace, Place
+from placer.strategies.run_arrays import NEVER, Floats
+from placer.strategies.shape_floors import Floors, Pace, Place
 from placer.strategies.shapes import Shape
 
 

@@ -14,8 +14,9 @@ from heapq import heapify, heappop, heappush
 
 from placer.plans import Layout, Plan, ScheduleName, Stage
 from placer.search import Problem
+from placer.strategies.run_arrays import NEVER
 from placer.strategies.runs import Runs
-from placer.strategies.shape_floors import NEVER, Floors, Pace
+from placer.strategies.shape_floors import Floors, Pace
 from placer.strategies.shape_labels import Shaped, best_labels
 from placer.strategies.shape_prices import Prices
 from placer.strategies.shape_ways import Ways
