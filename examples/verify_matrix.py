@@ -81,6 +81,19 @@ def products() -> Iterator[Case]:
             yield from _cut(replace(base, axis=axis, degree=2))
             yield replace(base, axis=axis, degree=4)
             yield replace(base, axis=axis, degree=2, positions=2, replicas=2)
+    yield from _two_axes()
+
+
+def _two_axes() -> Iterator[Case]:
+    """Replicas of two axes, alone and times pipelines or data."""
+    pairs = {"height x width": ("resnet", "unet"), "sequence x tensor": ("gpt2", "llama", "bert")}
+    bases = [replace(one, axis=axis) for axis, ends in pairs.items() for one in MODELS if one.model.endswith(ends)]
+    bases += [replace(one, axis="expert x tensor", microbatches=(4, 4)) for one in EXPERTS]
+    for base in (replace(one, degree=2) for one in bases):
+        yield base
+        yield replace(base, positions=2, recompute=True)
+        yield replace(base, replicas=2)
+        yield replace(base, replicas=2, sharding="parameters")
 
 
 def _cut(base: Case) -> Iterator[Case]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from placer.graph import BlockClass, Graph, Op, Parameter, Tensor
 from placer.rules import tensor_arguments
 from placer.rules.experts import experts_of
-from placer.rules.layouts import Choice, Cut, State
+from placer.rules.layouts import Choice, Cut, State, is_own
 from placer.splitting import APART
 
 WHOLE = "whole"
@@ -75,7 +75,10 @@ class Axis:
 
     def _cuts(self, tensor: Tensor | Parameter, state: State) -> bool:
         lay = state.value
-        if not isinstance(lay, Cut) or lay.own:
+        if is_own(lay):
+            # Only where rows are cut do any get an order of their own.
+            return self.apart
+        if not isinstance(lay, Cut):
             return True
         if lay.every:
             return self.name == "sequence"

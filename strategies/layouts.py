@@ -132,7 +132,10 @@ def degrees(problem: Problem) -> tuple[int, ...]:
 
 
 def _wanted(problem: Problem) -> Iterator[Axes]:
-    """The axes the pins allow and how many devices are along each: all that are pinned, or any one."""
+    """The axes the pins allow and how many devices are along each: all that are pinned, or any one.
+
+    Where nothing is pinned to more than 1, also experts x tensor where there are more devices than experts.
+    """
     pinned = {axis: count for axis, count in problem.pins.axes if count is not None}
     split = tuple((axis, pinned[axis]) for axis in OUTER_FIRST if pinned.get(axis, 1) > 1)
     if len(split) > 1:
@@ -142,6 +145,17 @@ def _wanted(problem: Problem) -> Iterator[Axes]:
         allowed = pinned.get(axis, degree) == degree if axis in pinned else _searched(problem, axis)
         if allowed and split in ((), ((axis, degree),)):
             yield ((axis, degree),)
+    if not split and not {"expert", "tensor"} & pinned.keys():
+        yield from _experts_by_tensor(problem)
+
+
+def _experts_by_tensor(problem: Problem) -> Iterator[Axes]:
+    """Numbers of devices that are more than a layer has experts: as many along `expert` as can have one."""
+    most = min(expert_counts(problem.graph), default=0)
+    for degree in degrees(problem):
+        along = max((count for count in range(2, most + 1) if degree % count == 0), default=degree)
+        if most < degree != along:
+            yield (("expert", along), ("tensor", degree // along))
 
 
 def _searched(problem: Problem, axis: str) -> bool:

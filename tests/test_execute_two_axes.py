@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,12 @@ from placer.errors import UsageError
 from placer.legality import check
 from placer.plans import Plan
 from placer.program import agreement, lower
-from placer.splitting import local_graph
+from placer.rules.layouts import Both
+from placer.runtime.dry import dry_run
+from placer.splitting import local_graph, parameter_states
 from ranks import on_ranks
 from split_pickers import columns_and_rows, convolutions, nothing, rows_of_the_sequence
-from split_plans import Picker, random_twice, twice_split_plan
+from split_plans import Picker, random_twice, split_plan, twice_split_plan
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
@@ -64,6 +67,22 @@ def test_plans_cut_at_random_along_both_axes_equal_the_reference_run(
     made = random_twice(case, (2, 2), seed, borders)
     report = on_ranks(made.world_size, split_runs.equal, made, 2)[0]
     assert report.passed, str(report)
+
+
+def test_a_checkpoint_of_two_axes_goes_on_along_one(tmp_path: Path) -> None:
+    made = plan(WORDS, (2, 2), (SEQUENCE, columns_and_rows), "cut 1 / whole")
+    held = parameter_states(made)
+    assert any(isinstance(state.value, Both) and state.gradient != state.value for state in held.values())
+    other = split_plan(WORDS, 4, columns_and_rows)
+    for before, after in on_ranks(4, split_runs.resumed, made, other, str(tmp_path)):
+        assert after == pytest.approx(before, rel=1e-9)
+
+
+def test_the_dry_run_of_a_rank_agrees_with_its_program_and_its_peers() -> None:
+    made = plan(*CASES[0])
+    found = dry_run(made, 3)
+    assert found.inside and {len(one.ranks) for one in found.inside} == {2, 4}
+    assert found.differences == () and found.disagreements == ()
 
 
 def test_a_plan_of_two_axes_survives_its_file() -> None:

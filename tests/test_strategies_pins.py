@@ -120,6 +120,28 @@ def test_a_pinned_expert_axis_gives_each_device_rows_and_experts_of_its_own() ->
     assert "cut 0" in borders
 
 
+def test_two_pinned_axes_make_a_mesh_the_outer_one_first() -> None:
+    found = solved(mixture("tensor=2", "expert=2", devices=4))
+    (layout,) = found.layouts
+    assert layout.axes == (("expert", 2), ("tensor", 2)) and layout.apart == 2
+    assert found.gap is not None and found.gap <= 0.05
+    choices = {tuple(name.split(" / ")) for split in layout.splits if split for name in split.choices}
+    assert any(outer.endswith("to experts") and inner != "whole" for outer, inner in choices)
+
+
+@pytest.mark.parametrize(
+    ("pins", "what"),
+    [
+        (("expert=2", "sequence=2"), "experts take all tokens of a row"),
+        (("expert=2", "tensor=2", "height=2"), "along two axes at most"),
+        (("expert=2", "tensor=4"), "needs 8 devices of 4"),
+    ],
+)
+def test_axes_that_cannot_be_together_are_refused(pins: tuple[str, ...], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        solved(mixture(*pins, devices=4))
+
+
 def test_loads_of_other_experts_are_refused() -> None:
     with pytest.raises(UsageError, match=r"names 3 experts, .* has layers of 4 experts"):
         solved(mixture(loads=(1.0, 2.0, 3.0)))
