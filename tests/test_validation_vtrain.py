@@ -1,7 +1,8 @@
 """All 640 of vTrain's measured steps with tensor degree 1 against the estimate.
 
 20% was wanted of constants committed before the first comparison; they reached 24.9%. The bound held here is of the
-model since, at 7.9% with the rows' own vocabulary. What was changed, and why, stands in `examples/validate_vtrain.py`, which prints the errors by degree and size.
+model since, at 7.9% with the rows' own vocabulary. What was changed, and why, stands in
+`examples/validate_vtrain.py`, which prints the errors by degree and size.
 """
 
 from __future__ import annotations
