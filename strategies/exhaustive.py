@@ -20,6 +20,7 @@ from placer.estimates import estimate_with
 from placer.legality import check
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search import Pins, Problem, Solution, broken_pins
+from placer.strategies.every_shape import shaped_plans
 from placer.strategies.layouts import layouts
 from placer.strategies.orders import Grid, Machines
 
@@ -59,7 +60,8 @@ class Exhaustive:
 def every_plan(problem: Problem) -> Iterator[Plan]:
     """Every plan the pins allow, legal or not. Raises UsageError for many kinds of devices or ways to share."""
     costs = Costs(problem.graph, problem.cluster, problem.settings)
-    for layout in (None, *layouts(problem, costs)):
+    found = layouts(problem, costs)
+    for layout in (None, *found):
         machines = Machines(problem.cluster, costs.under(layout))
         for grid in _grids(problem, machines):
             for stages, schedule in _stagings(problem, grid):
@@ -69,6 +71,8 @@ def every_plan(problem: Problem) -> Iterator[Plan]:
                         for made in _fused(plan, costs, problem.pins):
                             if not broken_pins(made, problem.pins):
                                 yield made
+    for plan in shaped_plans(problem, found):
+        yield from (made for made in _fused(plan, costs, problem.pins) if not broken_pins(made, problem.pins))
 
 
 def _plan(

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
-from made_clusters import FAST, INSIDE, OUT, cluster
-from placer.cluster import Cluster
-from placer.collectives import collective_seconds
+from made_clusters import FAST, INSIDE, OUT, SLOW, cluster
+from placer.channels import Channels
+from placer.cluster import Cluster, Device
+from placer.collectives import CollectiveKind, collective_seconds
 from placer.costs import Costs
 from placer.estimates import estimate, estimate_with
 from placer.graph import Affine, Graph, Op
@@ -306,3 +307,13 @@ def test_an_estimate_of_64_stages_takes_about_a_millisecond() -> None:
         return perf_counter() - start
 
     assert min(once() for _ in range(20)) < 0.003
+
+
+def test_processors_reduce_a_whole_buffer_to_scatter_it() -> None:
+    """What gloo does; NCCL's rings take half of that."""
+
+    def seconds(kind: CollectiveKind, device: Device) -> float:
+        return Channels(cluster(per_node=4, device=device)).collective(kind, (0, 1, 2, 3), 2.0**30)
+
+    assert seconds("reduce_scatter", SLOW) == seconds("all_reduce", SLOW)
+    assert seconds("reduce_scatter", FAST) == pytest.approx(seconds("all_reduce", FAST) / 2)

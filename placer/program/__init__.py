@@ -40,7 +40,7 @@ from placer.program.layout import (
 )
 from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
 from placer.program.peers import Disagreement, peer_disagreements
-from placer.program.refusals import unequal_meshes
+from placer.program.refusals import indivisible, unequal_meshes
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "crossings",
     "ddp_buckets",
     "gradient_buckets",
+    "indivisible",
     "inner_axes",
     "like_devices",
     "like_ranks",
