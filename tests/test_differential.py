@@ -18,7 +18,8 @@ from placer.runtime import VerifyReport
 from placer.runtime.lowering import Axis, conversions
 from placer.runtime.lowering.conversions import Way
 
-SEED, CASES, RANKS = 0, 60, 8
+# A seed whose first 12 models hold every family: experts in both forms, attention by one op and written out, ...
+SEED, CASES, RANKS = 108, 60, 8
 
 
 @cache
@@ -48,9 +49,10 @@ def test_the_cases_hold_every_kind_of_layout() -> None:
     assert {"tensor", "height", "width"} <= {layout.axis for plan in found for layout in plan.layouts}
 
 
-def test_the_cases_hold_uneven_shares_microbatches_and_clipped_gradients() -> None:
+def test_the_cases_hold_uneven_shares_meshes_microbatches_and_clipped_gradients() -> None:
     found = plans()
     assert any(len(set(plan.stages[0].shares)) > 1 for plan in found)
+    assert any(len({(mesh.replicas, mesh.degree) for mesh in plan.meshes}) > 1 for plan in found)
     assert any(len(set(plan.microbatches)) > 1 for plan in found)
     assert {plan.settings.clip_norm is None for plan in found} == {False, True}
     assert sum(plan.settings.optimizer == "adamw" for plan in found) > CASES // 2
@@ -117,12 +119,12 @@ def test_a_bug_in_an_adjoint_is_caught() -> None:
 def test_a_case_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     number = cut_case().number
     monkeypatch.setattr(running.outcomes, "__defaults__", (hanging, 1.0))
-    assert main(["--case", str(number)]) == 1
+    assert main(["--seed", str(SEED), "--case", str(number)]) == 1
     shown = capsys.readouterr().out
-    assert f"--seed 0 --ranks 8 --case {number}" in shown and "did not come back within 1 s" in shown
+    assert f"--seed {SEED} --ranks 8 --case {number}" in shown and "did not come back within 1 s" in shown
 
 
 def test_one_case_can_be_run_again_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     number = cut_case().number
-    assert main(["--case", str(number)]) == 0
+    assert main(["--seed", str(SEED), "--case", str(number)]) == 0
     assert f"equal    {number:>4}" in capsys.readouterr().out
