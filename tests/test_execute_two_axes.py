@@ -19,7 +19,7 @@ from placer.rules.layouts import Both
 from placer.runtime.dry import dry_run
 from placer.splitting import local_graph, parameter_states
 from ranks import on_ranks
-from split_pickers import columns_and_rows, convolutions, nothing, rows_of_the_sequence
+from split_pickers import case_id, columns_and_rows, convolutions, nothing, rows_of_the_sequence
 from split_plans import Picker, random_twice, split_plan, twice_split_plan
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
@@ -42,7 +42,7 @@ def plan(case: Case, degrees: tuple[int, int], picks: tuple[Picker, Picker], bor
     return twice_split_plan(case, degrees, picks, borders)
 
 
-@pytest.mark.parametrize(("case", "degrees", "picks", "borders"), CASES, ids=str)
+@pytest.mark.parametrize(("case", "degrees", "picks", "borders"), CASES, ids=case_id)
 def test_the_plan_equals_the_reference_run(
     case: Case, degrees: tuple[int, int], picks: tuple[Picker, Picker], borders: str
 ) -> None:
@@ -58,7 +58,7 @@ def test_the_plan_equals_the_reference_run(
 @pytest.mark.parametrize(
     ("case", "borders"),
     [(IMAGES, (TILES, "cut 2 / whole", "whole / cut 3")), (WORDS, ("cut 1 / whole", "whole / cut 1", "cut 1 / cut 2"))],
-    ids=str,
+    ids=case_id,
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_plans_cut_at_random_along_both_axes_equal_the_reference_run(
