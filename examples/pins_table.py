@@ -161,7 +161,7 @@ def described(plan: Plan | str) -> str:
     stage = plan.stages[0]
     layout = None if stage.layout is None else plan.layouts[stage.layout]
     parts = [
-        f"pipeline {plan.positions} x data {stage.replicas}" + (f" x {layout.axis} {stage.degree}" if layout else ""),
+        f"pipeline {plan.positions} x data {stage.replicas}" + (f" x {layout.shape}" if layout else ""),
         f"stages of {' '.join(str(each.last - each.first) for each in plan.stages)} blocks",
         f"{len(plan.microbatches)} x {plan.microbatches[0]} rows",
         f"{plan.schedule}, state {stage.sharding}",

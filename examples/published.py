@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -39,14 +39,20 @@ CHIPS = {
 NODES = {"gb200": 64, "gb300": 64}
 SIXTEEN_BITS: dict[str, Precision] = {"fp16": "float16", "bf16": "bfloat16"}
 # Vocabularies are padded so that every device has a multiple of it (megatron/training/arguments.py,
-# --make-vocab-size-divisible-by); in vTrain's groups, whose rows are compared, as for the most devices of a node.
+# --make-vocab-size-divisible-by). vTrain's rows say 50257 (its src/config.py): taken as it is at tensor degree 1, and
+# padded where it must be, for more devices. Their groups are planned with that for the most devices of a node.
 PADDING = 128
+# What the table leaves out of DeepSeek-V3 is as published (arXiv:2412.19437, section 4.2; its config.json).
+DEEPSEEK = 129280
 NODE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A model's sizes; `kind` is the column `arch`. `vocabulary` is padded as Megatron pads it."""
+    """A model's sizes; `kind` is the column `arch`. `vocabulary` is padded as Megatron pads it.
+
+    Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide.
+    """
 
     kind: str
     layers: int
@@ -56,19 +62,25 @@ class Shape:
     inner: int
     vocabulary: int
     sequence: int
+    head_size: int = 0
+    experts: int = 0
+    chosen: int = 0
+    expert_inner: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One row. `layouts`: the published one, or, where the table does not print all of it, those it may be.
 
-    seconds: measured seconds of a step; 0 where there are none.
+    shape: of the model as it was run; `common`: that which all rows of its group are planned with, which differs from
+    it in the padding of the vocabulary. seconds: measured seconds of a step; 0 where there are none.
     """
 
     row: str
     family: str
     model: str
     shape: Shape | None
+    common: Shape | None
     cluster: str
     devices: int
     rows: int
@@ -81,7 +93,7 @@ class Run:
     @property
     def group(self) -> tuple[object, ...]:
         """What runs share that solve the same problem."""
-        return (self.family, self.shape, self.cluster, self.rows, self.settings)
+        return (self.family, self.common, self.cluster, self.rows, self.settings)
 
 
 def published_runs(table: Path, family: str) -> tuple[Run, ...]:
@@ -94,11 +106,13 @@ def _run(row: dict[str, str], family: str) -> Run:
     notes, unmodelled = list(_notes(row)), list(_unmodelled(row))
     layouts = () if unmodelled else tuple(_layouts(row, notes))
     pieces = max((each.tensor for each in layouts), default=1)
+    shape = common = _shape(row, PADDING * pieces)
     if family == "vtrain":
-        pieces = min(NODE, _count(row, "n_gpus"))
+        shape = _shape(row, PADDING * pieces if pieces > 1 else 1)
+        common = _shape(row, PADDING * min(NODE, _count(row, "n_gpus")))
     return Run(
         row=row["row_id"], family=family, model=row["model"], cluster=_cluster(row), devices=_count(row, "n_gpus"),
-        shape=_shape(row, pieces), rows=_count(row, "global_batch", 0), settings=_settings(row), layouts=layouts,
+        shape=shape, common=common, rows=_count(row, "global_batch", 0), settings=_settings(row), layouts=layouts,
         seconds=float(row["step_time_s"] or 0), notes=tuple(notes), unmodelled=tuple(unmodelled),
     )  # fmt: skip
 
@@ -107,14 +121,16 @@ def _count(row: dict[str, str], name: str, otherwise: int = 1) -> int:
     return int(row[name]) if row[name] else otherwise
 
 
-def _shape(row: dict[str, str], tensor: int) -> Shape | None:
-    if not row["hidden"] or not row["vocab"]:
+def _shape(row: dict[str, str], step: int) -> Shape | None:
+    """The sizes of a row's model, its vocabulary padded to a multiple of `step`; None where they are not printed."""
+    vocabulary = _count(row, "vocab", DEEPSEEK if row["arch"] == "moe-mla" else 0)
+    if not row["hidden"] or not vocabulary:
         return None
-    step = PADDING * tensor
     return Shape(
         kind=row["arch"], layers=_count(row, "layers"), hidden=_count(row, "hidden"), heads=_count(row, "heads"),
         key_heads=_count(row, "kv_heads", _count(row, "heads")), inner=_count(row, "ffn"),
-        vocabulary=-(-_count(row, "vocab") // step) * step, sequence=_count(row, "seq_len"),
+        vocabulary=-(-vocabulary // step) * step, sequence=_count(row, "seq_len"), head_size=_count(row, "head_dim", 0),
+        experts=_count(row, "experts", 0), chosen=_count(row, "topk", 0), expert_inner=_count(row, "moe_ffn", 0),
     )  # fmt: skip
 
 
@@ -127,24 +143,21 @@ def _cluster(row: dict[str, str]) -> str:
 def _settings(row: dict[str, str]) -> RunSettings:
     """Of what the tables say: kernels fused by hand (bias, GELU, dropout, softmax, Adam), clipping at norm 1."""
     early = "no flash" in row["attention"] or "fused" in row["attention"]
-    vtrain = row["dataset"].startswith("vtrain")
     overlap = row["overlap"].startswith(("DP", "TP/DP")) or ("torch DDP" in row["overlap"] and row["pp"] == "1")
-    made = RunSettings(
+    return RunSettings(
         precision=SIXTEEN_BITS.get(row["precision"][:4].lower(), "bfloat16"), fusion=True, overlap=overlap,
         attention="eager" if early and "cuDNN" not in row["attention"] else "flash", clip_norm=1.0,
+        float8=any(word in row["precision"] for word in ("FP8", "FP4")),
     )  # fmt: skip
-    # DeepSpeed reduces in buckets of 500 million elements (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); Megatron's
-    # own data parallel one buffer of all gradients, here in buckets of as much.
-    return made if overlap and not vtrain else replace(made, bucket_bytes=2 * 500_000_000)
 
 
 def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
     """The layout that is printed, or every one that fits what is."""
-    tensor, pipeline, virtual = _count(row, "tp", 0), _count(row, "pp", 0), _count(row, "vpp")
+    tensor, pipeline = _count(row, "tp", 0), _count(row, "pp", 0)
     if not tensor or not pipeline:
         tensor, pipeline = 8, 6
         notes.append("tensor and pipeline degree from the text for 2304 GPUs: 8 x 6")
-    data = _count(row, "dp", _count(row, "n_gpus") // (tensor * pipeline))
+    data = _count(row, "dp", _count(row, "n_gpus") // (tensor * pipeline * _count(row, "cp")))
     sequence = row["sp"] == "True" or (not row["sp"] and row["date"] >= "2022-06" and row["dataset"] != "vtrain")
     sequence = sequence and not row["dataset"].startswith("vtrain")
     sizes = [_count(row, "micro_batch")] if row["micro_batch"] else _sizes(_count(row, "global_batch", 0) // data)
@@ -153,16 +166,31 @@ def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
     recompute = _recompute(row)
     if recompute is None:
         notes.append("recompute not printed: the best by estimate")
-    for rows, sharding in product(sizes, _shardings(row, data)):
-        for again in (False, True) if recompute is None else (recompute,):
-            yield Degrees(
-                tensor=tensor, pipeline=pipeline, data=data, virtual=virtual if pipeline > 1 else 1, rows=rows,
-                sequence=sequence, recompute=again, sharding=sharding,
-            )  # fmt: skip
+    turns = _turns(row, pipeline)
+    if len(turns) > 1:
+        notes.append("virtual stages not printed: the best by estimate")
+    elif row["vpp"] == "" and pipeline > 1:
+        notes.append("virtual stages not printed: none")
+    again = (False, True) if recompute is None else (recompute,)
+    for rows, sharding, virtual, remade in product(sizes, _shardings(row, data), turns, again):
+        yield Degrees(
+            tensor=tensor, pipeline=pipeline, data=data, virtual=virtual, rows=rows, sequence=sequence,
+            expert=_count(row, "ep"), context=_count(row, "cp"), recompute=remade, sharding=sharding,
+        )  # fmt: skip
 
 
 def _sizes(rows: int) -> list[int]:
     return [size for size in (1, 2, 4, 8, 16) if size <= rows]
+
+
+def _turns(row: dict[str, str], pipeline: int) -> tuple[int, ...]:
+    """Stages a position: as printed; where pipelines overlap their messages, which only interleaved ones do, any."""
+    if pipeline == 1 or row["vpp"]:
+        return (_count(row, "vpp") if pipeline > 1 else 1,)
+    share, rest = divmod(_count(row, "layers"), pipeline)
+    if rest or "PP" not in row["overlap"]:
+        return (1,)
+    return tuple(turns for turns in range(1, share + 1) if share % turns == 0)
 
 
 def _recompute(row: dict[str, str]) -> bool | None:
@@ -181,23 +209,30 @@ def _shardings(row: dict[str, str], data: int) -> tuple[Sharding, ...]:
 
 def _notes(row: dict[str, str]) -> Iterator[str]:
     """What is estimated otherwise than it was run."""
-    if any(word in row["precision"] for word in ("FP8", "FP4")):
-        yield f"products in {row['precision'].split()[0]}: estimated in bfloat16"
+    if "FP4" in row["precision"]:
+        yield "products in FP4: estimated in FP8"
     if row["recompute"].startswith("selective"):
         yield "selective recompute: estimated without any"
     if "LoRA" in row["model"]:
         yield "LoRA: estimated as full training"
     if "dist" in row["zero"]:
         yield "distributed optimizer: state replicated, or gradients sharded too, the best that fits"
-    if row["global_batch"] and row["vpp"] == "" and _count(row, "pp") > 1:
-        yield "virtual stages not printed: none"
 
 
 def _unmodelled(row: dict[str, str]) -> Iterator[str]:
     """What there is no layout for."""
-    if _count(row, "cp") > 1:
-        yield f"context parallel {row['cp']}"
-    if row["arch"] not in ("gpt", "llama"):
-        yield f"{row['arch']}" + (f" with expert parallel {row['ep']}" if _count(row, "ep") > 1 else "")
+    yield from _uncaptured(row)
+    if _count(row, "ep") > 1 and _count(row, "tp") > 1:
+        yield f"expert parallel {row['ep']} over the devices of tensor {row['tp']} too: experts along both axes"
     if not row["global_batch"]:
         yield "no batch printed"
+
+
+def _uncaptured(row: dict[str, str]) -> Iterator[str]:
+    """Models that are not captured here, and why."""
+    if not row["hidden"]:
+        yield f"{row['model']} ({row['arch']}): its sizes are not printed"
+    elif row["arch"] == "moe" and "GPT OSS" in row["model"]:
+        yield "GPT OSS: its attention with sinks is captured as plain products, for which no fused kernel is estimated"
+    elif row["arch"] not in ("gpt", "llama", "moe", "moe-mla"):
+        yield row["arch"]

@@ -1,11 +1,12 @@
 """Plans on unequal devices: what the whole mix gives, its fast part alone, and a plan that takes all devices for alike.
 
-    python -m examples.unequal                      every mix, a transformer and a convnet
+    python -m examples.unequal                      every mix; a transformer, two convnets
     python -m examples.unequal a100+v100 gpus+cpus  some mixes
 
 Seconds of a step: `mix`, ours on all devices; `fast`, ours on the fast part alone; `alike`, the best plan in cluster
-order with equal shares and even cuts; `bound`, below which no plan of the mix is. The last column says how many of the
-devices ours uses, and how it shares rows.
+order with equal shares and even cuts; `one shape`, the best plan whose positions all have the same replicas and layout;
+`bound`, below which no plan of the mix is. The last column says how many of the devices ours uses, how it shares rows,
+and where positions differ how many replicas (of how many devices) each has.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from torch import device, nn
 from transformers import AutoModelForCausalLM, GPT2Config, ResNetConfig, ResNetForImageClassification
 
+from examples.convnet import vgg16
 from placer import tracer
 from placer.cluster import Cluster
 from placer.cluster_yaml import parse_cluster
 from placer.costs import Costs
-from placer.errors import InfeasibleError
+from placer.errors import Infeasible, InfeasibleError
 from placer.graph import Graph
 from placer.plans import Plan
 from placer.search import Problem, solve_with
@@ -33,6 +35,7 @@ from placer.strategies.judging import judge
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
 from placer.strategies.space import Outline, outlines, plan_of
+from placer.strategies.stages import Stages
 
 # A server's processor as a device: one socket, 32 cores at 2.5 GHz with two 512-bit FMA units, 8 channels of DDR4-3200.
 CPU = """
@@ -64,12 +67,13 @@ class Mix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Seconds of a step; `alike` is None where no such plan fits."""
+    """Seconds of a step; `alike` and `one_shape` are None where no such plan fits."""
 
     plan: Plan
     mix: float
     fast: float
     alike: float | None
+    one_shape: float | None
     bound: float
 
 
@@ -84,6 +88,8 @@ MIXES: dict[str, Callable[[], Mix]] = {
     "links": lambda: Mix(
         whole=Cluster.load("a100x2@ib-hdr*2+a100x2@10gbe*2"), fast=Cluster.load("a100x2@ib-hdr*2")
     ),
+    # Alike, and far from each other: the fast part is what needs no link.
+    "thin": lambda: Mix(whole=Cluster.load("a100*4@10gbe"), fast=Cluster.load("a100")),
 }  # fmt: skip
 
 
@@ -101,11 +107,18 @@ def convnet() -> Graph:
     return _captured(model, {"pixel_values": (64, 3, 224, 224), "labels": (64,)})
 
 
+def early_work() -> Graph:
+    """VGG-16, 64 images of 224 x 224: the last layers hold nine tenths of the weights."""
+    with device("meta"):
+        model = vgg16()
+    return _captured(model, {"images": (64, 3, 224, 224), "labels": (64,)})
+
+
 def _captured(model: nn.Module, batch: dict[str, tuple[int, ...]]) -> Graph:
     return tracer.capture(tracer.resolve(model), batch=batch)
 
 
-MODELS: dict[str, Callable[[], Graph]] = {"gpt2": transformer, "resnet50": convnet}
+MODELS: dict[str, Callable[[], Graph]] = {"gpt2": transformer, "resnet50": convnet, "vgg16": early_work}
 
 
 def compared(mix: Mix, problem: Problem) -> Row:
@@ -115,8 +128,17 @@ def compared(mix: Mix, problem: Problem) -> Row:
     assert found.bound is not None
     return Row(
         plan=found.plan, mix=_seconds(found.plan), fast=_seconds(fast.plan),
-        alike=None if alike is None else _seconds(alike), bound=found.bound,
+        alike=None if alike is None else _seconds(alike), one_shape=best_of_one_shape(problem, found.plan),
+        bound=found.bound,
     )  # fmt: skip
+
+
+def best_of_one_shape(problem: Problem, best: Plan) -> float | None:
+    """Seconds of the fastest plan whose positions are all alike, which `best` may be; None where none fits."""
+    if len({(stage.replicas, stage.layout) for stage in best.stages}) == 1:
+        return _seconds(best)
+    found = Stages(shapes=False).solve(problem)
+    return None if isinstance(found, Infeasible) else _seconds(found.plan)
 
 
 def best_alike(problem: Problem) -> Plan | None:
@@ -156,7 +178,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("mixes", nargs="*", help=f"mixes: {', '.join(MIXES)}")
     parser.add_argument("--model", action="append", choices=tuple(MODELS), help="models; all by default")
     options = parser.parse_args(argv)
-    print(f"{'mix':10} {'model':9} {'mix ms':>9} {'fast ms':>9} {'alike ms':>9} {'bound ms':>9}  ours")
+    print(f"{'mix':10} {'model':9} {'mix ms':>9} {'fast ms':>9} {'alike ms':>9} {'one shape':>9} {'bound ms':>9}  ours")
     for model in options.model or MODELS:
         graph = MODELS[model]()
         for name in options.mixes or MIXES:
@@ -174,8 +196,8 @@ def _print(name: str, model: str, graph: Graph) -> None:
     except InfeasibleError as error:
         print(f"{name:10} {model:9} {error}", flush=True)
         return
-    alike = f"{row.alike * 1e3:9.2f}" if row.alike is not None else f"{'-':>9}"
-    cells = f"{row.mix * 1e3:9.2f} {row.fast * 1e3:9.2f} {alike} {row.bound * 1e3:9.2f}"
+    columns = (row.mix, row.fast, row.alike, row.one_shape, row.bound)
+    cells = " ".join(f"{'-':>9}" if seconds is None else f"{seconds * 1e3:9.2f}" for seconds in columns)
     print(f"{name:10} {model:9} {cells}  {shown(row.plan)}", flush=True)
 
 
@@ -185,9 +207,17 @@ def shown(plan: Plan) -> str:
     shares = f", shares {':'.join(map(str, first.shares))}" if first.shares else ""
     cuts = ":".join(str(stage.last - stage.first) for stage in plan.stages)
     return (
-        f"{plan.world_size} of {plan.cluster.size} devices, {plan.positions} x {first.replicas} x {first.degree}, "
+        f"{plan.world_size} of {plan.cluster.size} devices, {_shapes(plan)}, "
         f"blocks {cuts}{shares}, {len(plan.microbatches)} microbatches"
     )
+
+
+def _shapes(plan: Plan) -> str:
+    """Positions x replicas x devices of each; position by position where they differ."""
+    found = [(mesh.replicas, mesh.degree) for mesh in plan.meshes]
+    if len(set(found)) == 1:
+        return f"{plan.positions} x {found[0][0]} x {found[0][1]}"
+    return ", then ".join(f"{replicas} x {degree}" for replicas, degree in found)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ ROWS = 8
 class Case:
     """`positions` x `replicas` ranks; `turns` stages per position. cut: blocks of the first stage (0: stages of equal
     numbers of blocks). shapes: of the batch by input (none: those of `examples.models`). degree: devices of a replica,
-    over which its ops are cut along `axis` as a search does (`examples.verify_splits`)."""
+    over which its ops are cut along `axis` as a search does (`examples.verify_splits`); along two axes, `height x
+    width`, as many along each."""
 
     model: str
     positions: int = 1
@@ -51,7 +52,7 @@ class Case:
     @property
     def ranks(self) -> int:
         """Ranks of the case."""
-        return self.positions * self.replicas * self.degree
+        return self.positions * self.replicas * self.degree ** len(self.axis.split(" x "))
 
     def __str__(self) -> str:
         layout = f"PP{self.positions}" if self.positions > 1 else ""

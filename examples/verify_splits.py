@@ -29,9 +29,13 @@ def fast_links(devices: int) -> Cluster:
 def searched(
     graph: Graph, model: ModelRef, rows: int, axis: str, degree: int, loads: tuple[float, ...] = ()
 ) -> tuple[Layout, ...]:
-    """The layouts of `graph` over `degree` devices along `axis`; none where the model has nothing to cut so."""
-    cluster, settings = fast_links(degree), RunSettings(expert_loads=loads)
-    pins = replace(Pins(), **{axis: degree})  # type: ignore[arg-type]  # an axis is a field of Pins
+    """The layouts of `graph` over `degree` devices along `axis`; none where the model has nothing to cut so.
+
+    Along two axes, `height x width`, there are `degree` devices along each.
+    """
+    axes = axis.split(" x ")
+    cluster, settings = fast_links(degree ** len(axes)), RunSettings(expert_loads=loads)
+    pins = replace(Pins(), **dict.fromkeys(axes, degree))  # type: ignore[arg-type]  # an axis is a field of Pins
     problem = Problem(model=model, graph=graph, cluster=cluster, settings=settings, rows=rows, pins=pins)
     return layouts(problem, Costs(graph, cluster, settings))
 

@@ -101,8 +101,13 @@ class Device:
         return dict(self.curves).get(dtype, self.curve).share(flops)
 
     def rate(self, dtype: str) -> float:
-        """Peak FLOP/s for products of `dtype`; types the chip lacks run at its float32 rate (float64 at half of it)."""
+        """Peak FLOP/s for products of `dtype`; types the chip lacks run at its float32 rate (float64 at half of it).
+
+        Types of 8 bits have one rate, `float8`; chips without it run them as they do 16 bits.
+        """
         rates = dict(self.rates)
+        if dtype.startswith("float8"):
+            dtype = "float8" if "float8" in rates else "bfloat16"
         if dtype in rates:
             return rates[dtype]
         return rates["float32"] / (2 if dtype == "float64" else 1)

@@ -7,7 +7,8 @@
 its multiprocessors are known, its ceiling times what tiles, waves, depth and alignment leave of it (`tiles.py`).
 Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chain of memory-bound ops is one kernel that
 reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
-Backward: one kernel per product, or one per op. On a GPU a pass of a block is never faster than the host issues it.
+Backward: one kernel per product, or one per op. On a GPU a pass of a block is never faster than the host issues it;
+under recompute (checkpointing, block by block) it issues the forward again and what checkpointing itself takes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from placer.tiles import shape_share
 # Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
 # with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
 # 6 ms for 256 (transformers' documentation, "Benchmarks", PyTorch 1.4, TITAN RTX), hence by the host: 6 ms / 362.
-HOST_SECONDS = 16.6e-6
+# That is inference. In training autograd records the ops and runs as many: our measurement on tensors of few elements
+# (layers of examples/megatron_gpt.py, torch 2.13 on a CPU, processor time, 22 November 2026): forward 1.29 and backward
+# 1.20 times the forward under no_grad, which took 15.2 us per op there.
+INFERENCE_SECONDS = 16.6e-6
+HOST_SECONDS = 1.25 * INFERENCE_SECONDS
+
+# What torch.utils.checkpoint adds to a layer's passes, saving and restoring random states and running backward of its
+# own, in ops of inference: 470 us where one took 15.2 us (the same measurement).
+CHECKPOINT_OPS = 31
 
 # FLOPs at which every curve has reached its ceiling.
 LARGE = 1e15
@@ -34,17 +43,22 @@ LARGE = 1e15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSeconds:
-    """Seconds of one block: `backward` is the whole backward, `weight` the part of it that makes weight gradients."""
+    """Seconds of one block: `backward` is the whole backward, `weight` the part of it that makes weight gradients.
+
+    recompute: seconds of the forward when it is run again, never less than the forward.
+    """
 
     forward: float = 0.0
     backward: float = 0.0
     weight: float = 0.0
+    recompute: float = 0.0
 
     def __add__(self, other: BlockSeconds) -> BlockSeconds:
         return BlockSeconds(
             forward=self.forward + other.forward,
             backward=self.backward + other.backward,
             weight=self.weight + other.weight,
+            recompute=self.recompute + other.recompute,
         )
 
 
@@ -58,7 +72,8 @@ def block_seconds(
     else:
         pairs = zip(kind.ops, numbers, strict=True)
         busy = _total(op_seconds(op, number, device, settings, rows) for op, number in pairs)
-    return _issued(busy, host_seconds(kind, device, settings))
+    again = CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
+    return _issued(busy, host_seconds(kind, device, settings), again)
 
 
 def host_seconds(kind: BlockClass, device: Device, settings: RunSettings) -> float:
@@ -71,13 +86,17 @@ def host_seconds(kind: BlockClass, device: Device, settings: RunSettings) -> flo
     return HOST_SECONDS * (len(kind.ops) - fused + extra)
 
 
-def _issued(busy: BlockSeconds, host: float) -> BlockSeconds:
-    """A pass takes as long as the device is busy or the host takes to issue it, whichever is longer."""
+def _issued(busy: BlockSeconds, host: float, again: float) -> BlockSeconds:
+    """A pass takes as long as the device is busy or the host takes to issue it, whichever is longer.
+
+    again: seconds of the host that running the forward again adds.
+    """
     backward = max(busy.backward, host) if busy.backward else 0.0
     return BlockSeconds(
         forward=max(busy.forward, host),
         backward=backward,
         weight=busy.weight * backward / busy.backward if busy.backward else 0.0,
+        recompute=max(busy.forward, host + again),
     )
 
 

@@ -94,7 +94,7 @@ class Costs:
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self.tails = Tails(
             cluster, settings, spans=self.spans, channels=self.channels, profiles=self.profiles, passes=self.passes,
-            degree=degree,
+            degree=degree, inner=1 if layout is None else layout.inner,
         )  # fmt: skip
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, tuple[int, MemoryBytes]] = {}
@@ -158,14 +158,16 @@ class Costs:
     def stage_cost(
         self, first: int, last: int, *, devices: tuple[int, ...], following: tuple[int, ...] | Mesh,
         leading: tuple[int, ...] | Mesh, rows: int, last_rows: int, sharding: Sharding = "none",
-        recompute: bool = False, shares: tuple[int, ...] = (),
+        recompute: bool = False, shares: tuple[int, ...] = (), bucket_bytes: int | None = None,
     ) -> StageCost:  # fmt: skip
         """Everything the step time needs of one stage; `rows`, `last_rows` of a full and of the last microbatch.
+
+        Gradients go in buckets of `bucket_bytes`, None: of the size that is best for the stage.
 
         `following` are the next stage's devices (empty for the last stage), `leading` the first position's; of a mesh
         that differs from this stage's in its replicas, shares, degree or layout they are a `Mesh`.
         """
-        key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares)
+        key = (first, last, devices, following, leading, rows, last_rows, sharding, recompute, shares, bucket_bytes)
         found = self._costs.get(key)
         if found is None:
             found = self._costs[key] = self._stage_cost(
@@ -173,13 +175,22 @@ class Costs:
                     first=first, last=last, devices=devices, shares=shares, sharding=sharding, recompute=recompute,
                     degree=self.degree,
                 ),
-                following, leading, rows, last_rows,
+                following, leading, rows, last_rows, bucket_bytes,
             )  # fmt: skip
         return found
 
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
         return self.passes.full(stage, rows)
+
+    def reduced(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:
+        """Seconds of reducing a stage's gradients that its last microbatch, of `last_rows` rows, does not hide."""
+        return self.tails.reduction(
+            stage.first, stage.last, devices=stage.leaders,
+            rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
+            backward=self.full(stage, last_rows).backward, sharding=stage.sharding,
+            alone=stage.last - stage.first == len(self.graph.blocks), bucket_bytes=bucket_bytes,
+        )  # fmt: skip
 
     def memory(
         self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
@@ -204,7 +215,7 @@ class Costs:
             self.of_stage(plan, stage).stage_cost(
                 stage.first, stage.last, devices=stage.devices, following=after, leading=meshes[0],
                 rows=plan.microbatches[0], last_rows=plan.microbatches[-1], sharding=stage.sharding,
-                recompute=stage.recompute, shares=stage.shares,
+                recompute=stage.recompute, shares=stage.shares, bucket_bytes=plan.bucket_bytes,
             )
             for stage, after in zip(plan.stages, following, strict=True)
         )  # fmt: skip
@@ -240,12 +251,11 @@ class Costs:
 
     def _stage_cost(
         self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
-        last_rows: int,
+        last_rows: int, bucket_bytes: int | None,
     ) -> StageCost:  # fmt: skip
         full, last = self.full(stage, rows), self.full(stage, last_rows)
         slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
         sent = self._sent(stage, self._mesh(stage, following), rows)
-        alone = stage.last - stage.first == len(self.graph.blocks)
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=full.whole_backward,
@@ -255,15 +265,7 @@ class Costs:
             send_forward=sent.forward,
             send_backward=sent.backward,
             accumulate=self.tails.accumulate(stage.first, stage.last, device=slow),
-            reduction=self.tails.reduction(
-                stage.first,
-                stage.last,
-                devices=stage.leaders,
-                rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
-                backward=last.backward,
-                sharding=stage.sharding,
-                alone=alone,
-            )
+            reduction=self.reduced(stage, last_rows, bucket_bytes)
             + self.tails.summed(stage.first, stage.last, device=stage.devices[0])
             + self._tied(stage, self._mesh(stage, leading)),
             optimizer=self.tails.optimizer(

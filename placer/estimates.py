@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from placer.bucketing import SIZES
 from placer.costs import Costs
 from placer.graph import affine_sum
 from placer.ledger import Ledger, MemoryBytes, Seconds
@@ -20,6 +21,18 @@ def tightest(plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
 def estimate(plan: Plan) -> Ledger:
     """The predicted step of a plan: seconds by cause, bytes by category and position."""
     return estimate_with(_costs_for(plan), plan)
+
+
+def with_best_buckets(plan: Plan) -> Plan:
+    """`plan` with the bucket size of `bucketing.SIZES` that exposes least reduction, the smallest of equal ones."""
+    if not plan.fuses:
+        return plan
+    costs, last_rows = _costs_for(plan), plan.microbatches[-1]
+
+    def exposed(size: int) -> float:
+        return sum(costs.of_stage(plan, stage).reduced(stage, last_rows, size) for stage in plan.stages)
+
+    return replace(plan, bucket_bytes=min(SIZES, key=exposed))
 
 
 def tightest_with(costs: Costs, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:

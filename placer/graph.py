@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -133,18 +134,27 @@ class Op:
     seconds: tuple[float, float] | None = None
 
 
+class Summed(IntEnum):
+    """Over which devices of a replica a gradient is summed: none, all, or those along an axis of two."""
+
+    NOT = 0
+    REPLICA = 1
+    OUTER = 2
+    INNER = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
     """A parameter or buffer of a block class; its model-wide name stands in the block.
 
-    summed: in the graph of one device of a replica, the gradient is a part, to be summed over the replica's devices.
+    summed: in the graph of one device of a replica, the gradient is a part, to be summed over devices of the replica.
     """
 
     shape: tuple[int, ...]
     dtype: str
     trainable: bool = True
     buffer: bool = False
-    summed: bool = False
+    summed: Summed = Summed.NOT
 
     @property
     def elements(self) -> int:

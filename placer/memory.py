@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from placer.alive import Alive
+from placer.bucketing import SIZES
 from placer.cluster import Device
 from placer.ledger import MemoryBytes
 from placer.numerics import Numerics
@@ -167,9 +168,9 @@ def _reduced(
 ) -> tuple[int, int, int]:
     """Bytes that reducing `gradients` takes: always, beside a backward, and after the last one.
 
-    DDP, which runs a stage that is the whole model, keeps its buckets; of other stages one bucket at a time is made
-    after the last backward (`runtime.replicas.reduce_bucket`). FSDP2 gathers the next block beside the one in use, and
-    copies a block's gradients to scatter them.
+    DDP, which runs a stage that is the whole model if reduction may overlap, keeps its buckets; of others one at a time
+    is made after the last backward (`runtime.replicas.reduce_bucket`), at most of the largest size that a search
+    takes. FSDP2 gathers the next block beside the one in use, and copies a block's gradients to scatter them.
     """
     if replicas == 1:
         return 0, 0, 0
@@ -177,9 +178,9 @@ def _reduced(
         return 0, min(2 * span.unit, span.held.parameters) + min(span.unit, gradients), 0
     if sharding == "gradients":
         return 0, min(span.unit, gradients), 0
-    if span.whole:
+    if span.whole and settings.overlap:
         return gradients, 0, 0
-    return 0, 0, min(gradients, max(settings.bucket_bytes, span.unit))
+    return 0, 0, min(gradients, max(SIZES) + span.unit)
 
 
 def _updating(trainable: int, numerics: Numerics, settings: RunSettings, parts: int) -> int:

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from placer.errors import UsageError
 from placer.graph import Affine, Tensor
 from placer.plans import Layout, Plan, Stage, replica_rows
-from placer.rules.layouts import Cut, State, piece
+from placer.rules.grids import pieces
+from placer.rules.layouts import Lay, State, piece
 from placer.splitting import held_value, own_rows_tensor
 
 # What `overlaps` remembers: meshes of one plan differ in few ways, and microbatches have two sizes.
@@ -164,8 +165,8 @@ def routes(crossing: Crossing, source: int, target: int) -> tuple[Route, ...]:
     tensor, have, want = crossing.tensor, crossing.have.value, crossing.want.value
     if source == target and have == want:
         return tuple(Route(inner, inner, ()) for inner in range(source))
-    for lay in (have, want):
-        if isinstance(lay, Cut) and tensor.shape[lay.dim].per_row:
+    for lay, _, _, _ in (*pieces(have, source, 0), *pieces(want, target, 0)):
+        if tensor.shape[lay.dim].per_row:
             raise UsageError(
                 f"{crossing.value} is cut on dim {lay.dim}, which grows with the rows, and lies otherwise on the other "
                 "side; let it be whole, or cut it on another dim"
@@ -173,22 +174,23 @@ def routes(crossing: Crossing, source: int, target: int) -> tuple[Route, ...]:
     return tuple(_routes(tensor, have, want, source, target))
 
 
-def _routes(tensor: Tensor, have: object, want: object, source: int, target: int) -> Iterator[Route]:
+def _routes(tensor: Tensor, have: Lay, want: Lay, source: int, target: int) -> Iterator[Route]:
+    holders: dict[Ranges, list[int]] = {}
+    for at in range(source):
+        holders.setdefault(_held(tensor, have, source, at), []).append(at)
     for to in range(target):
         wanted = _held(tensor, want, target, to)
-        if not isinstance(have, Cut):
-            yield Route(to % source, to, wanted)
-            continue
-        for at in range(source):
-            both = _common(_held(tensor, have, source, at), wanted)
+        for held, alike in holders.items():
+            both = _common(held, wanted)
             if all(one.start < one.stop for one in both):
-                yield Route(at, to, both)
+                yield Route(alike[to % len(alike)], to, both)
 
 
-def _held(tensor: Tensor, lay: object, degree: int, inner: int) -> Ranges:
-    if not isinstance(lay, Cut):
-        return ()
-    return (Range(lay.dim, *piece(tensor.shape[lay.dim].fixed, degree, inner)),)
+def _held(tensor: Tensor, lay: Lay, degree: int, inner: int) -> Ranges:
+    return tuple(
+        Range(one.dim, *piece(tensor.shape[one.dim].fixed, count, at))
+        for one, count, at, _ in pieces(lay, degree, inner)
+    )
 
 
 def _common(one: Ranges, other: Ranges) -> Ranges:

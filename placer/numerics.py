@@ -2,7 +2,8 @@
 
 A graph is captured at one base dtype. `float32`, `float64`, `bfloat16` and `float16` run everything that was captured
 at the base dtype in that type; what the model itself casts elsewhere stays. `bfloat16-autocast` runs products in
-bfloat16, the ops of torch's float32 list in float32, and the others in the widest type of their inputs.
+bfloat16, the ops of torch's float32 list in float32, and the others in the widest type of their inputs. With
+`settings.float8` products of 16 bits that read a parameter run in 8, while what they read and write stays as it is.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ FLOAT32_OPS = frozenset({
     "binary_cross_entropy_with_logits", "kl_div", "exp", "log", "pow", "rsqrt", "sum", "prod", "norm", "cumsum",
     "softplus", "cosh", "sinh", "tan", "acos", "asin", "reciprocal",
 })  # fmt: skip
+EIGHT_BITS = "float8_e4m3fn"
 PRODUCT_KINDS = ("matmul", "convolution", "attention")
 
 
@@ -44,14 +46,17 @@ class Numerics:
     weights: str
     compute: str
     autocast: bool
+    float8: bool = False
 
     @staticmethod
     def of(graph: Graph, settings: RunSettings) -> Numerics:
         """The dtypes of `graph` under `settings`."""
         base = base_dtype(graph)
         if settings.precision == "bfloat16-autocast":
-            return Numerics(base=base, weights="float32", compute="bfloat16", autocast=True)
-        return Numerics(base=base, weights=settings.precision, compute=settings.precision, autocast=False)
+            return Numerics(base=base, weights="float32", compute="bfloat16", autocast=True, float8=settings.float8)
+        return Numerics(
+            base=base, weights=settings.precision, compute=settings.precision, autocast=False, float8=settings.float8
+        )
 
     @property
     def masters(self) -> bool:
@@ -101,7 +106,8 @@ class Numerics:
             out_before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
             out_after += _weight(tensor) * ITEM_BYTES[made]
         written = out_after / out_before if out_before else read
-        return OpNumerics(dtype=runs, read=read, written=written, saved=max(read, written))
+        dtype = EIGHT_BITS if self._in_eight_bits(op, runs) else runs
+        return OpNumerics(dtype=dtype, read=read, written=written, saved=max(read, written))
 
     def _runs_in(self, op: Op, inputs: list[str]) -> str:
         widest = max(inputs, key=lambda t: ITEM_BYTES[t], default=self.weights)
@@ -110,6 +116,12 @@ class Numerics:
         if op.kind in PRODUCT_KINDS:
             return self.compute
         return "float32" if op_name(op) in FLOAT32_OPS else widest
+
+    def _in_eight_bits(self, op: Op, runs: str) -> bool:
+        """Whether a product of 16 bits with a parameter is done in 8."""
+        if not self.float8 or op.kind not in ("matmul", "convolution") or runs not in ("bfloat16", "float16"):
+            return False
+        return any(reference.startswith("p") for reference in op.inputs)
 
     def _made(self, tensor: Tensor, runs: str) -> str:
         if tensor.dtype not in FLOATING:

@@ -71,7 +71,7 @@ class Passes:
             forward=forward,
             backward=profile.backward[last] - profile.backward[first],
             weight=profile.weight[last] - profile.weight[first],
-            recompute=profile.forward[min(last, end)] - profile.forward[min(first, end)] if recompute else 0.0,
+            recompute=profile.recompute[min(last, end)] - profile.recompute[min(first, end)] if recompute else 0.0,
         )
         if sharding == "none" or len(devices) < 2:
             return seconds

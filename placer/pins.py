@@ -1,4 +1,5 @@
-"""Pins as people write them: `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=yes`, `h.3@stage=1`."""
+"""Pins as people write them: `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=yes`, `bucket=25 MiB`,
+`h.3@stage=1`."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from placer.errors import UsageError
 from placer.graph import Graph
 from placer.plans import ScheduleName, Sharding
 from placer.search import Pins
+from placer.units import quantity, written
 
 YES_NO = {"yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False}
 COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width", "sequence", "expert")
 CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
-KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute'))}, or BLOCK@stage=N"
+KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute'))}, bucket (bytes, 25 MiB), or BLOCK@stage=N"
 
 
 def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
@@ -26,6 +28,7 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
     counts: dict[str, int] = {}
     choices: dict[str, str] = {}
     recompute: bool | None = None
+    bucket: int | None = None
     stage_of: list[tuple[str, int]] = []
     for text in (texts,) if isinstance(texts, str) else texts:
         name, equals, value = text.partition("=")
@@ -37,6 +40,8 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
             choices[name] = _choice(text, value, CHOICES[name])
         elif name == "recompute":
             recompute = YES_NO[_choice(text, value.lower(), tuple(YES_NO))]
+        elif name == "bucket":
+            bucket = _bytes(text, value)
         elif name.endswith("@stage"):
             stage_of.append((_block(name.removesuffix("@stage"), graph), _count(text, value, smallest=0)))
         else:
@@ -53,6 +58,7 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
         shard=choices.get("shard"),
         schedule=choices.get("schedule"),
         recompute=recompute,
+        bucket=bucket,
         stage_of=tuple(stage_of),
     )
 
@@ -64,6 +70,8 @@ def pin_texts(pins: Pins) -> tuple[str, ...]:
         value = getattr(pins, entry.name)
         if entry.name == "stage_of":
             found += [f"{block}@stage={stage}" for block, stage in value]
+        elif entry.name == "bucket" and value is not None:
+            found.append(f"bucket={written(value, 'bytes')}")
         elif isinstance(value, bool):
             found.append(f"{entry.name}={'yes' if value else 'no'}")
         elif value is not None:
@@ -83,6 +91,13 @@ def _count(text: str, value: str, *, smallest: int) -> int:
     if not value.isdecimal() or int(value) < smallest:
         raise UsageError(f"the pin {text!r} wants a whole number of at least {smallest}, found {value!r}")
     return int(value)
+
+
+def _bytes(text: str, value: str) -> int:
+    size = quantity(value, "bytes")
+    if size < 1 or size != int(size):
+        raise UsageError(f"the pin {text!r} wants at least 1 B, in whole bytes; found {value!r}")
+    return int(size)
 
 
 def _choice(text: str, value: str, allowed: Sequence[str]) -> str:

@@ -27,7 +27,10 @@ from placer.graph import Graph
 from placer.ledger import Ledger
 from placer.settings import RunSettings
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+# What DDP takes where nothing is said (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
+BUCKET_BYTES = 25 * 2**20
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Sharding = Literal["none", "gradients", "parameters"]
@@ -40,12 +43,15 @@ class Split:
     choices: of each op the name of one of its `placer.rules.op_choices`; inputs, outputs: how the values at the
     block's border lie, "whole" or "cut 1" (on dim 1). experts: those of each device, device after device, as many on
     each as its piece of them; empty: in their own order.
+    inner: where the devices are along two axes, how many along the second, whose links are the fast ones; choices and
+    borders then say both, "space 0 / space 1" and "cut 2 / cut 3".
     """
 
     choices: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     experts: tuple[int, ...] = ()
+    inner: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +59,31 @@ class Layout:
     """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
 
     axis: what the devices are along: `tensor`, `sequence`, `expert`, or `height` or `width` of images. Along `expert`
-    each device has rows of its own of what its replica has, and some of the experts.
+    each device has rows of its own of what its replica has, and some of the experts. With an `inner_axis` they are a
+    mesh of two axes, of `inner` devices along this one: neighbours in the replica's order.
     """
 
     axis: str = "tensor"
     degree: int
     splits: tuple[Split | None, ...]
+    inner_axis: str = ""
+    inner: int = 1
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """Each axis and how many devices are along it, the outer one first."""
+        both = ((self.axis, self.degree // self.inner), (self.inner_axis, self.inner))
+        return both if self.inner_axis else both[:1]
+
+    @property
+    def shape(self) -> str:
+        """Its axes in words: `height 2 x width 2`."""
+        return " x ".join(f"{axis} {count}" for axis, count in self.axes)
 
     @property
     def apart(self) -> int:
-        """Into how many equal parts the rows of a replica go: `degree` where each device has rows of its own."""
-        return self.degree if self.axis == "expert" else 1
+        """Into how many equal parts the rows of a replica go: the devices along `expert`, each with rows of its own."""
+        return dict(self.axes).get("expert", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +148,10 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All choices and all inputs of one plan. `ledger` is predicted; `bound` a proven lower bound of the estimate."""
+    """All choices and all inputs of one plan. `ledger` is predicted; `bound` a proven lower bound of the estimate.
+
+    bucket_bytes: gradients that are summed over replicas are fused into buckets, closed as soon as they hold so much.
+    """
 
     model: ModelRef
     graph: Graph
@@ -138,6 +161,7 @@ class Plan:
     schedule: ScheduleName
     microbatches: tuple[int, ...]
     layouts: tuple[Layout, ...] = ()
+    bucket_bytes: int = BUCKET_BYTES
     strategy: str = ""
     seed: int = 0
     ledger: Ledger | None = None
@@ -147,6 +171,20 @@ class Plan:
     versions: tuple[tuple[str, str], ...] = ()
     asked: Asked = Asked()
     schema_version: int = field(default=SCHEMA_VERSION)
+
+    def __post_init__(self) -> None:
+        if self.bucket_bytes < 1:
+            raise UsageError(f"bucket_bytes is {self.bucket_bytes}; give a positive number of bytes")
+
+    @property
+    def reduces_beside(self) -> bool:
+        """Whether whole gradients are summed beside the last backward (by DDP), not after it: of one stage alone."""
+        return len(self.stages) == 1 and self.settings.overlap
+
+    @property
+    def fuses(self) -> bool:
+        """Whether any gradients are summed in buckets over replicas."""
+        return any(stage.replicas > 1 and stage.sharding == "none" for stage in self.stages)
 
     @cached_property
     def positions(self) -> int:

@@ -30,6 +30,7 @@ class Profile:
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     weight: tuple[float, ...]
+    recompute: tuple[float, ...]
     prologue: float
 
 
@@ -127,6 +128,7 @@ class Profiles:
             forward=_sums(block.forward for block in blocks),
             backward=_sums(block.backward for block in blocks),
             weight=_sums(block.weight for block in blocks),
+            recompute=_sums(block.recompute for block in blocks),
             prologue=each[self.graph.prologue.kind].forward,
         )
 

@@ -51,7 +51,7 @@ PLACERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """Choices the user has fixed; None is free."""
+    """Choices the user has fixed; None is free. bucket: in bytes."""
 
     data: int | None = None
     shard: str | None = None
@@ -64,6 +64,7 @@ class Pins:
     width: int | None = None
     sequence: int | None = None
     expert: int | None = None
+    bucket: int | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -206,10 +207,11 @@ def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
         ("microbatches", pins.microbatches, {len(plan.microbatches)}),
         ("schedule", pins.schedule, {plan.schedule}),
         ("recompute", pins.recompute, {stage.recompute for stage in plan.stages}),
+        ("bucket", pins.bucket, {plan.bucket_bytes}),
     )
     broken = [f"pin {name}={pin} is not honoured" for name, pin, found in wanted if pin is not None and found != {pin}]
     for axis, degree in pins.axes:
-        if degree is not None and _degree(plan, axis) != degree:
+        if degree is not None and _degrees(plan, axis) != {degree}:
             broken.append(f"pin {axis}={degree} is not honoured")
     index = {block.name: i for i, block in enumerate(plan.graph.blocks)} if pins.stage_of else {}
     for name, stage in pins.stage_of:
@@ -219,10 +221,10 @@ def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
     return tuple(broken)
 
 
-def _degree(plan: Plan, axis: str) -> int:
-    """The devices of a replica along an axis."""
-    used = [plan.layouts[stage.layout] for stage in plan.stages if stage.layout is not None]
-    return max((layout.degree for layout in used if layout.axis == axis), default=1)
+def _degrees(plan: Plan, axis: str) -> set[int]:
+    """The devices of a replica along an axis, of every stage."""
+    layouts = [None if stage.layout is None else plan.layouts[stage.layout] for stage in plan.stages]
+    return {1 if layout is None else dict(layout.axes).get(axis, 1) for layout in layouts}
 
 
 def _foreign(plan: Plan, problem: Problem) -> list[str]:

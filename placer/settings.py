@@ -21,8 +21,8 @@ class RunSettings:
     attention: `eager` materialises the scores, `flash` does not.
     recompute: `auto` lets the search choose per stage, `none` and `full` (every block) fix it.
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
-    overlap: whether gradient reduction runs beside the backward pass.
-    bucket_bytes: gradients are reduced in buckets of about this size (DDP's default is 25 MiB).
+    float8: whether products with weights run in 8 bits, as Transformer Engine's do (prices only; not the casts to it).
+    overlap: whether gradient reduction may run beside the backward pass.
     expert_loads: of each expert of a layer how many tokens it gets beside the others (any unit; the same in all
     layers); costs are then those of the most loaded device. Empty: all alike.
     """
@@ -38,13 +38,11 @@ class RunSettings:
     attention: Literal["eager", "flash"] = "flash"
     recompute: Literal["auto", "none", "full"] = "auto"
     fusion: bool = False
+    float8: bool = False
     overlap: bool = True
-    bucket_bytes: int = 25 * 2**20
     expert_loads: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.bucket_bytes < 1:
-            raise UsageError(f"bucket_bytes is {self.bucket_bytes}; give a positive number of bytes")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UsageError(f"clip_norm is {self.clip_norm}; give a positive norm, or none for no clipping")
         bad = [load for load in self.expert_loads if not 0 <= load < inf]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from placer.attention import saved_bytes
 from placer.backwards import Backward, arrived_bytes, ops_bytes
-from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
+from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Parameter, Summed, Tensor, affine_sum
 from placer.numerics import FLOATING, Numerics
 from placer.settings import RunSettings
 
@@ -24,7 +24,7 @@ class Held:
     """Parameters of a run of blocks, those it uses twice counted once: bytes, elements and tensors that train.
 
     `elsewhere` are those of the trainable elements that blocks outside of the run use too, `summed` those whose
-    gradients are summed over the devices of a replica.
+    gradients are summed over the devices of a replica, `summed_outer` and `summed_inner` over those along an axis.
     """
 
     parameters: int = 0
@@ -33,6 +33,8 @@ class Held:
     buffers: int = 0
     elsewhere: int = 0
     summed: int = 0
+    summed_outer: int = 0
+    summed_inner: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +61,22 @@ class Span:
 
 
 class _Counts(NamedTuple):
-    """Bytes of parameters, elements that train, tensors that train, bytes of buffers, elements summed in a replica."""
+    """Bytes of parameters, elements that train, tensors that train, bytes of buffers, elements summed in a replica or
+    along an axis of it."""
 
     parameters: int = 0
     trainable: int = 0
     tensors: int = 0
     buffers: int = 0
     summed: int = 0
+    summed_outer: int = 0
+    summed_inner: int = 0
 
     def held(self, elsewhere: int) -> Held:
         """The same as `Held`."""
         return Held(
             parameters=self.parameters, trainable=self.trainable, tensors=self.tensors, buffers=self.buffers,
-            elsewhere=elsewhere, summed=self.summed,
+            elsewhere=elsewhere, summed=self.summed, summed_outer=self.summed_outer, summed_inner=self.summed_inner,
         )  # fmt: skip
 
 
@@ -297,7 +302,8 @@ def affine_bytes(numerics: Numerics, tensor: Tensor) -> Affine:
 
 def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> _Counts:
     """What parameters and buffers count for, one by one."""
-    size = trainable = tensors = buffers = summed = 0
+    size = trainable = tensors = buffers = 0
+    summed = dict.fromkeys(Summed, 0)
     for parameter in parameters:
         own = parameter.elements * ITEM_BYTES[numerics.kept(parameter.dtype)]
         size += 0 if parameter.buffer else own
@@ -305,8 +311,10 @@ def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> _Counts:
         if parameter.trainable and not parameter.buffer:
             trainable += parameter.elements
             tensors += 1
-            summed += parameter.elements if parameter.summed else 0
-    return _Counts(size, trainable, tensors, buffers, summed)
+            summed[parameter.summed] += parameter.elements
+    return _Counts(
+        size, trainable, tensors, buffers, summed[Summed.REPLICA], summed[Summed.OUTER], summed[Summed.INNER]
+    )
 
 
 def _sums(own: list[Affine]) -> list[Affine]:

@@ -1,12 +1,15 @@
 """Seconds of a stage beside and after its last backward: gradients added, reduced and summed, and the update.
 
-`Costs` has one (`costs.tails`); with the degree of a replica above one, `devices` are the leaders of replicas.
+`Costs` has one (`costs.tails`); with the degree of a replica above one, `devices` are the leaders of replicas;
+`inner` of these devices are along the second axis, where there are two.
 """
 
 from __future__ import annotations
 
+from placer.bucketing import SIZES, exposed_seconds, least_exposed
 from placer.channels import Channels
 from placer.cluster import Cluster
+from placer.communication import lines_of, moving_seconds
 from placer.compute import memory_rate
 from placer.passes import Passes
 from placer.plans import Sharding
@@ -21,7 +24,7 @@ class Tails:
 
     def __init__(
         self, cluster: Cluster, settings: RunSettings, *, spans: Spans, channels: Channels, profiles: Profiles,
-        passes: Passes, degree: int,
+        passes: Passes, degree: int, inner: int = 1,
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.settings = settings
@@ -31,6 +34,7 @@ class Tails:
         self.profiles = profiles
         self.passes = passes
         self.degree = degree
+        self.inner = inner
 
     def accumulate(self, first: int, last: int, *, device: int) -> float:
         """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
@@ -38,13 +42,12 @@ class Tails:
 
     def reduction(
         self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
-        sharding: Sharding = "none", alone: bool = False,
+        sharding: Sharding = "none", alone: bool = False, bucket_bytes: int | None = None,
     ) -> float:  # fmt: skip
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
-        A plan of one stage (`alone`) reduces beside its last backward: of n buckets of t seconds, bucket i is ready
-        after i/n of it: max(t, n t - (n-1)/n backward). Other stages reduce after their last backward: n t. Sharded
-        state scatters beside the last backward, block by block.
+        In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
+        (`alone`), after it in others; see `bucketing`. Sharded state scatters beside the last backward, block by block.
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
@@ -54,11 +57,17 @@ class Tails:
         size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
         if not size:
             return 0.0
-        buckets = max(1, -(-size // self.settings.bucket_bytes))
-        each = self.bucket(devices, size / buckets)
-        if not (alone and self.settings.overlap):
-            return buckets * each
-        return max(each, buckets * each - backward * (buckets - 1) / buckets)
+        return self.fused(devices, size, backward if alone and self.settings.overlap else 0.0, bucket_bytes)
+
+    def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
+        """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""
+
+        def each(one: float) -> float:
+            return self.bucket(devices, one)
+
+        if bucket_bytes is None:
+            return least_exposed(each, size, SIZES if beside else SIZES[-1:], beside)
+        return exposed_seconds(each, size, bucket_bytes, beside)
 
     def bucket(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
@@ -66,9 +75,16 @@ class Tails:
         return self.channels.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
 
     def summed(self, first: int, last: int, *, device: int) -> float:
-        """Seconds of summing, within a replica, gradients that each of its devices has a part of."""
-        size = self.spans.of(first, last).held.summed * self.numerics.weight_bytes
-        return self.channels.collective("all_reduce", self.profiles.replica(device), size) if self.degree > 1 else 0.0
+        """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""
+        if self.degree == 1:
+            return 0.0
+        held, devices = self.spans.of(first, last).held, self.profiles.replica(device)
+        axes = (("", held.summed), (f"outer{self.inner}", held.summed_outer), (f"inner{self.inner}", held.summed_inner))
+        return sum(
+            moving_seconds("all_reduce", size * self.numerics.weight_bytes, self.channels, lines_of(devices, axis))
+            for axis, size in axes
+            if size
+        )
 
     def tied(
         self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"

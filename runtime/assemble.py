@@ -54,6 +54,7 @@ def load(
     *,
     weights: str = "",
     capture: Captured | None = None,
+    checked: bool = False,
     timeout_seconds: float = TIMEOUT_SECONDS,
     synchrony: Synchrony = SYNCHRONOUS,
 ) -> Executor:
@@ -66,12 +67,14 @@ def load(
     optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and
     SGD do.
     capture: an earlier capture of the same model in the same precision, to save its time.
+    checked: the caller has found the plan legal already, which takes long for each rank of its own.
     timeout_seconds: no communication waits longer.
     synchrony: how replicas keep together; all but the default change the mathematics.
     Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another
     model.
     """
-    legality.require(plan)
+    if not checked:
+        legality.require(plan)
     require_replicas(plan, synchrony)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
@@ -201,8 +204,11 @@ def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
     buckets = {
         (stage, f"{unit} {index}"): bucket.names
         for stage in held.program.stages
-        for unit, found in (("bucket", gradient_buckets), ("parts", part_buckets))
-        for index, bucket in enumerate(found(plan, stage, inner))
+        for unit, found in (
+            ("bucket", gradient_buckets(plan, stage, inner)),
+            ("parts", [bucket for _, bucket in part_buckets(plan, stage, inner)]),
+        )
+        for index, bucket in enumerate(found)
     }
     return Gradients(
         held.parameters,

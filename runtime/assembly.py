@@ -14,13 +14,15 @@ from placer.plans import Plan
 from placer.program import (
     Program,
     column_of,
+    inner_axes,
     like_ranks,
+    line_ranks,
     lower,
     position_of,
     position_of_rank,
     replica_ranks,
 )
-from placer.rules.layouts import Cut as Piece
+from placer.rules.grids import held_shape
 from placer.runtime.captured import input_dtypes
 from placer.runtime.cut import Cut
 from placer.runtime.groups import Groups
@@ -85,14 +87,21 @@ class Assembly:
         position = position_of(plan)[program.stages[0]]
         ranks = like_ranks(plan, position, program.inner)
         groups = Groups(programs, self._groups(), self.timeout_seconds, self.rank if self.alone else None)
-        if self.axis.degree > 1:
-            self.axis.group = groups.of(replica_ranks(plan, position, program.replica))
+        self._join_axes(groups, replica_ranks(plan, position, program.replica))
         stages = self.bare_stages(program.stages, sharded=len(ranks) > 1)
         for stage in stages.values():
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
         replicas = {index: self._filled(index, stage, ranks, group, relay) for index, stage in stages.items()}
         return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
+
+    def _join_axes(self, groups: Groups, replica: tuple[int, ...]) -> None:
+        """Give the devices of the replica, and those along each axis of it, their process groups."""
+        if len(replica) > 1:
+            self.axis.group = groups.of(replica)
+        for fast in inner_axes(self.plan, position_of_rank(self.plan, self.rank)):
+            for axis, ranks in zip(self.axis.lines(fast), line_ranks(self.plan, self.rank, fast), strict=True):
+                axis.group = groups.of(ranks) if len(ranks) > 1 else None
 
     def _programs(self) -> tuple[Program, ...]:
         """Those of all ranks; alone, of the ranks that stand like this one in the replicas it communicates with."""
@@ -120,25 +129,32 @@ class Assembly:
         plan, module, axis = self.plan, self.cut.module, self.axis
 
         @cache
-        def whole(rows: int, autocast: bool) -> Mapping[fx.Node, Shape]:
-            return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=autocast)
+        def whole(rows: int) -> Mapping[fx.Node, Shape]:
+            if plan.settings.precision == "bfloat16-autocast":
+                return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=True)
+            return {node: self.cut.shape_at(node, rows) for node in values}
 
         @cache
         def at(rows: int, stage: int) -> dict[str, Shape]:
             if position_of(plan).count(0) == len(plan.stages):
                 return {}
-            autocast = plan.settings.precision == "bfloat16-autocast"
-            found = whole(rows, autocast)
+            found = whole(rows)
             return {name: _piece(plan, axis, name, found[node], stage) for node, name in values.items()}
 
         return at
 
     def _groups(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks that hold the same in the replicas of a position, and those of each replica."""
+        """The ranks that hold the same in the replicas of a position, those of each replica, and of each axis of it."""
         plan, meshes = self.plan, tuple(enumerate(self.plan.meshes))
         like = {like_ranks(plan, at, inner) for at, mesh in meshes for inner in range(mesh.degree)}
         inside = {replica_ranks(plan, at, replica) for at, mesh in meshes for replica in range(mesh.replicas)}
-        return tuple(sorted(like | inside))
+        lines = {
+            ranks
+            for rank in range(plan.world_size)
+            for fast in inner_axes(plan, position_of_rank(plan, rank))
+            for ranks in line_ranks(plan, rank, fast)
+        }
+        return tuple(sorted(like | inside | lines))
 
     def _filled(
         self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
@@ -158,12 +174,12 @@ class Assembly:
         plan = self.plan
         return replica(
             stage,
-            alone=len(plan.stages) == 1 and not self.relaxed,
+            beside=plan.reduces_beside and not self.relaxed,
             sharding=plan.stages[index].sharding,
             ranks=ranks,
             group=group,
             device=self.device,
-            bucket_bytes=plan.settings.bucket_bytes,
+            bucket_bytes=plan.bucket_bytes,
             observer=relay,
         )
 
@@ -194,7 +210,7 @@ class Assembly:
 def _piece(plan: Plan, axis: Axis, name: str, shape: Shape, stage: int) -> Shape:
     """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
     lay = value_state(plan, name, stage).value
-    return replace(shape, shape=axis.own_shape(shape.shape, lay.dim)) if isinstance(lay, Piece) else shape
+    return replace(shape, shape=held_shape(shape.shape, lay, axis.degree, axis.rank))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -15,7 +16,7 @@ from placer.plans import Plan
 from placer.runtime.cut import Cut
 from placer.runtime.messages import Shape
 from placer.runtime.rewrite import MARKED_ROWS, rewrites
-from placer.runtime.shapes import shapes_of
+from placer.runtime.shapes import Sampled, shapes_of
 
 PRECISIONS = {
     "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
@@ -25,14 +26,22 @@ PRECISIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of
-    all its
-    tensors at MARKED_ROWS rows."""
+    """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of all
+    its tensors at MARKED_ROWS rows. graph: the plan's; dtypes: of its inputs in a run."""
 
     module: fx.GraphModule
     block_of: Mapping[str, int]
     reference_of: Mapping[str, str]
     marked: Mapping[fx.Node, Shape]
+    graph: Graph
+    dtypes: Mapping[str, torch.dtype]
+
+    @cached_property
+    def sampled(self) -> Sampled:
+        """The shapes of all its tensors at any number of rows."""
+        rows = MARKED_ROWS + 1
+        more = shapes_of(self.module, self.graph, self.dtypes, rows=rows, autocast=False)
+        return Sampled(rows=(MARKED_ROWS, rows), first=self.marked, second=more)
 
     def cut(self, plan: Plan, model: nn.Module) -> Cut:
         """The graph with the weights of `model`, ready to be cut into the plan's stages."""
@@ -43,6 +52,7 @@ class Captured:
             reference_of=self.reference_of,
             loss=plan.graph.loss.value,
             shapes={node: found.shape for node, found in self.marked.items()},
+            shape_at=lambda node, rows: self.sampled.at(node, rows),
         )
 
     @property
@@ -60,13 +70,19 @@ class Captured:
 
 def captured(plan: Plan, model: nn.Module) -> Captured:
     """Capture a real model, which is in the plan's precision. Raises CaptureError, StalePlanError for another graph."""
-    traced = tracer.trace(model, _in_precision(plan), loss_function(plan))
+    return made_ready(plan, tracer.trace(model, _in_precision(plan), loss_function(plan)))
+
+
+def made_ready(plan: Plan, traced: tracer.Traced) -> Captured:
+    """A trace of the plan's model, in the plan's precision, ready to be cut; the trace is used up."""
     module = _without_memory(traced.module)
     return Captured(
         module=module,
         block_of=traced.block_of,
         reference_of=traced.reference_of,
         marked=shapes_of(module, plan.graph, input_dtypes(plan), rows=MARKED_ROWS, autocast=False),
+        graph=plan.graph,
+        dtypes=input_dtypes(plan),
     )
 
 

@@ -18,6 +18,8 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol, TypeVar, Union, cast
@@ -26,20 +28,23 @@ import torch
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
 
 from placer.errors import ExecutionError, PlacerError, StalePlanError, UsageError
 from placer.files import make_folder, write_text
 from placer.runtime.beside import Beside
 from placer.runtime.portions import LoadPlanner, Portion, SavePlanner
-from placer.runtime.world import World
+from placer.runtime.progress import Tick, Turns
+from placer.runtime.world import DEFAULT_TIMEOUT_SECONDS, World
+from placer.runtime.written import Writer
 
 MARKER = "complete.json"
 COMPLETE = re.compile(r"step-(\d{8,})$")
-# Ranks write at the speed of their disks; waiting for the slowest is no fault. A rank that dies is still seen at once.
-WRITING_SECONDS = 1800.0
+# Ranks read at the speed of their disks; waiting for the slowest is no fault. A rank that dies is still seen at once.
+READING_SECONDS = 1800.0
 # What reading a damaged checkpoint raises: files that are missing, cut short, or hold something else.
 _UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, EOFError, AttributeError, pickle.UnpicklingError)
 
@@ -79,11 +84,19 @@ class Stateful(Protocol):
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder; every rank makes one and calls its methods together with the others."""
+    """The checkpoints of one run in one folder; every rank makes one and calls its methods together with the others.
 
-    def __init__(self, folder: str | Path, world: World, *, fingerprint: str, keep: int = 2) -> None:
+    patience_seconds: a rank that writes nothing for so long hangs.
+    """
+
+    def __init__(
+        self, folder: str | Path, world: World, *, fingerprint: str, keep: int = 2,
+        patience_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> None:  # fmt: skip
         self._folder, self._world, self._fingerprint, self._keep = Path(folder), world, fingerprint, keep
+        self._patience = patience_seconds
         self._group: dist.ProcessGroup | None = None
+        self._together: _Together | None = None
         self._lock: int | None = None
         self._beside = Beside()
         self.notes: tuple[str, ...] = ()
@@ -120,25 +133,25 @@ class Checkpoints:
     def _written(self, state: State, progress: Progress) -> Path:
         final = self._path(progress)
         partial = self._folder / f".step-{progress.step:08d}.partial"
-        if self._world.first:
-            _begin(self._folder, partial)
-            self._claimed()
-        self._wait()
+        together = self._writers()
+        turns, group = together.turns, together.group
+        turns.first(lambda: self._begun(partial, turns.tick))
         try:
-            save(
-                state,
-                storage_writer=FileSystemWriter(partial, sync_files=True),
-                planner=SavePlanner(),
-                process_group=self._writers(),
-            )
-            if self._world.first:
-                self._complete(partial, final, progress)
+            writer = Writer(partial, turns.tick)
+            save(state, storage_writer=writer, planner=SavePlanner(), process_group=group)
+            parts: list[list[WriteResult]] = [[]] * self._world.size
+            dist.all_gather_object(parts, turns.all(writer.write), group=group)
+            turns.first(lambda: self._complete(writer, parts, partial, final, progress, turns.tick))
         except (CheckpointException, OSError, PlacerError) as error:
             if self._world.first:
                 shutil.rmtree(partial, ignore_errors=True)
+            self._together = None  # these turns have ended
             raise ExecutionError(_failed_to_write(final, error)) from error
-        self._wait()
         return final
+
+    def _begun(self, partial: Path, tick: Tick) -> None:
+        _begin(self._folder, partial, tick)
+        self._claimed()
 
     def resume(self, saved: Stateful) -> Progress | None:
         """Load the last complete checkpoint into `saved` and say how far it had come; None where there is none.
@@ -181,7 +194,7 @@ class Checkpoints:
             del state["random"]
         try:
             reader = FileSystemReader(path)
-            load(state, storage_reader=reader, planner=LoadPlanner(), process_group=self._writers())
+            load(state, storage_reader=reader, planner=LoadPlanner(), process_group=self._readers())
         except (CheckpointException, *_UNREADABLE) as error:
             return _first_line(error)
         if known:
@@ -203,12 +216,15 @@ class Checkpoints:
                 given = [deed()]
             except PlacerError as error:
                 given = [error]
-        dist.broadcast_object_list(given, src=0, group=self._writers())
+        dist.broadcast_object_list(given, src=0, group=self._readers())
         if isinstance(given[0], PlacerError):
             raise given[0]
         return cast(T, given[0])
 
-    def _complete(self, partial: Path, final: Path, progress: Progress) -> None:
+    def _complete(
+        self, writer: Writer, parts: list[list[WriteResult]], partial: Path, final: Path, progress: Progress, tick: Tick
+    ) -> None:
+        writer.conclude(parts)
         marker = Marker(
             step=progress.step, position=progress.position, fingerprint=self._fingerprint, ranks=self._world.size
         )
@@ -220,7 +236,8 @@ class Checkpoints:
         _sync(self._folder)
         whole = (path for path in _candidates(self._folder) if _unreadable(path) is None)
         for old in tuple(whole)[self._keep :]:
-            shutil.rmtree(old, ignore_errors=True)
+            with suppress(OSError):  # one checkpoint too many harms nothing
+                _remove(old, tick)
 
     def _with_random_state(self, state: State) -> State:
         random: State = {"cpu": torch.get_rng_state()}
@@ -240,16 +257,32 @@ class Checkpoints:
             else:
                 torch.cuda.set_rng_state(value, self._world.device)
 
-    def _writers(self) -> dist.ProcessGroup:
-        """A group of all ranks that waits as long as writing may take."""
+    def _readers(self) -> dist.ProcessGroup:
+        """A group of all ranks that waits as long as reading may take."""
         if self._group is None:
-            made = dist.new_group(backend="gloo", timeout=timedelta(seconds=WRITING_SECONDS))
-            assert isinstance(made, dist.ProcessGroup)
-            self._group = made
+            self._group = _group(READING_SECONDS)
         return self._group
 
-    def _wait(self) -> None:
-        dist.barrier(group=self._writers())
+    def _writers(self) -> _Together:
+        """A group of all ranks for what takes no time, and turns for writing."""
+        if self._together is None:
+            turns = Turns.agreed(self._world, self._patience, self.agree)
+            self._together = _Together(turns=turns, group=_group(self._patience))
+        return self._together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Together:
+    """How ranks that write keep together."""
+
+    turns: Turns
+    group: dist.ProcessGroup
+
+
+def _group(seconds: float) -> dist.ProcessGroup:
+    made = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+    assert isinstance(made, dist.ProcessGroup)
+    return made
 
 
 def latest(folder: str | Path) -> Path | None:
@@ -343,14 +376,22 @@ def _lock(folder: Path) -> int:
     return handle
 
 
-def _begin(folder: Path, partial: Path) -> None:
+def _begin(folder: Path, partial: Path, tick: Tick) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*.partial"):
-            shutil.rmtree(left)
+            _remove(left, tick)
         partial.mkdir()
     except OSError as error:
         raise ExecutionError(_failed_to_write(partial, error)) from error
+
+
+def _remove(folder: Path, tick: Tick) -> None:
+    """Remove a folder file by file, each of which is progress."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+        tick()
+    folder.rmdir()
 
 
 def _failed_to_write(path: Path, error: BaseException) -> str:
@@ -365,6 +406,8 @@ def _first_line(error: BaseException) -> str:
     failures = getattr(error, "failures", None) or {}
     for rank, (inner, _) in failures.items():
         return f"rank {rank}: {_first_line(inner)}"
+    if isinstance(error, PlacerError):
+        return str(error).split("\n")[0]
     if isinstance(error, EOFError) and not str(error):
         return "a file of it ends too early"
     return f"{type(error).__name__}: {error}".split("\n")[0]

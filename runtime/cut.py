@@ -10,7 +10,7 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -19,6 +19,7 @@ import torch
 from torch import fx, nn
 
 from placer.errors import UsageError
+from placer.runtime.messages import Shape
 from placer.runtime.rewrite import Rewrites, is_size, mutates, rewrites
 
 aten = torch.ops.aten
@@ -59,7 +60,8 @@ class Lowering(Protocol):
 class Cut:
     """A captured model ready to be cut: `model` holds the parameters, `module` the graph and its constants.
 
-    shapes: of every tensor of the graph, at `MARKED_ROWS` rows. lowering: where replicas have several devices.
+    shapes: of every tensor of the graph, at `MARKED_ROWS` rows. shape_at: of one of them at any number of rows, without
+    autocast. lowering: where replicas have several devices.
     """
 
     model: nn.Module
@@ -68,6 +70,7 @@ class Cut:
     reference_of: Mapping[str, str]
     loss: str
     shapes: Mapping[fx.Node, tuple[int, ...]]
+    shape_at: Callable[[fx.Node, int], Shape]
     lowering: Lowering | None = None
 
     @cached_property

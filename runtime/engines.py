@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from placer.ledger import Ledger
 from placer.plans import Plan
+from placer.rules.experts import expert_counts
 from placer.runtime.assemble import load
+from placer.runtime.expert_tokens import ExpertLayer, Tally, expert_layers, tallies
 from placer.runtime.feed import Batch
 from placer.runtime.measured import Measurement
 from placer.runtime.run_report import ExecuteOptions
@@ -41,6 +43,7 @@ class Loaded:
     runs: Engine
     state: TrainingState | None = None
     measurement: Measurement | None = None
+    tallies: dict[str, Tally] = field(default_factory=dict)
 
     def step(self, index: int) -> AbstractContextManager[None]:
         """Around the `index`-th step of the run."""
@@ -61,6 +64,10 @@ class Loaded:
         """What was measured."""
         return self.measurement.ledger() if self.measurement else None
 
+    def experts(self, plan: Plan, steps: int) -> tuple[ExpertLayer, ...]:
+        """The tokens of the experts of every layer in the `steps` steps of this run; all ranks call it."""
+        return expert_layers(plan, steps, self.tallies) if self.measurement and expert_counts(plan.graph) else ()
+
 
 def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
     """The engine that `options` ask for, with the weights of the plan's seed or of the folder they name."""
@@ -73,4 +80,5 @@ def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
     )
     measurement = Measurement(plan, world.device, world.rank)
     executor.recorder = measurement
-    return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement)
+    counted = tallies(executor.stages.values()) if expert_counts(plan.graph) else {}
+    return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement, tallies=counted)

@@ -19,6 +19,7 @@ from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
 from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.engines import Loaded, loaded
+from placer.runtime.expert_tokens import ExpertLayer, require_alike, save_loads
 from placer.runtime.final_weights import save_weights
 from placer.runtime.logs import Logs, open_logs
 from placer.runtime.measured import plan_flops, plan_peak_flops, tokens_per_row
@@ -51,6 +52,8 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
 
 def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
     """Everything a run needs, its state restored from the last complete checkpoint."""
+    if options.save_expert_loads:
+        require_alike(plan)
     data = open_data(options.data, plan.graph, rows=plan.rows, seed=options.seed, tokenizer=options.tokenizer)
     rates = LearningRate(
         peak=plan.settings.learning_rate,
@@ -94,7 +97,10 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
 def _checkpoints(plan: Plan, options: ExecuteOptions, world: World) -> Checkpoints | None:
     if not options.checkpoint:
         return None
-    return Checkpoints(options.checkpoint, world, fingerprint=plan.model.fingerprint, keep=options.keep)
+    return Checkpoints(
+        options.checkpoint, world, fingerprint=plan.model.fingerprint, keep=options.keep,
+        patience_seconds=options.timeout_seconds,
+    )  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -130,7 +136,7 @@ class _Run:
                 self.checkpoints.finish()
             if self.options.save_weights and self.engine.state:
                 save_weights(self.plan, self.world, self.engine.state, self.options.save_weights)
-            return self._report()
+            return self._report(self._experts())
         finally:
             self.logs.close()
 
@@ -203,7 +209,23 @@ class _Run:
         steps = ((self.rates.at(step), self._batch(step)) for step in range(len(self.losses)))
         return one_device_losses(self.plan, self.world, steps, self.options.weights)
 
-    def _report(self) -> RunReport:
+    def _experts(self) -> tuple[ExpertLayer, ...]:
+        """The tokens of every layer's experts, written where asked; all ranks call it."""
+        found = self.engine.experts(self.plan, len(self.losses))
+        for layer in found:
+            tokens = ",".join(map(str, layer.tokens))
+            self.logs.write(
+                "experts", self.options.steps,
+                {
+                    "layer": layer.name, "tokens": tokens, "min": min(layer.tokens), "mean": layer.mean,
+                    "max": max(layer.tokens), "dropped": layer.dropped,
+                },
+            )  # fmt: skip
+        if found and self.options.save_expert_loads and self.world.first:
+            save_loads(found, self.options.save_expert_loads)
+        return found
+
+    def _report(self, experts: tuple[ExpertLayer, ...]) -> RunReport:
         return RunReport(
             ranks=self.plan.world_size,
             data=self.data.name,
@@ -220,4 +242,5 @@ class _Run:
             weights=self.options.save_weights,
             engine=self.options.engine,
             synchrony=self.options.kept_together,
+            experts=experts,
         )

@@ -61,8 +61,8 @@ class Executor:
         #: Norm of the whole model's gradients in the last step, before clipping; None where nothing is clipped.
         self.gradient_norm: float | None = None
         self.ledger: Ledger | None = None
-        #: Whether each step keeps the whole model's gradients, before clipping, in `last_gradients` (slow; all ranks
-        #: alike).
+        #: Whether each step keeps the whole model's gradients, before clipping, in `last_gradients` of rank 0 (slow; to
+        #: be set on all ranks alike).
         self.keeps_gradients = False
         self.last_gradients: dict[str, torch.Tensor] = {}
         self._flops = parts.plan.graph.forward_flops + parts.plan.graph.backward_flops
@@ -156,10 +156,13 @@ class Executor:
         self.consolidate()
         return self._parts.state.local()
 
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model's state on the CPU of every rank, under every name the model has for it (tied ones too)."""
+    def full_state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
+        """The whole model's state on the CPU of every rank, under every name the model has for it (tied ones too).
+
+        rank0_only: on rank 0 alone; the others, which must call it too, get nothing.
+        """
         self.consolidate()
-        return self._parts.state.full()
+        return self._parts.state.full(rank0_only=rank0_only)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing

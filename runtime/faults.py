@@ -37,6 +37,8 @@ START_SECONDS = 300.0
 # torchrun looks at its ranks ten times a second and reports the first it finds ended; those that only follow wait.
 LINGER_SECONDS = 1.0
 AGAIN_SECONDS = 0.05
+# Set where any rank leaves anything but in order.
+FAILED = "failed"
 COMMUNICATION_WORDS = (
     "gloo",
     "NCCL",
@@ -58,6 +60,7 @@ class Watch:
 
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
+        self._here: tuple[int, ...] | None = None
 
     def join(self) -> None:
         """Leave this rank's host and process where the others find them, and wait for theirs.
@@ -94,6 +97,16 @@ class Watch:
             return self._search() or (self._silent() if blame_silent else "")
         except (dist.DistError, RuntimeError):
             return "rank 0 died, or its machine is gone (it kept the store of the run)"
+
+    def failed(self) -> bool:
+        """Whether some rank has ended other than in order, as far as this host or the store knows; quick."""
+        if self._here is None:
+            self._here = tuple(rank for rank in range(self._world_size) if self._host(rank) == socket.gethostname())
+        gone = any(self._gone(rank) for rank in self._here if rank != self._rank)
+        return gone or self._store.check([FAILED])
+
+    def _host(self, rank: int) -> str:
+        return str(json.loads(self._store.get(f"alive/{rank}"))["host"])
 
     def _search(self) -> str:
         until = time.monotonic() + SEARCH_SECONDS
@@ -135,6 +148,8 @@ class Watch:
         self._leave("done", self._rank, "done")
 
     def _leave(self, kind: str, rank: int, text: str) -> None:
+        if kind != "done":
+            self._store.set(FAILED, kind)
         self._store.set(f"{kind}/{rank}", text)
 
     def _left(self, kind: str) -> list[tuple[int, str]]:

@@ -40,12 +40,13 @@ class Clock:
         self._synchronize = synchronize
         self._spent: dict[Category, float] = {}
         self._inner = [0.0]
+        self._issued: tuple[int, float] | None = None
         self._began = time.perf_counter()
 
     def start(self) -> None:
         """Begin a step: forget the last one."""
         self._synchronize()
-        self._spent, self._inner = {}, [0.0]
+        self._spent, self._inner, self._issued = {}, [0.0], None
         self._began = time.perf_counter()
 
     @contextmanager
@@ -59,9 +60,26 @@ class Clock:
         finally:
             self._synchronize()
             whole = time.perf_counter() - began
+            depth = len(self._inner)
             own = whole - self._inner.pop()
             self._inner[-1] += whole
-            self._spent[category] = self._spent.get(category, 0.0) + own
+            waited = min(own, self._waited(depth))
+            self._spend(category, own - waited)
+            self._spend("reduction", waited)
+
+    def reduces(self) -> None:
+        """A reduction that runs beside the innermost body was issued: what follows the last one there waits for it."""
+        self._issued = len(self._inner), time.perf_counter()
+
+    def _waited(self, depth: int) -> float:
+        """Seconds since the last reduction was issued in a body so deep, which ends now."""
+        if self._issued is None or self._issued[0] != depth:
+            return 0.0
+        began, self._issued = self._issued[1], None
+        return time.perf_counter() - began
+
+    def _spend(self, category: Category, seconds: float) -> None:
+        self._spent[category] = self._spent.get(category, 0.0) + seconds
 
     def stop(self) -> Seconds:
         """The step's seconds; what no category claimed is `other`."""

@@ -152,6 +152,8 @@ class Measurement:
         self._now.began = time.time()
         with self._clock.during(category):
             yield
+        if category == "backward":
+            self._now.end_beside()
 
     def message(self, message: Message, sizes: tuple[int, ...]) -> None:
         """A message was posted, or has come."""
@@ -159,9 +161,18 @@ class Measurement:
             self._now.message(self._rank, message)
 
     def collective(self, collective: Collective) -> None:
-        """A collective was issued, and has ended if it does not overlap."""
-        if self._timing and collective.engine == "placer":
+        """A collective was issued, and has ended if it does not overlap.
+
+        Of DDP's, which run beside the backward, the backward waits for the last ones after its own last kernel; on a
+        GPU that was launched only, and what is exposed stays with the backward.
+        """
+        if not self._timing:
+            return
+        if collective.engine == "placer":
             self._now.collective(collective)
+        elif self._device.type == "cpu":
+            self._clock.reduces()
+            self._now.beside(collective)
 
     # What comes out.
 
@@ -205,6 +216,7 @@ class _Noted:
     received: list[tuple[MessageKey, Wait]] = field(default_factory=list)
     collectives: list[tuple[CollectiveKey, Wait]] = field(default_factory=list)
     counts: dict[tuple[int, ...], int] = field(default_factory=dict)
+    issued: tuple[Collective, float] | None = None
 
     def message(self, rank: int, message: Message) -> None:
         now = time.time()
@@ -212,6 +224,17 @@ class _Noted:
             self.sent.append(((rank, message.peer, message.tag), now))
         else:
             self.received.append(((message.peer, rank, message.tag), Wait(began=self.began, ended=now)))
+
+    def beside(self, collective: Collective) -> None:
+        """A collective was issued that runs beside the body at hand."""
+        self.issued = collective, time.time()
+
+    def end_beside(self) -> None:
+        """The body at hand has ended, and with it what ran beside it: the last one was waited for."""
+        if self.issued is not None:
+            collective, self.began = self.issued
+            self.collective(collective)
+            self.issued = None
 
     def collective(self, collective: Collective) -> None:
         count = self.counts.get(collective.ranks, 0)

@@ -14,7 +14,8 @@ from placer.graph import Tensor
 from placer.meshes import Range, Ranges, row_dim
 from placer.plans import Plan
 from placer.program import Message
-from placer.rules.layouts import Cut, piece
+from placer.rules.grids import pieces
+from placer.rules.layouts import piece
 from placer.splitting import value_state
 
 Rows = tuple[int, int]
@@ -42,8 +43,9 @@ class MessageParts:
         for part in cuts:
             size = tensor.shape[part.dim].fixed
             first, last = 0, size
-            if isinstance(lay, Cut) and lay.dim == part.dim:
-                first, last = piece(size, self._plan.stages[stage].degree, self._inner)
+            for one, count, at, _ in pieces(lay, self._plan.stages[stage].degree, self._inner):
+                if one.dim == part.dim:
+                    first, last = piece(size, count, at)
             if (part.start, part.stop) != (first, last):
                 yield Range(part.dim, part.start - first, part.stop - first)
 

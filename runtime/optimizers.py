@@ -1,5 +1,8 @@
 """The optimizer of one rank: AdamW or SGD over its own parameters, with float32 masters for 16-bit weights.
 
+A rank of several stages may hold shards of one and the whole of another: each kind is a group of its own, as a fused
+kernel takes tensors of one kind.
+
 Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the whole model, as torch.nn.utils does.
 """
 
@@ -9,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from placer.settings import RunSettings
@@ -28,16 +32,17 @@ def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> Optimize
 
     def make(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = list(given)
+        groups = [{"params": alike} for alike in _by_mesh(parameters)]
         if settings.optimizer == "sgd":
             return torch.optim.SGD(
-                parameters,
+                groups,
                 lr=settings.learning_rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
             )
         one_kernel = fused and all(p.is_floating_point() and p.device.type in _FUSED for p in parameters)
         return torch.optim.AdamW(
-            parameters,
+            groups,
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.epsilon,
@@ -99,6 +104,14 @@ class Updater:
         """Use `rate` from the next step on."""
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             group["lr"] = rate
+
+
+def _by_mesh(parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+    """The parameters that are whole, and those that are sharded, by the mesh they are sharded over."""
+    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        found.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+    return found.values()
 
 
 def _lay_gradient(parameter: nn.Parameter) -> None:

@@ -10,7 +10,7 @@ from placer.runtime.run_report import ExecuteOptions
 
 def require_outputs(options: ExecuteOptions) -> None:
     """Raise UsageError for files and folders that cannot be written, and for TensorBoard where it is not installed."""
-    for path in filter(None, (options.report, options.log)):
+    for path in filter(None, (options.report, options.log, options.save_expert_loads)):
         require_writable(path)
     for folder in filter(None, (options.checkpoint, options.tensorboard)):
         require_folder(folder)

@@ -2,22 +2,25 @@
 
 Importing torch and transformers and capturing a model take seconds per process. Ranks are therefore forked from this
 one at the first run and know what it had imported and captured by then. For checks of many plans on one machine's CPU.
+
+`serve` is what each process does and `run_on` what is asked of several: also of processes that were started elsewhere.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import distributed as dist
@@ -51,18 +54,11 @@ class RankPool:
         if ranks > self.size:
             raise ExecutionError(f"{ranks} ranks were asked for, the pool has {self.size}")
         self._start()
-        answers: dict[int, T]
-        with tempfile.TemporaryDirectory() as folder:
-            store = str(Path(folder) / "store")
-            for rank in range(ranks):
-                self._ranks[rank][1].send((function, args, ranks, store))
-            answers, failures = self._answers(ranks, timeout)
-        if failures or len(answers) < ranks:
+        try:
+            return run_on([connection for _, connection in self._ranks[:ranks]], function, *args, timeout=timeout)
+        except ExecutionError:
             self.close()
-            late = [rank for rank in range(ranks) if rank not in answers and rank not in failures]
-            told = "\n".join(f"rank {rank}:\n{text}" for rank, text in failures.items())
-            raise ExecutionError(told or f"ranks {late} did not come back within {timeout:.0f} s")
-        return [answers[rank] for rank in range(ranks)]
+            raise
 
     def close(self) -> None:
         """End the processes. They are idle, or stuck: neither has anything to finish."""
@@ -86,47 +82,76 @@ class RankPool:
             return
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         context = multiprocessing.get_context("fork")
-        for rank in range(self.size):
+        for _ in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, theirs), daemon=True)
+            process = context.Process(target=_forked, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
             self._ranks.append((process, ours))
 
-    def _answers(self, ranks: int, timeout: float) -> tuple[dict[int, T], dict[int, str]]:
-        answers: dict[int, T] = {}
-        failures: dict[int, str] = {}
-        rank_of = {self._ranks[rank][1]: rank for rank in range(ranks)}
-        deadline = time.monotonic() + timeout
-        while rank_of and time.monotonic() < deadline:
-            for connection in wait(list(rank_of), timeout=max(0.0, deadline - time.monotonic())):
-                assert isinstance(connection, Connection)
-                rank = rank_of.pop(connection)
-                try:
-                    ended, value = connection.recv()
-                except EOFError:
-                    ended, value = False, "the process ended"
-                if ended:
-                    answers[rank] = value
-                else:
-                    failures[rank] = value
-                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-        return answers, failures
+
+def run_on(
+    connections: Sequence[Connection], function: Callable[..., T], *args: object, timeout: float = 120.0
+) -> list[T]:
+    """The results of `function(*args)` on the processes that serve these connections, ranks in this order.
+
+    Raises ExecutionError with the tracebacks of ranks that failed, or naming those that did not come back in `timeout`
+    seconds; their processes may be stuck then.
+    """
+    ranks = len(connections)
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        for rank, connection in enumerate(connections):
+            connection.send((function, args, rank, ranks, store))
+        answers, failures = _answers(connections, timeout)
+    if failures or len(answers) < ranks:
+        late = [rank for rank in range(ranks) if rank not in answers and rank not in failures]
+        told = "\n".join(f"rank {rank}:\n{text}" for rank, text in failures.items())
+        raise ExecutionError(told or f"ranks {late} did not come back within {timeout:.0f} s")
+    return [cast(T, answers[rank]) for rank in range(ranks)]
 
 
-def _serve(rank: int, connection: Connection) -> None:
-    # The connection alone does not tell: ranks that were forked later hold its other end too.
-    die_with_parent()
+def serve(connection: Connection) -> None:
+    """Run what `run_on` sends until nobody is left to send."""
     torch.set_num_threads(1)
+    # What was imported and captured before the fork stays: the collector need not go through all of it again and again.
+    gc.freeze()
     while True:
         try:
-            function, args, ranks, store = connection.recv()
+            function, args, rank, ranks, store = connection.recv()
         except EOFError:
             return
         try:
             connection.send((True, _in_world(function, args, rank, ranks, store)))
         except BaseException:
             connection.send((False, traceback.format_exc()))
+
+
+def _answers(connections: Sequence[Connection], timeout: float) -> tuple[dict[int, object], dict[int, str]]:
+    answers: dict[int, object] = {}
+    failures: dict[int, str] = {}
+    rank_of = {connection: rank for rank, connection in enumerate(connections)}
+    deadline = time.monotonic() + timeout
+    while rank_of and time.monotonic() < deadline:
+        for connection in wait(list(rank_of), timeout=max(0.0, deadline - time.monotonic())):
+            assert isinstance(connection, Connection)
+            rank = rank_of.pop(connection)
+            try:
+                ended, value = connection.recv()
+            except EOFError:
+                ended, value = False, "the process ended"
+            if ended:
+                answers[rank] = value
+            else:
+                failures[rank] = value
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    return answers, failures
+
+
+def _forked(connection: Connection) -> None:
+    # The connection alone does not tell: ranks that were forked later hold its other end too.
+    die_with_parent()
+    serve(connection)
 
 
 def _in_world(function: Callable[..., T], args: tuple[object, ...], rank: int, ranks: int, store: str) -> T:

@@ -129,13 +129,14 @@ def compare(program: Program, records: Sequence[Communication]) -> tuple[str, ..
 def compared(
     program: Program, records: Sequence[Communication], replica: tuple[int, ...]
 ) -> tuple[tuple[str, ...], tuple[Communication, ...]]:
-    """How `records` differ from `program`, and those of them that it leaves to blocks: over the ranks of `replica`."""
+    """How `records` differ from `program`, and those of them that it leaves to blocks: among the ranks of `replica`."""
+    own = frozenset(replica)
     wanted = deque(communications(program))
     outside: list[Communication] = []
     inside: list[Communication] = []
     for done in records:
         expected = bool(wanted) and wanted[0].meets(done)
-        if not expected and done.ranks == replica and done.kind not in ("send", "receive"):
+        if not expected and own.issuperset(done.ranks) and done.kind not in ("send", "receive"):
             inside.append(done)
             continue
         outside.append(done)

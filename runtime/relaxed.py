@@ -80,7 +80,7 @@ class Column:
 
     def buckets(self, tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         """`tensors` in order, packed by type into buckets of about the plan's size."""
-        limit, open_ = self.plan.settings.bucket_bytes, dict[torch.dtype, list[torch.Tensor]]()
+        limit, open_ = self.plan.bucket_bytes, dict[torch.dtype, list[torch.Tensor]]()
         for tensor in tensors:
             bucket = open_.setdefault(tensor.dtype, [])
             bucket.append(tensor)

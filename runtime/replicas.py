@@ -1,14 +1,12 @@
 """The replicas of a stage: how its state is held and its gradients are summed.
 
     Whole      state on every replica; placer reduces the gradients (several stages), or there is one replica
-    Replicated the same by DistributedDataParallel: one-stage plans
+    Replicated the same by DistributedDataParallel: one-stage plans that reduce beside the backward
     Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
-    parameters
-               gathered between forward and backward
+               parameters gathered between forward and backward
 
 Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
-FSDP2 by a
-divide factor of 1. Only the backward of a stage's last microbatch reduces.
+FSDP2 by a divide factor of 1. Only the backward of a stage's last microbatch reduces.
 """
 
 from __future__ import annotations
@@ -148,7 +146,7 @@ class Sharded:
 def replica(
     stage: Stage,
     *,
-    alone: bool,
+    beside: bool,
     sharding: Sharding,
     ranks: tuple[int, ...],
     group: dist.ProcessGroup | None,
@@ -156,12 +154,12 @@ def replica(
     bucket_bytes: int,
     observer: Observer,
 ) -> Replica:
-    """`stage` held as its plan says by `ranks` (group None: by one rank); `alone`: the plan has no other stage."""
+    """`stage` held as its plan says by `ranks` (group None: by one rank); `beside`: DDP sums its gradients."""
     if group is None:
         return Whole(stage)
     if sharding != "none":
         return Sharded(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
-    if alone:
+    if beside:
         return Replicated(stage, group, ranks, bucket_bytes, observer)
     return Whole(stage)
 

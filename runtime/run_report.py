@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from placer.errors import UsageError
 from placer.files import read_text, write_text
 from placer.ledger import Ledger
+from placer.runtime.expert_tokens import ExpertLayer
 from placer.runtime.schedule_lr import Decay
 from placer.runtime.synchrony import CHANGES, SYNCHRONOUS, Synchrony, SynchronyKind
 from placer.runtime.world import DEFAULT_TIMEOUT_SECONDS
@@ -26,8 +27,9 @@ class ExecuteOptions:
     The learning rate is that of the plan's settings, warmed up and decayed as said here. `eval_every` and
     `checkpoint_every` count steps, 0 is never; a checkpoint folder without `checkpoint_every` gets one at the end.
     `checkpoint_async` writes them beside the steps that follow. `weights` is a Hugging Face folder to start from,
-    `save_weights` a new one to end with. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves
-    nothing, and only seconds are measured). `one_device` repeats the run's steps on one device and reports its losses.
+    `save_weights` a new one to end with, `save_expert_loads` a file for the tokens that each expert got, as
+    `--expert-loads` takes it. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves nothing, and only
+    seconds are measured). `one_device` repeats the run's steps on one device and reports its losses.
     `report` is where the RunReport goes. `synchrony` with its number (`average_every` or `staleness`) is how replicas
     keep together (see `synchrony`): all but the default change the mathematics, so neither `one_device` nor another
     engine goes with them.
@@ -52,6 +54,7 @@ class ExecuteOptions:
     keep: int = 2
     weights: str = ""
     save_weights: str = ""
+    save_expert_loads: str = ""
     report: str = ""
     one_device: bool = False
     synchrony: SynchronyKind = "synchronous"
@@ -107,6 +110,7 @@ class RunReport:
 
     `checkpoint` and `weights` are where those were saved, "" where they were not. `measured` is None where the run was
     too short to measure (it leaves out the first steps, which set up buffers), or another engine than placer's ran it.
+    `experts` are the tokens of every layer's experts over the run.
     `synchrony` prints as a warning where it changes the mathematics; `predicted` is of the synchronous run.
     """
 
@@ -125,6 +129,7 @@ class RunReport:
     weights: str = ""
     engine: EngineName = "placer"
     synchrony: Synchrony = SYNCHRONOUS
+    experts: tuple[ExpertLayer, ...] = ()
 
     @property
     def median_step_seconds(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -30,6 +31,24 @@ def shapes_of(
         player = _Player(module)
         player.run(*inputs)
     return player.found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The shapes of a graph at two numbers of rows, in which every size is affine (`placer.tracer` sees to that)."""
+
+    rows: tuple[int, int]
+    first: Mapping[fx.Node, Shape]
+    second: Mapping[fx.Node, Shape]
+
+    def at(self, node: fx.Node, rows: int) -> Shape:
+        """The shape of a tensor at any number of rows."""
+        sizes = zip(self.first[node].shape, self.second[node].shape, strict=True)
+        return replace(self.first[node], shape=tuple(self._size(*size, rows) for size in sizes))
+
+    def _size(self, first: int, second: int, rows: int) -> int:
+        per_row = (second - first) // (self.rows[1] - self.rows[0])
+        return first + per_row * (rows - self.rows[0])
 
 
 def _forgotten(tensor: torch.Tensor) -> None:

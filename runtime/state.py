@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from placer.errors import UsageError
 from placer.runtime.cut import Cut
 from placer.runtime.lowering import Pieces
+from placer.runtime.packed import Packed, packed, unpacked
 from placer.runtime.stages import Stage, attribute
 
 
@@ -56,18 +57,18 @@ class State:
                     found[name] = tensor.detach()
         return found
 
-    def full(self) -> dict[str, torch.Tensor]:
-        """The whole model's state, on every rank."""
-        return self._with_aliases(_gathered({name: _whole(tensor) for name, tensor in self.local().items()}))
+    def full(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
+        """The whole model's state, on every rank or on rank 0 (others get nothing); all ranks call it."""
+        return self._gathered({name: _whole(tensor) for name, tensor in self.local().items()}, rank0_only)
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        """The gradients of all parameters, on every rank."""
+        """The gradients of all parameters, on rank 0; all ranks call it."""
         found: dict[str, torch.Tensor] = {}
         for stage in self._stages.values():
             for name, parameter in stage.own_parameters().items():
                 if parameter.grad is not None and name not in found:
                     found[name] = _whole(self._pieces.joined(name, parameter.grad.detach()))
-        return self._with_aliases(_gathered(found))
+        return self._gathered(found, rank0_only=True)
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take every tensor this rank holds from `state`."""
@@ -97,10 +98,27 @@ class State:
                 if name in self._persistent:
                     dist.broadcast(buffer, self._first_rank, group=self._group)
 
+    def _gathered(self, whole: Mapping[str, torch.Tensor], rank0_only: bool) -> dict[str, torch.Tensor]:
+        """What all ranks hold, by the lowest rank that does: of ranks that hold the same tensors only the first
+        sends."""
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return self._with_aliases(whole)
+        sends = dist.get_rank() == self._first_rank and self._pieces.first
+        own = packed(whole if sends else {})
+        parts: list[Packed | None] = [None] * dist.get_world_size()
+        if rank0_only:
+            dist.gather_object(own, parts if dist.get_rank() == 0 else None)
+        else:
+            dist.all_gather_object(parts, own)
+        found: dict[str, torch.Tensor] = {}
+        for part in reversed(parts):
+            found |= unpacked(part) if part is not None else {}
+        return self._with_aliases(found)
+
     def _find(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
         return next((state[n] for n in (name, *self._aliases.get(name, ())) if n in state), None)
 
-    def _with_aliases(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _with_aliases(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         more = {alias: state[name] for name, others in self._aliases.items() if name in state for alias in others}
         return {**state, **more}
 
@@ -147,16 +165,3 @@ def _unread(model: nn.Module, cut: Cut) -> tuple[str, ...]:
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
-
-
-def _gathered(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """All ranks' tensors; the lowest rank's where several hold one."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return own
-    parts: list[dict[str, torch.Tensor]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(parts, own)
-    found: dict[str, torch.Tensor] = {}
-    for part in parts:
-        for name, tensor in part.items():
-            found.setdefault(name, tensor)
-    return found

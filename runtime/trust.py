@@ -22,11 +22,15 @@ def require_runnable(plan: Plan) -> tuple[str, ...]:
 def _unheeded(plan: Plan) -> tuple[str, ...]:
     """Settings that the prediction heeds and the runtime does not."""
     found = []
+    if plan.settings.float8:
+        found.append(
+            "the plan was priced with products in 8 bits (float8), which this runtime does not make: it is slower"
+        )
     if plan.settings.fusion:
         found.append("the plan was priced with fused kernels (fusion), which this runtime does not make: it is slower")
-    alone = len(plan.stages) == 1 or any(stage.sharding != "none" for stage in plan.stages)
-    if not plan.settings.overlap and alone and plan.stages[0].replicas > 1:
-        found.append("the plan was priced without overlap, but DDP and FSDP2 reduce beside the backward: it is faster")
+    sharded = any(stage.sharding != "none" and stage.replicas > 1 for stage in plan.stages)
+    if not plan.settings.overlap and sharded:
+        found.append("the plan was priced without overlap, but FSDP2 communicates beside the passes: it is faster")
     return tuple(found)
 
 

@@ -107,15 +107,16 @@ def verify(
     optimizer: OptimizerFactory | None = None,
     batches: Sequence[Batch] | None = None,
     capture: Captured | None = None,
+    checked: bool = False,
     progress: Callable[[str], None] = SILENT,
 ) -> VerifyReport:
     """Run `steps` steps of the plan and of the reference; every rank calls it and gets the same report.
 
     Without `batches` they are random, with labels left out unevenly and a last microbatch without a single one that
-    counts. `progress` is told of each step.
+    counts. `checked`: see `load`. `progress` is told of each step.
     """
     rank = join(plan)
-    given = copy.deepcopy(model)
+    given = copy.deepcopy(model) if rank == 0 else None
     if capture is None:
         progress("ranks are up, capturing the model")
         capture = captured(plan, prepared_model(plan, copy.deepcopy(model), device_of(plan, rank)))
@@ -125,7 +126,7 @@ def verify(
             "turn that off to verify (dropout and attention dropout are repeatable)"
         )
     batches = batches or [uneven_batch(plan, step) for step in range(steps)]
-    executor = load(plan, model=model, optimizer=optimizer, capture=capture)
+    executor = load(plan, model=model, optimizer=optimizer, capture=capture, checked=checked)
     outcomes = _outcomes(executor, batches, progress)
     evaluated = executor.evaluate(batches[-1])
     found = None
@@ -135,7 +136,7 @@ def verify(
 
 
 def _outcomes(executor: Executor, batches: Sequence[Batch], progress: Callable[[str], None]) -> list[Outcome]:
-    """The plan's steps."""
+    """The plan's steps; gradients and state are there on rank 0."""
     executor.keeps_gradients = True
     found = []
     for step, batch in enumerate(batches):
@@ -146,7 +147,7 @@ def _outcomes(executor: Executor, batches: Sequence[Batch], progress: Callable[[
                 loss=loss,
                 norm=executor.gradient_norm or 0.0,
                 gradients=executor.last_gradients,
-                state=executor.full_state_dict(),
+                state=executor.full_state_dict(rank0_only=True),
             )
         )
     return found

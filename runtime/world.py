@@ -9,7 +9,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
 
@@ -30,11 +30,12 @@ _JOINED = count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process among the ranks of a plan."""
+    """This process among the ranks of a plan, and how it sees the others."""
 
     rank: int
     size: int
     device: torch.device
+    watch: Watch | None = None
 
     @property
     def first(self) -> bool:
@@ -109,6 +110,7 @@ def joined(
     timeout = timedelta(seconds=timeout_seconds)
     store = _store(world, timeout)
     watch = Watch(PrefixStore("watch", store), world.rank, world.size)
+    world = replace(world, watch=watch)
     with guarded(watch):
         watch.join()
         dist.init_process_group(

@@ -10,6 +10,8 @@ expert      values cut on their rows; ops cut rows, or a dim of what has no rows
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
 
 from placer.graph import BlockClass, Graph, Op, Parameter, Tensor
 from placer.rules import tensor_arguments
@@ -26,6 +28,16 @@ DIMS: dict[str, dict[int, int]] = {
     "sequence": {3: 1},
     "expert": {},
 }
+
+
+# Of two axes the outer one first: the inner one has the fast links. Tensor cuts say most, and say it between most ops.
+OUTER_FIRST = ("expert", "sequence", "height", "width", "tensor")
+Axes: TypeAlias = tuple[tuple[str, int], ...]
+
+
+def devices_of(axes: Axes) -> int:
+    """The devices of a replica that lies along `axes`."""
+    return prod(count for _, count in axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

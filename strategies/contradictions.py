@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from math import prod
 from typing import get_args
 
 from placer.errors import UsageError
@@ -46,15 +47,16 @@ def _contradictions(problem: Problem) -> Iterator[str]:
     if pipeline * data > devices:
         yield f"pins pipeline={pipeline} and data={data} need {pipeline * data} devices, the cluster has {devices}"
     split = [(axis, degree) for axis, degree in pins.axes if degree and degree > 1]
-    if len(split) > 1:
-        names = " and ".join(f"{axis}={degree}" for axis, degree in split)
-        yield f"pins {names} together: a replica's devices lie along one axis"
-    for axis, degree in split:
-        if pipeline * data * degree > devices:
-            found = pipeline * data * degree
-            yield f"pin {axis}={degree} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
-        elif not replica_groups(problem.cluster, degree):
-            yield f"pin {axis}={degree} contradicts the cluster {problem.cluster.name}: it divides none of its nodes"
+    names, degree = " and ".join(f"{axis}={count}" for axis, count in split), prod(count for _, count in split)
+    if len(split) > 2:
+        yield f"pins {names} together: a replica's devices lie along two axes at most"
+    elif {axis for axis, _ in split} == {"sequence", "expert"}:
+        yield f"pins {names} together: experts take all tokens of a row"
+    if split and pipeline * data * degree > devices:
+        found = pipeline * data * degree
+        yield f"pin {names} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
+    elif split and not replica_groups(problem.cluster, degree):
+        yield f"pin {names} contradicts the cluster {problem.cluster.name}: it divides none of its nodes"
     yield from _axis_contradictions(problem)
     if data > rows:
         yield f"pin data={data} contradicts the batch of {rows} rows: every replica needs a row"

@@ -10,6 +10,7 @@ microbatch.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,7 +19,8 @@ from placer.errors import Infeasible, UsageError
 from placer.estimates import estimate_with
 from placer.legality import check
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
-from placer.search import Problem, Solution, broken_pins
+from placer.search import Pins, Problem, Solution, broken_pins
+from placer.strategies.every_shape import shaped_plans
 from placer.strategies.layouts import layouts
 from placer.strategies.orders import Grid, Machines
 
@@ -58,15 +60,19 @@ class Exhaustive:
 def every_plan(problem: Problem) -> Iterator[Plan]:
     """Every plan the pins allow, legal or not. Raises UsageError for many kinds of devices or ways to share."""
     costs = Costs(problem.graph, problem.cluster, problem.settings)
-    for layout in (None, *layouts(problem, costs)):
+    found = layouts(problem, costs)
+    for layout in (None, *found):
         machines = Machines(problem.cluster, costs.under(layout))
         for grid in _grids(problem, machines):
             for stages, schedule in _stagings(problem, grid):
                 for microbatches in _microbatches(problem.rows):
                     for shares in machines.shares(grid, microbatches[0]):
                         plan = _plan(problem, stages, schedule, microbatches, shares, layout)
-                        if not broken_pins(plan, problem.pins):
-                            yield plan
+                        for made in _fused(plan, costs, problem.pins):
+                            if not broken_pins(made, problem.pins):
+                                yield made
+    for plan in shaped_plans(problem, found):
+        yield from (made for made in _fused(plan, costs, problem.pins) if not broken_pins(made, problem.pins))
 
 
 def _plan(
@@ -81,6 +87,31 @@ def _plan(
         stages=stages, schedule=schedule, microbatches=microbatches, seed=problem.seed,
         layouts=() if layout is None else (layout,),
     )  # fmt: skip
+
+
+def _fused(plan: Plan, costs: Costs, pins: Pins) -> Iterator[Plan]:
+    """The plan with its gradients in buckets of every size; of sizes that fill as many buckets the smallest."""
+    if pins.bucket is not None:
+        yield replace(plan, bucket_bytes=pins.bucket)
+        return
+    if all(stage.replicas == 1 or stage.sharding != "none" for stage in plan.stages):
+        yield plan
+        return
+    views = [costs.of_stage(plan, stage) for stage in plan.stages]
+    seen = set()
+    for exponent in range(20, 31):
+        filled = tuple(
+            max(1, math.ceil(_gradient_bytes(view, stage) / 2**exponent))
+            for view, stage in zip(views, plan.stages, strict=True)
+        )
+        if filled not in seen:
+            seen.add(filled)
+            yield replace(plan, bucket_bytes=2**exponent)
+
+
+def _gradient_bytes(costs: Costs, stage: Stage) -> int:
+    held = costs.spans.of(stage.first, stage.last).held
+    return (held.trainable - held.elsewhere) * costs.numerics.weight_bytes
 
 
 def _grids(problem: Problem, machines: Machines) -> Iterator[Grid]:

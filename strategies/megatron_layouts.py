@@ -9,7 +9,7 @@ what the ops between them do, is the cheapest there is under these rules (`layou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placer.costs import Costs
 from placer.errors import UsageError
@@ -17,9 +17,9 @@ from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.plans import Layout, Plan, ScheduleName, Sharding
 from placer.rules import tensor_arguments
 from placer.rules.layouts import Choice, Cut
-from placer.search import Problem
+from placer.search import Pins, Problem
 from placer.strategies.even import even_cuts, level_cuts
-from placer.strategies.layouts import ruled_layout
+from placer.strategies.layouts import layouts, ruled_layout
 from placer.strategies.space import Outline, plan_of
 
 # Values of so many dims are batch, sequence, hidden.
@@ -31,6 +31,7 @@ class Degrees:
     """A Megatron layout by its degrees: what its tables print.
 
     rows: of a microbatch on each replica. virtual: stages per pipeline position (more than 1 interleaves).
+    expert: devices over which experts lie, of those of `data`. context: devices that share a row's tokens.
     sequence: norms cut on the sequence where there is tensor parallelism.
     """
 
@@ -38,6 +39,8 @@ class Degrees:
     pipeline: int = 1
     data: int = 1
     virtual: int = 1
+    expert: int = 1
+    context: int = 1
     rows: int = 1
     sequence: bool = True
     schedule: ScheduleName = "1f1b"
@@ -47,7 +50,7 @@ class Degrees:
     @property
     def devices(self) -> int:
         """How many devices the layout takes."""
-        return self.tensor * self.pipeline * self.data
+        return self.tensor * self.pipeline * self.data * self.context
 
 
 class MegatronLayouts:
@@ -57,29 +60,49 @@ class MegatronLayouts:
         self.problem = problem
         self.costs = Costs(problem.graph, problem.cluster, problem.settings)
         self._splits: dict[tuple[int, bool], Layout | None] = {}
+        self._meshes: dict[tuple[int, int, int], Layout | None] = {}
 
     def plan(self, degrees: Degrees) -> Plan:
         """The plan of these degrees, not judged. Raises UsageError where the model or the cluster has no such plan."""
-        problem, layout = self.problem, None
+        problem = self.problem
         stages, blocks = degrees.pipeline * degrees.virtual, len(problem.graph.blocks)
         if degrees.devices > problem.cluster.size or stages > blocks:
             raise UsageError(
                 f"a layout of {degrees.devices} devices and {stages} stages was asked for, {problem.cluster.name} has "
                 f"{problem.cluster.size} devices and the model {blocks} blocks; ask for fewer"
             )
-        if degrees.tensor > 1:
-            layout = self.split(degrees.tensor, sequence=degrees.sequence)
-            if layout is None:
-                raise UsageError(
-                    f"Megatron's rules cut no op of the model {degrees.tensor} ways; ask for another degree"
-                )
+        layout = self._layout(degrees)
         outline = Outline(
-            positions=degrees.pipeline, replicas=degrees.data, virtual=degrees.virtual, rows=problem.rows,
-            microbatch=min(problem.rows, degrees.rows * degrees.data), sharding=degrees.sharding,
+            positions=degrees.pipeline, replicas=degrees.data // degrees.expert, virtual=degrees.virtual,
+            rows=problem.rows, microbatch=min(problem.rows, degrees.rows * degrees.data), sharding=degrees.sharding,
             schedule="interleaved" if degrees.virtual > 1 else degrees.schedule, layout=-1 if layout is None else 0,
-            degree=degrees.tensor,
+            degree=degrees.tensor * degrees.expert * degrees.context,
         )  # fmt: skip
         return plan_of(problem, outline, stage_cuts(problem, outline), (degrees.recompute,) * stages, layout)
+
+    def _layout(self, degrees: Degrees) -> Layout | None:
+        """How a replica of several devices cuts the ops. Raises UsageError where it cannot."""
+        if degrees.tensor == degrees.expert == degrees.context == 1:
+            return None
+        if degrees.expert == degrees.context == 1:
+            layout = self.split(degrees.tensor, sequence=degrees.sequence)
+        else:
+            layout = self.mesh(degrees.tensor, degrees.expert, degrees.context)
+        if layout is None:
+            raise UsageError(
+                f"no op of the model can be cut over tensor {degrees.tensor}, expert {degrees.expert}, context "
+                f"{degrees.context} as Megatron does; ask for other degrees"
+            )
+        return layout
+
+    def mesh(self, tensor: int, expert: int, context: int) -> Layout | None:
+        """The best split over experts, or over tokens, and of the ops beside; None where there is none."""
+        key = (tensor, expert, context)
+        if key not in self._meshes:
+            pins = Pins(tensor=tensor, expert=expert, sequence=context)
+            made = layouts(replace(self.problem, pins=pins, until=None), self.costs)
+            self._meshes[key] = made[0] if made else None
+        return self._meshes[key]
 
     def split(self, degree: int, *, sequence: bool) -> Layout | None:
         """Megatron's tensor split over `degree` devices; None where there is none."""

@@ -286,8 +286,8 @@ class Narrow:
         size = held.trainable * costs.numerics.weight_bytes
         if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
             return update
-        buckets = max(1, -(-size // costs.settings.bucket_bytes))
-        return update + buckets * min(costs.tails.bucket(devices, size / buckets) for devices in places.distinct)
+        pinned = self.problem.pins.bucket
+        return update + min(costs.tails.fused(devices, size, 0.0, pinned) for devices in places.distinct)
 
     def _accumulate(self, block: int) -> float:
         """Seconds of adding a block's gradients to earlier ones, on the fastest device."""

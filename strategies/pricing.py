@@ -82,7 +82,7 @@ class Pricing:
         return self.costs.stage_cost(
             first, last, devices=devices[stage % made.positions], following=following, leading=devices[0],
             rows=made.microbatch, last_rows=made.last_rows, sharding=made.sharding, recompute=recompute,
-            shares=made.shares,
+            shares=made.shares, bucket_bytes=self.problem.pins.bucket,
         )  # fmt: skip
 
     def held(self, first: int, last: int, recompute: bool, rows: int) -> StageMemory:

@@ -29,8 +29,8 @@ from ortools.math_opt.python import mathopt
 from placer.graph import BlockClass
 from placer.plans import Split
 from placer.rules import tensor_arguments
-from placer.rules.layouts import SAME, SHARED, Choice, Cut, State
-from placer.splitting import border_state
+from placer.rules.layouts import SAME, Choice, State
+from placer.splitting import border_state, keepable
 from placer.strategies.linear import Linear, Optimum
 from placer.strategies.split_prices import Prices
 
@@ -41,10 +41,11 @@ INFINITE = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Border:
-    """How the values at a block's border lie, "whole" or "cut 1" each."""
+    """How the values at a block's border lie, "whole" or "cut 1" each; `inner` as of a `Split`."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    inner: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,8 @@ def best_split(kind: BlockClass, border: Border, prices: Prices) -> Sharded | No
     if solved is None:
         return None
     names = tuple(next(c.name for c, x in options if solved.variables[x] > 0.5) for options in chosen)
-    return Sharded(seconds=solved.value, split=Split(choices=names, inputs=border.inputs, outputs=border.outputs))
+    split = Split(choices=names, inputs=border.inputs, outputs=border.outputs, inner=border.inner)
+    return Sharded(seconds=solved.value, split=split)
 
 
 def _solved(program: _Program) -> Optimum | None:
@@ -142,9 +144,9 @@ def _one_choice(program: _Program) -> list[list[tuple[Choice, int]]]:
 def _borders(program: _Program, border: Border) -> None:
     """What enters and leaves the block lies as it is told."""
     for index, text in enumerate(border.inputs):
-        program.makers[f"i{index}"] = {border_state(text): ONE}
+        program.makers[f"i{index}"] = {border_state(text, border.inner): ONE}
     for reference, text in zip(program.kind.outputs, border.outputs, strict=True):
-        program.users.setdefault(reference, []).append(_Use({border_state(text): ONE}))
+        program.users.setdefault(reference, []).append(_Use({border_state(text, border.inner): ONE}))
 
 
 def _parameters(program: _Program) -> None:
@@ -152,7 +154,7 @@ def _parameters(program: _Program) -> None:
     for index, parameter in enumerate(program.kind.parameters):
         reference = f"p{index}"
         uses = program.users.get(reference, [])
-        common = [s for s in _states(uses) if _keepable(s) and all(s in use.wants for use in uses)]
+        common = [s for s in _states(uses) if keepable(s) and all(s in use.wants for use in uses)]
         kept = {state: program.claim() for state in dict.fromkeys((SAME, *common))}
         program.require_equal(kept.values(), ONE)
         for state, k in kept.items():
@@ -221,7 +223,3 @@ def _by_state(states: Iterable[tuple[State, int]]) -> dict[State, _Sum]:
 
 def _states(uses: list[_Use]) -> Iterator[State]:
     return iter(dict.fromkeys(state for use in uses for state in use.wants))
-
-
-def _keepable(state: State) -> bool:
-    return state == SHARED or (isinstance(state.value, Cut) and not state.value.own)

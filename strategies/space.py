@@ -1,4 +1,4 @@
-"""What may be chosen: the space every built-in strategy searches, and the plans in it.
+"""What may be chosen: the space every exact strategy searches, and the plans in it.
 
 In: a Problem. Out: `Outline`s (everything but where to cut and which stages recompute) and the Plan an outline makes.
 
@@ -20,6 +20,19 @@ The space, stated once:
     sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
     a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
     recompute: per stage
+    fusion of gradients: buckets of one of `bucketing.SIZES`, one size for the plan
+
+On up to `shapes.MOST_DEVICES` devices, for models of up to `shapes.MOST_BLOCKS` blocks, positions also have shapes of
+their own, all else being as above:
+    shape: of each position its own replicas d and layout (none along `expert`), d <= R; two positions or more, one
+        stage each
+    line-up: a position lies on like devices of like nodes (a class of `lineups`), on the first replicas behind those of
+        the position before it, or on the first of a class that none before it uses, the classes in an order of
+        `lineups.orders`; shares are equal
+    sharding: one choice, of the positions that have replicas; the others keep their state whole
+    microbatches of R rows as for one replica
+    values that cannot be divided by rows pass only between neighbours that divide rows alike
+A pin of the replicas or of an axis holds at every position. On more devices, and for more blocks, positions are alike.
 """
 
 from __future__ import annotations
@@ -30,6 +43,7 @@ from functools import cache
 from typing import get_args
 
 from placer.errors import UsageError
+from placer.estimates import with_best_buckets
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
@@ -158,11 +172,17 @@ def plan_of(
         )
         for s in range(outline.stages)
     )  # fmt: skip
-    return Plan(
+    made = Plan(
         model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings, stages=stages,
         schedule=outline.schedule, microbatches=outline.microbatches, seed=problem.seed,
         layouts=() if layout is None else (layout,),
     )  # fmt: skip
+    return fused(problem, made)
+
+
+def fused(problem: Problem, plan: Plan) -> Plan:
+    """The plan with its gradients in the best buckets, or in pinned ones."""
+    return with_best_buckets(plan) if problem.pins.bucket is None else replace(plan, bucket_bytes=problem.pins.bucket)
 
 
 def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:

@@ -10,18 +10,22 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
+from math import prod
 from typing import TypeAlias
 
-from placer.communication import moving_seconds
+from placer.communication import lines_of, moving_seconds
 from placer.compute import HOST_SECONDS, BlockSeconds, host_seconds, memory_rate, op_seconds
 from placer.costs import Costs
-from placer.graph import BlockClass, Op, Parameter, Tensor
+from placer.graph import BlockClass, Op, Parameter, Summed, Tensor
 from placer.memory import state_bytes
 from placer.numerics import OpNumerics
 from placer.rules import block_choices, call_of
-from placer.rules.layouts import Choice, Cut, State, conversion
-from placer.rules.splits import legal
-from placer.splitting.local_ops import FEW, inner_ops, local_op
+from placer.rules.grids import INNER, OUTER, combined, pieces, steps
+from placer.rules.layouts import Choice, State, conversion
+from placer.rules.splits import cuttable
+from placer.splitting import summed_over
+from placer.splitting.local_ops import FEW, inner_ops, left_as_is, line_name, local_op
 from placer.strategies.axes import Axis
 from placer.updates import update_bytes
 
@@ -50,6 +54,7 @@ class Prices:
     axis: what the devices are along, which bars some choices. Rows are those the sizes of `kind` are counted in.
     load: of the most loaded device, over the even share of the rows that experts get.
     rule: which of the choices an op may take; all, where there is none.
+    outer: along two axes what each op does along the outer one; `axis` is then the inner one, of `fast` devices.
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class Prices:
         axis: Axis = TENSOR,
         load: float = 1.0,
         rule: Rule | None = None,
+        outer: tuple[str, ...] = (),
+        fast: int = 1,
     ) -> None:
         self.costs = costs
         self.kind = kind
@@ -76,6 +83,8 @@ class Prices:
         self.axis = axis
         self.load = load
         self.rule = rule
+        self.outer = outer
+        self.inner = fast if outer else 1
         self.chip = costs.cluster.devices[device]
         self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
@@ -118,12 +127,15 @@ class Prices:
         """Seconds per microbatch of what a step does with a parameter: its update, and the sum of partial gradients."""
         if parameter.buffer or not parameter.trainable:
             return 0.0
-        numerics, share = self.costs.numerics, 1 / self.degree if isinstance(state.value, Cut) else 1.0
+        numerics, share = self.costs.numerics, self._share(state)
         moved = parameter.elements * share * update_bytes(numerics, self.costs.settings)
         seconds = moved / memory_rate(self.chip)
-        if state.value != state.gradient:
-            size = parameter.elements * numerics.weight_bytes
-            seconds += moving_seconds("all_reduce", size, self.costs.channels, self.devices)
+        size = parameter.elements * share * numerics.weight_bytes
+        summed = summed_over(state)
+        if summed:
+            axis = {Summed.OUTER: OUTER, Summed.INNER: INNER}.get(summed)
+            lines = lines_of(self.devices, line_name(axis, self.inner))
+            seconds += moving_seconds("all_reduce", size, self.costs.channels, lines)
         held = numerics.weight_bytes * 2 + state_bytes(numerics, self.costs.settings)
         return seconds / self.microbatches + self.byte * held * parameter.elements * share
 
@@ -145,12 +157,17 @@ class Prices:
     @cached_property
     def _ways(self) -> tuple[dict[Choice, _Way], ...]:
         numbers = self.costs.numerics.ops(self.kind)
-        every = zip(self.kind.ops, numbers, block_choices(self.kind), strict=True)
-        return tuple(self._of(op, own, choices) for op, own, choices in every)
+        every = zip(self.kind.ops, numbers, block_choices(self.kind), self.outer or repeat(""), strict=False)
+        return tuple(self._of(op, own, choices, outer) for op, own, choices, outer in every)
 
-    def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...]) -> dict[Choice, _Way]:
+    def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...], outer: str) -> dict[Choice, _Way]:
         call = call_of(self.kind, op, FEW)
-        allowed = tuple(c for c in choices if legal(c, call, self.degree) and self.axis.allows(self.kind, op, c))
+        allowed = tuple(choice for choice in choices if self.axis.allows(self.kind, op, choice))
+        if outer:
+            first = next(choice for choice in choices if choice.name == outer)
+            pairs = (combined(first, choice, self.inner) for choice in allowed)
+            allowed = tuple(choice for choice in pairs if choice is not None)
+        allowed = tuple(choice for choice in allowed if cuttable(choice, call, self.degree))
         if self.rule is not None:
             allowed = self.rule(self.kind, op, allowed)
         return {choice: self._way(op, choice, numbers) for choice in allowed}
@@ -159,10 +176,11 @@ class Prices:
         made = local_op(self.kind, op, choice, self.degree, self.load)
         inside = 0.0
         for inner in inner_ops(self.kind, op, choice, self.degree, self.load):
-            words = inner.target.split(".")[1:3]
+            *words, line = (*inner.target.split(".")[1:], "")[:3]
+            lines = lines_of(self.devices, line)
             sizes = (inner.written_bytes.at(self.rows), inner.backward_written_bytes.at(self.rows))
             inside += sum(
-                moving_seconds(word, numbers.written * size, self.costs.channels, self.devices)
+                moving_seconds(word, numbers.written * size, self.costs.channels, lines)
                 for word, size in zip(words, sizes, strict=True)
             )
         busy = op_seconds(made, numbers, self.chip, self.costs.settings, self.rows)
@@ -173,15 +191,22 @@ class Prices:
         return tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
 
     def _convert(self, reference: str, have: State, want: State) -> float | None:
-        tensor = self.kind.tensor(reference)
-        forward = conversion(have.value, want.value)
-        backward = conversion(want.gradient, have.gradient) if self._trains(reference) else ""
-        if "none" in (forward, backward):
-            return None
-        size = self._bytes(tensor)
-        return sum(
-            moving_seconds(word, size, self.costs.channels, self.devices) for word in (forward, backward) if word
-        )
+        tensor, seconds = self.kind.tensor(reference), 0.0
+        for step in steps(have, want):
+            forward = conversion(step.have.value, step.want.value)
+            backward = conversion(step.want.gradient, step.have.gradient) if self._trains(reference) else ""
+            if "none" in (forward, backward):
+                return None
+            size = self._bytes(tensor) * self._share(left_as_is(step))
+            lines = lines_of(self.devices, line_name(step.axis, self.inner))
+            seconds += sum(
+                moving_seconds(word, size, self.costs.channels, lines) for word in (forward, backward) if word
+            )
+        return seconds
+
+    def _share(self, state: State) -> float:
+        """The share of a tensor that a device holds."""
+        return 1 / prod(one.degree for one in pieces(state.value, self.degree, 0))
 
     def _bytes(self, tensor: Tensor | Parameter) -> int:
         numerics = self.costs.numerics

@@ -6,7 +6,8 @@ Every outline (all choices but cuts and recompute) has two lower bounds that hol
 whatever its line-up and shares, and a nearer one (`narrow`), which is made when its turn comes, of unlike devices for
 every line-up and all shares. Outlines are solved exactly, the smallest bound first:
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
-below the best value known, which even cuts give first.
+below the best value known, which even cuts give first. Plans whose positions have shapes of their own are searched
+after that (`shaped`), those that may be faster than the best so far.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
 of their fast parts alone, so that using the slow ones too never loses to leaving them out.
@@ -39,6 +40,7 @@ from placer.strategies.narrow import Narrow
 from placer.strategies.parts import Part, fast_parts
 from placer.strategies.pricing import Pricing
 from placer.strategies.runs import Places, Runs
+from placer.strategies.shaped import ShapedSearch
 from placer.strategies.sharing import placed
 from placer.strategies.space import Outline, plan_of
 from placer.strategies.turns import best_turns
@@ -68,6 +70,7 @@ class _Search:
     layouts: tuple[Layout, ...]
     bounds: dict[int, Bounds]
     narrow: dict[int, Narrow]
+    shaped: ShapedSearch
     queue: list[tuple[float, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
@@ -101,10 +104,16 @@ class Stages:
     name = "stages"
     exact = True
 
+    def __init__(self, *, shapes: bool = True) -> None:
+        self.shapes = shapes
+
     def solve(self, problem: Problem) -> Solution | Infeasible:
-        """The best plan. After an interrupt, the best so far with the bound proven so far."""
+        """The best plan; without `shapes` of those whose positions are all alike.
+
+        After an interrupt, the best so far with the bound proven so far.
+        """
         require_pins(problem)
-        search = _begun(problem)
+        search = _begun(problem, shapes=self.shapes)
         if not search.bounds:
             return _uncut(problem)
         try:
@@ -122,7 +131,7 @@ class Stages:
         return _solution(search)
 
 
-def _begun(problem: Problem) -> _Search:
+def _begun(problem: Problem, *, shapes: bool) -> _Search:
     """The search with the costs of the model whole and under each layout the pins allow."""
     costs = Costs(problem.graph, problem.cluster, problem.settings)
     found = layouts(problem, costs)
@@ -131,7 +140,9 @@ def _begun(problem: Problem) -> _Search:
         views = {-1: costs} | views
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
     narrow = {number: Narrow(own) for number, own in bounds.items()}
-    return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, whole=not problem.spent)
+    own = {number: each.runs for number, each in bounds.items()} if shapes else {}
+    shaped = ShapedSearch(problem=problem, layouts=found, views=own)
+    return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, shaped=shaped, whole=not problem.spent)
 
 
 def _uncut(problem: Problem) -> Infeasible:
@@ -151,11 +162,7 @@ def _run(search: _Search) -> None:
     if found.count > LARGE and search.mixed:
         _begin_with_parts(search)
     while (least := search.least) is not None and least < search.ceiling * enough:
-        if search.problem.budget is not None and search.evaluations >= search.problem.budget:
-            search.ended = "evaluations"
-            return
-        if search.problem.spent:
-            search.ended = "seconds"
+        if _over(search):
             return
         if search.next is not None and search.next[0] <= least:
             _narrow(search, search.next[1])
@@ -164,6 +171,32 @@ def _run(search: _Search) -> None:
         bound, outline = search.queue[0]
         _solve(search, bound, outline)
         heappop(search.queue)
+    _shape(search, enough)
+
+
+def _shape(search: _Search, enough: float) -> None:
+    """Improve on the best so far by positions with shapes of their own."""
+    shaped = search.shaped
+    while shaped.queue and shaped.queue[0][0] < search.ceiling * enough:
+        if _over(search):
+            return
+        bound, found = shaped.queue[0][0], shaped.next(search.ceiling)
+        search.evaluations += 1
+        if found is not None:
+            verdict = judge(shaped.plan(found))
+            if not verdict.legal:  # what else there is of its kind was not looked at
+                shaped.open.append(bound)
+            elif verdict.seconds < search.ceiling:
+                search.given = verdict
+
+
+def _over(search: _Search) -> bool:
+    """Whether the budget or the seconds are over; says so."""
+    if search.problem.budget is not None and search.evaluations >= search.problem.budget:
+        search.ended = "evaluations"
+    elif search.problem.spent:
+        search.ended = "seconds"
+    return bool(search.ended)
 
 
 def _begin_with_parts(search: _Search) -> None:
@@ -174,7 +207,7 @@ def _begin_with_parts(search: _Search) -> None:
             require_pins(problem)
         except UsageError:  # pins that only the whole can honour
             continue
-        part = _begun(problem)
+        part = _begun(problem, shapes=bool(search.shaped.views))
         try:
             if part.bounds:
                 _run(part)
@@ -252,7 +285,7 @@ def _solution(search: _Search) -> Solution:
         layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
         verdict = judge(plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout))
     assert verdict is not None
-    left = [*search.open, *([] if search.least is None else [search.least])]
+    left = [*search.open, *(each for each in (search.least, search.shaped.least) if each is not None)]
     bound = min([verdict.seconds, *left]) if search.whole else None
     return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
 

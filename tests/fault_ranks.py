@@ -16,6 +16,7 @@ from placer.runtime.checkpoint import State
 from placer.runtime.execute import execute
 from placer.runtime.run_report import ExecuteOptions
 from placer.runtime.training_state import TrainingState
+from placer.runtime.written import Writer
 
 STEPS = 6
 STRUCK_AT = 4  # as the state of this step is about to be saved
@@ -39,7 +40,18 @@ def fill() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-FAULTS: dict[str, Callable[[], None]] = {"none": lambda: None, "kill": kill, "stop": stop, "fill": fill}
+def freeze() -> None:
+    """The process stays and does nothing while it writes its part."""
+    setattr(Writer, "write", lambda self: stop())  # noqa: B010 - as the checkpoint will find it
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "none": lambda: None,
+    "kill": kill,
+    "stop": stop,
+    "fill": fill,
+    "freeze": freeze,
+}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from graphs import BlockSpec, chain_graph
 from placer.cluster import Cluster, Curve, Device, Level, Link, Node
@@ -69,6 +70,32 @@ def unequal_problem(seed: int) -> Problem:
     return drawn_problem(random.Random(seed), seed, unequal=True)
 
 
+def tapered_problem(seed: int) -> Problem:
+    """A problem as convnets pose it: early blocks compute much, late ones hold much, links are slow."""
+    return drawn_taper(random.Random(seed), seed)
+
+
+def drawn_taper(rng: random.Random, seed: int = 0) -> Problem:
+    """Such a problem by the draws of `rng`: 3 or 4 devices of one or two kinds."""
+    early = BlockSpec(
+        flops=int(10 ** rng.uniform(8, 9)), parameters=int(10 ** rng.uniform(2, 4)), saved=1000,
+        output=int(10 ** rng.uniform(1, 3)), traffic=1000,
+    )  # fmt: skip
+    late = BlockSpec(
+        flops=int(10 ** rng.uniform(6.5, 8.5)), parameters=int(10 ** rng.uniform(5, 6.5)), saved=1000, output=10,
+        traffic=1000,
+    )  # fmt: skip
+    graph = chain_graph([early] * rng.randint(1, 2) + [late] * rng.randint(1, 2), rows=4)
+    memory = int(_state(graph) * 10 ** rng.uniform(0, 1))
+    chips = [device(memory=memory, rate=10 ** rng.uniform(12, 12.5), name=f"kind{i}") for i in range(2)]
+    count = rng.choice((3, 3, 4))
+    kinds = rng.choice(((0,) * count, (0,) * (count - 1) + (1,)))
+    link = Link(name="link", latency_seconds=1e-5, bandwidth=10 ** rng.uniform(8, 10))
+    settings = RunSettings(optimizer=rng.choice(("adamw", "sgd")), clip_norm=None)
+    rows = rng.randint(2, 4)
+    return problem(graph, cluster(*(chips[k] for k in kinds), link=link), settings=settings, rows=rows, seed=seed)
+
+
 def drawn_problem(rng: random.Random, seed: int = 0, *, unequal: bool = False) -> Problem:
     """A small problem by the draws of `rng`."""
     heavy = unequal and rng.random() < 0.6
@@ -80,10 +107,11 @@ def drawn_problem(rng: random.Random, seed: int = 0, *, unequal: bool = False) -
         overlap=rng.random() < 0.7,
         fusion=rng.random() < 0.3,
         clip_norm=rng.choice((None, 1.0)),
-        bucket_bytes=rng.choice((2**12, 2**20)),
     )
+    bucket = rng.choice((2**12, None))
     rows = rng.randint(3, 6) if heavy else rng.randint(1, 4)
-    return problem(graph, machines, settings=settings, rows=rows, pins=_pins(rng), seed=seed)
+    pins = replace(_pins(rng), bucket=bucket)
+    return problem(graph, machines, settings=settings, rows=rows, pins=pins, seed=seed)
 
 
 def _graph(rng: random.Random, *, heavy: bool) -> Graph:

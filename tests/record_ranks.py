@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,14 +35,15 @@ class Outcome:
 CAPTURES: dict[str, Captured] = {}
 OUTCOMES = TypeAdapter(dict[str, list[Outcome]])
 STEPS_BEFORE = 2  # DDP fills its buckets anew in the second step
-SMALL_BUCKETS = RunSettings(bucket_bytes=4096)
+SMALL_BUCKETS = 4096
 NO_CLIPPING = RunSettings(clip_norm=None)
+NO_OVERLAP = RunSettings(overlap=False)
 
 # By number of ranks; made when they are run, as each needs a capture.
 CASES: dict[int, dict[str, Callable[[], Plan]]] = {
     2: {
         "ddp": lambda: tiny_plan(2, 1),
-        "ddp, small buckets": lambda: tiny_plan(2, 1, settings=SMALL_BUCKETS, model="untied"),
+        "ddp, small buckets": lambda: replace(tiny_plan(2, 1, model="untied"), bucket_bytes=SMALL_BUCKETS),
         "ddp, no clipping, one microbatch": lambda: tiny_plan(2, 1, settings=NO_CLIPPING, microbatches=(8,)),
         "fsdp parameters": lambda: tiny_plan(2, 1, sharding="parameters"),
         "fsdp gradients": lambda: tiny_plan(2, 1, sharding="gradients"),
@@ -57,7 +58,10 @@ CASES: dict[int, dict[str, Callable[[], Plan]]] = {
     },
     4: {
         "gpipe x data": lambda: tiny_plan(4, 2, schedule="gpipe"),
-        "1f1b x data, small buckets": lambda: tiny_plan(4, 2, settings=SMALL_BUCKETS),
+        "1f1b x data, small buckets": lambda: replace(tiny_plan(4, 2), bucket_bytes=SMALL_BUCKETS),
+        "data, buckets after the backward": lambda: replace(
+            tiny_plan(4, 1, settings=NO_OVERLAP, model="untied"), bucket_bytes=SMALL_BUCKETS
+        ),
         "1f1b x data, a rank without rows": lambda: tiny_plan(4, 2, microbatches=(4, 4, 1)),
         "1f1b x fsdp parameters, a rank without rows": lambda: tiny_plan(
             4, 2, sharding="parameters", microbatches=(4, 4, 1)

@@ -112,3 +112,10 @@ def _ends(kind: BlockClass) -> Wishes | None:
 
 def _has(kind: BlockClass, name: str) -> bool:
     return any(op.name == name for op in kind.ops)
+
+
+def case_id(value: object) -> str:
+    """The name of a parameter in a test's name, the same in every process."""
+    if isinstance(value, tuple):
+        return "-".join(case_id(part) for part in value)
+    return value.__name__ if callable(value) and hasattr(value, "__name__") else str(value)

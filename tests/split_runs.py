@@ -14,6 +14,7 @@ from placer.plans import Plan
 from placer.program import Collective, lower, position_of, replica_ranks
 from placer.runtime import VerifyReport, load
 from placer.runtime.checkpoint import Checkpoints, Progress
+from placer.runtime.expert_tokens import ExpertLayer, expert_layers, tallies
 from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Axis, conversions, halo
 from placer.runtime.lowering.conversions import Way
@@ -133,3 +134,13 @@ def code_of(plan: Plan, block: int) -> str:
     """The code of a block on this rank."""
     executor = load(plan)
     return next(code.module.code for s in executor.stages.values() for code in s.code.blocks if code.index == block)
+
+
+def counted_tokens(plan: Plan, steps: int) -> tuple[ExpertLayer, ...]:
+    """The tokens of experts in some steps and an evaluation."""
+    executor = load(plan)
+    counted = tallies(executor.stages.values())
+    for step in range(steps):
+        executor.step(tracer.random_batch(plan.graph, plan.rows, step))
+    executor.evaluate(tracer.random_batch(plan.graph, plan.rows, steps))
+    return expert_layers(plan, steps, counted)

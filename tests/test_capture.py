@@ -198,6 +198,15 @@ def test_no_batch_where_nothing_implies_one_says_so() -> None:
         capture(Perceptron())
 
 
+def _require_same_gradient(name: str, ours: torch.Tensor | None, theirs: torch.Tensor | None) -> None:
+    """Equal but for rounding: attention with a mask written out adds in another order than `is_causal` on some CPUs."""
+    if ours is None or theirs is None:
+        assert ours is theirs, name
+        return
+    rounding = 8 * torch.finfo(theirs.dtype).eps * theirs.abs().max()
+    assert (ours - theirs).abs().max() <= rounding, name
+
+
 @pytest.mark.parametrize("factory", dict.fromkeys(tiny for _, tiny in models.MODELS.values()))
 def test_a_traced_model_gives_eager_loss_gradients_and_buffers_at_any_rows(factory: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
@@ -217,6 +226,6 @@ def test_a_traced_model_gives_eager_loss_gradients_and_buffers_at_any_rows(facto
         found.backward()
         assert torch.equal(found, expected)
         for (name, ours), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
-            assert (ours.grad is None and theirs.grad is None) or torch.equal(ours.grad, theirs.grad), name  # type: ignore[arg-type]
+            _require_same_gradient(name, ours.grad, theirs.grad)
         for kept, expected_buffer in zip(model.buffers(), reference.buffers(), strict=True):
             assert torch.equal(kept, expected_buffer)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
-from made_clusters import FAST, INSIDE, OUT, cluster
-from placer.cluster import Cluster
-from placer.collectives import collective_seconds
+from made_clusters import FAST, INSIDE, OUT, SLOW, cluster
+from placer.channels import Channels
+from placer.cluster import Cluster, Device
+from placer.collectives import CollectiveKind, collective_seconds
 from placer.costs import Costs
 from placer.estimates import estimate, estimate_with
 from placer.graph import Affine, Graph, Op
@@ -228,13 +229,38 @@ def test_tied_parameters_are_counted_once_on_a_stage_and_summed_between_stages()
 
 
 def test_recompute_trades_time_for_memory() -> None:
-    graph = gpt_graph(layers=8, hidden=256, sequence=128)
+    graph = gpt_graph(layers=8, hidden=1024, sequence=512)
     run = RunSettings(attention="eager")
     kept = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, run=run))
     again = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, recompute=True, run=run))
     assert again.memory[0].activations < kept.memory[0].activations / 2
     assert again.seconds.recompute == pytest.approx(again.seconds.forward, rel=0.3)
     assert again.step_seconds > kept.step_seconds
+
+
+def test_where_the_host_binds_running_a_layer_again_takes_longer_than_running_it() -> None:
+    graph = gpt_graph(layers=8, hidden=256, sequence=128)
+    small = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, recompute=True)).seconds
+    assert small.recompute > small.forward
+
+
+def test_products_with_weights_in_8_bits_take_less_time_and_no_less_memory() -> None:
+    graph = gpt_graph(layers=4, hidden=4096, heads=32, sequence=2048)
+    sixteen, eight = (
+        estimate(plan_of(graph, Cluster.load("h100x8"), run=RunSettings(precision="bfloat16", float8=small)))
+        for small in (False, True)
+    )
+    assert sixteen.seconds.forward / 2 < eight.seconds.forward < sixteen.seconds.forward
+    assert eight.memory == sixteen.memory
+
+
+def test_a_chip_without_products_in_8_bits_gains_nothing_from_them() -> None:
+    graph = gpt_graph(layers=4, hidden=1024, sequence=1024)
+    sixteen, eight = (
+        estimate(plan_of(graph, Cluster.load("a100x8"), run=RunSettings(precision="bfloat16", float8=small)))
+        for small in (False, True)
+    )
+    assert eight.seconds.forward == pytest.approx(sixteen.seconds.forward)
 
 
 def test_flash_attention_keeps_and_moves_less() -> None:
@@ -284,3 +310,13 @@ def test_an_estimate_of_64_stages_takes_about_a_millisecond() -> None:
         return perf_counter() - start
 
     assert min(once() for _ in range(20)) < 0.003
+
+
+def test_processors_reduce_a_whole_buffer_to_scatter_it() -> None:
+    """What gloo does; NCCL's rings take half of that."""
+
+    def seconds(kind: CollectiveKind, device: Device) -> float:
+        return Channels(cluster(per_node=4, device=device)).collective(kind, (0, 1, 2, 3), 2.0**30)
+
+    assert seconds("reduce_scatter", SLOW) == seconds("all_reduce", SLOW)
+    assert seconds("reduce_scatter", FAST) == pytest.approx(seconds("all_reduce", FAST) / 2)

@@ -87,17 +87,17 @@ def test_the_same_seed_gives_the_same_model() -> None:
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def forgetful(seed: int, number: int, plan: Plan) -> VerifyReport | Refused:
+def forgetful(seed: int, number: int, ranks: int) -> VerifyReport | Refused:
     """A runtime in which a gradient that each rank has a part of is taken for the whole."""
 
     def returned(gradient: torch.Tensor, axis: Axis, by: Way) -> torch.Tensor:
         return gradient if by.name == "all_reduce" else conversions.moved(gradient, axis, by)
 
     with mock.patch.object(conversions, "returned", returned):
-        return run(seed, number, plan)
+        return run(seed, number, ranks)
 
 
-def hanging(seed: int, number: int, plan: Plan) -> VerifyReport | Refused:
+def hanging(seed: int, number: int, ranks: int) -> VerifyReport | Refused:
     """Ranks that do not come back."""
     time.sleep(60)
     return Refused(why="late")

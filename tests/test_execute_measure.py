@@ -31,6 +31,23 @@ def test_nested_time_is_taken_out_of_the_outer_category_and_all_adds_up() -> Non
     assert seconds.total == pytest.approx(seconds.backward + seconds.recompute + seconds.other)
 
 
+def test_what_follows_the_last_reduction_beside_a_backward_is_exposed_and_not_what_a_recompute_takes() -> None:
+    clock = Clock()
+    clock.start()
+    with clock.during("backward"):
+        clock.reduces()
+        with clock.during("recompute"):
+            time.sleep(0.03)
+        time.sleep(0.02)
+        clock.reduces()
+        time.sleep(0.05)
+    with clock.during("backward"):
+        time.sleep(0.02)
+    seconds = clock.stop()
+    assert seconds.reduction >= 0.05 and seconds.recompute >= 0.03 and seconds.backward >= 0.04
+    assert seconds.total == pytest.approx(seconds.backward + seconds.recompute + seconds.reduction + seconds.other)
+
+
 def test_one_disturbed_step_does_not_show_in_the_median() -> None:
     steps = [Seconds(forward=1.0)] * 7 + [Seconds(forward=100.0)]
     assert median_seconds(steps).forward == 1.0

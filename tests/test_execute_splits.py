@@ -23,6 +23,7 @@ from placer.runtime.shown import rank_code
 from placer.search import Pins
 from ranks import on_ranks
 from split_pickers import (
+    case_id,
     columns_and_rows,
     convolutions,
     exchanged_gpt2,
@@ -89,7 +90,7 @@ def plan(case: Case, pick: Picker, degree: int, borders: str) -> Plan:
     return split_plan(case, degree, pick, borders)
 
 
-@pytest.mark.parametrize(("case", "pick", "degree", "borders"), [*ALONE, *PRODUCTS], ids=str)
+@pytest.mark.parametrize(("case", "pick", "degree", "borders"), [*ALONE, *PRODUCTS], ids=case_id)
 def test_the_plan_equals_the_reference_run(case: Case, pick: Picker, degree: int, borders: str) -> None:
     made = plan(case, pick, degree, borders)
     reports = on_ranks(made.world_size, split_runs.equal, made)
@@ -223,7 +224,7 @@ def test_the_command_line_shows_it(
     assert "all_reduce(" in shown and "# layers.1: as layers.0" in shown
 
 
-@pytest.mark.parametrize("args", [WORDS_ARGS, PRODUCTS[0], PRODUCTS[1], PRODUCTS[4]], ids=str)
+@pytest.mark.parametrize("args", [WORDS_ARGS, PRODUCTS[0], PRODUCTS[1], PRODUCTS[4]], ids=case_id)
 def test_programs_agree_and_the_plan_is_legal(args: tuple[Case, Picker, int, str]) -> None:
     made = plan(*args)
     programs = lower(made)
@@ -241,7 +242,7 @@ def test_parts_of_gradients_are_summed_over_the_devices_of_each_replica() -> Non
     assert parts == [{(0, 1)}, {(0, 1)}, {(2, 3)}, {(2, 3)}]
 
 
-@pytest.mark.parametrize("args", [PRODUCTS[0], PRODUCTS[1], PRODUCTS[3], PRODUCTS[4], PRODUCTS[5]], ids=str)
+@pytest.mark.parametrize("args", [PRODUCTS[0], PRODUCTS[1], PRODUCTS[3], PRODUCTS[4], PRODUCTS[5]], ids=case_id)
 def test_ranks_do_between_replicas_and_stages_what_their_programs_say(args: tuple[Case, Picker, int, str]) -> None:
     made = plan(*args)
     made = replace(made, settings=replace(made.settings, precision="float32"))

@@ -49,7 +49,13 @@ class Started:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Started:
     folder = tmp_path_factory.mktemp("runs")
-    asked = {"whole": ("none",), "stop": ("stop",), "sync": ("fill",), "async": ("fill", "async")}
+    asked = {
+        "whole": ("none",),
+        "stop": ("stop",),
+        "freeze": ("freeze",),
+        "sync": ("fill",),
+        "async": ("fill", "async"),
+    }
     for name in (*asked, "killed"):
         (folder / name).mkdir()
     with ThreadPoolExecutor(len(asked) + 1) as pool:
@@ -84,6 +90,11 @@ def test_a_stopped_rank_is_named_and_nothing_half_written_is_taken_for_complete(
     assert "rank 1 did not answer: it hangs" in runs.raised["stop"]
     found = latest(runs.folder / "stop" / "checkpoints")
     assert found is not None and found.name == f"step-{STRUCK_AT - 1:08d}"
+
+
+def test_a_rank_that_is_stopped_while_it_writes_is_named_within_the_time_of_a_step(runs: Started) -> None:
+    assert "rank 1 did not answer: it hangs, or its disk does" in runs.raised["freeze"]
+    assert names(runs.folder / "freeze") == [f"step-{step:08d}" for step in (STRUCK_AT - 2, STRUCK_AT - 1)]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

@@ -25,6 +25,7 @@ fingerprint
 rules
 splitting
 meshes
+bucketing
 tiles attention backwards spans fusion compute collectives channels exchanges communication profiles gathers updates
 passes
 memory steptime

@@ -164,7 +164,7 @@ def test_equal_ranks_share_their_instructions() -> None:
 
 
 def test_one_replicated_stage_expects_ddp_in_the_last_backward_only() -> None:
-    plan = pipeline_plan(chain(), replicas=2, microbatches=3, settings=RunSettings(bucket_bytes=9_000))
+    plan = replace(pipeline_plan(chain(), replicas=2, microbatches=3), bucket_bytes=9_000)
     kinds = [type(entry).__name__ for entry in lower(plan)[0].instructions]
     # Eight weights of 4,000 bytes: a bucket closes once it holds 9,000, so three at a time.
     assert kinds == ["Compute"] * 6 + ["Collective"] * (3 + 2) + ["OptimizerStep"]

@@ -18,7 +18,7 @@ from placer.legality import check
 from placer.plans import Plan
 from placer.program import shared_parameters
 from ranks import on_ranks
-from split_pickers import columns_and_rows, convolutions, megatron_llama, nothing, rows_of_the_sequence
+from split_pickers import case_id, columns_and_rows, convolutions, megatron_llama, nothing, rows_of_the_sequence
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
@@ -79,7 +79,7 @@ def test_unequal_numbers_of_replicas_equal_the_reference_run(case: Case, sides: 
     require_equal(on_meshes(case, sides))
 
 
-@pytest.mark.parametrize(("case", "sides", "degrees", "borders", "pick"), SPLIT, ids=str)
+@pytest.mark.parametrize(("case", "sides", "degrees", "borders", "pick"), SPLIT, ids=case_id)
 def test_unequal_degrees_equal_the_reference_run(
     case: Case, sides: tuple[Side | int, ...], degrees: tuple[int, ...], borders: str, pick: object
 ) -> None:

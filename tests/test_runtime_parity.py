@@ -11,6 +11,7 @@ from examples import verify_models
 from examples.verify_cases import Case, plan_of
 from placer.program import shared_parameters
 from placer.runtime import verify
+from placer.settings import Precision
 from ranks import on_ranks
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
@@ -72,6 +73,16 @@ def test_the_plan_equals_the_reference_run(case: Case) -> None:
     assert report.passed, str(report)
     assert {c.quantity for c in report.comparisons} >= {"loss", "gradients", "parameters", "evaluation"}
     assert all(other == reports[0] for other in reports)
+
+
+@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+def test_ranks_that_shard_one_of_their_stages_and_hold_another_whole_equal_the_reference_run(
+    precision: Precision,
+) -> None:
+    alike = plan_of(replace(WORDS, positions=2, replicas=2, schedule="interleaved", turns=2, precision=precision))
+    stages = (replace(stage, sharding=("none", "gradients")[index // 2]) for index, stage in enumerate(alike.stages))
+    report = on_ranks(4, verify_ranks.one, replace(alike, stages=tuple(stages)))[0]
+    assert report.passed, str(report)
 
 
 def test_float64_without_casts_is_held_to_1e_9() -> None:

@@ -63,8 +63,10 @@ def test_settings_that_the_runtime_does_not_heed_are_named(gpt2: Plan) -> None:
     fused = replace(gpt2, settings=RunSettings(fusion=True))
     assert any("fusion" in warning for warning in require_runnable(fused))
     pair = plan_of(Case(model="examples.models:tiny_gpt2", replicas=2, microbatches=(8,)))
-    alone = replace(pair, settings=RunSettings(overlap=False))
-    assert any("overlap" in warning for warning in require_runnable(alone))
+    after = replace(pair, settings=RunSettings(overlap=False))
+    assert require_runnable(after) == ()
+    sharded = replace(after, stages=tuple(replace(stage, sharding="parameters") for stage in after.stages))
+    assert any("overlap" in warning for warning in require_runnable(sharded))
 
 
 def test_a_run_is_reported_with_its_speed(gpt2: Plan) -> None:

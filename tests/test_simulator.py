@@ -23,7 +23,6 @@ from placer.ledger import Seconds
 from placer.plans import Plan, ScheduleName
 from placer.program import Collective, Compute, Message, Program, lower
 from placer.schedule import NAMES
-from placer.settings import RunSettings
 from placer.simulator import column_classes, simulate
 from placer.simulator.durations import Durations
 from placer.timeline import Timeline
@@ -213,7 +212,7 @@ def test_messages_through_one_nic_wait_for_each_other() -> None:
 def test_overlapped_reduction_is_faster_than_reduction_afterwards() -> None:
     graph = chain_graph([BlockSpec(parameters=200_000, flops=20_000_000)] * 8)
     how = {"replicas": 2, "machines": cluster(per_node=2, device=SLOW)}
-    beside = pipeline_plan(graph, settings=RunSettings(bucket_bytes=800_000), **how)  # type: ignore[arg-type]
+    beside = replace(pipeline_plan(graph, **how), bucket_bytes=800_000)  # type: ignore[arg-type]
     after = replace(beside, settings=replace(beside.settings, overlap=False))
     assert simulate(beside).step_seconds < simulate(after).step_seconds
     assert simulate(beside).ledger.seconds.reduction < simulate(after).ledger.seconds.reduction

@@ -1,4 +1,5 @@
-"""Every exact search against the enumeration of every plan, on random small problems, equal and unequal ones.
+"""Every exact search against the enumeration of every plan, on random small problems: equal and unequal devices, and
+such as want positions of unlike shapes.
 
 Each run looks at 60 problems, the same in each. `PLACER_EXACT_EXAMPLES=500 pytest -s tests/test_strategies_exact.py`
 looks at as many as that and prints how near to the optimum the bounds are.
@@ -21,7 +22,7 @@ from placer.errors import InfeasibleError
 from placer.plans import Plan
 from placer.search import Problem, solve_with
 from placer.strategies import pricing
-from problems import drawn_problem, random_problem, unequal_problem
+from problems import drawn_problem, drawn_taper, random_problem, tapered_problem, unequal_problem
 
 PROBLEMS = 80
 EXAMPLES = int(os.environ.get("PLACER_EXACT_EXAMPLES", "60"))
@@ -59,9 +60,10 @@ def same(first: float | None, second: float | None) -> bool:
 
 @st.composite
 def small_problems(draw: st.DrawFn) -> Problem:
-    """Random draws by Hypothesis, which makes them simpler where a claim fails; two thirds on unlike devices."""
-    unequal = draw(st.sampled_from((False, True, True)))
-    return drawn_problem(draw(st.randoms(use_true_random=draw(st.booleans()))), unequal=unequal)
+    """Random draws by Hypothesis, which makes them simpler where a claim fails; half of them on unlike devices."""
+    kind = draw(st.sampled_from(("equal", "unequal", "unequal", "taper")))
+    rng = draw(st.randoms(use_true_random=draw(st.booleans())))
+    return drawn_taper(rng) if kind == "taper" else drawn_problem(rng, unequal=kind == "unequal")
 
 
 RATIOS: list[tuple[float, float]] = []
@@ -101,6 +103,11 @@ def test_the_unequal_problems_want_what_unlike_devices_offer() -> None:
     assert sum(any(stage.shares for stage in plan.stages) for plan in plans) >= 5
     assert sum(plan.ranks != tuple(range(plan.world_size)) for plan in plans) >= 10
     assert sum(plan.world_size < plan.cluster.size for plan in plans) >= 10
+
+
+def test_the_tapered_problems_want_positions_of_unlike_shapes() -> None:
+    plans = [plan for seed in range(10) if (plan := best_plan(tapered_problem(seed))) is not None]
+    assert sum(len({stage.replicas for stage in plan.stages}) > 1 for plan in plans) >= 4
 
 
 def best_plan(problem: Problem) -> Plan | None:

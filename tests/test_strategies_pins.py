@@ -28,6 +28,7 @@ PINS = (
     ("pipeline=2", "schedule=gpipe"),
     ("pipeline=2", "schedule=zero-bubble"),
     ("recompute=yes",),
+    ("bucket=4 KiB", "data=2"),
     ("block1@stage=1",),
     ("tensor=2", "pipeline=2"),
     ("sequence=2", "data=2"),

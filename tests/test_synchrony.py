@@ -25,11 +25,11 @@ STEPS = 7
 SGD = RunSettings(
     precision="float64", optimizer="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.01, clip_norm=None
 )
-ADAMW = RunSettings(precision="float64", learning_rate=1e-2, clip_norm=0.5, bucket_bytes=1000)
+ADAMW = RunSettings(precision="float64", learning_rate=1e-2, clip_norm=0.5)
 
 
 def plan(case: Case, settings: RunSettings) -> Plan:
-    return replace(plan_of(case), settings=settings)
+    return replace(plan_of(case), settings=settings, bucket_bytes=1000)
 
 
 def local(every: int) -> Synchrony:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-import torch
-
 from examples.differential.models import Made, random_model
 from examples.differential.plans import random_plan
 from placer import tracer
 from placer.errors import ExecutionError, IllegalPlanError, UsageError
-from placer.graph import Graph
 from placer.plans import Plan
 from placer.runtime import VerifyReport, verify
-from placer.runtime.assemble import prepared_model
-from placer.runtime.captured import Captured, captured
+from placer.runtime.captured import Captured, made_ready
 
-PLANS = 4
+PLANS = 5
 STEPS = 3
 
 
@@ -52,21 +49,22 @@ class Refused:
     why: str
 
 
+@cache
 def prepare(seed: int, number: int, ranks: int) -> Prepared:
-    """Draw the case and capture its model."""
-    made, graph = _captured_graph(seed, number // PLANS)
+    """Draw the case and capture its model: in the process that ranks are forked from, which then know both."""
+    made, traced = _traced(seed, number // PLANS)
     draw = Random(f"plan {seed}/{number}")
-    drawn = random_plan(draw, graph, tracer.resolve(made.model).ref, ranks)
+    drawn = random_plan(draw, traced.graph, tracer.resolve(made.model).ref, ranks)
     _captured(seed, number // PLANS, drawn.plan)
     return Prepared(seed=seed, number=number, plan=drawn.plan, redrawn=drawn.redrawn)
 
 
-def run(seed: int, number: int, plan: Plan) -> VerifyReport | Refused:
-    """What every rank of a case calls."""
-    model = number // PLANS
-    capture = _captured(seed, model, plan)
+def run(seed: int, number: int, ranks: int) -> VerifyReport | Refused:
+    """What every rank of a case calls. It was legal when it was drawn."""
+    plan, model = prepare(seed, number, ranks).plan, number // PLANS
+    capture, made = _captured(seed, model, plan), _traced(seed, model)[0]
     try:
-        return verify(plan, STEPS, model=random_model(_name(seed, model)).model, capture=capture)
+        return verify(plan, STEPS, model=copy.deepcopy(made.model), capture=capture, checked=True)
     except (ExecutionError, IllegalPlanError, UsageError) as error:
         return Refused(why=str(error))
 
@@ -74,7 +72,8 @@ def run(seed: int, number: int, plan: Plan) -> VerifyReport | Refused:
 def told(plan: Plan) -> str:
     """A plan in a line."""
     stage = plan.stages[0]
-    words = [plan.graph.name, f"PP{plan.positions} DP{stage.replicas} x{stage.degree}"]
+    sizes = dict.fromkeys(f"DP{mesh.replicas} x{mesh.degree}" for mesh in plan.meshes)
+    words = [plan.graph.name, f"PP{plan.positions} {' '.join(sizes)}"]
     words += [plan.schedule] * (plan.positions > 1) + [f"microbatches {plan.microbatches}"]
     words += [f"shares {stage.shares}"] * bool(stage.shares)
     words += sorted({one.sharding for one in plan.stages} - {"none"})
@@ -83,14 +82,10 @@ def told(plan: Plan) -> str:
     return " ".join(words)
 
 
-def _name(seed: int, model: int) -> str:
-    return f"model {seed}/{model}"
-
-
 @cache
-def _captured_graph(seed: int, model: int) -> tuple[Made, Graph]:
-    made = random_model(_name(seed, model))
-    return made, tracer.capture(made.model, batch=made.batch)
+def _traced(seed: int, model: int) -> tuple[Made, tracer.Traced]:
+    made = random_model(f"model {seed}/{model}")
+    return made, tracer.trace(copy.deepcopy(made.model), made.batch)
 
 
 _KEPT: dict[tuple[int, int], Captured] = {}
@@ -98,12 +93,14 @@ _KEPT: dict[tuple[int, int], Captured] = {}
 
 def _captured(seed: int, model: int, plan: Plan) -> Captured:
     if (seed, model) not in _KEPT:
-        made = random_model(_name(seed, model)).model
-        _KEPT[seed, model] = captured(plan, prepared_model(plan, made, torch.device("cpu")))
+        found = made_ready(plan, _traced(seed, model)[1])
+        found.sampled  # noqa: B018  (for all ranks)
+        _KEPT[seed, model] = found
     return _KEPT[seed, model]
 
 
 def forget() -> None:
     """Let go of the captures made so far."""
-    _captured_graph.cache_clear()
+    prepare.cache_clear()
+    _traced.cache_clear()
     _KEPT.clear()

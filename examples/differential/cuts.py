@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, prod
 from random import Random
 
@@ -110,6 +111,12 @@ def _split(draw: Random, cutting: Cutting, number: int) -> Split | None:
     return Split(choices=walk.choices() or (), inputs=inputs, outputs=outputs)
 
 
+@lru_cache(maxsize=64)
+def _known(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
+    """The choices of each op of a class."""
+    return block_choices(kind)
+
+
 class _Walk:
     """Chooses for one op after the other, knowing how the values lie so far."""
 
@@ -121,7 +128,7 @@ class _Walk:
     def choices(self) -> tuple[str, ...] | None:
         """The names of the choices; None where an op has none."""
         found = []
-        for index, (op, known) in enumerate(zip(self._kind.ops, block_choices(self._kind), strict=True)):
+        for index, (op, known) in enumerate(zip(self._kind.ops, _known(self._kind), strict=True)):
             usable = [choice for choice in known if self._fits(op, choice)]
             if not usable:
                 return None

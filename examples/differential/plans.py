@@ -12,6 +12,7 @@ from itertools import pairwise
 from random import Random
 
 from examples.differential.cuts import ROWS, random_cutting, random_layout
+from examples.differential.meshes import reshaped
 from examples.verify_cases import processes
 from examples.verify_splits import searched
 from placer.graph import Graph
@@ -24,7 +25,11 @@ SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "1f1b", "gpipe", "zero-bubble", "
 SHARDINGS: tuple[Sharding, ...] = ("none", "none", "gradients", "parameters")
 DRAWS = 200
 # How often a layout is searched: that takes seconds.
-SEARCHED = 0.15
+SEARCHED = 0.1
+# How many of the pipelines get a mesh of its own for each position.
+RESHAPED = 0.4
+# How likely plans of so many ranks are; few ranks are quicker, and most ways to go wrong need no more.
+LIKELY = {2: 0.36, 3: 0.16, 4: 0.26, 5: 0.03, 6: 0.08, 7: 0.02, 8: 0.09}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,8 @@ def random_plan(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Draw
         plan = _drawn(draw, graph, model, ranks)
         found: tuple[Violation, ...] = check(plan)
         if not found:
-            return Drawn(plan=plan, redrawn=redrawn)
+            other = reshaped(draw, plan, ranks) if draw.random() < RESHAPED else plan
+            return Drawn(plan=other, redrawn=redrawn)
         redrawn[found[0].rule] += 1
     raise RuntimeError(f"no legal plan of {graph.name} in {DRAWS} draws: {dict(redrawn)}")
 
@@ -79,21 +85,24 @@ def _drawn(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Plan:
         schedule=schedule if turns > 1 or schedule != "interleaved" else "1f1b",
         microbatches=_microbatches(draw, shape, max((layout.apart for layout in layouts), default=1)),
         layouts=layouts,
+        bucket_bytes=draw.choice((2**8, 2**12, 25 * 2**20)),
         seed=draw.randrange(1000),
     )
 
 
 def _shape(draw: Random, blocks: int, ranks: int) -> _Shape:
-    """Positions, replicas and devices of a replica; worlds of few ranks are drawn more often, being quicker."""
+    """Positions, replicas and devices of a replica, of a number of ranks that is drawn first."""
+    worlds = [world for world in LIKELY if world <= ranks]
+    world = draw.choices(worlds, [LIKELY[world] for world in worlds])[0]
     every = [
         _Shape(positions=positions, replicas=replicas, degree=degree)
-        for positions in range(1, min(ranks, blocks, 4) + 1)
-        for replicas in range(1, ranks // positions + 1)
+        for positions in range(1, min(world, blocks, 4) + 1)
+        for replicas in range(1, world // positions + 1)
         for degree in (1, 2, 3, 4)
-        if 2 <= positions * replicas * degree <= ranks
+        if positions * replicas * degree == world
     ]
-    likely = {1: 1.0, 2: 2.0, 3: 0.3, 4: 2.0}
-    return draw.choices(every, [likely[one.degree] / one.world for one in every])[0]
+    likely = {1: 1.0, 2: 2.0, 3: 1.0, 4: 2.0}
+    return draw.choices(every, [likely[one.degree] for one in every])[0]
 
 
 def _shares(draw: Random, replicas: int) -> tuple[int, ...]:
@@ -154,7 +163,6 @@ def _settings(draw: Random) -> RunSettings:
         weight_decay=draw.choice((0.0, 0.01)),
         clip_norm=draw.choice((1e-2, 0.5, 0.5, 1.0, None)),
         attention=draw.choice(("eager", "flash")),
-        bucket_bytes=draw.choice((2**8, 2**12, 25 * 2**20)),
         overlap=draw.random() < 0.7,
     )
     return replace(found, optimizer="sgd", momentum=0.9) if draw.random() < 0.1 else found

@@ -9,16 +9,15 @@ from typing import Literal
 
 from examples.differential.cases import PLANS, Prepared, Refused, forget, prepare, run
 from placer.errors import PlacerError
-from placer.plans import Plan
 from placer.runtime import VerifyReport
 from placer.runtime.pool import RankPool
 
 # Models captured before ranks are forked, which then know them.
-MODELS = 15
+MODELS = 12
 CASE_SECONDS = 300.0
 
 Verdict = Literal["equal", "refused", "DIFFERS", "FAILS"]
-Run = Callable[[int, int, Plan], VerifyReport | Refused]
+Run = Callable[[int, int, int], VerifyReport | Refused]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +38,13 @@ def outcomes(
         cases = [prepare(seed, number, ranks) for number in numbers[first : first + MODELS * PLANS]]
         with RankPool(max(case.plan.world_size for case in cases)) as pool:
             for case in cases:
-                yield _outcome(pool, case, function, timeout)
+                yield _outcome(pool, case, ranks, function, timeout)
 
 
-def _outcome(pool: RankPool, case: Prepared, function: Run, timeout: float) -> Outcome:
+def _outcome(pool: RankPool, case: Prepared, ranks: int, function: Run, timeout: float) -> Outcome:
     began = time.perf_counter()
     try:
-        report = pool.run(case.plan.world_size, function, case.seed, case.number, case.plan, timeout=timeout)[0]
+        report = pool.run(case.plan.world_size, function, case.seed, case.number, ranks, timeout=timeout)[0]
     except PlacerError as error:
         return Outcome(case=case, verdict="FAILS", told=str(error).strip())
     if isinstance(report, Refused):

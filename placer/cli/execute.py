@@ -16,6 +16,7 @@ from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
 from placer.report import comparison_view, doubts, ledger_document
 from placer.report.documents import Document
+from placer.report.printing import table, titled
 from placer.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ def run(
     # torchrun takes a bare --log for an abbreviation of its own options, even after the program's name.
     log: Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")] = "",
     tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
+    save_expert_loads: Annotated[
+        str, typer.Option(help="Write the tokens that each expert got to this file, as --expert-loads takes it.")
+    ] = "",
     report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
     timeout: Annotated[float, Timeout] = 60.0,
     dry_run: Annotated[
@@ -117,6 +121,7 @@ def run(
         weights=weights,
         save_weights=save_weights,
         keep=keep,
+        save_expert_loads=save_expert_loads,
         report=report,
         synchrony=synchrony,
         average_every=average_every,
@@ -146,11 +151,24 @@ def run_view(report: RunReport, plan: Plan | None = None) -> RenderableType:
         lines += doubts(plan) if plan else []
     elif report.losses and not report.measured:
         lines.append(Text(_unmeasured(report)))
+    if report.experts:
+        lines.append(_experts(report))
     if report.checkpoint:
         lines.append(Text(f"saved in {report.checkpoint}"))
     if report.weights:
         lines.append(Text(f"weights in {report.weights}"))
     return Group(*lines)
+
+
+def _experts(report: RunReport) -> RenderableType:
+    view = table("layer", "experts", "min", "mean", "max", "max/mean", "dropped", left=1)
+    for layer in report.experts:
+        most = max(layer.tokens)
+        view.add_row(
+            layer.name, str(len(layer.tokens)), str(min(layer.tokens)), f"{layer.mean:.1f}", str(most),
+            f"{most / layer.mean:.2f}" if layer.mean else "", str(layer.dropped),
+        )  # fmt: skip
+    return titled("tokens of an expert in this run", view)
 
 
 def _speed(report: RunReport) -> str:
@@ -192,6 +210,9 @@ def run_document(report: RunReport) -> Document:
         "synchrony": str(report.synchrony),
         "checkpoint": report.checkpoint or None,
         "weights": report.weights or None,
+        "experts": [
+            {"layer": layer.name, "tokens": list(layer.tokens), "dropped": layer.dropped} for layer in report.experts
+        ],
         "predicted": ledger_document(report.predicted) if report.predicted else None,
         "measured": ledger_document(report.measured) if report.measured else None,
     }

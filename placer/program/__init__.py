@@ -28,7 +28,9 @@ from placer.program.files import load_program, program_document
 from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import (
     Transfer,
+    inner_axes,
     like_ranks,
+    line_ranks,
     position_of,
     position_of_rank,
     rank_of,
@@ -38,7 +40,7 @@ from placer.program.layout import (
 )
 from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
 from placer.program.peers import Disagreement, peer_disagreements
-from placer.program.refusals import unequal_meshes
+from placer.program.refusals import indivisible, unequal_meshes
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
@@ -61,8 +63,11 @@ __all__ = [
     "crossings",
     "ddp_buckets",
     "gradient_buckets",
+    "indivisible",
+    "inner_axes",
     "like_devices",
     "like_ranks",
+    "line_ranks",
     "load_program",
     "lower",
     "parameter_dtype",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from placer.graph import ITEM_BYTES, Graph, Parameter
+from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
 from placer.plans import Plan
 from placer.program.layout import stage_of_block
 from placer.program.sizes import parameter_dtype
@@ -46,20 +46,19 @@ class ShardUnit:
 
 def ddp_buckets(plan: Plan, inner: int = 0) -> tuple[GradientBucket, ...]:
     """The buckets of a one-stage replicated plan, in order of reduction; of device `inner` of each replica."""
-    return tuple(_filled(held_parameters(plan, inner), plan.settings, ready_order(plan.graph, *_span(plan, 0))))
+    return tuple(_filled(held_parameters(plan, inner), plan, ready_order(plan.graph, *_span(plan, 0))))
 
 
 def gradient_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
     """placer's buckets of a stage, in order of reduction; parameters tied to other stages are not among them."""
     shared = shared_parameters(plan)
     names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared]
-    return tuple(_filled(held_parameters(plan, inner), plan.settings, names))
+    return tuple(_filled(held_parameters(plan, inner), plan, names))
 
 
-def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
-    """The buckets of what each device of a replica has a part of the gradient of, to be summed over the replica.
-
-    Of sharded stages they hold the shards.
+def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[tuple[Summed, GradientBucket], ...]:
+    """The buckets of what each device of a replica has a part of the gradient of, and over which devices of it each is
+    to be summed. Of sharded stages they hold the shards.
     """
     if not plan.layouts:
         return ()
@@ -67,7 +66,11 @@ def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket
     if plan.stages[stage].sharding != "none" and replicas > 1:
         held = {name: _shard(parameter, replicas) for name, parameter in held.items()}
     names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if held[name].summed]
-    return tuple(_filled(held, plan.settings, names))
+    return tuple(
+        (over, bucket)
+        for over in Summed
+        for bucket in _filled(held, plan, [name for name in names if held[name].summed == over])
+    )
 
 
 def shared_parameters(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -133,17 +136,15 @@ def _uses(graph: Graph, first: int, last: int) -> Iterator[list[str]]:
             yield [block.parameters[i] for i in local if kind.parameters[i].trainable and not kind.parameters[i].buffer]
 
 
-def _filled(
-    parameters: Mapping[str, Parameter], settings: RunSettings, names: Iterable[str]
-) -> Iterator[GradientBucket]:
+def _filled(parameters: Mapping[str, Parameter], plan: Plan, names: Iterable[str]) -> Iterator[GradientBucket]:
     """Buckets closed as soon as they reach the cap; what is left over at the end in a bucket per dtype."""
     pending: dict[str, list[str]] = {}
     size: dict[str, int] = {}
     for name in names:
-        dtype = parameter_dtype(parameters[name].dtype, settings)
+        dtype = parameter_dtype(parameters[name].dtype, plan.settings)
         pending.setdefault(dtype, []).append(name)
-        size[dtype] = size.get(dtype, 0) + held_bytes(parameters[name], settings)
-        if size[dtype] >= settings.bucket_bytes:
+        size[dtype] = size.get(dtype, 0) + held_bytes(parameters[name], plan.settings)
+        if size[dtype] >= plan.bucket_bytes:
             yield GradientBucket(names=tuple(pending.pop(dtype)), dtype=dtype, bytes=size.pop(dtype))
     for dtype, members in pending.items():
         yield GradientBucket(names=tuple(members), dtype=dtype, bytes=size[dtype])

@@ -1,6 +1,6 @@
 """The collectives of a step: those placer issues itself, and those it expects of DDP and FSDP2.
 
-one stage, replicated        DDP: its buckets during the last microbatch's backward
+one stage, replicated        DDP: its buckets during the last microbatch's backward; as below where that is not to be
 sharded stages               FSDP2: gather and scatter per unit (see `sharded`)
 several stages, replicated   placer: each stage's buckets after its last backward
 replicas of several devices  parts of gradients summed over the replica's devices
@@ -24,7 +24,7 @@ from placer.program.buckets import (
     shared_parameters,
 )
 from placer.program.instructions import Collective, Engine
-from placer.program.layout import like_ranks, position_of, rank_of, replica_ranks
+from placer.program.layout import like_ranks, position_of, rank_of, summed_ranks
 from placer.program.sharded import sharded_collectives
 from placer.program.sizes import parameter_dtype
 from placer.schedule import Action
@@ -72,14 +72,14 @@ def _scalar(purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collect
 
 
 def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Collective]:
-    """The sums over a replica's devices of the gradients each of them has a part of."""
+    """The sums over a replica's devices, or those along an axis, of the gradients each of them has a part of."""
     for stage, at in enumerate(position_of(plan)):
-        for index, bucket in enumerate(part_buckets(plan, stage, inner) if at == position else ()):
+        for index, (over, bucket) in enumerate(part_buckets(plan, stage, inner) if at == position else ()):
             yield Collective(
                 kind="all_reduce",
                 engine="placer",
                 purpose="parts",
-                ranks=replica_ranks(plan, position, replica),
+                ranks=summed_ranks(plan, stage, over, rank_of(plan, position, replica, inner)),
                 bytes=bucket.bytes,
                 stage=stage,
                 unit=f"parts {index}",
@@ -88,9 +88,9 @@ def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Coll
 
 
 def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Iterator[Collective]:
-    alone = len(plan.stages) == 1
-    engine: Engine = "ddp" if alone else "placer"
-    for index, bucket in enumerate(ddp_buckets(plan, inner) if alone else gradient_buckets(plan, stage, inner)):
+    beside = plan.reduces_beside
+    engine: Engine = "ddp" if beside else "placer"
+    for index, bucket in enumerate(ddp_buckets(plan, inner) if beside else gradient_buckets(plan, stage, inner)):
         yield Collective(
             kind="all_reduce",
             engine=engine,
@@ -99,7 +99,7 @@ def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Ite
             bytes=bucket.bytes,
             stage=stage,
             unit=f"bucket {index}",
-            overlaps=alone and plan.settings.overlap,
+            overlaps=beside,
             dtype=bucket.dtype,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from placer.graph import Graph
+from placer.graph import Graph, Summed
 from placer.plans import Plan
 
 
@@ -46,6 +46,32 @@ def like_ranks(plan: Plan, position: int, inner: int = 0) -> tuple[int, ...]:
 def replica_ranks(plan: Plan, position: int, replica: int) -> tuple[int, ...]:
     """The ranks of one replica."""
     return tuple(rank_of(plan, position, replica, inner) for inner in range(plan.meshes[position].degree))
+
+
+def line_ranks(plan: Plan, rank: int, fast: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ranks that stand with `rank` along the outer and along the inner axis of its replica, this of `fast`."""
+    position = position_of_rank(plan, rank)
+    degree, first = plan.meshes[position].degree, plan.first_ranks[position]
+    at = (rank - first) % degree
+    start = rank - at
+    outer = tuple(range(start + at % fast, start + degree, fast))
+    return outer, tuple(range(rank - at % fast, rank - at % fast + fast))
+
+
+def inner_axes(plan: Plan, position: int) -> tuple[int, ...]:
+    """The devices of the inner axes of the layouts of a position, of those that have two."""
+    used = {plan.stages[s].layout for s, at in enumerate(position_of(plan)) if at == position} - {None}
+    return tuple(sorted({plan.layouts[number].inner for number in used if number is not None} - {1}))
+
+
+def summed_ranks(plan: Plan, stage: int, over: Summed, rank: int) -> tuple[int, ...]:
+    """The ranks over which a gradient of a stage is summed that each device of a replica has a part of."""
+    if over is Summed.REPLICA:
+        position = position_of_rank(plan, rank)
+        return replica_ranks(plan, position, (rank - plan.first_ranks[position]) // plan.meshes[position].degree)
+    layout = plan.stages[stage].layout
+    fast = 1 if layout is None else plan.layouts[layout].inner
+    return line_ranks(plan, rank, fast)[over is Summed.INNER]
 
 
 def transfers(plan: Plan) -> tuple[Transfer, ...]:

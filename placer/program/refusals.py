@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placer.errors import UsageError
-from placer.graph import Block, Graph, Parameter
+from placer.graph import Block, Graph, Parameter, Tensor
 from placer.meshes import Mesh, routes, row_dim
 from placer.plans import Plan
 from placer.program.layout import Transfer, made_by, position_of, stage_of_block, transfers
@@ -37,6 +37,16 @@ def unequal_meshes(plan: Plan) -> Iterator[str]:
             yield from _cut(plan, transfer, source.degree, target.degree)
 
 
+def indivisible(graph: Graph) -> frozenset[str]:
+    """The block outputs that cannot be divided by rows: without one dim of rows, or one value for all rows."""
+    outputs = (
+        f"b{number}.{k}"
+        for number, block in enumerate(graph.blocks)
+        for k in range(len(graph.classes[block.kind].outputs))
+    )
+    return _mixed(graph) | {value for value in outputs if _undivided(graph.value(value))}
+
+
 def _handed_over(plan: Plan) -> Iterator[str]:
     """Values that stay on their devices must be read as they were made: nothing converts them."""
     if len({stage.layout for stage in plan.stages}) < 2:
@@ -59,10 +69,15 @@ def _divided(plan: Plan, transfer: Transfer, mixed: frozenset[str]) -> Iterator[
     for value in transfer.values:
         tensor = plan.graph.value(value)
         ends = f"{value} goes from stage {transfer.source} to stage {transfer.target}, which divide rows differently"
-        if tensor.batched and row_dim(tensor) is None:
+        if _undivided(tensor):
             yield f"{ends}, and has no one dim of rows; give both as many replicas with the same shares"
         if not tensor.batched and value in mixed:
             yield f"{ends}, and is one value for all rows; give both as many replicas with the same shares"
+
+
+def _undivided(tensor: Tensor) -> bool:
+    """Whether a value grows with the rows, and not along one dim."""
+    return tensor.batched and row_dim(tensor) is None
 
 
 def _cut(plan: Plan, transfer: Transfer, source: int, target: int) -> Iterator[str]:

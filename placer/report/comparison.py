@@ -23,6 +23,8 @@ def comparison_view(predicted: Ledger, measured: Ledger) -> RenderableType:
         # What is left of a difference may be nothing but rounding.
         own = value if value > ROUNDING * predicted.step_seconds else 0.0
         _row(view, f"  {name}", own, theirs[name], seconds_text)
+    exposed = [ledger.seconds.communication + ledger.seconds.reduction for ledger in (predicted, measured)]
+    _row(view, "exposed communication", exposed[0], exposed[1], seconds_text)
     missing, apart = _unmeasured(predicted, measured)
     _row(view, "bytes on the fullest device", _total(predicted, apart), _total(measured, apart), bytes_text)
     for name in MemoryBytes().categories:

@@ -26,6 +26,8 @@ def plan_document(plan: Plan) -> Document:
         "world_size": plan.world_size,
         "batch_rows": plan.rows,
         "microbatch_rows": list(plan.microbatches),
+        "bucket_bytes": plan.bucket_bytes,
+        "reduces_beside_backward": plan.reduces_beside,
         "stages": [_stage(plan, stage) for stage in plan.stages],
         "bound_seconds": plan.bound,
         "gap": plan.gap,
@@ -67,6 +69,7 @@ def error_document(error: PlacerError) -> Document:
 
 def _stage(plan: Plan, stage: Stage) -> JsonValue:
     graph = plan.graph
+    layout = None if stage.layout is None else plan.layouts[stage.layout]
     return {
         "first_block": graph.blocks[stage.first].name,
         "last_block": graph.blocks[stage.last - 1].name,
@@ -75,7 +78,8 @@ def _stage(plan: Plan, stage: Stage) -> JsonValue:
         "replicas": stage.replicas,
         "shares": list(stage.shares or (1,) * stage.replicas),
         "devices_per_replica": stage.degree,
-        "axis": "" if stage.layout is None else plan.layouts[stage.layout].axis,
+        "axis": "" if layout is None else layout.axis,
+        "axes": {} if layout is None else dict(layout.axes),
         "sharding": stage.sharding,
         "recompute": stage.recompute,
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from placer.plans import Plan
 from placer.report.units import share_text
 from placer.rules.experts import device_loads, held_experts
-from placer.splitting import cut_experts
+from placer.splitting import cut_experts, expert_devices
 
 # Devices that a table names one by one.
 FEW = 8
@@ -27,10 +27,10 @@ def expert_placement(plan: Plan) -> Placement | None:
         for kind, split in zip(plan.graph.classes, layout.splits, strict=True):
             count = 0 if split is None else cut_experts(kind, split)
             if split is not None and count:
-                loads = plan.settings.expert_loads
+                loads, devices = plan.settings.expert_loads, expert_devices(split, layout.degree)
                 return Placement(
-                    experts=held_experts(count, split.experts, layout.degree),
-                    shares=device_loads(loads, split.experts, layout.degree) if loads else (),
+                    experts=held_experts(count, split.experts, devices),
+                    shares=device_loads(loads, split.experts, devices) if loads else (),
                 )
     return None
 

@@ -62,9 +62,12 @@ def headline(plan: Plan) -> str:
 def figures(plan: Plan) -> str:
     """The step in one paragraph."""
     lines = [f"{plan.rows} rows as {rows_text(plan.microbatches)}, schedule {plan.schedule}, {plan.settings.precision}"]
+    if plan.fuses:
+        when = "beside the last backward" if plan.reduces_beside else "after the last backward"
+        lines.append(f"gradients fused into buckets of {bytes_text(plan.bucket_bytes)}, summed {when}")
     ledger = plan.ledger
     if ledger is None:
-        return lines[0]
+        return "\n".join(lines)
     lines.append(
         f"predicted step {seconds_text(ledger.step_seconds)}, {ledger.rows_per_second:.3g} rows/s, "
         f"{flops_text(ledger.flops)}, MFU {share_text(ledger.mfu)}, fullest device {bytes_text(ledger.peak_memory)}"
@@ -106,7 +109,7 @@ def _stages(plan: Plan) -> Table:
             _devices(plan, stage),
             str(stage.replicas),
             *[_rows(plan, stage)] * uneven,
-            "-" if stage.layout is None else f"{plan.layouts[stage.layout].axis} {stage.degree}",
+            "-" if stage.layout is None else plan.layouts[stage.layout].shape,
             {"none": "whole", "gradients": "gradients sharded", "parameters": "sharded"}[stage.sharding],
             "yes" if stage.recompute else "no",
         )

@@ -66,7 +66,7 @@ def _stage(plan: Plan, index: int) -> str:
         f"blocks {stage.first}-{stage.last - 1} on {ranges_text(stage.devices)}",
         f"{stage.replicas} replica{'s' if stage.replicas > 1 else ''}",
     ]
-    words += [] if stage.layout is None else [f"{plan.layouts[stage.layout].axis} {stage.degree}"]
+    words += [] if stage.layout is None else [plan.layouts[stage.layout].shape]
     return ", ".join([*words, *_state(stage)])
 
 

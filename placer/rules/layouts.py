@@ -1,4 +1,4 @@
-"""How tensors lie along one mesh axis, and what an op may do there: the values that split rules are written in.
+"""How tensors lie along a mesh axis, and what an op may do there: the values that split rules are written in.
 
 A tensor lies along an axis as `Cut(dim)` (each rank has its piece), `WHOLE` (each rank has all of it) or `PARTIAL` (the
 sum over the ranks is it). An edge of the graph has a `State`, the layout of the value and that of its gradient:
@@ -63,7 +63,19 @@ class Everywhere(Enum):
     OWN = "own"
 
 
-Lay: TypeAlias = Cut | Everywhere
+class Both(NamedTuple):
+    """Along the two axes of a mesh: `outer` along the first, `inner` along the second, of `fast` devices.
+
+    They cut different dims, so that it does not matter along which a tensor is cut first (`placer.rules.grids`).
+    """
+
+    outer: Cut | Everywhere
+    inner: Cut | Everywhere
+    fast: int
+
+
+Line: TypeAlias = Cut | Everywhere
+Lay: TypeAlias = Line | Both
 WHOLE = Everywhere.WHOLE
 PARTIAL = Everywhere.PARTIAL
 OWN = Everywhere.OWN
@@ -137,6 +149,9 @@ class Choice:
     `local` names what differs in the op that each rank runs ("" nothing, see `localise`). `halo` has an entry per
     tensor argument where some argument needs rows of its neighbours, else it is empty. `counts` are numbers that the
     degree must divide besides the cut sizes (groups). `uneven`: the sizes need not divide.
+
+    `axes`: along two axes the choice along each, of which this is made (`placer.rules.grids.combined`); the inner one
+    has `fast` devices, the states are `Both`, and what else a choice says is said by those two.
     """
 
     name: str
@@ -147,6 +162,8 @@ class Choice:
     inner: tuple[Inner, ...] = ()
     counts: tuple[int, ...] = ()
     uneven: bool = False
+    axes: tuple[Choice, ...] = ()
+    fast: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +186,8 @@ class LocalOp:
 
 def is_own(lay: Lay) -> bool:
     """Whether a layout is of rows in an order of each rank's own."""
+    if isinstance(lay, Both):
+        return is_own(lay.outer) or is_own(lay.inner)
     return lay.own if isinstance(lay, Cut) else lay is OWN
 
 
@@ -229,10 +248,13 @@ def inner_bytes(inner: Inner, pieces: tuple[Value, ...]) -> int:
 def conversion(have: Lay, want: Lay) -> Collective | Literal["", "none"]:
     """What makes layout `want` of `have`; "" is free (a slice, a share, zeros around), "none": there is no way.
 
-    A value goes from its maker's layout to its user's; its gradient from the user's to the maker's.
+    A value goes from its maker's layout to its user's; its gradient from the user's to the maker's. Along two axes it
+    goes step by step (`placer.rules.grids.steps`), each along one.
     """
     if have == want:
         return ""
+    if isinstance(have, Both) or isinstance(want, Both):
+        raise TypeError(f"{have} becomes {want} in steps, each along one axis")
     if is_own(have) or is_own(want):
         return "none"
     if isinstance(have, Cut):

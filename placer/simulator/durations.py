@@ -129,8 +129,7 @@ class Durations:
 
     def _least_rows(self, stage: Stage) -> int:
         """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
-        alone = len(self._plan.stages) == 1
-        return int(stage.replicas > 1 and (alone or stage.sharding != "none"))
+        return int(stage.replicas > 1 and (self._plan.reduces_beside or stage.sharding != "none"))
 
     def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
         return self._of(stage).stage(

@@ -4,8 +4,8 @@
 is the graph of one device, so that everything that reckons with graphs reckons with cut ones.
 """
 
-from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges
-from placer.splitting.expert_order import APART, cut_experts
+from placer.splitting.edges import LEAVES, Conversion, Edges, border_state, edges, keepable
+from placer.splitting.expert_order import APART, cut_experts, expert_devices
 from placer.splitting.following import Wishes, fits, followed
 from placer.splitting.holding import (
     block_edges,
@@ -16,6 +16,7 @@ from placer.splitting.holding import (
     layout_state,
     parameter_states,
     rows_apart,
+    summed_over,
     value_state,
 )
 from placer.splitting.local_graph import local_graph, require_layout
@@ -32,11 +33,13 @@ __all__ = [
     "border_state",
     "cut_experts",
     "edges",
+    "expert_devices",
     "fits",
     "followed",
     "held_parameter",
     "held_parameters",
     "held_value",
+    "keepable",
     "layout_state",
     "local_graph",
     "own_rows",
@@ -45,5 +48,6 @@ __all__ = [
     "parameter_states",
     "require_layout",
     "rows_apart",
+    "summed_over",
     "value_state",
 ]

@@ -16,6 +16,7 @@ from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter
 from placer.plans import Split
 from placer.rules import block_choices, tensor_arguments
+from placer.rules.grids import INNER, OUTER, axis_names, both_states, combined, lies_clear, state_along
 from placer.rules.layouts import SAME, SHARED, Choice, Cut, State, cut
 from placer.splitting.expert_order import ordered
 
@@ -42,8 +43,15 @@ class Edges:
     conversions: tuple[Conversion, ...]
 
 
-def border_state(text: str) -> State:
-    """The state that a `Split` writes as "whole" or "cut 1". Raises UsageError for any other text."""
+def border_state(text: str, inner: int = 1) -> State:
+    """The state that a `Split` writes as "whole" or "cut 1", along two axes as "cut 2 / whole", the inner of `inner`
+    devices. Raises UsageError for any other text."""
+    names = axis_names(text)
+    if inner > 1 and len(names) == 2:
+        state = both_states(border_state(names[0]), border_state(names[1]), inner)
+        if lies_clear(state):
+            return state
+        raise UsageError(f"a split's border says {text!r}; along two axes two dims are cut")
     if text == "whole":
         return SAME
     word, _, dim = text.partition(" ")
@@ -57,7 +65,7 @@ def edges(kind: BlockClass, split: Split) -> Edges:
     choices = chosen(kind, split)
     wants = _wants(kind, split, choices)
     parameters = tuple(_kept(wants.get(f"p{index}", {})) for index in range(len(kind.parameters)))
-    have = {f"i{index}": border_state(text) for index, text in enumerate(split.inputs)}
+    have = {f"i{index}": border_state(text, split.inner) for index, text in enumerate(split.inputs)}
     have |= {f"p{index}": state for index, state in enumerate(parameters)}
     have |= {f"o{index}.{k}": state for index, choice in enumerate(choices) for k, state in enumerate(choice.outputs)}
     found = [
@@ -77,8 +85,29 @@ def chosen(kind: BlockClass, split: Split) -> tuple[Choice, ...]:
     wanted = (len(kind.ops), len(kind.inputs), len(kind.outputs))
     if sizes != wanted:
         raise UsageError(f"a split names {sizes} ops, inputs and outputs, its block class has {wanted}; plan again")
+    if split.inner == 1:
+        return _along(kind, split, split.choices)
+    pairs = [axis_names(name) for name in split.choices]
+    if any(len(pair) != 2 for pair in pairs):
+        raise UsageError("a split along two axes names two choices for each op, such as 'space 0 / space 1'")
+    outer, inner = (_along(kind, split, names) for names in zip(*pairs, strict=True)) if pairs else ((), ())
+    return tuple(map(_combined, kind.ops, outer, inner, (split.inner,) * len(pairs)))
+
+
+def _combined(op: Op, outer: Choice, inner: Choice, fast: int) -> Choice:
+    found = combined(outer, inner, fast)
+    if found is None:
+        raise UsageError(
+            f"op {op.name} ({op.target}) cannot be cut as {outer.name!r} along one axis and {inner.name!r} along the "
+            "other; let it be whole along one of them"
+        )
+    return found
+
+
+def _along(kind: BlockClass, split: Split, names: tuple[str, ...]) -> tuple[Choice, ...]:
+    """The choice of each op along one axis."""
     known = block_choices(kind)
-    named = tuple(_choice(op, name, found) for op, name, found in zip(kind.ops, split.choices, known, strict=True))
+    named = tuple(_choice(op, name, found) for op, name, found in zip(kind.ops, names, known, strict=True))
     return ordered(kind, named, split.experts) if split.experts else named
 
 
@@ -100,7 +129,7 @@ def _wants(
         for number, (reference, state) in enumerate(zip(tensor_arguments(op), choice.inputs, strict=True)):
             found.setdefault(reference, {}).setdefault(state, []).append((index, number))
     for output, (reference, text) in enumerate(zip(kind.outputs, split.outputs, strict=True)):
-        found.setdefault(reference, {}).setdefault(border_state(text), []).append((LEAVES, output))
+        found.setdefault(reference, {}).setdefault(border_state(text, split.inner), []).append((LEAVES, output))
     return found
 
 
@@ -108,9 +137,17 @@ def _kept(wanted: dict[State, list[tuple[int, int]]]) -> State:
     """The state a parameter is kept in."""
     if len(wanted) == 1:
         only = next(iter(wanted))
-        if only in (SAME, SHARED) or (isinstance(only.value, Cut) and not only.value.own):
+        if keepable(only):
             return only
     return SAME
+
+
+def keepable(state: State) -> bool:
+    """Whether a parameter can be kept so: whole or in pieces, along each axis."""
+    return all(
+        one in (SAME, SHARED) or (isinstance(one.value, Cut) and not one.value.own)
+        for one in (state_along(state, axis) for axis in (OUTER, INNER))
+    )
 
 
 def _differs(kind: BlockClass, reference: str, have: State, want: State) -> bool:

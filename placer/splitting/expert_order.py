@@ -13,6 +13,7 @@ from placer.graph import BlockClass
 from placer.plans import Split
 from placer.rules import call_of, tensor_arguments
 from placer.rules.experts import experts_of
+from placer.rules.grids import axis_names
 from placer.rules.layouts import Choice, Cut, State
 from placer.rules.splits.parts import alike
 
@@ -49,7 +50,15 @@ def ordered(kind: BlockClass, choices: tuple[Choice, ...], order: tuple[int, ...
 def cut_experts(kind: BlockClass, split: Split) -> int:
     """The experts of a block's products that a split divides among the devices; 0 where it divides none."""
     pairs = zip(kind.ops, split.choices, strict=True)
-    return max((experts_of(kind, op) for op, name in pairs if name in APART), default=0)
+    return max((experts_of(kind, op) for op, name in pairs if not APART.isdisjoint(axis_names(name))), default=0)
+
+
+def expert_devices(split: Split, degree: int) -> int:
+    """Over how many of the devices of a replica of `degree` a split divides experts."""
+    if split.inner == 1:
+        return degree
+    along = (axis_names(name) for name in split.choices)
+    return split.inner if any(names[-1] in APART for names in along) else degree // split.inner
 
 
 def _in(state: State, order: tuple[int, ...]) -> State:

@@ -9,14 +9,15 @@ where work that every device repeats counts a little: a product done alike on al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from placer.graph import Affine, BlockClass, Op, Parameter, Tensor
 from placer.plans import Split
 from placer.rules import block_choices, call_of, tensor_arguments
-from placer.rules.layouts import SAME, Choice, Cut, State, conversion
-from placer.rules.splits import legal
+from placer.rules.grids import axis_names, combined, pieces, steps
+from placer.rules.layouts import SAME, Choice, State, conversion
+from placer.rules.splits import cuttable
 from placer.splitting.edges import border_state
 
 #: What to do with the ops of a class: name of the op -> name of its choice.
@@ -26,17 +27,32 @@ Wishes = Mapping[str, str]
 ROWS = 4
 
 
-def followed(kind: BlockClass, degree: int, wishes: Wishes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Split:
-    """The split of a class over `degree` devices whose border lies as `inputs` and `outputs` say."""
-    states: dict[str, State] = {f"i{index}": border_state(text) for index, text in enumerate(inputs)}
+def followed(
+    kind: BlockClass, degree: int, wishes: Wishes, inputs: tuple[str, ...], outputs: tuple[str, ...], *,
+    outer: Split | None = None, fast: int = 1,
+) -> Split:  # fmt: skip
+    """The split of a class over `degree` devices whose border lies as `inputs` and `outputs` say.
+
+    With `outer`, how the class is cut along the outer axis of two, it is cut again along the inner one, of `fast` of
+    the devices; wishes and what follows them are then of this one.
+    """
+    states: dict[str, State] = {f"i{index}": border_state(text, fast) for index, text in enumerate(inputs)}
     chosen: list[str] = []
     for index, (op, known) in enumerate(zip(kind.ops, block_choices(kind), strict=True)):
-        usable = [choice for choice in known if choice.name == wishes.get(op.name)]
-        usable = usable or [choice for choice in known if fits(kind, op, choice, degree)]
+        every = known if outer is None else _cut_again(known, outer.choices[index], fast)
+        usable = [choice for choice in every if axis_names(choice.name)[-1] == wishes.get(op.name)]
+        usable = usable or [choice for choice in every if fits(kind, op, choice, degree)]
         choice = min(usable, key=lambda choice: _moved(kind, op, choice, states))
         chosen.append(choice.name)
         states |= {f"o{index}.{k}": state for k, state in enumerate(choice.outputs)}
-    return Split(choices=tuple(chosen), inputs=inputs, outputs=outputs)
+    return Split(choices=tuple(chosen), inputs=inputs, outputs=outputs, inner=fast)
+
+
+def _cut_again(known: Sequence[Choice], outer: str, fast: int) -> list[Choice]:
+    """What an op that is cut as `outer` along the outer axis may do along both."""
+    first = next(choice for choice in known if choice.name == outer)
+    pairs = (combined(first, choice, fast) for choice in known)
+    return [choice for choice in pairs if choice is not None]
 
 
 def fits(kind: BlockClass, op: Op, choice: Choice, degree: int) -> bool:
@@ -46,11 +62,11 @@ def fits(kind: BlockClass, op: Op, choice: Choice, degree: int) -> bool:
         *zip(op.outputs, choice.outputs, strict=True),
     )
     for tensor, state in pairs:
-        if isinstance(state.value, Cut):
-            size = tensor.shape[state.value.dim]
-            if state.value.own or (isinstance(size, Affine) and size.per_row):
+        for lay, *_ in pieces(state.value, degree, 0):
+            size = tensor.shape[lay.dim]
+            if lay.own or (isinstance(size, Affine) and size.per_row):
                 return False
-    return legal(choice, call_of(kind, op, ROWS), degree)
+    return cuttable(choice, call_of(kind, op, ROWS), degree)
 
 
 def _moved(kind: BlockClass, op: Op, choice: Choice, states: dict[str, State]) -> tuple[float, int]:
@@ -59,12 +75,13 @@ def _moved(kind: BlockClass, op: Op, choice: Choice, states: dict[str, State]) -
         tensor = kind.tensor(reference)
         if isinstance(tensor, Parameter):
             continue
-        have = states.get(reference, SAME)
-        back = conversion(want.gradient, have.gradient) if tensor.requires_grad else ""
-        words = (conversion(have.value, want.value), back)
-        moved += inf if "none" in words else sum(1.0 for word in words if word) * prod(_shape(tensor))
-    works = op.kind in ("matmul", "attention", "convolution") and choice.name in ("whole", "deferred")
-    return moved + (0.25 if works else 0.0), choice.name in ("whole", "deferred")
+        for step in steps(states.get(reference, SAME), want):
+            back = conversion(step.want.gradient, step.have.gradient) if tensor.requires_grad else ""
+            words = (conversion(step.have.value, step.want.value), back)
+            moved += inf if "none" in words else sum(1.0 for word in words if word) * prod(_shape(tensor))
+    whole = sum(name in ("whole", "deferred") for name in axis_names(choice.name))
+    works = op.kind in ("matmul", "attention", "convolution")
+    return moved + (0.25 * whole if works else 0.0), whole
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

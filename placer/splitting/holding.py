@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from placer.graph import Affine, Block, BlockClass, Graph, Parameter, Tensor
+from placer.graph import Affine, Block, BlockClass, Graph, Parameter, Summed, Tensor
 from placer.plans import Layout, Plan, Split
-from placer.rules.layouts import SAME, SHARED, Cut, State, held_size
+from placer.rules.grids import INNER, OUTER, held_shape, pieces, state_along
+from placer.rules.layouts import SAME, SHARED, State, held_size
 from placer.splitting.edges import Edges, border_state, edges
 
 
@@ -42,11 +43,16 @@ def parameter_states(plan: Plan) -> Mapping[str, State]:
 
 def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -> Parameter:
     """What device `rank` of `degree` holds of a parameter."""
-    if not isinstance(state.value, Cut):
-        return replace(parameter, summed=state == SHARED)
-    dim = state.value.dim
-    size = held_size(state.value, parameter.shape[dim], degree, rank)
-    return replace(parameter, shape=(*parameter.shape[:dim], size, *parameter.shape[dim + 1 :]))
+    shape = held_shape(parameter.shape, state.value, degree, rank)
+    return replace(parameter, shape=shape, summed=summed_over(state))
+
+
+def summed_over(state: State) -> Summed:
+    """Over which devices of a replica the gradient of a parameter that is kept so is summed once a step."""
+    if state == SHARED:
+        return Summed.REPLICA
+    lines = [state_along(state, axis) == SHARED for axis in (OUTER, INNER)]
+    return Summed.OUTER if lines[OUTER] else Summed.INNER if lines[INNER] else Summed.NOT
 
 
 def held_parameters(plan: Plan, rank: int) -> Mapping[str, Parameter]:
@@ -98,18 +104,16 @@ def layout_state(graph: Graph, layout: Layout | None, reference: str) -> State:
         return SAME
     block, number = map(int, reference[1:].split("."))
     split = layout.splits[graph.blocks[block].kind] if block >= 0 else None
-    return SAME if split is None else border_state(split.outputs[number])
+    return SAME if split is None else border_state(split.outputs[number], split.inner)
 
 
 def held_value(tensor: Tensor, state: State, degree: int, rank: int) -> Tensor:
     """The piece of a value on device `rank` of `degree`; a dim that grows with the rows has pieces that grow alike."""
-    if not isinstance(state.value, Cut):
-        return tensor
-    dim = state.value.dim
-    size = tensor.shape[dim]
-    fixed = held_size(state.value, size.fixed, degree, rank)
-    mine = Affine(fixed, size.per_row // degree)
-    return replace(tensor, shape=(*tensor.shape[:dim], mine, *tensor.shape[dim + 1 :]))
+    shape = list(tensor.shape)
+    for lay, count, at, _ in pieces(state.value, degree, rank):
+        size = shape[lay.dim]
+        shape[lay.dim] = Affine(held_size(lay, size.fixed, count, at), size.per_row // count)
+    return replace(tensor, shape=tuple(shape))
 
 
 def _making(plan: Plan, reference: str) -> int | None:

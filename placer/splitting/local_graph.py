@@ -16,9 +16,11 @@ from placer.errors import UsageError
 from placer.graph import BlockClass, Graph
 from placer.plans import Layout, Split
 from placer.rules.experts import overload, require_loads
+from placer.rules.grids import middle
 from placer.splitting.edges import border_state, edges
+from placer.splitting.expert_order import expert_devices
 from placer.splitting.holding import held_parameter, held_value
-from placer.splitting.local_ops import LocalClass, middle
+from placer.splitting.local_ops import LocalClass
 from placer.splitting.own_rows import own_rows
 
 
@@ -44,6 +46,12 @@ def require_layout(graph: Graph, layout: Layout) -> None:
             f"a layout over {layout.degree} devices splits {len(layout.splits)} block classes, "
             f"the model has {len(graph.classes)}; plan again"
         )
+    inner = {split.inner for split in layout.splits if split is not None} - {1, layout.inner}
+    if inner or layout.degree % layout.inner:
+        raise UsageError(
+            f"a layout over {layout.degree} devices has {layout.inner} along its inner axis, splits of it "
+            f"{min(inner, default=layout.inner)}; plan again"
+        )
     made: dict[str, str] = {}
     for index, block in enumerate(graph.blocks):
         split, kind = layout.splits[block.kind], graph.classes[block.kind]
@@ -60,13 +68,14 @@ def require_layout(graph: Graph, layout: Layout) -> None:
 
 def _local_class(kind: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
     found = edges(kind, split)
-    made = LocalClass(kind, found, degree, overload(loads, split.experts, degree))
+    made = LocalClass(kind, found, degree, overload(loads, split.experts, expert_devices(split, degree)))
+    stands = middle(degree, split.inner)
     inputs = tuple(
-        held_value(tensor, border_state(text), degree, middle(degree))
+        held_value(tensor, border_state(text, split.inner), degree, stands)
         for tensor, text in zip(kind.inputs, split.inputs, strict=True)
     )
     parameters = tuple(
-        held_parameter(parameter, state, degree, middle(degree))
+        held_parameter(parameter, state, degree, stands)
         for parameter, state in zip(kind.parameters, found.parameters, strict=True)
     )
     return BlockClass(inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)

@@ -9,13 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import ceil
+from math import ceil, prod
 
 from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor
 from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
-from placer.rules.layouts import Choice, Cut, LocalOp, conversion, inner_bytes, piece
-from placer.rules.splits import filled, localise, tensors
+from placer.rules.grids import (
+    INNER,
+    OUTER,
+    Step,
+    both_states,
+    fast_of,
+    held_shape,
+    middle,
+    place,
+    state_along,
+    steps,
+    strands,
+)
+from placer.rules.layouts import SAME, Choice, Cut, Inner, State, conversion, inner_bytes, piece
+from placer.rules.splits import filled, local_forms, tensors
 from placer.splitting.edges import LEAVES, Conversion, Edges
 from placer.splitting.holding import held_value
 
@@ -38,9 +51,10 @@ class Sample:
     def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int, load: float = 1.0) -> Sample:
         """The op of a class as its choice says; at experts `load` times their even share of the rows."""
         whole = call_of(kind, op, rows)
-        made = localise(whole, choice, degree, middle(degree))
-        local = made.call if isinstance(made, LocalOp) else made
-        return Sample(rows=rows, whole=whole, local=local if load == 1.0 else loaded(local, choice, load))
+        local = local_forms(whole, choice, degree, middle(degree, choice.fast)).call
+        for _, one in strands(choice) if load != 1.0 else ():
+            local = loaded(local, one, load)
+        return Sample(rows=rows, whole=whole, local=local)
 
     @property
     def work(self) -> Work:
@@ -51,7 +65,7 @@ class Sample:
 
 def local_op(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Op:
     """The op one rank runs, its inputs still named as in the whole class; at experts `load` times their even share."""
-    if choice.name == "whole":
+    if all(one.name == "whole" for _, one in strands(choice)):
         return op
     few, more = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
     read, written = _share(tensors(few.local), tensors(few.whole)), _share(few.local.outputs, few.whole.outputs)
@@ -96,54 +110,92 @@ def _grown(value: Value, load: float) -> Value:
     return value._replace(shape=(ceil(value.shape[0] * load / EVEN) * EVEN, *value.shape[1:]))
 
 
-def conversion_op(tensor: Tensor | Parameter, found: Conversion, degree: int) -> Op:
-    """What turns a value of the whole shape `tensor` from one state into another. UsageError where nothing does."""
+def conversion_ops(tensor: Tensor | Parameter, found: Conversion, degree: int) -> Iterator[tuple[Step, Op]]:
+    """What turns a value of the whole shape `tensor` from one state into another, each op of it along one axis.
+
+    UsageError where nothing does.
+    """
     value = _value(tensor)
-    forward = conversion(found.have.value, found.want.value)
-    backward = conversion(found.want.gradient, found.have.gradient) if value.requires_grad else ""
-    if "none" in (forward, backward):
-        raise UsageError(f"{found.reference} lies as {found.have} and is wanted as {found.want}: there is no way")
-    size = _bytes(value)
-    return Op(
-        name=f"convert {found.reference}",
-        target=f"placer.{forward or NOTHING}.{backward or NOTHING}",
-        kind="communication",
-        inputs=(found.reference,),
-        outputs=(held_value(value, found.want, degree, middle(degree)),),
-        written_bytes=size if forward else Affine(),
-        backward_written_bytes=size if backward else Affine(),
-    )
+    for step in steps(found.have, found.want):
+        forward = conversion(step.have.value, step.want.value)
+        backward = conversion(step.want.gradient, step.have.gradient) if value.requires_grad else ""
+        if "none" in (forward, backward):
+            raise UsageError(f"{found.reference} lies as {found.have} and is wanted as {found.want}: there is no way")
+        if step.have.value == step.want.value and not (value.requires_grad and step.have != step.want):
+            continue
+        size = _bytes(held_value(value, left_as_is(step), degree, _middle(degree, step.before)))
+        yield (
+            step,
+            Op(
+                name=f"convert {found.reference}",
+                target=f"placer.{forward or NOTHING}.{backward or NOTHING}{_line_word(step.axis, fast_of(*step[3:]))}",
+                kind="communication",
+                outputs=(held_value(value, step.after, degree, _middle(degree, step.after)),),
+                written_bytes=size if forward else Affine(),
+                backward_written_bytes=size if backward else Affine(),
+            ),
+        )
+
+
+def line_name(axis: int | None, fast: int) -> str:
+    """How a communication says that it runs along one of two axes, the inner of `fast` devices (`communication`)."""
+    return "" if axis is None else f"{('outer', 'inner')[axis]}{fast}"
+
+
+def _line_word(axis: int | None, fast: int) -> str:
+    return "" if axis is None else f".{line_name(axis, fast)}"
+
+
+def _middle(degree: int, state: State) -> int:
+    return middle(degree, fast_of(state))
+
+
+def left_as_is(step: Step) -> State:
+    """What a step leaves as it is: how the value lies along the other axis."""
+    if step.axis is None:
+        return SAME
+    left = [SAME if axis == step.axis else state_along(step.before, axis) for axis in (OUTER, INNER)]
+    return both_states(left[OUTER], left[INNER], fast_of(step.before, step.after))
 
 
 def inner_ops(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Iterator[Op]:
-    """What an op communicates inside itself: collectives of its choice, rows of its neighbours."""
-    for inner in choice.inner:
-        samples = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
-        sizes = [inner_bytes(inner, tensors(sample.local)) for sample in samples]
-        moved = _line(*sizes)
-        words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
-        yield _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine())
-    if any(choice.halo):
-        sizes = [_halo_bytes(Sample.of(kind, op, choice, degree, rows), choice, degree) for rows in (FEW, MORE)]
-        moved = _line(*sizes)
-        yield _moving(op, ("exchange", "exchange"), moved, moved)
+    """What an op communicates inside itself: rows of its neighbours, collectives of its choice."""
+    if any(one.inner or any(one.halo) for _, one in strands(choice)):
+        few, more = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
+        for axis, one in strands(choice):
+            line = _line_word(axis, choice.fast)
+            yield from (_collective(op, inner, few, more, line) for inner in one.inner)
+            if any(one.halo):
+                even = (Sample.of(kind, op, choice, degree, rows) for rows in (FEW, MORE))
+                moved = _line(*(_halo_bytes(sample, choice, axis, degree) for sample in even))
+                yield _moving(op, ("exchange", "exchange"), moved, moved, line)
 
 
-def _moving(op: Op, words: tuple[str, str], forward: Affine, backward: Affine) -> Op:
+def _collective(op: Op, inner: Inner, few: Sample, more: Sample, line: str) -> Op:
+    moved = _line(*(inner_bytes(inner, tensors(sample.local)) for sample in (few, more)))
+    words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
+    return _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine(), line)
+
+
+def _moving(op: Op, words: tuple[str, str], forward: Affine, backward: Affine, line: str) -> Op:
     return Op(
-        name=f"inside {op.name}", target=f"placer.{words[0]}.{words[1]}", kind="communication",
+        name=f"inside {op.name}", target=f"placer.{words[0]}.{words[1]}{line}", kind="communication",
         written_bytes=forward, backward_written_bytes=backward,
     )  # fmt: skip
 
 
-def _halo_bytes(sample: Sample, choice: Choice, degree: int) -> int:
-    """Bytes a rank in the middle gets of its neighbours."""
-    total = 0
-    for halo, local, whole in zip(choice.halo, tensors(sample.local), tensors(sample.whole), strict=True):
+def _halo_bytes(sample: Sample, choice: Choice, axis: int | None, degree: int) -> int:
+    """Bytes a rank in the middle gets of its neighbours along an axis, first along the outer one."""
+    total, rank = 0, middle(degree, choice.fast)
+    (one,) = (found for at, found in strands(choice) if at == axis)
+    count, at = (degree, rank) if axis is None else place(degree, rank, choice.fast, axis)
+    values = zip(one.halo, choice.inputs, tensors(sample.local), tensors(sample.whole), strict=True)
+    for halo, state, local, whole in values:
         if halo is not None:
-            start, end = piece(whole.shape[halo.dim], degree, middle(degree))
-            foreign = max(0, local.shape[halo.dim] - (end - start))
-            total += foreign * local.item_bytes * local.elements // max(1, local.shape[halo.dim])
+            shape = list(held_shape(whole.shape, state.value, degree, rank)) if axis == OUTER else list(local.shape)
+            start, end = piece(whole.shape[halo.dim], count, at)
+            shape[halo.dim] = max(0, local.shape[halo.dim] - (end - start))
+            total += prod(shape) * local.item_bytes
     return total
 
 
@@ -189,11 +241,6 @@ def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
 
 
-def middle(degree: int) -> int:
-    """The rank whose pieces stand for all."""
-    return degree // 2
-
-
 @dataclass
 class LocalClass:
     """The ops of a split class in order, conversions before their first user; `outputs` as the class names them."""
@@ -205,6 +252,7 @@ class LocalClass:
     _ops: list[Op] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
     _converted: dict[tuple[int, int], str] = field(default_factory=dict)
+    _steps: dict[tuple[str, State], str] = field(default_factory=dict)
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -241,9 +289,13 @@ class LocalClass:
             self._convert(found)
 
     def _convert(self, found: Conversion) -> None:
-        made = conversion_op(self.kind.tensor(found.reference), found, self.degree)
-        name = f"o{len(self._ops)}.0"
-        self._ops.append(replace(made, inputs=(self._name(found.reference),)))
+        name = self._name(found.reference)
+        for step, made in conversion_ops(self.kind.tensor(found.reference), found, self.degree):
+            key = (found.reference, step.after)
+            if key not in self._steps:
+                self._ops.append(replace(made, inputs=(name,)))
+                self._steps[key] = f"o{len(self._ops) - 1}.0"
+            name = self._steps[key]
         self._converted |= dict.fromkeys(found.users, name)
 
     def _name(self, reference: str) -> str:

@@ -17,12 +17,13 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, SplitPoint
 from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.nn.parallel import DistributedDataParallel
 
+from placer.plans import BUCKET_BYTES
 from placer.runtime.bench import model as models
 from placer.runtime.bench.model import Decoder, Size
 from placer.runtime.bench.plans import RANKS, SETTINGS
 
 Batch = dict[str, torch.Tensor]
-BUCKET_ELEMENTS = SETTINGS.bucket_bytes // 4
+BUCKET_ELEMENTS = BUCKET_BYTES // 4
 
 
 def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:

@@ -1,7 +1,8 @@
 """What the devices of a replica say to each other inside their blocks, which no program lists: compared as recorded.
 
-All of them run the same blocks in the same order, so that their lists must be equal, entry by entry: kind, ranks, type
-and shape; of an all-to-all each must send what the other expects.
+All of them run the same blocks in the same order, so that of any two the lists of what both take part in (all, but for
+what runs along one of two axes) must be equal, entry by entry: kind, ranks, type and shape; of an all-to-all each must
+send what the other expects.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def inside_disagreements(
 def _compared(
     rank: int, peer: int, own: Sequence[Communication], theirs: Sequence[Communication]
 ) -> Iterator[Disagreement]:
-    for index, (mine, other) in enumerate(zip_longest(own, theirs)):
+    shared = [entry for entry in own if peer in entry.ranks]
+    for index, (mine, other) in enumerate(zip_longest(shared, (entry for entry in theirs if rank in entry.ranks))):
         what = _difference(mine, other, rank, peer)
         if what:
             message = (

@@ -7,7 +7,7 @@ call says what the whole call says, the op's own argument stays (which may be a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import NamedTuple
 
@@ -18,11 +18,13 @@ from placer.errors import UsageError
 from placer.graph import BlockClass, Op
 from placer.rules import Argument as Told
 from placer.rules import Call, Value, call_of
-from placer.rules.layouts import Choice, LocalOp
-from placer.rules.splits import localise
+from placer.rules.layouts import Choice
+from placer.rules.splits import Form, local_forms
 
 # Numbers of rows at which a local call is looked at.
 FEW, MORE = 4, 5
+# Local ops that sum over ranks: along both axes they do so over all devices at once. Their numbers are of the whole op.
+MERGED = frozenset({"batch_norm", "mean_loss"})
 
 
 class Line(NamedTuple):
@@ -40,32 +42,48 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A call at some number of rows, whole and on the rank."""
+    """A call at some number of rows, whole and on the rank, with the local ops that this is."""
 
     whole: Call
     local: Call
+    forms: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalForm:
+    """A local op that a rank runs along an axis (None: all devices), with the `numbers` and `order` it is given."""
+
+    axis: int | None
     name: str
-    numbers: tuple[tuple[str, int], ...]
+    numbers: Mapping[str, Line]
     order: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(few: Form, more: Form) -> LocalForm:
+        """The local op that is `few` and `more` at as many rows."""
+        one, other, name = dict(few.local.numbers), dict(more.local.numbers), few.local.name
+        if name == "mean_share":
+            numbers = _share(one, other)
+        else:
+            numbers = {key: Line.through(size, other[key]) for key, size in one.items()}
+        return LocalForm(axis=few.axis, name=name, numbers=numbers, order=few.local.order)
+
+
+def _share(few: dict[str, int], more: dict[str, int]) -> dict[str, Line]:
+    """The rank's share in lowest terms. Raises UsageError where it depends on the rows."""
+    if few["part"] * more["of"] != more["part"] * few["of"]:
+        raise UsageError("a rank's share of the mean depends on the rows of the microbatch")
+    common = gcd(few["part"], few["of"])
+    return {name: Line(size // common) for name, size in few.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCall:
-    """A rank's call. `name` of its local op, "" where it is the op itself; `numbers` and `order` that this is given."""
+    """A rank's call, and the local ops it stands in; none where it is the op itself."""
 
     target: str
-    name: str
-    numbers: Mapping[str, Line]
+    forms: tuple[LocalForm, ...]
     samples: tuple[Sample, Sample]
-    order: tuple[int, ...] = ()
-
-    def ratio(self, part: str, of: str) -> tuple[int, int]:
-        """Two numbers in lowest terms. Raises UsageError where their ratio depends on the rows."""
-        few, more = (dict(sample.numbers) for sample in self.samples)
-        if few[part] * more[of] != more[part] * few[of]:
-            raise UsageError("a rank's share of the mean depends on the rows of the microbatch")
-        common = gcd(few[part], few[of])
-        return few[part] // common, few[of] // common
 
     def filled(
         self,
@@ -93,18 +111,16 @@ class LocalCall:
 def local_call(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int) -> LocalCall:
     """The call of `rank`. Raises UsageError where the degree does not divide what it must."""
     few, more = (_sample(kind, op, choice, degree, rank, rows) for rows in (FEW, MORE))
-    numbers = {name: Line.through(one, dict(more.numbers)[name]) for name, one in few.numbers}
-    if few.name == "mean_share":
-        numbers = {name: Line(size) for name, size in few.numbers}
-    return LocalCall(target=few.whole.target, name=few.name, numbers=numbers, samples=(few, more), order=few.order)
+    forms = tuple(map(LocalForm.of, few.forms, more.forms))
+    if len(forms) == 2 and {form.name for form in forms} <= MERGED:
+        forms = (replace(forms[0], axis=None),)
+    return LocalCall(target=few.whole.target, forms=forms, samples=(few, more))
 
 
 def _sample(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int, rows: int) -> Sample:
     whole = call_of(kind, op, rows)
-    made = localise(whole, choice, degree, rank)
-    if isinstance(made, LocalOp):
-        return Sample(whole=whole, local=made.call, name=made.name, numbers=made.numbers, order=made.order)
-    return Sample(whole=whole, local=made, name="", numbers=())
+    made = local_forms(whole, choice, degree, rank)
+    return Sample(whole=whole, local=made.call, forms=made.forms)
 
 
 class _Filler:

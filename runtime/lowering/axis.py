@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.errors import UsageError
+from placer.rules.grids import INNER, OUTER, place
 from placer.rules.layouts import Cut, held_size, piece, ranges
 from placer.runtime.known import numbers
 
@@ -27,10 +28,18 @@ class Axis(nn.Module):
     def __init__(self, degree: int, rank: int, group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         self.degree, self.rank, self.group = degree, rank, group
+        self._lines: dict[int, tuple[Axis, Axis]] = {}
 
     def extra_repr(self) -> str:
         """Shown where a graph names it."""
         return f"{self.rank} of {self.degree}"
+
+    def lines(self, fast: int) -> tuple[Axis, Axis]:
+        """Of a mesh of two axes, the inner one of `fast` devices, this rank's outer and inner axis."""
+        if fast not in self._lines:
+            outer, inner = (Axis(*place(self.degree, self.rank, fast, axis)) for axis in (OUTER, INNER))
+            self._lines[fast] = (outer, inner)
+        return self._lines[fast]
 
     def bounds(self, size: int) -> tuple[tuple[int, int], ...]:
         """Start and end of every rank's piece of `size`."""
@@ -50,11 +59,6 @@ class Axis(nn.Module):
         found = ranges(lay, tensor.shape[lay.dim], self.degree, rank)
         pieces = [tensor.narrow(lay.dim, start, end - start) for start, end in found]
         return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, lay.dim)
-
-    def own_shape(self, shape: Shape, dim: int) -> Shape:
-        """The shape of this rank's piece."""
-        start, end = piece(shape[dim], self.degree, self.rank)
-        return _with(shape, dim, end - start)
 
     def all_reduce(self, tensor: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
         """The sum or maximum (`"sum"`, `"max"`) over the ranks."""

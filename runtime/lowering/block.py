@@ -20,10 +20,11 @@ from placer.errors import UsageError
 from placer.graph import Op
 from placer.plans import Plan
 from placer.rules import tensor_arguments
+from placer.rules.grids import strands
 from placer.rules.layouts import SAME, WHOLE, Choice, Cut, State, piece, wanted
 from placer.runtime.cut import Cut as Model
 from placer.runtime.cut import Local, Writer
-from placer.runtime.lowering.arguments import Line, LocalCall, local_call
+from placer.runtime.lowering.arguments import Line, LocalCall, LocalForm, local_call
 from placer.runtime.lowering.axis import Axis
 from placer.runtime.lowering.forms import COUNTED, REWRITTEN, SHARES, TALKING, local_op, weighted
 from placer.runtime.lowering.halo import exchange
@@ -110,8 +111,14 @@ class LocalBlock:
     def _given(self, op: Op, choice: Choice, number: int, source: fx.Node) -> fx.Node:
         """Tensor argument `number` as the op wants it, with the rows that its window reads."""
         value = self._values.wanted(source, choice.inputs[number])
+        for axis, one in strands(choice):
+            value = self._windowed(value, op, one, number, axis)
+        return value
+
+    def _windowed(self, value: fx.Node, op: Op, choice: Choice, number: int, along: int | None) -> fx.Node:
+        """The rows of tensor argument `number` that the op's window reads along an axis."""
         halo = choice.halo[number] if choice.halo else None
-        lay, axis = choice.outputs[0].value, self._cut.axis
+        lay, axis = choice.outputs[0].value, self._cut.line(along)
         if halo is None or not isinstance(lay, Cut):
             return value
         size = dim_size(self._cut.kind.tensor(tensor_arguments(op)[number]), halo.dim).fixed
@@ -123,34 +130,46 @@ class LocalBlock:
         if all(start >= low and end <= high for (start, end), (low, high) in zip(windows, owned, strict=True)):
             (start, end), first = windows[axis.rank], owned[axis.rank][0]
             return self._into.graph.call_function(aten.slice.Tensor, (value, halo.dim, start - first, end - first))
-        return self._into.graph.call_function(exchange, (value, self._values.axis, halo.dim, size, windows))
+        return self._into.graph.call_function(exchange, (value, self._values.axis(along), halo.dim, size, windows))
 
     def _plain(self, node: fx.Node, called: LocalCall, given: list[fx.Node]) -> fx.Node:
         args, kwargs = called.filled(node, given, self._number, self._into.value)
         function = out_of_place(node)
-        if not called.name:
+        if not called.forms:
             return self._into.graph.call_function(function, args, kwargs)
-        numbers = {name: self._number(one) for name, one in called.numbers.items()}
-        if called.order:
-            numbers["order"] = called.order
+        outer, *inner = called.forms
+        numbers = self._numbers(outer)
+        if inner:
+            numbers["inner"] = (inner[0].name, self._values.axis(inner[0].axis), self._numbers(inner[0]))
         # A graph takes operators, and what can be called is one, for arguments.
-        packed: tuple[object, ...] = (function, args, kwargs, self._values.axis, called.target)
-        return self._into.graph.call_function(local_op(called.name), packed, numbers)  # type: ignore[arg-type]
+        packed: tuple[object, ...] = (function, args, kwargs, self._values.axis(outer.axis), called.target)
+        return self._into.graph.call_function(local_op(outer.name), packed, numbers)  # type: ignore[arg-type]
+
+    def _numbers(self, form: LocalForm) -> dict[str, Argument]:
+        """What a local op is told."""
+        numbers = {name: self._number(one) for name, one in form.numbers.items()}
+        return {**numbers, "order": form.order} if form.order else numbers
 
     def _changed(self, node: fx.Node, change: Rewrite, called: LocalCall, given: list[fx.Node]) -> fx.Node:
         """An op that the runtime rewrites in every layout: the same function on pieces, or what stands for it."""
-        graph, function, form = self._into.graph, change.function, called.name
+        graph, function = self._into.graph, change.function
         pieces = self._pieces(node, change, given)
         arguments = fx.map_arg(change.arguments, lambda one: pieces[one] if one in pieces else self._into.value(one))
         keywords: dict[str, Argument] = {"mode": self._into.mode}
-        if form == "mean_share" and function in SHARES:
-            share = graph.call_function(function, arguments, keywords)
-            return graph.call_function(weighted, (share, *called.ratio("part", "of")))
-        if form and not (form == "mean_loss" and function in COUNTED):
-            function = _cut_form(change, form)
-            keywords |= {name: self._number(one) for name, one in called.numbers.items()}
+        if function in SHARES and all(form.name == "mean_share" for form in called.forms):
+            made = graph.call_function(function, arguments, keywords)
+            for form in called.forms:
+                made = graph.call_function(weighted, (made, *(form.numbers[name].fixed for name in ("part", "of"))))
+            return made
+        counted = function in COUNTED
+        forms = [form for form in called.forms if not (counted and form.name == "mean_loss")]
+        if forms:
+            function = _cut_form(change, forms[0].name)
+            keywords |= self._numbers(forms[0])
+            if len(forms) > 1:
+                keywords["other"] = self._numbers(forms[1])
             if function in TALKING:
-                keywords["axis"] = self._values.axis
+                keywords["axis"] = self._values.axis(forms[0].axis)
         return graph.call_function(function, arguments, keywords)
 
     def _pieces(self, node: fx.Node, change: Rewrite, given: list[fx.Node]) -> dict[fx.Node, fx.Node]:

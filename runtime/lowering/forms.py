@@ -26,11 +26,15 @@ aten = torch.ops.aten
 SUM = 2  # at::Reduction
 Function = Callable[..., object]
 Arguments = tuple[object, ...]
+Place = dict[str, int]  # dim, start, end and of: a rank's piece of a dim
 
 
 @cache
 def local_op(name: str) -> Function:
-    """The function `name(op, args, kwargs, axis, target, numbers...)`. Raises UsageError where there is none."""
+    """The function `name(op, args, kwargs, axis, target, numbers...)`. Raises UsageError where there is none.
+
+    inner: the name, axis and numbers of the local op that stands for `op` along the inner axis of two.
+    """
     if name not in FORMS:
         raise UsageError(f"no rank can run {name!r}; local ops are {', '.join(sorted(FORMS))}")
     form = FORMS[name]
@@ -42,13 +46,24 @@ def local_op(name: str) -> Function:
         axis: Axis,
         target: str,
         order: tuple[int, ...] = (),
+        inner: tuple[str, Axis, dict[str, int]] | None = None,
         **numbers: int,
     ) -> object:
+        function = op if inner is None else _within(op, target, *inner)
         local = LocalOp(name=name, call=Call(target=target), numbers=tuple(numbers.items()), order=tuple(order))
-        return form(Given(local=local, function=op, args=tuple(args), kwargs=kwargs, axis=axis))
+        return form(Given(local=local, function=function, args=tuple(args), kwargs=kwargs, axis=axis))
 
     run.__name__ = run.__qualname__ = name
     return run
+
+
+def _within(op: Function, target: str, name: str, axis: Axis, numbers: dict[str, int]) -> Function:
+    """The local op `name` of `op`, to be called as `op` is."""
+
+    def called(*args: object, **kwargs: object) -> object:
+        return local_op(name)(op, args, kwargs, axis, target, **numbers)
+
+    return called
 
 
 def weighted(share: torch.Tensor, part: int, of: int) -> torch.Tensor:
@@ -90,13 +105,15 @@ def dropout_piece(
     end: int,
     of: int,
     mode: Mode,
+    other: Place | None = None,
 ) -> torch.Tensor:
-    """`dropout.dropout` of a piece: the piece of the whole op's mask."""
+    """`dropout.dropout` of a piece: the piece of the whole op's mask; `other`: where it stands along the inner axis."""
     if not mode.training or mode.keys is None or probability == 0.0 or values.numel() == 0:
         return values
     if probability == 1.0:
         return values * 0.0
-    keep = _piece_of_mask(values.shape, probability, op, batched, (dim, start, end, of), mode)
+    places = ({"dim": dim, "start": start, "end": end, "of": of}, *((other,) if other else ()))
+    keep = _piece_of_mask(values.shape, probability, op, batched, places, mode)
     return values * keep / (1.0 - probability)
 
 
@@ -116,10 +133,11 @@ def attention_piece(
     end: int,
     of: int,
     mode: Mode,
+    other: Place | None = None,
 ) -> torch.Tensor:
-    """`dropout.attention` of some heads or of some rows of the queries (dim of the result that is cut)."""
-    rows = dim == query.dim() - 2
-    first = start if rows else 0
+    """`dropout.attention` of some heads or of some rows of the queries (dims of the result that are cut)."""
+    firsts = {dim: start} if other is None else {dim: start, other["dim"]: other["start"]}
+    first = firsts.get(query.dim() - 2, 0)
     if causal:
         seen = torch.arange(first, first + query.shape[-2], device=query.device).unsqueeze(1)
         mask = seen >= torch.arange(key.shape[-2], device=query.device)
@@ -131,17 +149,23 @@ def attention_piece(
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     weights = scores.softmax(-1)
-    return dropout_piece(weights, probability, op, True, dim=dim, start=start, end=end, of=of, mode=mode) @ value
+    kept_weights = dropout_piece(
+        weights, probability, op, True, dim=dim, start=start, end=end, of=of, mode=mode, other=other
+    )
+    return kept_weights @ value
 
 
 def _piece_of_mask(
-    shape: torch.Size, probability: float, op: int, batched: bool, place: tuple[int, int, int, int], mode: Mode
+    shape: torch.Size, probability: float, op: int, batched: bool, places: tuple[Place, ...], mode: Mode
 ) -> torch.Tensor:
-    dim, start, end, of = place
     assert mode.keys is not None
-    whole = torch.Size((*shape[:dim], of, *shape[dim + 1 :]))
-    keep = kept(whole, probability, op, mode.keys if batched else mode.keys.new_zeros(1))
-    return keep.narrow(dim, start, end - start)
+    sizes = list(shape)
+    for place in places:
+        sizes[place["dim"]] = place["of"]
+    keep = kept(torch.Size(sizes), probability, op, mode.keys if batched else mode.keys.new_zeros(1))
+    for place in places:
+        keep = keep.narrow(place["dim"], place["start"], place["end"] - place["start"])
+    return keep
 
 
 def summed_batch_norm(

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from placer.rules.layouts import Cut, State, ranges
+from placer.rules.grids import INNER, OUTER, Piece, fast_of, pieces
+from placer.rules.layouts import State, ranges
 from placer.runtime.lowering.axis import Axis
 
 
@@ -22,46 +23,52 @@ class Pieces:
         """Whether this rank counts what all ranks of its replica hold alike."""
         return self._axis.rank == 0
 
-    def is_cut(self, name: str) -> bool:
-        """Whether each rank of a replica has a piece of its own."""
-        return self._lay(name) is not None
-
     def counts(self, name: str) -> bool:
-        """Whether this rank's elements of `name` count among those of its replica."""
-        return self.first or self.is_cut(name)
+        """Whether this rank's elements of `name` count among its replica's: the first rank of those that hold them."""
+        cuts = self._cuts(name)
+        if not cuts:
+            return self.first
+        along = {one.axis for one in cuts}
+        fast = fast_of(self._states[name])
+        return None in along or all(axis in along or self._axis.lines(fast)[axis].rank == 0 for axis in (OUTER, INNER))
 
     def cuts(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
         """Of a whole parameter or buffer of `shape` the dims this rank has a part of, and the ranges it has."""
-        lay = self._lay(name)
-        if lay is None:
-            return ()
-        found = ranges(lay, shape[lay.dim], self._axis.degree, self._axis.rank)
-        return ((lay.dim, found or ((0, 0),)),)
+        found = ((one.lay.dim, ranges(one.lay, shape[one.lay.dim], one.degree, one.rank)) for one in self._cuts(name))
+        return tuple(sorted((dim, parts or ((0, 0),)) for dim, parts in found))
 
     def joined(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The whole of the pieces that the ranks of a replica hold, all of which must ask, in the same order.
 
         What is not cut is given as it is (a DTensor where the replicas shard it).
         """
-        lay = self._lay(name)
-        if lay is None:
+        cuts = self._cuts(name)
+        if not cuts:
             return tensor
         plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return self._axis.all_gather(plain, lay, self._size(plain, lay.dim))
+        for one in cuts:
+            axis = self._along(name, one)
+            plain = axis.all_gather(plain, one.lay, _size(axis, plain, one.lay.dim))
+        return plain
 
     def take(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy this rank's part of a whole `source` into `target`."""
-        lay = self._lay(name)
-        mine = source if lay is None or isinstance(source, DTensor) else self._axis.own(source, lay)
+        mine = source
+        for one in () if isinstance(source, DTensor) else self._cuts(name):
+            mine = self._along(name, one).own(mine, one.lay)
         if isinstance(target, DTensor) and not isinstance(mine, DTensor):
             mine = distribute_tensor(mine.to(target.device), target.device_mesh, target.placements)
         target.copy_(mine)
 
-    def _lay(self, name: str) -> Cut | None:
+    def _cuts(self, name: str) -> tuple[Piece, ...]:
         state = self._states.get(name)
-        return state.value if state is not None and isinstance(state.value, Cut) else None
+        return () if state is None else pieces(state.value, self._axis.degree, self._axis.rank)
 
-    def _size(self, mine: torch.Tensor, dim: int) -> int:
-        """The size of the whole, which a rank's piece alone does not tell."""
-        total = torch.tensor(mine.shape[dim], device=mine.device)
-        return int(self._axis.all_reduce(total))
+    def _along(self, name: str, one: Piece) -> Axis:
+        return self._axis if one.axis is None else self._axis.lines(fast_of(self._states[name]))[one.axis]
+
+
+def _size(axis: Axis, mine: torch.Tensor, dim: int) -> int:
+    """The size of the whole, which a rank's piece alone does not tell."""
+    total = torch.tensor(mine.shape[dim], device=mine.device)
+    return int(axis.all_reduce(total))

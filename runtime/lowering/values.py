@@ -11,7 +11,8 @@ from torch import fx
 from placer.errors import UsageError
 from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
 from placer.plans import Plan, Split
-from placer.rules.layouts import SAME, Cut, Lay, State, is_own
+from placer.rules.grids import Step, pieces, steps
+from placer.rules.layouts import SAME, Cut, Lay, State
 from placer.runtime.cut import Cut as Model
 from placer.runtime.cut import Writer
 from placer.runtime.lowering.axis import Axis
@@ -60,7 +61,7 @@ class CutBlock:
         if reference[0] == "p":
             return self.edges.parameters[int(reference[1:])]
         if reference[0] == "i":
-            return border_state(self.split.inputs[int(reference[1:])])
+            return border_state(self.split.inputs[int(reference[1:])], self.split.inner)
         return value_state(self.plan, reference) if reference[0] == "b" else SAME
 
     def tensor(self, reference: str) -> Tensor | Parameter:
@@ -76,15 +77,19 @@ class CutBlock:
         prefix, _, number = self.model.name(node).partition(".")
         if not prefix.startswith("b") or not number.isdigit():
             raise UsageError(f"{node.name} leaves it, which the plan's graph does not know")
-        return border_state(self.split.outputs[int(number)])
+        return border_state(self.split.outputs[int(number)], self.split.inner)
+
+    def line(self, axis: int | None) -> Axis:
+        """The devices along one of two axes, or all."""
+        return self.axis if axis is None else self.axis.lines(self.split.inner)[axis]
 
     def require_even(self, tensor: Tensor | Parameter, lay: Lay) -> None:
         """A dim that grows with the rows is cut only where its pieces grow alike. Raises UsageError."""
-        if isinstance(lay, Cut) and not is_own(lay):
-            size, shares = dim_size(tensor, lay.dim), self.axis.degree * lay.parts
-            if size.per_row and (size.fixed % shares or size.per_row % shares):
+        for cut, degree, _, _ in pieces(lay, self.axis.degree, self.axis.rank):
+            size, shares = dim_size(tensor, cut.dim), degree * cut.parts
+            if not cut.own and size.per_row and (size.fixed % shares or size.per_row % shares):
                 raise UsageError(
-                    f"dim {lay.dim} of {size.per_row} per row of the batch is cut, which {self.axis.degree} devices "
+                    f"dim {cut.dim} of {size.per_row} per row of the batch is cut, which {degree} devices "
                     "cannot share evenly; divide rows among replicas"
                 )
 
@@ -100,13 +105,14 @@ class Values:
     cut: CutBlock
     into: Writer
     _converted: dict[tuple[fx.Node, State], fx.Node] = field(default_factory=dict)
+    _steps: dict[tuple[fx.Node, State], fx.Node] = field(default_factory=dict)
     _parameters: dict[str, fx.Node] = field(default_factory=dict)
     _rows: fx.Node | None = None
 
-    @property
-    def axis(self) -> fx.Node:
-        """The axis in the graph."""
-        return self.into.attached("axis", self.cut.axis)
+    def axis(self, along: int | None = None) -> fx.Node:
+        """The devices along one of two axes, or all, in the graph."""
+        name = "axis" if along is None else f"{('outer', 'inner')[along]}{self.cut.split.inner}"
+        return self.into.attached(name, self.cut.line(along))
 
     @property
     def rows(self) -> fx.Node:
@@ -141,25 +147,35 @@ class Values:
         return self._parameters[name]
 
     def _conversion(self, value: fx.Node, tensor: Tensor | Parameter, have: State, want: State) -> fx.Node:
-        """A value in another state, and its gradient in that of the value."""
+        """A value in another state, and its gradient in that of the value; steps that users share are taken once."""
         if have == want:
             return value
         for lay in (have.value, want.value):
             self.cut.require_even(tensor, lay)
+        for step in steps(have, want):
+            key = (value, step.after)
+            if key not in self._steps:
+                self._steps[key] = self._stepped(value, tensor, step)
+            value = self._steps[key]
+        return value
+
+    def _stepped(self, value: fx.Node, tensor: Tensor | Parameter, step: Step) -> fx.Node:
+        """A value one step on."""
         trains = tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
-        forward = way(have.value, want.value, self._uneven(tensor, have.value))
-        back = way(want.gradient, have.gradient, self._uneven(tensor, want.gradient)) if trains else Way("same")
+        have, want, axis = step.have, step.want, step.axis
+        forward = way(have.value, want.value, self._uneven(tensor, have.value, axis))
+        back = way(want.gradient, have.gradient, self._uneven(tensor, want.gradient, axis)) if trains else Way("same")
         if forward.name == back.name == "same":
             return value
-        arguments = (value, self.axis, forward)
+        arguments = (value, self.axis(axis), forward)
         return self.into.graph.call_function(CONVERSIONS[forward.name], arguments, {"gradient": back})
 
-    def _uneven(self, tensor: Tensor | Parameter, lay: Lay) -> int | None:
-        """The size of the dim that `lay` cuts, where its pieces differ."""
+    def _uneven(self, tensor: Tensor | Parameter, lay: Lay, axis: int | None) -> int | None:
+        """The size of the dim that `lay` cuts along an axis, where its pieces differ."""
         if not isinstance(lay, Cut):
             return None
         size = dim_size(tensor, lay.dim)
-        return None if size.fixed % (self.cut.axis.degree * lay.parts) == 0 else size.fixed
+        return None if size.fixed % (self.cut.line(axis).degree * lay.parts) == 0 else size.fixed
 
 
 def dim_size(tensor: Tensor | Parameter, dim: int) -> Affine:

@@ -8,6 +8,7 @@ from placer.rules.splits.local import filled, legal, localise
 from placer.rules.splits.naming import named
 from placer.rules.splits.parts import divided, in_blocks, in_parts, merged
 from placer.rules.splits.patterns import tensors
+from placer.rules.splits.strands import Form, Localised, cuttable, local_forms
 from placer.rules.splits.table import (
     SplitRule,
     own_choices,
@@ -18,12 +19,16 @@ from placer.rules.splits.table import (
 )
 
 __all__ = [
+    "Form",
+    "Localised",
     "SplitRule",
+    "cuttable",
     "divided",
     "filled",
     "in_blocks",
     "in_parts",
     "legal",
+    "local_forms",
     "localise",
     "merged",
     "named",

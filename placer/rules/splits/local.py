@@ -244,11 +244,22 @@ def _window(place: Place) -> LocalOp:
     padding = place.whole.argument(position, "padding", 0)
     space = len(place.whole.tensor(0).shape) - _space(place.whole)
     numbers = [("dim", dim), ("before", rows.before), ("behind", rows.behind)]
+    padding = _counted_padding(place.whole, padding) if isinstance(padding, str) else padding
     if isinstance(padding, str):
         return LocalOp(name="window", call=place.call, numbers=tuple(numbers))
     listed = list(broadcast(padding, _space(place.whole), 0))
     listed[dim - space] = 0
     return LocalOp(name="window", call=_put(place.call, position, "padding", tuple(listed)), numbers=tuple(numbers))
+
+
+def _counted_padding(call: Call, padding: str) -> Argument:
+    """ "same" and "valid" as numbers, where a number on both sides says the same."""
+    kernel = call.tensor(1).shape[2:]
+    apart = broadcast(call.argument(5, "dilation", 1), len(kernel), 1)
+    reach = [between * (size - 1) for size, between in zip(kernel, apart, strict=True)]
+    if padding == "same" and any(each % 2 for each in reach):
+        return padding
+    return tuple(each // 2 if padding == "same" else 0 for each in reach)
 
 
 def _space(call: Call) -> int:

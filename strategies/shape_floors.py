@@ -1,0 +1,332 @@
+"""Lower bounds of what stages on any shape add to a step, for all runs of blocks at once.
+
+For a stage on a shape of n devices, with weights w of positions that add up to at most 1,
+
+    step >= sum over stages of  fill + w (steady + tail)        since  max x >= sum w x
+
+w is the part of the machines' speed that the stage's devices have: n times a device's speed over that of all. With
+w = 0 the same bounds the sum of the fills alone. Of messages the floors have what the last block of a stage makes
+(`messages`); gradients of tied parameters, the prologue and collectives of all ranks are left out, and of memory what
+depends on more than the run and the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placer.compute import memory_rate
+from placer.costs import Costs
+from placer.graph import Affine
+from placer.memory import state_bytes
+from placer.plans import ScheduleName, Sharding
+from placer.search import Problem
+from placer.spans import Spans
+from placer.steptime import stalls
+from placer.strategies.floors import SLACK
+from placer.strategies.runs import Runs
+from placer.strategies.shapes import Grounds, Shape, Spot
+from placer.strategies.space import recomputes
+from placer.updates import update_seconds
+
+Floats = NDArray[np.float64]
+NEVER = float("inf")
+# What a run holds, whatever its rows, and what is so much and so much a row.
+A_ROW = " a row"
+HELD = ("parameters", "trainable", "buffers")
+GROWING = ("saved", "inputs", "sent", "returned")
+SIZES = (*HELD, *GROWING, *(name + A_ROW for name in GROWING))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Pace:
+    """What of a plan decides how seconds of stages become seconds of a step; `rows` of all but the last microbatch."""
+
+    rows: int
+    schedule: ScheduleName
+    sharding: Sharding
+
+    def count(self, batch: int) -> int:
+        """Number of microbatches of a batch of so many rows."""
+        return -(-batch // self.rows)
+
+    def kept(self, shape: Shape) -> Sharding:
+        """How a position of that shape keeps its state: a lone replica has nobody to share it with."""
+        return self.sharding if shape.replicas > 1 else "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A spot that stands for those that cost the same; its weight, and the bytes a device of it has."""
+
+    spot: Spot
+    weight: float
+    room: int
+
+
+class Floors:
+    """What stages cost at least on every place of one problem."""
+
+    def __init__(self, problem: Problem, views: dict[int, Runs], shapes: tuple[Shape, ...], grounds: Grounds) -> None:
+        self.problem = problem
+        self.views = views
+        self.shapes = shapes
+        self.grounds = grounds
+        self.blocks = len(problem.graph.blocks)
+        self._sums: dict[tuple[int, tuple[int, ...], int], Floats] = {}
+        self._sizes: dict[int, dict[str, Floats]] = {}
+        self._tails: dict[tuple[Place, Sharding], tuple[Floats, Floats]] = {}
+
+    def costs(self, shape: Shape) -> Costs:
+        """The costs of the graph as a shape cuts it."""
+        return self.views[shape.layout].costs
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """One place for all spots of a shape that costs cannot tell apart."""
+        found: dict[object, Spot] = {}
+        for shape in self.shapes:
+            for ground, devices in enumerate(self.grounds.devices):
+                for after in (-1, *devices):
+                    spot = self.grounds.spot(shape, ground, after)
+                    if spot is not None:
+                        found.setdefault(self.key(spot), spot)
+        return tuple(self._place(spot) for spot in found.values())
+
+    def key(self, spot: Spot) -> object:
+        """Equal for spots that cost the same: shape, kinds of devices, levels that collectives climb."""
+        costs = self.costs(spot.shape)
+        leaders = spot.devices[:: spot.shape.degree]
+        kinds = tuple(sorted({costs.profiles.kind[device] for device in spot.devices}))
+        return spot.shape, spot.ground, kinds, costs.channels.levels(leaders, spot.shape.degree)
+
+    def weight(self, spot: Spot) -> float:
+        """The part of all devices' speed that those of a spot have."""
+        return len(spot.devices) * self._speeds[spot.ground] / self._speed
+
+    def room(self, spot: Spot) -> int:
+        """Bytes of a device beside its overhead; all of a ground have as many."""
+        chip = self.problem.cluster.devices[spot.devices[0]]
+        return chip.memory_bytes - chip.overhead_bytes
+
+    def quick(self, rows: int, schedule: ScheduleName) -> float:
+        """No plan of such microbatches is faster, whatever its positions: every block where it costs least."""
+        pace = Pace(rows=rows, schedule=schedule, sharding="none")
+        least = np.full(self.blocks, NEVER)
+        for place in self.places:
+            if place.spot.shape.replicas <= rows:
+                full, last = (np.diff(self.passes(place, own), axis=1) for own in self._rows(pace))
+                m = pace.count(self.problem.rows)
+                work, inner = full[0] + full[1], full[1] - full[2]
+                fill = full[0] + (1 - min(1, m - 1)) * inner if schedule == "zero-bubble" else work
+                steady = (m - 2) * work + last[0] + last[1] if m > 1 else 0.0
+                least = np.minimum(least, fill + place.weight * steady)
+        return float(SLACK * least.sum())
+
+    def passes(self, place: Place, rows: int) -> Floats:
+        """Sums over the first blocks of forward, backward and weight seconds of `rows` rows, shape (3, blocks + 1).
+
+        Of several kinds of devices the least forward and backward of each block, and the most of its weight gradients:
+        what these hide of a backward is then never too little.
+        """
+        shape = place.spot.shape
+        each = -(-rows // shape.replicas)
+        runs = self.views[shape.layout]
+        kinds = sorted({runs.costs.profiles.kind[device] for device in place.spot.devices})
+        key = shape.layout, tuple(kinds), each
+        if key not in self._sums:
+            seconds = [[runs.seconds(block, device, each) for block in range(self.blocks)] for device in kinds]
+            least = [[[s.forward, s.backward, -s.weight] for s in own] for own in seconds]
+            sums = np.array(least).min(axis=0).T.cumsum(axis=1) * np.array([[1], [1], [-1]])
+            self._sums[key] = np.concatenate([np.zeros((3, 1)), sums], axis=1)
+        return self._sums[key]
+
+    @cached_property
+    def crossing(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """What the block before each cut makes for later ones: values, and those of them that get gradients."""
+        graph, spans = self.problem.graph, next(iter(self.views.values())).costs.spans
+        made = [spans.leaving(cut - 1, cut) if 0 < cut < self.blocks else () for cut in range(self.blocks + 1)]
+        return tuple((own, tuple(v for v in own if graph.value(v).requires_grad)) for own in made)
+
+    def messages(self, shape: Shape, rows: int) -> tuple[Floats, Floats]:
+        """Seconds that a stage which ends before each block sends at least, and gets gradients back, for `rows` rows.
+
+        All bytes leave its devices and enter as many as are left for others, at the best rate of any two devices.
+        """
+        numerics, graph = next(iter(self.views.values())).costs.numerics, self.problem.graph
+        latency, per_byte = self._best_way
+        both = max(1, min(shape.size, self.problem.cluster.size - shape.size))
+
+        def seconds(values: tuple[str, ...]) -> float:
+            size = sum(numerics.bytes_of(graph.value(value), rows) for value in values)
+            return SLACK * (latency + per_byte * size / both) if values else 0.0
+
+        ahead, behind = zip(*((seconds(sent), seconds(back)) for sent, back in self.crossing), strict=True)
+        return np.array(ahead), np.array(behind)
+
+    def stages(self, place: Place, pace: Pace) -> tuple[dict[bool, Floats], dict[bool, Floats]]:
+        """Of every run [first, last) on a place: fill + weight (steady + tail), and fill; by whether it recomputes."""
+        full, last = (self._pass(place, rows, pace.kept(place.spot.shape)) for rows in self._rows(pace))
+        m, (accumulate, tail) = pace.count(self.problem.rows), self._after(place, pace.kept(place.spot.shape))
+        if pace.kept(place.spot.shape) != "none":
+            tail = tail + last["scatter"]
+        sent, returned = self.messages(place.spot.shape, pace.rows)
+        whole, alone = {}, {}
+        for again in recomputes(self.problem):
+            backward = full["backward"] + again * full["again"]
+            work = each = full["forward"] + backward
+            if pace.schedule == "gpipe":
+                each = np.maximum(full["forward"], sent) + np.maximum(backward, returned)
+            fill, steady = work + sent + returned, 0.0 * work
+            if m > 1:
+                steady = (m - 2) * each + last["forward"] + last["backward"] + again * last["again"]
+                steady += (m - 1) * accumulate
+                if pace.schedule != "gpipe":
+                    steady += stalls(2, m) * (sent + returned)
+            if pace.schedule == "zero-bubble":
+                weight = full["weight"]
+                filling = np.minimum(np.minimum(weight, full["forward"]), backward - weight)
+                hidden = weight + min(1, m - 1) * filling
+                fill, steady = fill - hidden, steady + hidden
+            whole[again], alone[again] = SLACK * (fill + place.weight * (steady + tail)), SLACK * fill
+        return whole, alone
+
+    def bytes(self, place: Place, pace: Pace, alive: int, *, again: bool) -> Floats:
+        """Bytes that a run holds at least with so many microbatches alive."""
+        shape, costs = place.spot.shape, self.costs(place.spot.shape)
+        sizes, rows = self._sized(shape.layout), -(-pace.rows // shape.replicas)
+        kept, many = pace.kept(shape), pace.count(self.problem.rows) > 1
+        parts = shape.replicas if kept != "none" else 1
+        numerics = costs.numerics
+
+        def at(name: str) -> Floats:
+            return sizes[name] + sizes[name + A_ROW] * rows
+
+        state = sizes["parameters"] * ((1 / parts) + (kept == "gradients"))
+        gradients = sizes["trainable"] * numerics.weight_bytes / (1 if many else parts)
+        state = state + sizes["trainable"] * state_bytes(numerics, self.problem.settings) / parts + sizes["buffers"]
+        living = (at("inputs") if again else at("saved")) + at("sent")
+        # Before the first backward has ended there are no gradients; then there is one microbatch less.
+        return state + np.maximum(alive * living, gradients + (alive - 1) * living) + at("sent") + at("returned")
+
+    @cached_property
+    def _best_way(self) -> tuple[float, float]:
+        """The least latency and the fewest seconds per byte between two devices."""
+        channels, count = next(iter(self.views.values())).costs.channels, self.problem.cluster.size
+        ways = [channels.ways([pair])[pair] for pair in permutations(range(count), 2)]
+        return min(way.latency for way in ways), min(way.per_byte for way in ways)
+
+    @cached_property
+    def _speeds(self) -> tuple[float, ...]:
+        """Rows of the model a second on a device of each ground, or what is in proportion to it."""
+        runs = self.views[min(self.views)]
+        found = []
+        for devices in self.grounds.devices:
+            seconds = [runs.seconds(b, runs.costs.profiles.kind[devices[0]], 1) for b in range(self.blocks)]
+            found.append(1 / max(1e-12, sum(each.forward + each.backward for each in seconds)))
+        return tuple(found)
+
+    @cached_property
+    def _speed(self) -> float:
+        return sum(len(own) * speed for own, speed in zip(self.grounds.devices, self._speeds, strict=True))
+
+    def _place(self, spot: Spot) -> Place:
+        return Place(spot=spot, weight=self.weight(spot), room=self.room(spot))
+
+    def _rows(self, pace: Pace) -> tuple[int, int]:
+        return pace.rows, self.problem.rows % pace.rows or pace.rows
+
+    def _pass(self, place: Place, rows: int, sharding: Sharding) -> dict[str, Floats]:
+        """Seconds of every run for a microbatch: forward, backward, weight, forward again, scatters."""
+        sums, end = self.passes(place, rows), self.blocks - 1
+        found = {name: _runs(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
+        found["again"] = _runs(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
+        shape = place.spot.shape
+        if sharding == "none":
+            return found
+        leaders, own = place.spot.devices[:: shape.degree], -(-rows // shape.replicas)
+        shown = self.costs(shape).passes.gathers(leaders, own, sharding)
+        gather, scatter = np.array(shown.gather), np.array(shown.scatter)
+        ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
+        again = gather * shown.regathers
+        found["forward"] = found["forward"] + _pairs(ahead) + _padded(gather[:, None] + 0 * gather[None])
+        found["backward"] = found["backward"] + _pairs(behind) + _padded(again[None] + 0 * gather[:, None])
+        beyond = _pairs(scattering) - _pairs(behind) + _padded(scatter[:, None] + 0 * scatter[None])
+        found["scatter"] = np.maximum(0.0, beyond)
+        return found
+
+    def _after(self, place: Place, sharding: Sharding) -> tuple[Floats, Floats]:
+        """Seconds of adding gradients to earlier ones, and of what follows the last backward but scatters."""
+        key = place, sharding
+        if key not in self._tails:
+            self._tails[key] = self._made_after(place, sharding)
+        return self._tails[key]
+
+    def _made_after(self, place: Place, sharding: Sharding) -> tuple[Floats, Floats]:
+        shape, costs = place.spot.shape, self.costs(place.spot.shape)
+        leaders, parts = place.spot.devices[:: shape.degree], shape.replicas if sharding != "none" else 1
+        slow = min(place.spot.devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
+
+        def after(first: int, last: int) -> float:
+            held = costs.spans.of(first, last).held
+            seconds = update_seconds(held, costs.numerics, costs.settings, costs.cluster.devices[slow], parts)
+            if sharding == "none":
+                pinned = self.problem.pins.bucket
+                seconds += costs.tails.reduction(
+                    first, last, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned
+                )
+            return seconds + costs.tails.summed(first, last, device=place.spot.devices[0])
+
+        def adding(first: int, last: int) -> float:
+            return costs.tails.accumulate(first, last, device=slow)
+
+        return self._each(shape.layout, adding), self._each(shape.layout, after)
+
+    def _sized(self, layout: int) -> dict[str, Floats]:
+        """Bytes and elements of every run under a layout, by name; of those that grow, fixed and a row."""
+        if layout not in self._sizes:
+            spans = self.views[layout].costs.spans
+            self._sizes[layout] = {name: self._each(layout, partial(_size, spans, name)) for name in SIZES}
+        return self._sizes[layout]
+
+    def _each(self, layout: int, of: Callable[[int, int], float]) -> Floats:
+        """`of` every run, asked once for those that are alike."""
+        runs, known = self.views[layout], dict[int, float]()
+        found = np.zeros((self.blocks + 1, self.blocks + 1))
+        for first in range(self.blocks):
+            for last in range(first + 1, self.blocks + 1):
+                number = runs.number(first, last)
+                if number not in known:
+                    known[number] = of(first, last)
+                found[first, last] = known[number]
+        return found
+
+
+def _size(spans: Spans, name: str, first: int, last: int) -> int:
+    """What `SIZES` names of a run."""
+    span = spans.of(first, last)
+    if name in HELD:
+        held: int = getattr(span.held, name)
+        return held
+    size: Affine = getattr(span, name.removesuffix(A_ROW))
+    return size.per_row if name.endswith(A_ROW) else size.fixed
+
+
+def _runs(sums: Floats) -> Floats:
+    """Of prefix sums the sum of every run [first, last)."""
+    return sums[None, :] - sums[:, None]
+
+
+def _pairs(sums: Floats) -> Floats:
+    """Of sums over the gaps before block b what lies between the first and the last block of [first, last)."""
+    return _padded(sums[None, :] - sums[:, None])
+
+
+def _padded(own: Floats) -> Floats:
+    """An array over (first, last block) as one over [first, last): a row below, a column before."""
+    return np.pad(own, ((0, 1), (1, 0)))
