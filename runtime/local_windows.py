@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch.nn import functional
 
-from placer.runtime.local_calls import Given
+from placer.runtime.local_calls import Function, Given
 from placer.runtime.local_collectives import spread
 
 
@@ -15,7 +17,15 @@ def window(given: Given) -> torch.Tensor:
     x, dim = given.tensor(0), given.place("dim")
     padded = functional.pad(x, _sides(x, dim, given.place("before"), given.place("behind")), value=fill)
     given = given.replaced(0, "input", padded)
-    return _padded_elsewhere(given, dim) if given.option(4, "padding", 0) == "same" else given.called()
+    if given.option(4, "padding", 0) == "same":
+        return _padded_elsewhere(given, dim)
+    return replace(given, function=_counted(given.function)).called()
+
+
+def _counted(function: Function) -> Function:
+    """The overload of a convolution that takes its padding as numbers, where this one takes its name."""
+    named = isinstance(function, torch._ops.OpOverload) and function._overloadname == "padding"
+    return function.overloadpacket.default if named else function  # type: ignore[attr-defined]
 
 
 def _padded_elsewhere(given: Given, dim: int) -> torch.Tensor:

@@ -48,7 +48,8 @@ def choices(layout: Layout | None, block: int) -> dict[str, str]:
 def test_products_are_cut_by_columns_then_rows_attention_by_heads_tables_and_loss_by_vocabulary(sequence: bool) -> None:
     layout = layouts().split(4, sequence=sequence)
     layer, first, last = choices(layout, 1), choices(layout, 0), choices(layout, -1)
-    assert [layer[f"addmm_{i}"] for i in (1, 2, 3, 4)] == ["n in 3 parts", "k", "n", "k"]
+    # Queries, keys and values of a head lie side by side: columns of the first product are whole heads.
+    assert [layer[f"linear_{i}"] for i in (1, 2, 3, 4)] == ["n", "k", "n", "k"]
     assert layer["scaled_dot_product_attention_1"] == "heads"
     assert first["embedding_1"] == "vocabulary"
     assert first.get("embedding_2", "whole") != "vocabulary"  # positions are not words
