@@ -24,12 +24,10 @@ STEPS = 2
 
 
 def layouts() -> dict[str, Plan]:
-    """Two replicas of unequal shares that recompute, a pipeline, devices that share experts, or every product."""
+    """Two replicas of unequal shares that recompute, and devices that share experts."""
     return {
         "replicas": plan_of(replace(MIXTRAL, replicas=2, shares=(3, 1), recompute=True)),
-        "pipeline": plan_of(replace(MIXTRAL, positions=2)),
         "expert": searched_plans(MIXTRAL, 2, Pins(expert=2))[0],
-        "tensor": searched_plans(MIXTRAL, 2, Pins(tensor=2))[0],
     }
 
 

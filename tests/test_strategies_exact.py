@@ -1,7 +1,7 @@
 """Every exact search against the enumeration of every plan, on random small problems: equal and unequal devices, and
 such as want positions of unlike shapes.
 
-Each run looks at 60 problems, the same in each. `PLACER_EXACT_EXAMPLES=500 pytest -s tests/test_strategies_exact.py`
+Each run looks at 30 problems, the same in each. `PLACER_EXACT_EXAMPLES=500 pytest -s tests/test_strategies_exact.py`
 looks at as many as that and prints how near to the optimum the bounds are.
 """
 
@@ -25,7 +25,7 @@ from placer.strategies import pricing
 from problems import drawn_problem, drawn_taper, random_problem, tapered_problem, unequal_problem
 
 PROBLEMS = 80
-EXAMPLES = int(os.environ.get("PLACER_EXACT_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("PLACER_EXACT_EXAMPLES", "30"))
 EXACT = ("stages", "auto")
 TOLERANCE = 1e-9
 
