@@ -112,9 +112,11 @@ def _devices(plan: Plan) -> Iterator[str]:
             yield f"stage {index} has no device; give it at least one"
         if len(set(stage.devices)) != len(stage.devices):
             yield f"stage {index} names a device twice: {_listed(stage.devices)}; a device holds one replica"
-    seen: dict[int, tuple[int, ...]] = {}
+    groups = {devices: number for number, devices in enumerate(dict.fromkeys(stage.devices for stage in plan.stages))}
+    seen: dict[int, int] = {}
     for index, stage in enumerate(plan.stages):
-        other = next((d for d in stage.devices if seen.setdefault(d, stage.devices) != stage.devices), None)
+        own = groups[stage.devices]
+        other = next((d for d in stage.devices if seen.setdefault(d, own) != own), None)
         if other is not None:
             yield f"stage {index} shares device {other} with a stage on other devices; stages share all or none"
 
