@@ -20,7 +20,8 @@ from torch import fx, nn
 
 from placer.tracer.cleaning import Plain, is_mutable, is_random, target_name
 from placer.tracer.lifting import is_size
-from placer.tracer.playing import Played, storage_of
+from placer.tracer.playing import Played
+from placer.tracer.replaying import storage_of
 
 # A weighted gap between two units of one stack joins its neighbour below this share of the mean unit's weight.
 SMALL_GAP = 1 / 8
