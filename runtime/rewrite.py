@@ -149,6 +149,9 @@ def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
 def _is_random(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
+    found = arguments(node)
+    if "num_layers" in found:  # recurrent: dropout is between layers
+        return bool(found["dropout"]) and bool(found["train"]) and found["num_layers"] != 1
     return node.target not in (aten.dropout.default, aten.dropout_.default, aten.scaled_dot_product_attention.default)
 
 
