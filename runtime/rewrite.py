@@ -151,7 +151,7 @@ def _is_random(node: fx.Node) -> bool:
         return False
     found = arguments(node)
     if "num_layers" in found:  # recurrent: dropout is between layers
-        return bool(found["dropout"]) and bool(found["train"]) and found["num_layers"] != 1
+        return bool(found["dropout"] and found["train"] and found["num_layers"] != 1)
     return node.target not in (aten.dropout.default, aten.dropout_.default, aten.scaled_dot_product_attention.default)
 
 
