@@ -238,8 +238,8 @@ def _sharding(plan: Plan) -> Iterator[str]:
 def _tied(plan: Plan) -> Iterator[str]:
     positions = position_of(plan)
     for name, stages in shared_parameters(plan).items():
-        kinds = {plan.stages[s].sharding for s in stages}
-        if kinds != {"none"} and len({positions[s] for s in stages}) < len(stages):
+        sharded = plan.graph.parameters[name].shape and any(plan.stages[s].sharding != "none" for s in stages)
+        if sharded and len({positions[s] for s in stages}) < len(stages):
             yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
 
 

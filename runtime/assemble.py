@@ -118,7 +118,8 @@ def _read_only(plan: Plan, rank: int) -> Iterator[str]:
     """Tied parameters that this rank's stages cut in other places than the first stage that has them."""
     own = position_of_rank(plan, rank)
     for name, stages in shared_parameters(plan).items():
-        alike = tied_by_shard(plan, stages) or all(plan.stages[stage].sharding == "none" for stage in stages)
+        whole = not plan.graph.parameters[name].shape or all(plan.stages[s].sharding == "none" for s in stages)
+        alike = whole or tied_by_shard(plan, name, stages)
         if position_of(plan)[stages[0]] != own and not (alike and tied_by_inner(plan, stages)):
             yield name
 
@@ -226,7 +227,7 @@ def _ties(made: Assembly, held: Held) -> dict[str, Tie]:
     plan, program = made.plan, held.program
     return {
         name: Tie(
-            by_shard=tied_by_shard(plan, stages),
+            by_shard=tied_by_shard(plan, name, stages),
             counts=program.inner == 0 or tied_by_inner(plan, stages),
             shard=program.replica,
             shards=len(held.ranks),

@@ -18,6 +18,7 @@ WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
 IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
 DIRECTIONS = Case(model="examples.verify_models:directions", shapes=verify_models.TEXT)
+TEMPERED = Case(model="examples.verify_models:tempered", shapes=verify_models.TEXT)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 
 TWO_RANKS = [
@@ -47,6 +48,7 @@ TWO_RANKS = [
     replace(IMAGES, replicas=2),
     replace(IMAGES, positions=2, recompute=True),
     replace(IMAGES, replicas=2, sharding="parameters", recompute=True),
+    replace(TEMPERED, replicas=2, sharding="parameters"),
 ]
 FOUR_RANKS = [
     replace(WORDS, positions=2, replicas=2),
@@ -62,6 +64,7 @@ FOUR_RANKS = [
     replace(IMAGES, positions=2, replicas=2),
     replace(IMAGES, positions=2, replicas=2, microbatches=(4, 3, 1)),
     replace(WORDS, positions=4),
+    replace(TEMPERED, positions=2, replicas=2, sharding="gradients"),
     replace(GPT2, positions=2, replicas=2),
 ]
 
