@@ -266,6 +266,7 @@ class Costs:
             accumulate=self.tails.accumulate(stage.first, stage.last, device=slow),
             reduction=self.reduced(stage, last_rows, bucket_bytes)
             + self.tails.summed(stage.first, stage.last, device=stage.devices[0])
+            + self.tails.gathered(stage.first, stage.last, devices=stage.leaders, sharding=stage.sharding)
             + self._tied(stage, self._mesh(stage, leading)),
             optimizer=self.tails.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas

@@ -226,7 +226,7 @@ def _sharding(plan: Plan) -> Iterator[str]:
             continue
         if stage.replicas == 1:
             yield f"stage {index} shards {stage.sharding} over one device; use sharding none"
-        if plan.schedule in SPLIT_BACKWARD:
+        if plan.schedule in SPLIT_BACKWARD and stage.by_fsdp:
             yield (
                 f"stage {index} shards {stage.sharding}, but FSDP2 reduces at the end of a whole backward, which "
                 f"{plan.schedule} splits; use 1f1b or sharding none"
@@ -238,7 +238,7 @@ def _sharding(plan: Plan) -> Iterator[str]:
 def _tied(plan: Plan) -> Iterator[str]:
     positions = position_of(plan)
     for name, stages in shared_parameters(plan).items():
-        sharded = plan.graph.parameters[name].shape and any(plan.stages[s].sharding != "none" for s in stages)
+        sharded = plan.graph.parameters[name].shape and any(plan.stages[s].by_fsdp for s in stages)
         if sharded and len({positions[s] for s in stages}) < len(stages):
             yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
 

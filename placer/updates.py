@@ -4,6 +4,7 @@ Per element, with w bytes of a weight and of its gradient:
 
     accumulate   read both gradients, write one: 3 w                                   (autograd's AccumulateGrad)
     bucket       copy gradients in, results back: 4 w
+    gathering    copy what was updated in, everything back: 2 w / parts + 2 w
     norm         w, and 32 more where it is made op by op in float64: to double 8, square 16, sum 8
     scaling      2 w
     masters      gradient to float32 w + 4, master to weight 4 + w
@@ -36,6 +37,11 @@ def accumulate_seconds(held: Held, numerics: Numerics, device: Device) -> float:
 def bucket_seconds(size: float, device: Device) -> float:
     """Seconds of copying a bucket of `size` bytes in and out."""
     return pass_seconds(device, 4 * size, 2)
+
+
+def gathering_seconds(size: float, device: Device, parts: int) -> float:
+    """Seconds of copying parameters of `size` bytes, of which this device has one of `parts`, in and out."""
+    return pass_seconds(device, 2 * size * (1 + 1 / parts), 2)
 
 
 def update_seconds(held: Held, numerics: Numerics, settings: RunSettings, device: Device, parts: int = 1) -> float:

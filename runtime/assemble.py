@@ -4,7 +4,7 @@ Executor."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from placer import legality
 from placer.errors import IllegalPlanError, UsageError
 from placer.plans import Plan
 from placer.program import (
+    divided_buckets,
     gradient_buckets,
     part_buckets,
     position_of,
@@ -27,6 +28,7 @@ from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.delayed import DelayedSums
+from placer.runtime.divided import Divided
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
 from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
@@ -118,9 +120,9 @@ def _read_only(plan: Plan, rank: int) -> Iterator[str]:
     """Tied parameters that this rank's stages cut in other places than the first stage that has them."""
     own = position_of_rank(plan, rank)
     for name, stages in shared_parameters(plan).items():
-        whole = not plan.graph.parameters[name].shape or all(plan.stages[s].sharding == "none" for s in stages)
-        alike = whole or tied_by_shard(plan, name, stages)
-        if position_of(plan)[stages[0]] != own and not (alike and tied_by_inner(plan, stages)):
+        held = [plan.stages[stage] for stage in stages if plan.graph.parameters[name].shape]
+        kinds = {(stage.by_fsdp, stage.replicas if stage.sharding != "none" else 1) for stage in held}
+        if position_of(plan)[stages[0]] != own and not (len(kinds) < 2 and tied_by_inner(plan, stages)):
             yield name
 
 
@@ -208,6 +210,7 @@ def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
         for unit, found in (
             ("bucket", gradient_buckets(plan, stage, inner)),
             ("parts", [bucket for _, bucket in part_buckets(plan, stage, inner)]),
+            ("rows", divided_buckets(plan, stage, inner)),
         )
         for index, bucket in enumerate(found)
     }
@@ -216,6 +219,7 @@ def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
         buckets=buckets,
         shared=shared_parameters(plan),
         ties=_ties(made, held),
+        divided=held.divided,
         counts_own=held.program.replica == 0 or made.relaxed,
         pieces=made.pieces,
         group_of=lambda ranks: own.of(ranks) if made.relaxed and own.has(ranks) else held.groups.of(ranks),
@@ -250,7 +254,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         device=made.device,
         stages=held.stages,
         gradients=gradients,
-        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings, fused=True)),
+        updater=_updater(made, held, optimizer),
         state=state,
         pieces=made.pieces,
         portions=made.portions,
@@ -261,10 +265,14 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
     )
 
 
-def _named_once(parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """All parameters of a rank by name; a second copy of a tied one is numbered."""
+def _updater(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Updater:
+    """What updates all parameters of a rank, by name; a second copy of a tied one is numbered."""
     found: dict[str, nn.Parameter] = {}
-    for stage, named in parameters.items():
+    divided: dict[str, Divided] = {}
+    for stage, named in held.parameters.items():
         for name, parameter in named.items():
-            found[name if name not in found else f"{name}@{stage}"] = parameter
-    return found
+            own = name if name not in found else f"{name}@{stage}"
+            found[own] = parameter
+            if stage in held.divided:
+                divided[own] = held.divided[stage]
+    return Updater(found, optimizer or optimizer_factory(made.plan.settings, fused=True), divided)

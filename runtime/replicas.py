@@ -1,6 +1,6 @@
 """The replicas of a stage: how its state is held and its gradients are summed.
 
-    Whole      state on every replica; placer reduces the gradients (several stages), or there is one replica
+    Whole      parameters on every replica; placer reduces the gradients (several stages), or there is one replica
     Replicated the same by DistributedDataParallel: one-stage plans that reduce beside the backward
     Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
                parameters gathered between forward and backward. It divides along dim 0: parameters without dims stay
@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from placer.plans import Sharding
+from placer.plans import BY_FSDP, Sharding
 from placer.program import Collective
 from placer.runtime.mode import Mode
 from placer.runtime.observer import Observer
@@ -159,7 +159,7 @@ def replica(
     """`stage` held as its plan says by `ranks` (group None: by one rank); `beside`: DDP sums its gradients."""
     if group is None:
         return Whole(stage)
-    if sharding != "none":
+    if sharding in BY_FSDP:
         return Sharded(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
     if beside:
         return Replicated(stage, group, ranks, bucket_bytes, observer)

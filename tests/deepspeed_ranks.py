@@ -27,13 +27,14 @@ STEPS = 3
 SETTINGS = RunSettings(epsilon=1e-4)
 PLANS = {
     "ZeRO 0": tiny_plan(4, 1, settings=SETTINGS),
+    "ZeRO 1": tiny_plan(4, 1, sharding="optimizer", settings=SETTINGS),
     "ZeRO 2, an uneven last microbatch": tiny_plan(4, 1, sharding="gradients", microbatches=(8, 4), settings=SETTINGS),
     "ZeRO 2, a replica without rows": tiny_plan(4, 1, sharding="gradients", microbatches=(8, 3), settings=SETTINGS),
     "ZeRO 3": tiny_plan(4, 1, sharding="parameters", settings=SETTINGS),
     "ZeRO 3, recompute": tiny_plan(4, 1, sharding="parameters", recompute=True, settings=SETTINGS),
     "pipeline": tiny_plan(4, 4, model="untied", settings=SETTINGS),
-    "pipeline x data, an uneven last microbatch": tiny_plan(
-        4, 2, model="untied", microbatches=(8, 4), settings=SETTINGS
+    "pipeline x ZeRO 1, an uneven last microbatch": tiny_plan(
+        4, 2, model="untied", sharding="optimizer", microbatches=(8, 4), settings=SETTINGS
     ),
 }
 

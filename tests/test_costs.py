@@ -181,7 +181,7 @@ def test_devices_of_the_same_kind_and_node_may_be_exchanged(plan: Plan) -> None:
 
 
 @FEW
-@given(chain_graphs(least=2), st.sampled_from(("gradients", "parameters")), st.integers(1, 3))
+@given(chain_graphs(least=2), st.sampled_from(("optimizer", "gradients", "parameters")), st.integers(1, 3))
 def test_more_devices_never_take_more_memory_each_for_sharded_state(graph: Graph, kind: Sharding, count: int) -> None:
     def state(replicas: int) -> int:
         sharding: Sharding = kind if replicas > 1 else "none"

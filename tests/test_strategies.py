@@ -91,6 +91,7 @@ def test_auto_proves_its_plan_optimal_on_a_small_problem() -> None:
         Pins(pipeline=2, data=1, schedule="zero-bubble"),
         Pins(microbatches=2),
         Pins(shard="parameters"),
+        Pins(shard="optimizer"),
         Pins(recompute=True),
         Pins(schedule="interleaved"),
         Pins(stage_of=(("blocks.1", 1),)),

@@ -51,10 +51,23 @@ def ddp_buckets(plan: Plan, inner: int = 0) -> tuple[GradientBucket, ...]:
 
 def gradient_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
     """placer's buckets of a stage, in order of reduction; parameters tied to other stages are not among them."""
-    shared, parameters, sharded = shared_parameters(plan), plan.graph.parameters, plan.stages[stage].sharding != "none"
+    shared, parameters, sharded = shared_parameters(plan), plan.graph.parameters, plan.stages[stage].by_fsdp
     ready = (name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared)
     names = [name for name in ready if not (sharded and parameters[name].shape)]
     return tuple(_filled(held_parameters(plan, inner), plan, names))
+
+
+def divided_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
+    """The parameters of which each replica updates its rows, per dtype; bytes with the padding of rows, as FSDP2's."""
+    ranks, held = plan.stages[stage].replicas, held_parameters(plan, inner)
+    if plan.stages[stage].sharding != "optimizer" or ranks == 1:
+        return ()
+    found: dict[str, list[str]] = {}
+    for name in ready_order(plan.graph, *_span(plan, stage)):
+        if held[name].shape:
+            found.setdefault(parameter_dtype(held[name].dtype, plan.settings), []).append(name)
+    sizes = {dtype: sum(shard_bytes(held[name], plan.settings, ranks) for name in found[dtype]) for dtype in found}
+    return tuple(GradientBucket(names=tuple(found[dtype]), dtype=dtype, bytes=sizes[dtype] * ranks) for dtype in found)
 
 
 def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[tuple[Summed, GradientBucket], ...]:
@@ -64,7 +77,7 @@ def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[tuple[Summed, 
     if not plan.layouts:
         return ()
     held, replicas = held_parameters(plan, inner), plan.stages[stage].replicas
-    if plan.stages[stage].sharding != "none" and replicas > 1:
+    if plan.stages[stage].by_fsdp and replicas > 1:
         held = {name: _shard(parameter, replicas) for name, parameter in held.items()}
     names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if held[name].summed]
     return tuple(

@@ -3,6 +3,7 @@
 one stage, replicated        DDP: its buckets during the last microbatch's backward; as below where that is not to be
 sharded stages               FSDP2: gather and scatter per unit (see `sharded`); placer: what has no dims
 several stages, replicated   placer: each stage's buckets after its last backward
+state of the optimizer       placer: whole parameters, gathered after the update from those that updated rows of them
 replicas of several devices  parts of gradients summed over the replica's devices
 all                          tied parameters held by several stages, the squared norm, the loss
 
@@ -17,6 +18,7 @@ from typing import Literal
 from placer.plans import Plan
 from placer.program.buckets import (
     ddp_buckets,
+    divided_buckets,
     gradient_buckets,
     held_bytes,
     part_buckets,
@@ -43,7 +45,7 @@ def stage_collectives(
         if plan.stages[stage].replicas == 1:
             continue
         own = tuple(action for action in line if action.stage == stage)
-        if plan.stages[stage].sharding != "none":
+        if plan.stages[stage].by_fsdp:
             found |= sharded_collectives(plan, stage, like_ranks(plan, position, inner), own, inner)
         found[own[-1]] = (*found.get(own[-1], ()), *_bucket_reductions(plan, position, stage, inner))
     return found
@@ -62,6 +64,22 @@ def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0)
     if plan.settings.clip_norm is not None:
         yield _scalar("norm", everyone)
     yield _scalar("loss", everyone)
+
+
+def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[Collective]:
+    """What follows a rank's update: the rows of parameters that its replicas updated, from each to all."""
+    for stage, at in enumerate(position_of(plan)):
+        for index, bucket in enumerate(divided_buckets(plan, stage, inner) if at == position else ()):
+            yield Collective(
+                kind="all_gather",
+                engine="placer",
+                purpose="parameters",
+                ranks=like_ranks(plan, position, inner),
+                bytes=bucket.bytes,
+                stage=stage,
+                unit=f"rows {index}",
+                dtype=bucket.dtype,
+            )
 
 
 def _scalar(purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collective:
@@ -87,7 +105,7 @@ def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Coll
 
 
 def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Iterator[Collective]:
-    beside = plan.reduces_beside and plan.stages[stage].sharding == "none"
+    beside = plan.reduces_beside and not plan.stages[stage].by_fsdp
     engine: Engine = "ddp" if beside else "placer"
     for index, bucket in enumerate(ddp_buckets(plan, inner) if beside else gradient_buckets(plan, stage, inner)):
         yield Collective(
@@ -136,7 +154,7 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
 def tied_by_shard(plan: Plan, name: str, stages: tuple[int, ...]) -> bool:
     """Whether the stages that hold a tied parameter shard it alike, so that shards can be summed."""
     held = [plan.stages[stage] for stage in stages if plan.graph.parameters[name].shape]
-    shards = {stage.replicas if stage.sharding != "none" else 1 for stage in held}
+    shards = {stage.replicas if stage.by_fsdp else 1 for stage in held}
     return len(shards) == 1 and shards != {1}
 
 

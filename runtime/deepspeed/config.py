@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from placer.plans import Plan
 
 # Sharding -> ZeRO stage.
-ZERO = {"none": 0, "gradients": 2, "parameters": 3}
+ZERO = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
 
 
 def config(plan: Plan) -> dict[str, JsonValue]:
