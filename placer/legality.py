@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
-from placer.estimates import tightest
+from placer.estimates import hosted, tightest
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
 from placer.program import (
@@ -266,7 +266,7 @@ def _loss(plan: Plan) -> Iterator[str]:
 
 
 def _memory(plan: Plan) -> Iterator[str]:
-    """What the estimate says a device holds at its fullest is no more than it has."""
+    """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has."""
     for device, held in tightest(plan):
         available = plan.cluster.devices[device].memory_bytes
         if held.total > available:
@@ -274,6 +274,13 @@ def _memory(plan: Plan) -> Iterator[str]:
             yield (
                 f"memory on device {device}: {held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
                 f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
+            )
+    for node, size in sorted(hosted(plan).items()):
+        available = plan.cluster.node_list[node].memory_bytes
+        if size > available > 0:
+            yield (
+                f"memory of the host of node {node}: {size / GIB:.2f} GiB of {available / GIB:.2f} GiB, all of it the "
+                "optimizer's state of its devices"
             )
 
 

@@ -5,7 +5,7 @@
     gradients      the same elements at the same dtype; sharded with these two, but whole where several microbatches add
                    up (only the last backward scatters, unit by unit, giving up the whole ones as it goes)
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
-                   16-bit weights; sharded with any sharding
+                   16-bit weights; sharded with any sharding; none with settings.offload (see `offload`)
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
                    the blocks' inputs, plus once the most that one block saves (the model's last block, which never
                    recomputes, is done by then and what it kept is given up); what a stage sends stays with it
@@ -91,7 +91,9 @@ def position_memory(
 
 
 def state_bytes(numerics: Numerics, settings: RunSettings) -> int:
-    """Bytes of optimizer state per element."""
+    """Bytes of optimizer state per element on the device that updates it."""
+    if settings.offload == "optimizer":
+        return 0
     item = 8 if numerics.weights == "float64" else 4
     return item * (state_count(settings) + numerics.masters)
 

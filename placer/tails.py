@@ -11,6 +11,7 @@ from placer.channels import Channels
 from placer.cluster import Cluster
 from placer.communication import lines_of, moving_seconds
 from placer.compute import memory_rate
+from placer.offload import offloaded_seconds
 from placer.passes import Passes
 from placer.plans import BY_FSDP, Sharding
 from placer.profiles import Profiles
@@ -114,7 +115,14 @@ class Tails:
         return moved + gathering_seconds(size, slow, len(devices))
 
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
-        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state."""
+        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state.
+
+        Where hosts update all are taken for as slow as the slowest.
+        """
         held = self.spans.of(first, last).held
         parts = replicas if sharding != "none" else 1
-        return update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
+        seconds = update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
+        if self.settings.offload == "none":
+            return seconds
+        elements, nodes = held.trainable / parts, {node for node, _ in self.cluster.groups}
+        return seconds + max(offloaded_seconds(elements, self.numerics, self.settings, node) for node in nodes)

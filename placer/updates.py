@@ -52,12 +52,14 @@ def update_seconds(held: Held, numerics: Numerics, settings: RunSettings, device
 
 
 def update_bytes(numerics: Numerics, settings: RunSettings) -> int:
-    """Bytes per element of clipping and updating."""
+    """Bytes per element of clipping and updating; of clipping alone where the host updates (see `offload`)."""
     weight = numerics.weight_bytes
     kept = 4 if numerics.masters else weight
     size = 0
     if settings.clip_norm is not None:
         size += 3 * weight + (0 if settings.fusion else NORM_BYTES)
+    if settings.offload == "optimizer":
+        return size
     if settings.fusion:
         states = state_count(settings)
         return size + weight + kept * (2 * states + 2) + (weight if numerics.masters else 0)
@@ -79,6 +81,8 @@ def _passes(settings: RunSettings) -> int:
 
 def _kernels(numerics: Numerics, settings: RunSettings) -> int:
     """Kernels per tensor, or per list of tensors."""
+    if settings.offload == "optimizer":
+        return (2 if settings.fusion else NORM_KERNELS) * (settings.clip_norm is not None)
     if settings.fusion:
         return 1 + 2 * (settings.clip_norm is not None)
     update = ADAMW_KERNELS if settings.optimizer == "adamw" else 3

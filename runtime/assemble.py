@@ -275,4 +275,10 @@ def _updater(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> 
             found[own] = parameter
             if stage in held.divided:
                 divided[own] = held.divided[stage]
-    return Updater(found, optimizer or optimizer_factory(made.plan.settings, fused=True), divided)
+    make = optimizer or optimizer_factory(made.plan.settings, fused=True)
+    return Updater(found, make, divided, host=host_of(made.plan, made.device))
+
+
+def host_of(plan: Plan, device: torch.device) -> torch.device | None:
+    """Where a rank on `device` keeps its optimizer's state, if not there; a process of a CPU has it on the host."""
+    return torch.device("cpu") if plan.settings.offload == "optimizer" and device.type != "cpu" else None

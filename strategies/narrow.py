@@ -276,14 +276,14 @@ class Narrow:
         if outline.sharding in BY_FSDP:
             held = costs.spans.of(0, len(self.problem.graph.blocks)).held
             kernels = replace(held, tensors=0)
-            update = update_seconds(kernels, costs.numerics, costs.settings, fastest, outline.replicas)
+            update = update_seconds(kernels, costs.numerics, costs.priced, fastest, outline.replicas)
             return (scattered + update) / p
         block, count = self.bounds.commonest
         if self._shares_parameters(block):
             return 0.0
         held = _times(costs.spans.of(block, block + 1).held, -(-count // p))
         divided = outline.sharding == "optimizer"
-        update = update_seconds(held, costs.numerics, costs.settings, fastest, outline.replicas if divided else 1)
+        update = update_seconds(held, costs.numerics, costs.priced, fastest, outline.replicas if divided else 1)
         size = held.trainable * costs.numerics.weight_bytes
         if divided:
             update += min(costs.tails.gather(devices, size) for devices in places.distinct)

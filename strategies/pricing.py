@@ -90,7 +90,7 @@ class Pricing:
         """Bytes of a run as one stage on a replica that takes `rows` rows of a full microbatch."""
         made = self.outline
         return stage_memory(
-            self.costs.spans.of(first, last), self.costs.numerics, self.costs.settings, rows=rows,
+            self.costs.spans.of(first, last), self.costs.numerics, self.costs.priced, rows=rows,
             recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
         )  # fmt: skip
 

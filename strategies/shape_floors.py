@@ -30,7 +30,6 @@ from placer.strategies.run_arrays import A_ROW, NEVER, SIZES, Floats, over_pairs
 from placer.strategies.runs import Runs
 from placer.strategies.shapes import Grounds, Shape, Spot
 from placer.strategies.space import recomputes
-from placer.updates import update_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -199,7 +198,7 @@ class Floors:
 
         state = sizes["parameters"] * ((1 / parts) + (kept == "gradients"))
         state = state + sizes["trainable"] * numerics.weight_bytes / (1 if many else parts) + sizes["buffers"]
-        state = state + sizes["trainable"] * state_bytes(numerics, self.problem.settings) / (
+        state = state + sizes["trainable"] * state_bytes(numerics, costs.priced) / (
             shape.replicas if kept != "none" else 1
         )
         living = at("inputs") if again else at("saved")
@@ -260,12 +259,11 @@ class Floors:
 
     def _made_after(self, place: Place, sharding: Sharding) -> tuple[Floats, Floats]:
         shape, costs = place.spot.shape, self.costs(place.spot.shape)
-        leaders, parts = place.spot.devices[:: shape.degree], shape.replicas if sharding != "none" else 1
+        leaders = place.spot.devices[:: shape.degree]
         slow = min(place.spot.devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
 
         def after(first: int, last: int) -> float:
-            held = costs.spans.of(first, last).held
-            seconds = update_seconds(held, costs.numerics, costs.settings, costs.cluster.devices[slow], parts)
+            seconds = costs.tails.optimizer(first, last, device=slow, sharding=sharding, replicas=shape.replicas)
             if sharding not in BY_FSDP:
                 pinned = self.problem.pins.bucket
                 seconds += costs.tails.reduction(

@@ -80,6 +80,19 @@ def test_the_plan_equals_the_reference_run(case: Case) -> None:
     assert all(other == reports[0] for other in reports)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(WORDS, replicas=2, sharding="optimizer"),
+        replace(WORDS, positions=2, replicas=2, sharding="parameters", precision="bfloat16"),
+    ],
+    ids=str,
+)
+def test_state_on_the_host_equals_the_reference_run(case: Case) -> None:
+    report = on_ranks(case.ranks, verify_ranks.on_host, plan_of(case))[0]
+    assert report.passed, str(report)
+
+
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])
 def test_ranks_that_shard_one_of_their_stages_and_hold_another_whole_equal_the_reference_run(
     precision: Precision,

@@ -112,7 +112,7 @@ def _stages(plan: Plan) -> Table:
             str(stage.replicas),
             *[_rows(plan, stage)] * uneven,
             "-" if stage.layout is None else plan.layouts[stage.layout].shape,
-            STATE[stage.sharding],
+            STATE[stage.sharding] + ", optimizer on the host" * (plan.settings.offload == "optimizer"),
             "yes" if stage.recompute else "no",
         )
     return view

@@ -55,6 +55,16 @@ def _sharding(plan: Plan) -> str:
     return "ZeRO 2 and 3 do not go with its pipeline" if kinds & BY_FSDP and len(plan.stages) > 1 else ""
 
 
+def _offload(plan: Plan) -> str:
+    """Only its ZeRO moves state to the host."""
+    whole = any(stage.sharding == "none" for stage in plan.stages)
+    return (
+        "without ZeRO it keeps the optimizer's state on the devices"
+        if plan.settings.offload != "none" and whole
+        else ""
+    )
+
+
 def _ties(plan: Plan) -> str:
     """It ties whole layers, not single parameters."""
     tied = shared_parameters(plan) if len(plan.stages) > 1 else {}
@@ -74,4 +84,13 @@ def _replicas(plan: Plan) -> str:
     return "a replica has no rows of some microbatch" if 0 in parts else ""
 
 
-RULES: tuple[Callable[[Plan], str], ...] = (_precision, _splits, _kinds, _schedule, _sharding, _ties, _replicas)
+RULES: tuple[Callable[[Plan], str], ...] = (
+    _precision,
+    _splits,
+    _kinds,
+    _schedule,
+    _sharding,
+    _offload,
+    _ties,
+    _replicas,
+)
