@@ -24,6 +24,7 @@ from placer.runtime.groups import device_of
 from placer.settings import Precision, RunSettings
 
 ROWS = 8
+KEPT = {"none": "DP", "optimizer": "ZeRO1-", "gradients": "ZeRO2-", "parameters": "FSDP"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Case:
     def __str__(self) -> str:
         layout = f"PP{self.positions}" if self.positions > 1 else ""
         if self.replicas > 1:
-            layout += {"none": "DP", "gradients": "ZeRO2-", "parameters": "FSDP"}[self.sharding] + str(self.replicas)
+            layout += KEPT[self.sharding] + str(self.replicas)
         if self.degree > 1:
             layout += f" {self.axis}{self.degree}"
         words = [

@@ -37,6 +37,7 @@ def cases() -> Iterator[Case]:
     for base in MODELS:
         yield base
         yield replace(base, replicas=2)
+        yield replace(base, replicas=2, sharding="optimizer")
         yield replace(base, replicas=2, sharding="gradients")
         yield replace(base, replicas=2, sharding="parameters")
         for schedule in SCHEDULES:

@@ -48,6 +48,25 @@ class Words(nn.Module):
         return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
+class Tempered(nn.Module):
+    """Layers that are scaled by learnt numbers without dimensions: one of each layer, and one of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.gains = nn.ParameterList(nn.Parameter(torch.tensor(0.5 + 0.1 * place)) for place in range(4))
+        self.temperature = nn.Parameter(torch.tensor(1.5))
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean loss of tokens and labels (rows, LENGTH)."""
+        x = self.table(tokens)
+        for layer, gain in zip(self.layers, self.gains, strict=True):
+            x = x + torch.tanh(layer(x) * self.temperature) * gain
+        return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
 class Adapted(nn.Module):
     """A linear layer that stays as it is, and what is learnt beside it: two products of low rank."""
 
@@ -119,6 +138,11 @@ def images() -> Images:
 def directions() -> Directions:
     """Without a derivative at zero, writing in place."""
     return Directions()
+
+
+def tempered() -> Tempered:
+    """With parameters without dimensions."""
+    return Tempered()
 
 
 def dropping_gpt2() -> nn.Module:

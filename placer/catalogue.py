@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from placer.cluster import Cluster, Device, Level, Link, Node
-from placer.cluster_schema import Bytes, Count, DeviceEntry, Entry, LinkEntry, StorageEntry, link_of_one
+from placer.cluster import Cluster, Device, Host, Level, Link, Node
+from placer.cluster_schema import Bytes, Count, DeviceEntry, Entry, HostEntry, LinkEntry, StorageEntry, link_of_one
 from placer.cluster_yaml import read_cluster
 from placer.errors import UsageError
 from placer.hardware_data import aliases, entries, short_names
@@ -40,6 +40,7 @@ class NodeType(Entry):
     cores: Count
     memory: Bytes
     storage: StorageEntry | None = None
+    host: HostEntry | None = None
     source: str
 
 
@@ -144,7 +145,15 @@ def _node(name: str, count: int) -> Node:
         cores=max(1, kind.cores * count // kind.most),
         memory_bytes=kind.memory * count // kind.most,
         storage=kind.storage.storage() if kind.storage is not None else None,
+        host=_host(kind, count) if kind.host is not None else None,
     )
+
+
+def _host(kind: NodeType, count: int) -> Host:
+    """The part of the host's memory bandwidth that `count` devices have, like its cores and memory."""
+    assert kind.host is not None
+    host = kind.host.host()
+    return replace(host, memory_bandwidth=host.memory_bandwidth * count / kind.most)
 
 
 def _network(name: str, ports: int, text: str) -> Link:

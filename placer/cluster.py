@@ -129,6 +129,14 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host's memory: the link of each device to it, and its bandwidth in bytes/second, which they share."""
+
+    link: Link
+    memory_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A host: its devices (kind and count, in order), the link between them, its way out, its CPU cores and memory."""
 
@@ -139,6 +147,7 @@ class Node:
     cores: int = 1
     memory_bytes: int = 0
     storage: Storage | None = None
+    host: Host | None = None
 
     @property
     def size(self) -> int:

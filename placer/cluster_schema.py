@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from placer.cluster import Cluster, Curve, Device, Level, Link, Node, Storage
+from placer.cluster import Cluster, Curve, Device, Host, Level, Link, Node, Storage
 from placer.efficiency import tile_curve
 from placer.errors import UsageError
 from placer.hardware_data import Section, find
@@ -201,6 +201,17 @@ class StorageEntry(Entry):
         )
 
 
+class HostEntry(Entry):
+    """A host's memory: the link of a device to it, and its bandwidth."""
+
+    link: LinkEntry
+    memory_bandwidth: Bandwidth
+
+    def host(self) -> Host:
+        """The host."""
+        return Host(link=self.link.link("host"), memory_bandwidth=self.memory_bandwidth)
+
+
 class DevicesEntry(Entry):
     """Some devices of one kind in a node."""
 
@@ -219,6 +230,7 @@ class NodeEntry(Entry):
     cores: Count = 1
     memory: BytesOrNone = 0
     storage: StorageEntry | None = None
+    host: HostEntry | None = None
 
     @property
     def size(self) -> int:
@@ -236,6 +248,7 @@ class NodeEntry(Entry):
             cores=self.cores,
             memory_bytes=self.memory,
             storage=self.storage.storage() if self.storage is not None else None,
+            host=self.host.host() if self.host is not None else None,
         )
 
 

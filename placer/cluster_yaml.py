@@ -141,6 +141,9 @@ def _node(node: Node, count: int, kinds: dict[Device, str]) -> Data:
     fields |= {"cores": node.cores, "memory": written(node.memory_bytes, "bytes")}
     if node.storage is not None:
         fields["storage"] = _storage(node.storage)
+    if node.host is not None:
+        bandwidth = written(node.host.memory_bandwidth, "bandwidth")
+        fields["host"] = {"link": _link(node.host.link), "memory_bandwidth": bandwidth}
     return fields
 
 

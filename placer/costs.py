@@ -9,6 +9,7 @@ Everything the estimate is made of is public here, so that searches and the simu
         .reduction(first, last, ...)   seconds of gradient reduction that the last backward does not hide
         .tied(first, last, ...)        seconds of summing gradients of parameters that an earlier stage holds too
         .optimizer(first, last, ...)   seconds of clipping and of the update
+        .gathered(first, last, ...)    seconds of getting the parameters that other replicas updated
     fixed(devices)                 seconds of the world's own collectives: loss, and norm if gradients are clipped
     memory(stages, ...)            the device of a position with least bytes to spare, and its MemoryBytes
     stage_cost(...)                all of the above of one stage as a `StageCost`
@@ -29,7 +30,7 @@ The step time, for p positions, m microbatches (rows largest first, only the las
                   steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + max(0, p (F + B + X) - m (F + B)))
     zero-bubble   fill = F + B + X - hidden,  hidden = W + min(W, F, B - W) min(1, (m-1)/(p-1))  (p = 1: 0)
                   steady = that of 1f1b + hidden
-    tail          = reduction' + tied + optimizer
+    tail          = reduction' + tied + optimizer + gathered
     fixed         = loss (+ norm)
 
 fill and tail of a stage depend on that stage, its devices and the next stage's devices only. A stage's X is of all
@@ -41,6 +42,7 @@ Every part grows with bytes, FLOPs and latency and falls with rates and bandwidt
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -54,6 +56,7 @@ from placer.ledger import MemoryBytes
 from placer.memory import StageMemory, alive, position_memory, stage_memory
 from placer.meshes import Mesh
 from placer.numerics import Numerics
+from placer.offload import heeds
 from placer.passes import Passes, StageSeconds
 from placer.plans import Layout, Plan, Sharding, Stage, replica_rows
 from placer.profiles import Profiles
@@ -82,6 +85,8 @@ class Costs:
         self.layout = layout
         self.cluster = cluster
         self.settings = settings
+        #: What the update is priced with: without an offload that moves nothing.
+        self.priced = settings if heeds(settings, cluster) else replace(settings, offload="none")
         self.degree = degree
         self.apart = apart
         self.numerics = Numerics.of(graph, settings)
@@ -91,7 +96,7 @@ class Costs:
         self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
         self.passes = Passes(self.spans, self.profiles, self.channels)
         self.tails = Tails(
-            cluster, settings, spans=self.spans, channels=self.channels, profiles=self.profiles, passes=self.passes,
+            cluster, self.priced, spans=self.spans, channels=self.channels, profiles=self.profiles, passes=self.passes,
             degree=degree, inner=1 if layout is None else layout.inner,
         )  # fmt: skip
         self._costs: dict[object, StageCost] = {}
@@ -265,6 +270,7 @@ class Costs:
             accumulate=self.tails.accumulate(stage.first, stage.last, device=slow),
             reduction=self.reduced(stage, last_rows, bucket_bytes)
             + self.tails.summed(stage.first, stage.last, device=stage.devices[0])
+            + self.tails.gathered(stage.first, stage.last, devices=stage.leaders, sharding=stage.sharding)
             + self._tied(stage, self._mesh(stage, leading)),
             optimizer=self.tails.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
@@ -286,7 +292,7 @@ class Costs:
     def _held(self, stage: Stage, rows: int, *, accumulates: bool) -> StageMemory:
         """Bytes of a stage on a replica that takes `rows` rows."""
         return stage_memory(
-            self.spans.of(stage.first, stage.last), self.numerics, self.settings, rows=rows,
+            self.spans.of(stage.first, stage.last), self.numerics, self.priced, rows=rows,
             recompute=stage.recompute, sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
         )  # fmt: skip
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from placer.bucketing import SIZES
 from placer.costs import Costs
 from placer.graph import affine_sum
 from placer.ledger import Ledger, MemoryBytes, Seconds
+from placer.offload import host_bytes
 from placer.passes import StageSeconds
 from placer.plans import Plan, Stage
 from placer.steptime import StageCost, stalls, step_seconds
@@ -16,6 +18,20 @@ from placer.steptime import StageCost, stalls, step_seconds
 def tightest(plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
     """Of each position the device with least bytes to spare, and what it holds at its fullest."""
     return tightest_with(_costs_for(plan), plan)
+
+
+def hosted(plan: Plan) -> dict[int, int]:
+    """Bytes of the optimizer in the memory of each node's host, by the number of the node; of those that hold any."""
+    costs, found = _costs_for(plan), Counter[int]()
+    if costs.priced.offload == "none":
+        return {}
+    for stage in plan.stages:
+        elements = costs.of_stage(plan, stage).spans.of(stage.first, stage.last).held.trainable
+        parts = stage.replicas if stage.sharding != "none" else 1
+        size = -(-elements // parts) * host_bytes(costs.numerics, plan.settings)
+        for device in stage.devices:
+            found[plan.cluster.node_of[device]] += size
+    return dict(found)
 
 
 def estimate(plan: Plan) -> Ledger:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
-from placer.estimates import tightest
+from placer.estimates import hosted, tightest
 from placer.ledger import MemoryBytes
 from placer.plans import Plan, Stage, replica_rows
 from placer.program import (
@@ -242,7 +242,7 @@ def _sharding(plan: Plan) -> Iterator[str]:
             continue
         if stage.replicas == 1:
             yield f"stage {index} shards {stage.sharding} over one device; use sharding none"
-        if plan.schedule in SPLIT_BACKWARD:
+        if plan.schedule in SPLIT_BACKWARD and stage.by_fsdp:
             yield (
                 f"stage {index} shards {stage.sharding}, but FSDP2 reduces at the end of a whole backward, which "
                 f"{plan.schedule} splits; use 1f1b or sharding none"
@@ -254,8 +254,8 @@ def _sharding(plan: Plan) -> Iterator[str]:
 def _tied(plan: Plan) -> Iterator[str]:
     positions = position_of(plan)
     for name, stages in shared_parameters(plan).items():
-        kinds = {plan.stages[s].sharding for s in stages}
-        if kinds != {"none"} and len({positions[s] for s in stages}) < len(stages):
+        sharded = plan.graph.parameters[name].shape and any(plan.stages[s].by_fsdp for s in stages)
+        if sharded and len({positions[s] for s in stages}) < len(stages):
             yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
 
 
@@ -282,7 +282,7 @@ def _loss(plan: Plan) -> Iterator[str]:
 
 
 def _memory(plan: Plan) -> Iterator[str]:
-    """What the estimate says a device holds at its fullest is no more than it has."""
+    """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has."""
     for device, held in tightest(plan):
         available = plan.cluster.devices[device].memory_bytes
         if held.total > available:
@@ -290,6 +290,13 @@ def _memory(plan: Plan) -> Iterator[str]:
             yield (
                 f"memory on device {device}: {held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
                 f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
+            )
+    for node, size in sorted(hosted(plan).items()):
+        available = plan.cluster.node_list[node].memory_bytes
+        if size > available > 0:
+            yield (
+                f"memory of the host of node {node}: {size / GIB:.2f} GiB of {available / GIB:.2f} GiB, all of it the "
+                "optimizer's state of its devices"
             )
 
 

@@ -2,10 +2,10 @@
 
     parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
                    with `gradients` (FSDP2 without resharding keeps both)
-    gradients      the same elements at the same dtype; sharded with either, but whole where several microbatches add up
-                   (only the last backward scatters, unit by unit, giving up the whole ones as it goes)
+    gradients      the same elements at the same dtype; sharded with these two, but whole where several microbatches add
+                   up (only the last backward scatters, unit by unit, giving up the whole ones as it goes)
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
-                   16-bit weights; sharded with either
+                   16-bit weights; sharded with any sharding; none with settings.offload (see `offload`)
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
                    the blocks' inputs, plus once the most that one block saves (the model's last block, which never
                    recomputes, is done by then and what it kept is given up); what a stage sends stays with it
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from placer.cluster import Device
 from placer.ledger import MemoryBytes
 from placer.numerics import Numerics
-from placer.plans import Sharding
+from placer.plans import BY_FSDP, Sharding
 from placer.schedule import looped, looped_warmup
 from placer.settings import RunSettings
 from placer.spans import Span
@@ -54,7 +54,7 @@ def stage_memory(
     replicas: int, accumulates: bool = False,
 ) -> StageMemory:  # fmt: skip
     """Bytes of one stage for microbatches of `rows` rows on each replica; `accumulates`: over several of them."""
-    parts = replicas if sharding != "none" else 1
+    parts = replicas if sharding in BY_FSDP else 1
     held = span.held
     own = _share(held.parameters, parts)
     gradients = held.trainable * numerics.weight_bytes
@@ -62,7 +62,7 @@ def stage_memory(
     return StageMemory(
         parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
         gradients=gradients if accumulates else _share(gradients, parts),
-        optimizer=_share(held.trainable * state_bytes(numerics, settings), parts),
+        optimizer=_share(held.trainable * state_bytes(numerics, settings), replicas if sharding != "none" else 1),
         buffers=held.buffers,
         kept=kept + span.sent.at(rows),
         remade=max(0, span.largest.at(rows) - span.final.at(rows)) if recompute else 0,
@@ -91,7 +91,9 @@ def position_memory(
 
 
 def state_bytes(numerics: Numerics, settings: RunSettings) -> int:
-    """Bytes of optimizer state per element."""
+    """Bytes of optimizer state per element on the device that updates it."""
+    if settings.offload == "optimizer":
+        return 0
     item = 8 if numerics.weights == "float64" else 4
     return item * (state_count(settings) + numerics.masters)
 

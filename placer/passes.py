@@ -12,7 +12,7 @@ import numpy as np
 from placer.channels import Channels
 from placer.collectives import CollectiveKind
 from placer.gathers import Gathers, gathers
-from placer.plans import Sharding, Stage, replica_rows
+from placer.plans import BY_FSDP, Sharding, Stage, replica_rows
 from placer.profiles import Profiles
 from placer.spans import Spans
 
@@ -75,7 +75,7 @@ class Passes:
             weight=profile.weight[last] - profile.weight[first],
             recompute=profile.recompute[min(last, end)] - profile.recompute[min(first, end)] if recompute else 0.0,
         )
-        if sharding == "none" or len(devices) < 2:
+        if sharding not in BY_FSDP or len(devices) < 2:
             return seconds
         shown = self.gathers(devices, rows, sharding)
         return replace(

@@ -33,7 +33,9 @@ SCHEMA_VERSION = 2
 BUCKET_BYTES = 25 * 2**20
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
-Sharding = Literal["none", "gradients", "parameters"]
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+# What FSDP2 does: parameters lie in shards. Under the others they are whole, and so are gradients.
+BY_FSDP: frozenset[Sharding] = frozenset({"gradients", "parameters"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,10 @@ class Stage:
 
     A replica is one device, or with a layout the next `degree` devices, over which the plan's `layouts[layout]` cuts
     the ops.
-    sharding: `none` replicates the state and all-reduces gradients (DDP); `gradients` shards gradients and optimizer
-    state, `parameters` also the parameters (FSDP2 without and with resharding after forward).
+    sharding: `none` replicates the state and all-reduces gradients (DDP); `optimizer` does so too, but each replica
+    has a part of the optimizer's state, updates its rows of the parameters and gets the others' (ZeRO 1); `gradients`
+    shards gradients and optimizer state, `parameters` also the parameters (FSDP2 without and with resharding after
+    forward).
     recompute: run each block's forward again in backward instead of keeping its activations.
     """
 
@@ -110,6 +114,11 @@ class Stage:
     def replicas(self) -> int:
         """Number of replicas."""
         return len(self.devices) // self.degree
+
+    @property
+    def by_fsdp(self) -> bool:
+        """Whether its parameters lie in shards."""
+        return self.sharding in BY_FSDP
 
     @property
     def leaders(self) -> tuple[int, ...]:
@@ -184,7 +193,7 @@ class Plan:
     @property
     def fuses(self) -> bool:
         """Whether any gradients are summed in buckets over replicas."""
-        return any(stage.replicas > 1 and stage.sharding == "none" for stage in self.stages)
+        return any(stage.replicas > 1 and not stage.by_fsdp for stage in self.stages)
 
     @cached_property
     def positions(self) -> int:

@@ -22,6 +22,8 @@ class RunSettings:
     recompute: `auto` lets the search choose per stage, `none` and `full` (every block) fix it.
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
     float8: whether products with weights run in 8 bits, as Transformer Engine's do (prices only; not the casts to it).
+    offload: `optimizer` keeps the optimizer's state in the memory of the host, which updates: gradients go there and
+    weights come back. Where devices are processes of a CPU it lies there anyway.
     overlap: whether gradient reduction may run beside the backward pass.
     expert_loads: of each expert of a layer how many tokens it gets beside the others (any unit; the same in all
     layers); costs are then those of the most loaded device. Empty: all alike.
@@ -39,6 +41,7 @@ class RunSettings:
     recompute: Literal["auto", "none", "full"] = "auto"
     fusion: bool = False
     float8: bool = False
+    offload: Literal["none", "optimizer"] = "none"
     overlap: bool = True
     expert_loads: tuple[float, ...] = ()
 

@@ -11,12 +11,13 @@ from placer.channels import Channels
 from placer.cluster import Cluster
 from placer.communication import lines_of, moving_seconds
 from placer.compute import memory_rate
+from placer.offload import offloaded_seconds
 from placer.passes import Passes
-from placer.plans import Sharding
+from placer.plans import BY_FSDP, Sharding
 from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
-from placer.updates import accumulate_seconds, bucket_seconds, update_seconds
+from placer.updates import accumulate_seconds, bucket_seconds, gathering_seconds, update_seconds
 
 
 class Tails:
@@ -51,7 +52,7 @@ class Tails:
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
-        if sharding != "none":
+        if sharding in BY_FSDP:
             return self.passes.gathers(devices, rows, sharding).scatter_seconds(first, last)
         held = self.spans.of(first, last).held
         size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
@@ -94,13 +95,34 @@ class Tails:
         Of state that is sharded over as many devices each shard is summed among its holders.
         """
         size = self.spans.of(first, last).tied
-        if sharding == "none" or len(devices) == 1 or len(others or devices) != len(devices):
+        if sharding not in BY_FSDP or len(devices) == 1 or len(others or devices) != len(devices):
             return self.channels.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
         pairs = zip(others or devices, devices, strict=True)
         return max(self.channels.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
 
+    def gathered(self, first: int, last: int, *, devices: tuple[int, ...], sharding: Sharding) -> float:
+        """Seconds after the update in which replicas that have a part of the optimizer's state get all parameters."""
+        if sharding != "optimizer":
+            return 0.0
+        return self.gather(devices, self.spans.of(first, last).held.trainable * self.numerics.weight_bytes)
+
+    def gather(self, devices: tuple[int, ...], size: float) -> float:
+        """Seconds of getting updated parameters of `size` bytes from those who have updated them: one gather."""
+        if len(devices) < 2 or not size:
+            return 0.0
+        slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
+        moved = self.channels.collective("all_gather", devices, size, self.degree)
+        return moved + gathering_seconds(size, slow, len(devices))
+
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
-        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state."""
+        """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state.
+
+        Where hosts update all are taken for as slow as the slowest.
+        """
         held = self.spans.of(first, last).held
         parts = replicas if sharding != "none" else 1
-        return update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
+        seconds = update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
+        if self.settings.offload == "none":
+            return seconds
+        elements, nodes = held.trainable / parts, {node for node, _ in self.cluster.groups}
+        return seconds + max(offloaded_seconds(elements, self.numerics, self.settings, node) for node in nodes)

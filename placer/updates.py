@@ -4,6 +4,7 @@ Per element, with w bytes of a weight and of its gradient:
 
     accumulate   read both gradients, write one: 3 w                                   (autograd's AccumulateGrad)
     bucket       copy gradients in, results back: 4 w
+    gathering    copy what was updated in, everything back: 2 w / parts + 2 w
     norm         w, and 32 more where it is made op by op in float64: to double 8, square 16, sum 8
     scaling      2 w
     masters      gradient to float32 w + 4, master to weight 4 + w
@@ -38,6 +39,11 @@ def bucket_seconds(size: float, device: Device) -> float:
     return pass_seconds(device, 4 * size, 2)
 
 
+def gathering_seconds(size: float, device: Device, parts: int) -> float:
+    """Seconds of copying parameters of `size` bytes, of which this device has one of `parts`, in and out."""
+    return pass_seconds(device, 2 * size * (1 + 1 / parts), 2)
+
+
 def update_seconds(held: Held, numerics: Numerics, settings: RunSettings, device: Device, parts: int = 1) -> float:
     """Seconds of clipping and updating state that is divided into `parts`, on one device."""
     size, kernels = update_bytes(numerics, settings), _kernels(numerics, settings)
@@ -46,12 +52,14 @@ def update_seconds(held: Held, numerics: Numerics, settings: RunSettings, device
 
 
 def update_bytes(numerics: Numerics, settings: RunSettings) -> int:
-    """Bytes per element of clipping and updating."""
+    """Bytes per element of clipping and updating; of clipping alone where the host updates (see `offload`)."""
     weight = numerics.weight_bytes
     kept = 4 if numerics.masters else weight
     size = 0
     if settings.clip_norm is not None:
         size += 3 * weight + (0 if settings.fusion else NORM_BYTES)
+    if settings.offload == "optimizer":
+        return size
     if settings.fusion:
         states = state_count(settings)
         return size + weight + kept * (2 * states + 2) + (weight if numerics.masters else 0)
@@ -73,6 +81,8 @@ def _passes(settings: RunSettings) -> int:
 
 def _kernels(numerics: Numerics, settings: RunSettings) -> int:
     """Kernels per tensor, or per list of tensors."""
+    if settings.offload == "optimizer":
+        return (2 if settings.fusion else NORM_KERNELS) * (settings.clip_norm is not None)
     if settings.fusion:
         return 1 + 2 * (settings.clip_norm is not None)
     update = ADAMW_KERNELS if settings.optimizer == "adamw" else 3

@@ -4,7 +4,7 @@ Executor."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from placer import legality
 from placer.errors import IllegalPlanError, UsageError
 from placer.plans import Plan
 from placer.program import (
+    divided_buckets,
     gradient_buckets,
     part_buckets,
     position_of,
@@ -27,6 +28,7 @@ from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.delayed import DelayedSums
+from placer.runtime.divided import Divided
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
 from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
@@ -118,8 +120,9 @@ def _read_only(plan: Plan, rank: int) -> Iterator[str]:
     """Tied parameters that this rank's stages cut in other places than the first stage that has them."""
     own = position_of_rank(plan, rank)
     for name, stages in shared_parameters(plan).items():
-        alike = tied_by_shard(plan, stages) or all(plan.stages[stage].sharding == "none" for stage in stages)
-        if position_of(plan)[stages[0]] != own and not (alike and tied_by_inner(plan, stages)):
+        held = [plan.stages[stage] for stage in stages if plan.graph.parameters[name].shape]
+        kinds = {(stage.by_fsdp, stage.replicas if stage.sharding != "none" else 1) for stage in held}
+        if position_of(plan)[stages[0]] != own and not (len(kinds) < 2 and tied_by_inner(plan, stages)):
             yield name
 
 
@@ -207,6 +210,7 @@ def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
         for unit, found in (
             ("bucket", gradient_buckets(plan, stage, inner)),
             ("parts", [bucket for _, bucket in part_buckets(plan, stage, inner)]),
+            ("rows", divided_buckets(plan, stage, inner)),
         )
         for index, bucket in enumerate(found)
     }
@@ -215,6 +219,7 @@ def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
         buckets=buckets,
         shared=shared_parameters(plan),
         ties=_ties(made, held),
+        divided=held.divided,
         counts_own=held.program.replica == 0 or made.relaxed,
         pieces=made.pieces,
         group_of=lambda ranks: own.of(ranks) if made.relaxed and own.has(ranks) else held.groups.of(ranks),
@@ -226,7 +231,7 @@ def _ties(made: Assembly, held: Held) -> dict[str, Tie]:
     plan, program = made.plan, held.program
     return {
         name: Tie(
-            by_shard=tied_by_shard(plan, stages),
+            by_shard=tied_by_shard(plan, name, stages),
             counts=program.inner == 0 or tied_by_inner(plan, stages),
             shard=program.replica,
             shards=len(held.ranks),
@@ -249,7 +254,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         device=made.device,
         stages=held.stages,
         gradients=gradients,
-        updater=Updater(_named_once(held.parameters), optimizer or optimizer_factory(made.plan.settings, fused=True)),
+        updater=_updater(made, held, optimizer),
         state=state,
         pieces=made.pieces,
         portions=made.portions,
@@ -260,10 +265,20 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
     )
 
 
-def _named_once(parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """All parameters of a rank by name; a second copy of a tied one is numbered."""
+def _updater(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Updater:
+    """What updates all parameters of a rank, by name; a second copy of a tied one is numbered."""
     found: dict[str, nn.Parameter] = {}
-    for stage, named in parameters.items():
+    divided: dict[str, Divided] = {}
+    for stage, named in held.parameters.items():
         for name, parameter in named.items():
-            found[name if name not in found else f"{name}@{stage}"] = parameter
-    return found
+            own = name if name not in found else f"{name}@{stage}"
+            found[own] = parameter
+            if stage in held.divided:
+                divided[own] = held.divided[stage]
+    make = optimizer or optimizer_factory(made.plan.settings, fused=True)
+    return Updater(found, make, divided, host=host_of(made.plan, made.device))
+
+
+def host_of(plan: Plan, device: torch.device) -> torch.device | None:
+    """Where a rank on `device` keeps its optimizer's state, if not there; a process of a CPU has it on the host."""
+    return torch.device("cpu") if plan.settings.offload == "optimizer" and device.type != "cpu" else None

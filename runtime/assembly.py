@@ -25,6 +25,7 @@ from placer.program import (
 from placer.rules.grids import held_shape
 from placer.runtime.captured import input_dtypes
 from placer.runtime.cut import Cut
+from placer.runtime.divided import Divided
 from placer.runtime.groups import Groups
 from placer.runtime.lowering import Axis, Pieces
 from placer.runtime.messages import Shape
@@ -41,6 +42,8 @@ from placer.splitting import value_state
 class Held:
     """What a rank holds. ranks: of the replicas of its stages, itself among them; group: theirs, None for one."""
 
+    plan: Plan
+    device: torch.device
     program: Program
     relay: Relay
     groups: Groups
@@ -52,6 +55,16 @@ class Held:
     def group(self) -> dist.ProcessGroup | None:
         """The process group of `ranks`."""
         return self.groups.of(self.ranks) if len(self.ranks) > 1 else None
+
+    @cached_property
+    def divided(self) -> dict[int, Divided]:
+        """The stages whose optimizer's state the replicas divide."""
+        group = self.group
+        return {
+            index: Divided(group, self.ranks, self.device)
+            for index in self.stages
+            if group is not None and self.plan.stages[index].sharding == "optimizer"
+        }
 
     @cached_property
     def parameters(self) -> dict[int, dict[str, nn.Parameter]]:
@@ -93,7 +106,10 @@ class Assembly:
             stage.watch(relay)
         group = groups.of(ranks) if len(ranks) > 1 else None
         replicas = {index: self._filled(index, stage, ranks, group, relay) for index, stage in stages.items()}
-        return Held(program=program, relay=relay, groups=groups, ranks=ranks, stages=stages, replicas=replicas)
+        return Held(
+            plan=plan, device=self.device, program=program, relay=relay, groups=groups, ranks=ranks, stages=stages,
+            replicas=replicas,
+        )  # fmt: skip
 
     def _join_axes(self, groups: Groups, replica: tuple[int, ...]) -> None:
         """Give the devices of the replica, and those along each axis of it, their process groups."""
@@ -160,7 +176,7 @@ class Assembly:
         self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
     ) -> Replica:
         """The replica of a stage, filled before it is made, or after where it is cut into shards then."""
-        sharded = group is not None and self.plan.stages[index].sharding != "none"
+        sharded = group is not None and self.plan.stages[index].by_fsdp
         if not sharded:
             self.fill(stage)
         found = self._replica(index, stage, ranks, group, relay)
@@ -194,7 +210,7 @@ class Assembly:
             plan = self.plan.stages[index]
             code = stage_code(self.cut, plan.first, plan.last, self._produces(index))
             names = {n[2:] for block in (code.prologue, *code.blocks) for n in block.inputs if n.startswith("p:")}
-            made = self.weights.shape_of_piece if sharded and plan.sharding != "none" else self.weights.piece
+            made = self.weights.shape_of_piece if sharded and plan.by_fsdp else self.weights.piece
             state = {name: _copied(made(name)) if name in taken else made(name) for name in sorted(names)}
             taken |= names
             found[index] = Stage(code, state, plan.recompute)

@@ -43,7 +43,7 @@ class Gathered:
         self.gradients = max(self.gradients, local_bytes(p.grad for p in held if p.grad is not None))
 
     def _look(self, module: nn.Module, args: object) -> None:
-        whole = [p for stage in self._stages for p in stage.parameters() if not isinstance(p, DTensor)]
+        whole = [p for stage in self._stages for p in stage.parameters() if p.dim() and not isinstance(p, DTensor)]
         for parameter in whole:
             self._seen[id(parameter)] = parameter
             self._saved.leave_out(parameter)

@@ -1,6 +1,6 @@
 """What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the devices of its
 replica where each has a part, over the stages that share a parameter, and their norm over the whole model taken, each
-element counted once."""
+element counted once. After an update of rows of theirs replicas get each other's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.program import Collective
+from placer.runtime.divided import Divided
 from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer
 from placer.runtime.replicas import reduce_bucket
@@ -45,7 +46,8 @@ class Gradients:
     buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter;
     ties: how their gradients are summed.
     pieces: what this rank holds of each.
-    counts_own: whether this rank's whole (not sharded) gradients enter the norm: only one replica's do.
+    divided: the stages whose optimizer's state the replicas divide.
+    counts_own: whether this rank's whole (not sharded or divided) gradients enter the norm: only one replica's do.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Gradients:
         buckets: Mapping[tuple[int, str], tuple[str, ...]],
         shared: Mapping[str, tuple[int, ...]],
         ties: Mapping[str, Tie],
+        divided: Mapping[int, Divided],
         counts_own: bool,
         pieces: Pieces,
         group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
@@ -62,16 +65,20 @@ class Gradients:
     ) -> None:
         self._parameters, self._buckets, self._shared = parameters, buckets, shared
         self._counts_own, self._pieces, self._ties = counts_own, pieces, ties
-        self._group_of, self.observer = group_of, observer
+        self._group_of, self.observer, self._divided = group_of, observer, divided
         self._summed: set[str] = set()
         self._squared: torch.Tensor | None = None
 
     def reduce(self, collective: Collective) -> None:
-        """Do one of placer's collectives on gradients."""
+        """Do one of placer's collectives on gradients, or on parameters that were updated."""
         if collective.purpose in ("gradients", "parts"):
             self._reduce_bucket(collective)
         elif collective.purpose == "tied":
             self._reduce_tied(collective)
+        elif collective.purpose == "parameters":
+            named = self._parameters[collective.stage]
+            members = [named[name] for name in self._buckets[collective.stage, collective.unit]]
+            self._tell(collective, self._divided[collective.stage].gather(members))
         else:
             self._squared = self._local_squared()
             self.sum_over(collective, self._squared)
@@ -168,8 +175,9 @@ class Gradients:
             for name, parameter in named.items():
                 if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
                     continue
-                if self._pieces.counts(name) and (isinstance(parameter.grad, DTensor) or self._counts_own):
-                    yield parameter.grad
+                gradient = self._divided[stage].own(parameter.grad) if stage in self._divided else parameter.grad
+                if self._pieces.counts(name) and (isinstance(gradient, DTensor) or self._counts_own):
+                    yield gradient
 
     def _tell(self, collective: Collective, size: int) -> None:
         self.observer.collective(replace(collective, bytes=size))

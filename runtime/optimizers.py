@@ -8,13 +8,14 @@ Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from placer.runtime.divided import Divided
 from placer.settings import RunSettings
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -54,28 +55,41 @@ def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> Optimize
 
 
 class Updater:
-    """Holds named parameters, their float32 masters where they have 16 bits, and the optimizer of either."""
+    """Holds named parameters, their float32 masters where they have 16 bits, and the optimizer of either.
 
-    def __init__(self, named: dict[str, nn.Parameter], make: OptimizerFactory) -> None:
+    divided: with whom this rank divides the optimizer's state of a parameter; it then updates its rows of it only.
+    host: where the state lies and updates are made, on copies of the parameters, if not where they are.
+    """
+
+    def __init__(
+        self, named: dict[str, nn.Parameter], make: OptimizerFactory, divided: Mapping[str, Divided] | None = None,
+        *, host: torch.device | None = None,
+    ) -> None:  # fmt: skip
         self.named = {name: p for name, p in named.items() if p.requires_grad}
-        self.masters = {
-            name: nn.Parameter(p.detach().to(torch.float32))
-            for name, p in self.named.items()
-            if p.dtype in _SIXTEEN_BIT
+        self._divided = divided or {}
+        #: What this rank updates of each parameter, in the parameter's memory.
+        self._own = {name: self._rows(name, p) for name, p in self.named.items()}
+        self._host, self._landed = host, dict[str, torch.Tensor]()
+        #: What is updated instead of parameters: masters, and copies on the host.
+        self._kept = {
+            name: nn.Parameter(_copied(own, host))
+            for name, own in self._own.items()
+            if host is not None or own.dtype in _SIXTEEN_BIT
         }
+        self.masters = {name: kept for name, kept in self._kept.items() if self._own[name].dtype in _SIXTEEN_BIT}
         #: What the optimizer updates, by the model's own names.
-        self.updated = {name: self.masters.get(name, p) for name, p in self.named.items()}
+        self.updated = {name: self._kept.get(name, own) for name, own in self._own.items()}
         self.optimizer = make(self.updated.values()) if self.updated else None
 
     def step(self, scale: float) -> None:
         """Update with all gradients multiplied by `scale`, then forget the gradients."""
+        gradients = {name: self._gradient(name) for name, p in self.named.items() if p.grad is not None}
         if scale != 1.0:
-            scaled = [_local(parameter.grad) for parameter in self.named.values() if parameter.grad is not None]
-            torch._foreach_mul_(scaled, scale)
-        for name, master in self.masters.items():
-            gradient = self.named[name].grad
-            master.grad = None if gradient is None else gradient.to(torch.float32)
-        for parameter in self.updated.values():
+            torch._foreach_mul_([_local(gradient) for gradient in gradients.values()], scale)
+        gradients = self._brought(gradients)
+        for name, parameter in self.updated.items():
+            gradient = gradients.get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.dtype)
             _lay_gradient(parameter)
         if self.optimizer is not None:
             self.optimizer.step()
@@ -84,25 +98,54 @@ class Updater:
 
     def clear(self) -> None:
         """Forget the gradients."""
-        for parameter in (*self.named.values(), *self.masters.values()):
+        for parameter in (*self.named.values(), *self.updated.values()):
             parameter.grad = None
 
     @torch.no_grad()
     def copy_masters(self) -> None:
-        """Round the masters into the weights."""
-        for name, master in self.masters.items():
-            self.named[name].copy_(master)
+        """Round the masters, and bring what the host updated, into the weights."""
+        for name, kept in self._kept.items():
+            own, landed = self._own[name], self._landed.get(name)
+            staged = kept if landed is None or kept.dtype == landed.dtype else landed.copy_(kept)
+            own.copy_(staged, non_blocking=True)
 
     @torch.no_grad()
     def refresh_masters(self) -> None:
-        """Take the masters from the weights, after those were loaded."""
-        for name, master in self.masters.items():
-            master.copy_(self.named[name])
+        """Take the masters and the host's copies from the weights, after those were loaded."""
+        for name, kept in self._kept.items():
+            kept.copy_(self._own[name])
+
+    @torch.no_grad()
+    def refresh_copies(self) -> None:
+        """Take the host's copies from the weights, after those and the masters were loaded."""
+        for name, kept in self._kept.items():
+            if name not in self.masters:
+                kept.copy_(self._own[name])
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             group["lr"] = rate
+
+    def _brought(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The gradients on the host, in memory that they are copied to beside each other."""
+        if self._host is None:
+            return gradients
+        for name, gradient in gradients.items():
+            if name not in self._landed:
+                self._landed[name] = _empty(gradient, self._host, gradient.dtype)
+            self._landed[name].copy_(gradient, non_blocking=True)
+        for device in {gradient.device for gradient in gradients.values() if gradient.is_cuda}:
+            torch.cuda.synchronize(device)
+        return {name: self._landed[name] for name in gradients}
+
+    def _rows(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(self._divided[name].own(parameter)) if name in self._divided else parameter
+
+    def _gradient(self, name: str) -> torch.Tensor:
+        gradient = self.named[name].grad
+        assert gradient is not None
+        return self._divided[name].own(gradient) if name in self._divided else gradient
 
 
 def _by_mesh(parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
@@ -111,6 +154,18 @@ def _by_mesh(parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]
     for parameter in parameters:
         found.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
     return found.values()
+
+
+def _copied(tensor: torch.Tensor, host: torch.device | None) -> torch.Tensor:
+    """What is updated instead of a parameter."""
+    dtype = torch.float32 if tensor.dtype in _SIXTEEN_BIT else tensor.dtype
+    return _empty(tensor.detach(), host or tensor.device, dtype).copy_(tensor.detach())
+
+
+def _empty(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for what is as large as `tensor`; a GPU copies to and from that of its host at the speed of the link."""
+    pinned = tensor.is_cuda and device.type == "cpu"
+    return torch.empty_like(tensor, device=device, dtype=dtype, pin_memory=pinned)
 
 
 def _lay_gradient(parameter: nn.Parameter) -> None:

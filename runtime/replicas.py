@@ -1,9 +1,10 @@
 """The replicas of a stage: how its state is held and its gradients are summed.
 
-    Whole      state on every replica; placer reduces the gradients (several stages), or there is one replica
+    Whole      parameters on every replica; placer reduces the gradients (several stages), or there is one replica
     Replicated the same by DistributedDataParallel: one-stage plans that reduce beside the backward
     Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
-               parameters gathered between forward and backward
+               parameters gathered between forward and backward. It divides along dim 0: parameters without dims stay
+               whole, and placer reduces their gradients
 
 Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
 FSDP2 by a divide factor of 1. Only the backward of a stage's last microbatch reduces.
@@ -24,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from placer.plans import Sharding
+from placer.plans import BY_FSDP, Sharding
 from placer.program import Collective
 from placer.runtime.mode import Mode
 from placer.runtime.observer import Observer
@@ -117,7 +118,7 @@ class Sharded:
         # none: `cut` lets an op that writes a value of another block write a copy.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for block in stage.blocks:
-            if any(True for _ in block.parameters()):
+            if any(parameter.dim() for parameter in block.parameters()):
                 self._shard(block, mesh, gives_up)
         # The root is used by several blocks: it stays gathered from forward to backward.
         self._root = self._shard(stage, mesh, False)
@@ -135,7 +136,8 @@ class Sharded:
         """Nothing to do."""
 
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
-        fully_shard(module, mesh=mesh, reshard_after_forward=gives_up)
+        whole = {parameter for parameter in module.parameters() if not parameter.dim()}
+        fully_shard(module, mesh=mesh, reshard_after_forward=gives_up, ignored_params=whole)
         sharded = cast(FSDPModule, module)
         sharded.set_gradient_divide_factor(1.0)
         # Without this FSDP2 uses a pre-multiplied sum, which gloo does not have.
@@ -157,7 +159,7 @@ def replica(
     """`stage` held as its plan says by `ranks` (group None: by one rank); `beside`: DDP sums its gradients."""
     if group is None:
         return Whole(stage)
-    if sharding != "none":
+    if sharding in BY_FSDP:
         return Sharded(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
     if beside:
         return Replicated(stage, group, ranks, bucket_bytes, observer)

@@ -53,7 +53,8 @@ class TrainingState:
         self._executor.consolidate()
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing is left to do: `state` is this rank's own memory."""
+        """Take over what `state`, this rank's own memory, holds now."""
+        self._executor.updater.refresh_copies()
 
     @property
     def held(self) -> Held:
@@ -64,7 +65,11 @@ class TrainingState:
             stages=tuple(stages),
             parameters=tuple(p for stage in stages for p in stage.own_parameters().values()),
             buffers=tuple(b for stage in stages for b in stage.own_buffers().values()),
-            optimizer=(*updater.masters.values(), *(tensor for state in states for tensor in state.values())),
+            optimizer=tuple(
+                tensor
+                for tensor in (*updater.masters.values(), *(tensor for state in states for tensor in state.values()))
+                if tensor.device.type == self._executor.device.type
+            ),
         )
 
 

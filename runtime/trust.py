@@ -28,7 +28,7 @@ def _unheeded(plan: Plan) -> tuple[str, ...]:
         )
     if plan.settings.fusion:
         found.append("the plan was priced with fused kernels (fusion), which this runtime does not make: it is slower")
-    sharded = any(stage.sharding != "none" and stage.replicas > 1 for stage in plan.stages)
+    sharded = any(stage.by_fsdp and stage.replicas > 1 for stage in plan.stages)
     if not plan.settings.overlap and sharded:
         found.append("the plan was priced without overlap, but FSDP2 communicates beside the passes: it is faster")
     return tuple(found)

@@ -23,9 +23,10 @@ class Weights:
         return self._kept(like, self._source.read(name, self._portions.box(name)))
 
     def shape_of_piece(self, name: str) -> torch.Tensor:
-        """The same without its values, on the meta device: for what is yet to be cut further; buffers with them."""
+        """The same without its values, on the meta device: for what is yet to be cut further; with them what has no
+        dims, and buffers."""
         like = attribute(self._model, name)
-        if not isinstance(like, nn.Parameter):
+        if not isinstance(like, nn.Parameter) or not like.dim():
             return self.piece(name)
         taken = self._portions.box(name).taken
         return nn.Parameter(torch.empty(taken, dtype=like.dtype, device="meta"), requires_grad=like.requires_grad)

@@ -8,7 +8,7 @@ from math import prod
 from typing import get_args
 
 from placer.errors import UsageError
-from placer.plans import Sharding
+from placer.plans import BY_FSDP, Sharding
 from placer.rules.experts import expert_counts
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
@@ -107,7 +107,7 @@ def _schedule_contradictions(problem: Problem) -> Iterator[str]:
             )
     if pins.shard not in (None, "none") and pins.data == 1:
         yield f"pins shard={pins.shard} and data=1 contradict: state is sharded over replicas"
-    if pins.shard not in (None, "none") and pins.schedule in SPLIT_BACKWARD:
+    if pins.shard in BY_FSDP and pins.schedule in SPLIT_BACKWARD:
         yield f"pins shard={pins.shard} and schedule={pins.schedule} contradict: sharded state needs whole backwards"
     fixed = {"full": True, "none": False}.get(problem.settings.recompute)
     if None not in (fixed, pins.recompute) and fixed != pins.recompute:

@@ -100,7 +100,7 @@ def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
     sizes = []
     for again in recomputes(problem):
         held = stage_memory(
-            costs.spans.of(block, block + 1), costs.numerics, problem.settings,
+            costs.spans.of(block, block + 1), costs.numerics, costs.priced,
             rows=-(-outline.microbatch // outline.replicas), recompute=again, sharding=outline.sharding,
             replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip

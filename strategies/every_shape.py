@@ -17,7 +17,7 @@ from placer.search import Problem
 from placer.topology import replica_groups
 
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
-SHARDINGS: tuple[Sharding, ...] = ("none", "gradients", "parameters")
+SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
 
 
 @dataclass(frozen=True, slots=True)

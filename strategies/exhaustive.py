@@ -28,7 +28,7 @@ from placer.strategies.orders import Grid, Machines
 MOST_PLANS = 60_000
 DEEPEST_LOOP = 4
 ONE_STAGE_SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
-SHARDINGS: tuple[Sharding, ...] = ("none", "gradients", "parameters")
+SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
 
 
 class Exhaustive:
@@ -94,7 +94,7 @@ def _fused(plan: Plan, costs: Costs, pins: Pins) -> Iterator[Plan]:
     if pins.bucket is not None:
         yield replace(plan, bucket_bytes=pins.bucket)
         return
-    if all(stage.replicas == 1 or stage.sharding != "none" for stage in plan.stages):
+    if all(stage.replicas == 1 or stage.by_fsdp for stage in plan.stages):
         yield plan
         return
     views = [costs.of_stage(plan, stage) for stage in plan.stages]

@@ -196,7 +196,7 @@ class Bounds:
     def state_bytes(self, outline: Outline, first: int, last: int) -> int:
         """Bytes of parameters, gradients, optimizer state and buffers a position holds for a run."""
         held = stage_memory(
-            self.runs.costs.spans.of(first, last), self.runs.costs.numerics, self.problem.settings,
+            self.runs.costs.spans.of(first, last), self.runs.costs.numerics, self.runs.costs.priced,
             rows=self._held_rows(outline), recompute=False, sharding=outline.sharding,
             replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from placer.cluster import Device
 from placer.compute import memory_rate
 from placer.memory import alive
-from placer.plans import Sharding, replica_rows
+from placer.plans import BY_FSDP, Sharding, replica_rows
 from placer.spans import Held
 from placer.steptime import stalls
 from placer.strategies.floors import SLACK, Amount, Amounts, Bounds, rhythm
@@ -237,7 +237,7 @@ class Narrow:
 
     def _gathered(self, outline: Outline, places: Places) -> _Shown:
         """What collectives of sharded state add at least over all stages."""
-        if outline.sharding == "none":
+        if outline.sharding not in BY_FSDP:
             return _Shown(0.0, 0.0, 0.0)
         full, last = (self._least_gathers(outline, places, rows) for rows in (outline.microbatch, outline.last_rows))
         floor = rhythm(outline).floor(outline.positions, Amount(*full[:2]), Amount(*last[:2]))
@@ -273,17 +273,20 @@ class Narrow:
         """Seconds of the tail of the position where it is longest."""
         p, costs = outline.positions, self.costs
         fastest = max(self._chips, key=memory_rate)
-        if outline.sharding != "none":
+        if outline.sharding in BY_FSDP:
             held = costs.spans.of(0, len(self.problem.graph.blocks)).held
             kernels = replace(held, tensors=0)
-            update = update_seconds(kernels, costs.numerics, costs.settings, fastest, outline.replicas)
+            update = update_seconds(kernels, costs.numerics, costs.priced, fastest, outline.replicas)
             return (scattered + update) / p
         block, count = self.bounds.commonest
         if self._shares_parameters(block):
             return 0.0
         held = _times(costs.spans.of(block, block + 1).held, -(-count // p))
-        update = update_seconds(held, costs.numerics, costs.settings, fastest)
+        divided = outline.sharding == "optimizer"
+        update = update_seconds(held, costs.numerics, costs.priced, fastest, outline.replicas if divided else 1)
         size = held.trainable * costs.numerics.weight_bytes
+        if divided:
+            update += min(costs.tails.gather(devices, size) for devices in places.distinct)
         if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
             return update
         pinned = self.problem.pins.bucket

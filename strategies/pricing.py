@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from placer.memory import StageMemory, alive, position_memory, stage_memory
+from placer.plans import BY_FSDP
 from placer.steptime import StageCost, Terms, terms
 from placer.strategies.chain import Floors, Piece
 from placer.strategies.floors import Bounds
@@ -93,7 +94,7 @@ class Pricing:
         """Bytes of a run as one stage on a replica that takes `rows` rows of a full microbatch."""
         made = self.outline
         return stage_memory(
-            self.costs.spans.of(first, last), self.costs.numerics, self.costs.settings, rows=rows,
+            self.costs.spans.of(first, last), self.costs.numerics, self.costs.priced, rows=rows,
             recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
         )  # fmt: skip
 
@@ -163,7 +164,7 @@ class Pricing:
     def _groups(self) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Tied parameters that sharded stages of one position may not both hold, and those each block uses."""
         graph = self.problem.graph
-        tied = sorted(graph.tied.items()) if self.outline.sharding != "none" else []
+        tied = sorted(graph.tied.items()) if self.outline.sharding in BY_FSDP else []
         blocks = range(len(graph.blocks))
         return len(tied), tuple(tuple(g for g, (_, users) in enumerate(tied) if b in users) for b in blocks)
 

@@ -22,7 +22,7 @@ import numpy as np
 from placer.compute import memory_rate
 from placer.costs import Costs
 from placer.memory import state_bytes
-from placer.plans import ScheduleName, Sharding
+from placer.plans import BY_FSDP, ScheduleName, Sharding
 from placer.search import Problem
 from placer.steptime import stalls
 from placer.strategies.floors import SLACK
@@ -30,7 +30,6 @@ from placer.strategies.run_arrays import A_ROW, NEVER, SIZES, Floats, over_pairs
 from placer.strategies.runs import Runs
 from placer.strategies.shapes import Grounds, Shape, Spot
 from placer.strategies.space import recomputes
-from placer.updates import update_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -163,7 +162,7 @@ class Floors:
         """Of every run [first, last) on a place: fill + weight (steady + tail), and fill; by whether it recomputes."""
         full, last = (self._pass(place, rows, pace.kept(place.spot.shape)) for rows in self._rows(pace))
         m, (accumulate, tail) = pace.count(self.problem.rows), self._after(place, pace.kept(place.spot.shape))
-        if pace.kept(place.spot.shape) != "none":
+        if pace.kept(place.spot.shape) in BY_FSDP:
             tail = tail + last["scatter"]
         sent, returned = self.messages(place.spot.shape, pace.rows)
         whole, alone = {}, {}
@@ -187,7 +186,7 @@ class Floors:
         shape, costs = place.spot.shape, self.costs(place.spot.shape)
         sizes, rows = self._sized(shape.layout), -(-pace.rows // shape.replicas)
         kept, many = pace.kept(shape), pace.count(self.problem.rows) > 1
-        parts = shape.replicas if kept != "none" else 1
+        parts = shape.replicas if kept in BY_FSDP else 1
         numerics = costs.numerics
 
         def at(name: str) -> Floats:
@@ -195,7 +194,9 @@ class Floors:
 
         state = sizes["parameters"] * ((1 / parts) + (kept == "gradients"))
         state = state + sizes["trainable"] * numerics.weight_bytes / (1 if many else parts) + sizes["buffers"]
-        state = state + sizes["trainable"] * state_bytes(numerics, self.problem.settings) / parts
+        state = state + sizes["trainable"] * state_bytes(numerics, costs.priced) / (
+            shape.replicas if kept != "none" else 1
+        )
         living = at("inputs") if again else at("saved")
         return state + alive * (living + at("sent")) + at("workspace") + at("sent") + at("returned")
 
@@ -232,7 +233,7 @@ class Floors:
         found = {name: over_runs(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
         found["again"] = over_runs(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
         shape = place.spot.shape
-        if sharding == "none":
+        if sharding not in BY_FSDP:
             return found
         leaders, own = place.spot.devices[:: shape.degree], -(-rows // shape.replicas)
         shown = self.costs(shape).passes.gathers(leaders, own, sharding)
@@ -254,17 +255,17 @@ class Floors:
 
     def _made_after(self, place: Place, sharding: Sharding) -> tuple[Floats, Floats]:
         shape, costs = place.spot.shape, self.costs(place.spot.shape)
-        leaders, parts = place.spot.devices[:: shape.degree], shape.replicas if sharding != "none" else 1
+        leaders = place.spot.devices[:: shape.degree]
         slow = min(place.spot.devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
 
         def after(first: int, last: int) -> float:
-            held = costs.spans.of(first, last).held
-            seconds = update_seconds(held, costs.numerics, costs.settings, costs.cluster.devices[slow], parts)
-            if sharding == "none":
+            seconds = costs.tails.optimizer(first, last, device=slow, sharding=sharding, replicas=shape.replicas)
+            if sharding not in BY_FSDP:
                 pinned = self.problem.pins.bucket
                 seconds += costs.tails.reduction(
                     first, last, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned
                 )
+            seconds += costs.tails.gathered(first, last, devices=leaders, sharding=sharding)
             return seconds + costs.tails.summed(first, last, device=place.spot.devices[0])
 
         def adding(first: int, last: int) -> float:

@@ -105,7 +105,7 @@ class Prices:
         if key not in self._fitting:
             costs = self.floors.costs(spot.shape)
             held = stage_memory(
-                costs.spans.of(first, last), costs.numerics, costs.settings,
+                costs.spans.of(first, last), costs.numerics, costs.priced,
                 rows=-(-self.pace.rows // spot.shape.replicas), recompute=again, sharding=self.pace.kept(spot.shape),
                 replicas=spot.shape.replicas, accumulates=self.count > 1,
             )  # fmt: skip

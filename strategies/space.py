@@ -17,7 +17,8 @@ The space, stated once:
         where blocks do not repeat at most `coarse.FEW_STAGES` of them
     microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
         of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
-    sharding: one choice for the whole plan; sharded only where d > 1 and the backward is whole (not `zero-bubble`)
+    sharding: one choice for the whole plan; sharded only where d > 1, and gradients only where the backward is whole
+        (not `zero-bubble`)
     a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
     recompute: per stage
     fusion of gradients: buckets of one of `bucketing.SIZES`, one size for the plan
@@ -44,7 +45,7 @@ from typing import get_args
 
 from placer.errors import UsageError
 from placer.estimates import with_best_buckets
-from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
+from placer.plans import BY_FSDP, Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
 from placer.schedule import SPLIT_BACKWARD
 from placer.search import Pins, Problem
 from placer.strategies.lineups import is_mixed, totals, units
@@ -245,9 +246,8 @@ def schedules(problem: Problem, positions: int) -> tuple[tuple[ScheduleName, int
 
 def shardings(pins: Pins, replicas: int, schedule: ScheduleName) -> tuple[Sharding, ...]:
     """Allowed ways to keep the state of `replicas` replicas under `schedule`."""
-    whole = replicas > 1 and schedule not in SPLIT_BACKWARD
-    free: tuple[Sharding, ...] = ("none", "gradients", "parameters") if whole else ("none",)
-    return tuple(sharding for sharding in free if pins.shard in (None, sharding))
+    free = tuple(kept for kept in get_args(Sharding) if kept not in BY_FSDP or schedule not in SPLIT_BACKWARD)
+    return tuple(kept for kept in (free if replicas > 1 else free[:1]) if pins.shard in (None, kept))
 
 
 def recomputes(problem: Problem) -> tuple[bool, ...]:

@@ -128,7 +128,7 @@ class Prices:
         if parameter.buffer or not parameter.trainable:
             return 0.0
         numerics, share = self.costs.numerics, self._share(state)
-        moved = parameter.elements * share * update_bytes(numerics, self.costs.settings)
+        moved = parameter.elements * share * update_bytes(numerics, self.costs.priced)
         seconds = moved / memory_rate(self.chip)
         size = parameter.elements * share * numerics.weight_bytes
         summed = summed_over(state)
@@ -136,7 +136,7 @@ class Prices:
             axis = {Summed.OUTER: OUTER, Summed.INNER: INNER}.get(summed)
             lines = lines_of(self.devices, line_name(axis, self.inner))
             seconds += moving_seconds("all_reduce", size, self.costs.channels, lines)
-        held = numerics.weight_bytes * 2 + state_bytes(numerics, self.costs.settings)
+        held = numerics.weight_bytes * 2 + state_bytes(numerics, self.costs.priced)
         return seconds / self.microbatches + self.byte * held * parameter.elements * share
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,15 +26,17 @@ from placer.settings import RunSettings
 STEPS = 3
 # Where a gradient is nothing but rounding AdamW steps by its sign; this epsilon is above that.
 SETTINGS = RunSettings(epsilon=1e-4)
+ON_HOST = replace(SETTINGS, offload="optimizer")
 PLANS = {
     "ZeRO 0": tiny_plan(4, 1, settings=SETTINGS),
+    "ZeRO 1, on the host": tiny_plan(4, 1, sharding="optimizer", settings=ON_HOST),
     "ZeRO 2, an uneven last microbatch": tiny_plan(4, 1, sharding="gradients", microbatches=(8, 4), settings=SETTINGS),
     "ZeRO 2, a replica without rows": tiny_plan(4, 1, sharding="gradients", microbatches=(8, 3), settings=SETTINGS),
-    "ZeRO 3": tiny_plan(4, 1, sharding="parameters", settings=SETTINGS),
+    "ZeRO 3, on the host": tiny_plan(4, 1, sharding="parameters", settings=ON_HOST),
     "ZeRO 3, recompute": tiny_plan(4, 1, sharding="parameters", recompute=True, settings=SETTINGS),
     "pipeline": tiny_plan(4, 4, model="untied", settings=SETTINGS),
-    "pipeline x data, an uneven last microbatch": tiny_plan(
-        4, 2, model="untied", microbatches=(8, 4), settings=SETTINGS
+    "pipeline x ZeRO 1, an uneven last microbatch": tiny_plan(
+        4, 2, model="untied", sharding="optimizer", microbatches=(8, 4), settings=SETTINGS
     ),
 }
 

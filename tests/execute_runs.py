@@ -14,7 +14,7 @@ from pathlib import Path
 
 from execute_plans import tiny_plan
 from placer.errors import PlacerError
-from placer.plans import Plan
+from placer.plans import Plan, Sharding
 from placer.runtime.execute import execute
 from placer.runtime.run_report import ExecuteOptions, RunReport
 from placer.settings import RunSettings
@@ -26,6 +26,7 @@ RELAXED: dict[str, dict[str, object]] = {
     "local": {"synchrony": "local", "average_every": 2},
     "stale": {"synchrony": "stale", "staleness": 1},
 }
+SHARDINGS: tuple[Sharding, ...] = ("optimizer", "gradients", "parameters")
 SPOILING = RunSettings(learning_rate=1e30, clip_norm=None)
 
 
@@ -37,7 +38,7 @@ def main() -> None:
         warmup_steps=2,
     )  # fmt: skip
     assert whole is not None
-    for sharding in ("gradients", "parameters"):
+    for sharding in SHARDINGS:
         run(folder, sharding, tiny_plan(2, 1, sharding=sharding))
     run(folder, "undisturbed", pipeline, checkpoint=str(folder / "a"))
     run(folder, "first half", pipeline, checkpoint=str(folder / "b"), steps=SAVED_AT)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from placer.cluster import Cluster, Curve, Device, Level, Link, Node
+from dataclasses import replace
+
+from placer.cluster import Cluster, Curve, Device, Host, Level, Link, Node
 
 FAST = Device(
     name="fast", backend="cuda", memory_bytes=80 * 2**30, memory_bandwidth=2e12,
@@ -24,3 +26,12 @@ def cluster(
     """`nodes` equal nodes of `per_node` devices."""
     node = Node(name="node", devices=((device, per_node),), link=inside, nic=out)
     return Cluster(name="made", groups=((node, nodes),), levels=(Level(name="switch", link=out),))
+
+
+def with_host(machines: Cluster, memory_bytes: int = 0) -> Cluster:
+    """The same, whose nodes say what their hosts are; 0: not how much memory they have."""
+    host = Host(link=Link(name="host", latency_seconds=1e-5, bandwidth=5e10, share=0.8), memory_bandwidth=4e11)
+    return replace(
+        machines,
+        groups=tuple((replace(node, host=host, memory_bytes=memory_bytes), count) for node, count in machines.groups),
+    )

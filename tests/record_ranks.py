@@ -47,6 +47,7 @@ CASES: dict[int, dict[str, Callable[[], Plan]]] = {
         "ddp, no clipping, one microbatch": lambda: tiny_plan(2, 1, settings=NO_CLIPPING, microbatches=(8,)),
         "fsdp parameters": lambda: tiny_plan(2, 1, sharding="parameters"),
         "fsdp gradients": lambda: tiny_plan(2, 1, sharding="gradients"),
+        "divided update": lambda: tiny_plan(2, 1, sharding="optimizer"),
         "fsdp parameters, one microbatch": lambda: tiny_plan(2, 1, sharding="parameters", microbatches=(8,)),
         "fsdp parameters, recompute": lambda: tiny_plan(2, 1, sharding="parameters", recompute=True),
         "gpipe": lambda: tiny_plan(2, 2, schedule="gpipe"),
@@ -67,6 +68,7 @@ CASES: dict[int, dict[str, Callable[[], Plan]]] = {
             4, 2, sharding="parameters", microbatches=(4, 4, 1)
         ),
         "zero-bubble x data": lambda: tiny_plan(4, 2, schedule="zero-bubble"),
+        "zero-bubble x divided update": lambda: tiny_plan(4, 2, schedule="zero-bubble", sharding="optimizer"),
         "interleaved x data": lambda: tiny_plan(4, 2, schedule="interleaved", looped=2),
         "1f1b x fsdp parameters": lambda: tiny_plan(4, 2, sharding="parameters"),
         "gpipe x fsdp gradients": lambda: tiny_plan(4, 2, schedule="gpipe", sharding="gradients"),

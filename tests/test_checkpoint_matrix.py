@@ -32,6 +32,13 @@ def test_next_steps_are_those_of_the_run_that_saved(target: str, saved: dict[str
             assert found == pytest.approx(expected, rel=1e-9), f"{source} -> {target}"
 
 
+def test_state_on_the_host_goes_on_from_any_checkpoint(saved: dict[str, tuple[Path, list[float]]]) -> None:
+    plan, sources = PLANS["PP2 x ZeRO1"], [saved["one device"], saved["PP2 x ZeRO1"]]
+    found = on_ranks(plan.world_size, weight_ranks.resume_on_host, plan, tuple(str(folder) for folder, _ in sources))
+    for losses, (_, expected) in zip(found[0], sources, strict=True):
+        assert losses == pytest.approx(expected, rel=1e-9)
+
+
 def test_a_checkpoint_written_beside_the_next_steps_holds_what_was_when_it_was_asked_for(
     tmp_path: Path, saved: dict[str, tuple[Path, list[float]]]
 ) -> None:

@@ -43,6 +43,16 @@ def test_quantities_mean_what_they_say() -> None:
     assert cluster.size == 2 * 4
 
 
+def test_a_host_is_read_and_written() -> None:
+    made = parse_cluster(PLAIN + "    host: {link: pcie4, memory_bandwidth: 409.6 GB/s}\n")
+    host = made.node_list[0].host
+    assert host is not None and (host.memory_bandwidth, host.link.bandwidth) == (409.6e9, 31e9)
+    assert parse_cluster(cluster_yaml(made)).node_list[0].host == host
+    some, all_of = (Cluster.load(name).node_list[0].host for name in ("h100x2", "h100x8"))
+    assert some is not None and all_of is not None
+    assert some.memory_bandwidth == all_of.memory_bandwidth * 2 / 8
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "value"),
     [

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
-from made_clusters import FAST, INSIDE, OUT, SLOW, cluster
+from made_clusters import FAST, INSIDE, OUT, SLOW, cluster, with_host
 from placer.channels import Channels
 from placer.cluster import Cluster, Device
 from placer.collectives import CollectiveKind, collective_seconds
 from placer.costs import Costs
-from placer.estimates import estimate, estimate_with
+from placer.errors import UsageError
+from placer.estimates import estimate, estimate_with, hosted
 from placer.graph import Affine, Graph, Op
 from placer.plans import ModelRef, Plan, Sharding, Stage
 from placer.schedule import actions, in_flight
@@ -181,7 +182,7 @@ def test_devices_of_the_same_kind_and_node_may_be_exchanged(plan: Plan) -> None:
 
 
 @FEW
-@given(chain_graphs(least=2), st.sampled_from(("gradients", "parameters")), st.integers(1, 3))
+@given(chain_graphs(least=2), st.sampled_from(("optimizer", "gradients", "parameters")), st.integers(1, 3))
 def test_more_devices_never_take_more_memory_each_for_sharded_state(graph: Graph, kind: Sharding, count: int) -> None:
     def state(replicas: int) -> int:
         sharding: Sharding = kind if replicas > 1 else "none"
@@ -191,6 +192,35 @@ def test_more_devices_never_take_more_memory_each_for_sharded_state(graph: Graph
 
     used = [state(replicas) for replicas in (1, 2, 4, 8)]
     assert used == sorted(used, reverse=True)
+
+
+@pytest.mark.parametrize(("sharding", "parts"), [("none", 1), ("optimizer", 4), ("parameters", 4)])
+def test_state_on_the_host_frees_devices_and_takes_link_and_host(sharding: Sharding, parts: int) -> None:
+    graph, unclipped = chain_graph([BlockSpec()] * 2), RunSettings(clip_norm=None)
+    devices = plan_of(graph, with_host(cluster(per_node=4)), replicas=4, sharding=sharding, run=unclipped)
+    hosts = replace(devices, settings=replace(unclipped, offload="optimizer"))
+    before, after = estimate(devices), estimate(hosts)
+    elements = sum(parameter.elements for parameter in graph.parameters.values()) / parts
+    moved = 1e-5 + elements * 4 / (5e10 * 0.8)
+    # Gradient, weight and two moments are read, the last three written, of four devices in the host's memory.
+    updated = elements * 4 * 7 / (4e11 / 4)
+    assert after.seconds.optimizer == pytest.approx(2 * moved + updated)
+    assert before.memory[0].optimizer > 0 == after.memory[0].optimizer
+    assert replace(after.memory[0], optimizer=before.memory[0].optimizer) == before.memory[0]
+    assert hosted(hosts) == {0: pytest.approx(4 * elements * (2 * 4 + 4 + 4), abs=64)} and not hosted(devices)
+
+
+def test_processes_of_a_cpu_have_their_state_on_the_host_already() -> None:
+    plan = plan_of(chain_graph([BlockSpec()] * 2), cluster(per_node=4, device=SLOW), replicas=4)
+    assert estimate(replace(plan, settings=RunSettings(offload="optimizer"))) == estimate(plan)
+
+
+def test_a_host_that_is_not_described_is_asked_for() -> None:
+    plan = plan_of(
+        chain_graph([BlockSpec()] * 2), cluster(per_node=4), replicas=4, run=RunSettings(offload="optimizer")
+    )
+    with pytest.raises(UsageError, match="add to the node in a cluster file, as in host"):
+        estimate(plan)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])

@@ -48,6 +48,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "ddp": lambda: tiny_plan(2, 1),
     "fsdp parameters": lambda: tiny_plan(2, 1, sharding="parameters"),
     "fsdp gradients": lambda: tiny_plan(2, 1, sharding="gradients"),
+    "divided update": lambda: tiny_plan(2, 1, sharding="optimizer"),
     "a rank without rows": lambda: tiny_plan(2, 1, microbatches=(4, 1)),
     "pipeline x fsdp": lambda: tiny_plan(4, 2, sharding="parameters"),
 }

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from execute_plans import tiny_plan
-from execute_runs import RELAXED, SAVED_AT, STEPS
+from execute_runs import RELAXED, SAVED_AT, SHARDINGS, STEPS
 from placer.cli.execute import run_document, run_view
 from placer.errors import UsageError
 from placer.estimates import estimate
@@ -71,7 +71,7 @@ def test_the_measured_ledger_adds_up_and_knows_what_was_sent(runs: Path) -> None
     assert found.measured.sent_bytes == sent
 
 
-@pytest.mark.parametrize("sharding", ["gradients", "parameters"])
+@pytest.mark.parametrize("sharding", SHARDINGS)
 def test_of_sharded_state_what_is_predicted_is_measured(sharding: Sharding, runs: Path) -> None:
     found = report(runs, sharding).measured
     assert found is not None

@@ -27,6 +27,7 @@ splitting
 meshes
 bucketing
 tiles attention spans fusion compute collectives channels exchanges communication profiles gathers updates passes
+offload
 memory steptime
 program
 tails

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from graphs import BlockSpec, chain_graph
-from made_clusters import SLOW, cluster
+from made_clusters import SLOW, cluster, with_host
 from pipeline_plans import chain, changed_stage, pipeline_plan
 from placer.errors import IllegalPlanError, InfeasibleError
 from placer.graph import Affine
@@ -27,6 +27,11 @@ def small_memory() -> Plan:
     graph = chain_graph([BlockSpec(parameters=30_000_000)] * 4)
     tiny = replace(SLOW, memory_bytes=2**29)
     return pipeline_plan(graph, positions=2, machines=cluster(per_node=2, device=tiny))
+
+
+def small_host() -> Plan:
+    machines = with_host(cluster(per_node=4), memory_bytes=2**10)
+    return plan(machines=machines, settings=RunSettings(offload="optimizer"))
 
 
 def with_loss(reduction: str, **how: object) -> Plan:
@@ -84,6 +89,7 @@ BROKEN: list[tuple[str, Plan, str]] = [
     ("loss", with_loss("none"), "returns no loss"),
     ("loss", with_loss("other"), "4 microbatches and 2 replicas"),
     ("memory", small_memory(), "GiB too much, mostly"),
+    ("memory", small_host(), "memory of the host of node 0"),
 ]
 
 

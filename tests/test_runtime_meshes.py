@@ -51,6 +51,7 @@ UNEQUAL: list[tuple[Case, tuple[Side | int, ...]]] = [
     (replace(WORDS, microbatches=(4, 4)), (shared(3, 1), 2)),
     (replace(DROPPING, schedule="zero-bubble", microbatches=(5, 3)), (shared(1, 3), shared(3, 2, 1))),
     (replace(WORDS, optimizer="sgd"), (sharded(2), 1)),
+    (replace(WORDS, microbatches=(4, 3, 1)), (sharded(2, "optimizer"), sharded(3, "optimizer"))),
     (replace(WORDS, microbatches=(4, 3, 1)), (1, sharded(3, "gradients"))),
     (replace(WORDS, schedule="gpipe", microbatches=(4, 3, 1)), (sharded(2), sharded(3, "gradients"))),
     (replace(DIRECTIONS, microbatches=(4, 3, 1)), (sharded(2), 1, 2)),

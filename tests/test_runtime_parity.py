@@ -18,12 +18,14 @@ WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT)
 IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
 DIRECTIONS = Case(model="examples.verify_models:directions", shapes=verify_models.TEXT)
+TEMPERED = Case(model="examples.verify_models:tempered", shapes=verify_models.TEXT)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 
 TWO_RANKS = [
     replace(WORDS, replicas=2),
     replace(WORDS, replicas=2, schedule="gpipe"),
     replace(WORDS, replicas=2, sharding="gradients"),
+    replace(WORDS, replicas=2, sharding="optimizer"),
     replace(WORDS, replicas=2, sharding="parameters", recompute=True),
     replace(WORDS, replicas=2, shares=(3, 1), microbatches=(4, 4)),
     replace(WORDS, replicas=2, microbatches=(5, 3)),
@@ -47,11 +49,13 @@ TWO_RANKS = [
     replace(IMAGES, replicas=2),
     replace(IMAGES, positions=2, recompute=True),
     replace(IMAGES, replicas=2, sharding="parameters", recompute=True),
+    replace(TEMPERED, replicas=2, sharding="parameters"),
 ]
 FOUR_RANKS = [
     replace(WORDS, positions=2, replicas=2),
     replace(WORDS, positions=2, replicas=2, schedule="zero-bubble"),
     replace(WORDS, positions=2, replicas=2, sharding="parameters"),
+    replace(WORDS, positions=2, replicas=2, schedule="zero-bubble", sharding="optimizer"),
     replace(WORDS, positions=2, replicas=2, schedule="interleaved", turns=2, sharding="gradients"),
     replace(WORDS, positions=2, replicas=2, microbatches=(5, 3)),
     replace(WORDS, positions=2, replicas=2, microbatches=(4, 3, 1)),
@@ -62,6 +66,7 @@ FOUR_RANKS = [
     replace(IMAGES, positions=2, replicas=2),
     replace(IMAGES, positions=2, replicas=2, microbatches=(4, 3, 1)),
     replace(WORDS, positions=4),
+    replace(TEMPERED, positions=2, replicas=2, sharding="gradients"),
     replace(GPT2, positions=2, replicas=2),
 ]
 
@@ -73,6 +78,19 @@ def test_the_plan_equals_the_reference_run(case: Case) -> None:
     assert report.passed, str(report)
     assert {c.quantity for c in report.comparisons} >= {"loss", "gradients", "parameters", "evaluation"}
     assert all(other == reports[0] for other in reports)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(WORDS, replicas=2, sharding="optimizer"),
+        replace(WORDS, positions=2, replicas=2, sharding="parameters", precision="bfloat16"),
+    ],
+    ids=str,
+)
+def test_state_on_the_host_equals_the_reference_run(case: Case) -> None:
+    report = on_ranks(case.ranks, verify_ranks.on_host, plan_of(case))[0]
+    assert report.passed, str(report)
 
 
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])

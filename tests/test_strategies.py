@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from graphs import BlockSpec, chain_graph, gpt_graph
-from placer.cluster import Cluster
+from placer.cluster import Cluster, Link
 from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.legality import check
 from placer.search import BUILT_IN, Pins, Problem, Solution, broken_pins, solve_with, strategy
@@ -91,6 +91,7 @@ def test_auto_proves_its_plan_optimal_on_a_small_problem() -> None:
         Pins(pipeline=2, data=1, schedule="zero-bubble"),
         Pins(microbatches=2),
         Pins(shard="parameters"),
+        Pins(shard="optimizer"),
         Pins(recompute=True),
         Pins(schedule="interleaved"),
         Pins(stage_of=(("blocks.1", 1),)),
@@ -102,6 +103,16 @@ def test_auto_honours_every_pin_and_equals_the_enumeration(pins: Pins) -> None:
     found = solve_with(given, "auto")
     assert not broken_pins(found.plan, pins)
     assert seconds(found) == pytest.approx(seconds(solve_with(given, "exhaustive")), rel=1e-9)
+
+
+@pytest.mark.parametrize(("microbatches", "kept"), [(1, "gradients"), (4, "optimizer")])
+def test_what_is_gathered_for_every_microbatch_is_not_divided_where_there_are_many(
+    microbatches: int, kept: str
+) -> None:
+    slow, tight = Link(name="slow", latency_seconds=1e-6, bandwidth=2e9), device(memory=380 * 10**6)
+    pins = Pins(data=2, pipeline=1, microbatches=microbatches)
+    given = problem(chain_graph([BlockSpec(parameters=5 * 10**6)] * 4), cluster(tight, tight, link=slow), pins=pins)
+    assert {stage.sharding for stage in solve_with(given, "auto").plan.stages} == {kept}
 
 
 @pytest.mark.parametrize(

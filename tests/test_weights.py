@@ -187,4 +187,4 @@ def test_weights_go_back_to_a_folder_that_transformers_loads(name: str, tmp_path
 
 
 def test_words_are_planned_for_every_layout() -> None:
-    assert len(PLANS) == 9 and all(plan.model == plan_of(WORDS).model for plan in PLANS.values())
+    assert len(PLANS) == 10 and all(plan.model == plan_of(WORDS).model for plan in PLANS.values())

@@ -9,7 +9,7 @@ import torch
 from examples.verify_cases import run_case
 from placer import tracer
 from placer.plans import Plan
-from placer.runtime import VerifyReport, load
+from placer.runtime import VerifyReport, assemble, load
 from placer.runtime.gradients import Gradients
 from placer.runtime.optimizers import Updater
 
@@ -17,6 +17,16 @@ from placer.runtime.optimizers import Updater
 def one(plan: Plan) -> VerifyReport:
     """Verify a plan."""
     return run_case(plan, 3)
+
+
+def on_host(plan: Plan) -> VerifyReport:
+    """Verify a plan whose ranks have the optimizer's state apart from their devices, though these are processes."""
+    with mock.patch.object(assemble, "host_of", _host):
+        return run_case(plan, 3)
+
+
+def _host(plan: Plan, device: torch.device) -> torch.device:
+    return torch.device("cpu")
 
 
 def with_lost_reduction(plan: Plan) -> VerifyReport:

@@ -1,4 +1,4 @@
-"""One model under eight layouts, for what must not depend on the layout: weights, checkpoints, frozen parameters."""
+"""One model under nine layouts, for what must not depend on the layout: weights, checkpoints, frozen parameters."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def layouts(words: Case = WORDS) -> dict[str, Plan]:
         "ZeRO2 of unequal shares": plan_of(replace(words, replicas=2, sharding="gradients", shares=(3, 1))),
         "PP2": plan_of(replace(words, positions=2)),
         "TP2": split_plan(words, 2, columns_and_rows),
+        "PP2 x ZeRO1": plan_of(replace(words, positions=2, replicas=2, sharding="optimizer")),
         "PP2 x FSDP2": plan_of(replace(words, positions=2, replicas=2, sharding="parameters")),
         "SP2 x PP2": split_plan(replace(words, positions=2), 2, rows_of_the_sequence(nothing), "cut 1"),
     }

@@ -18,7 +18,7 @@ from examples.verify_cases import capture_of, run_case
 from placer import tracer
 from placer.plans import Plan
 from placer.program import lower
-from placer.runtime import VerifyReport, load, recording
+from placer.runtime import VerifyReport, assemble, load, recording
 from placer.runtime.assemble import prepared_model
 from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
@@ -148,6 +148,12 @@ def resume(plan: Plan, folders: tuple[str, ...]) -> list[list[float]]:
     """The losses of two more steps from the checkpoint in each folder."""
     executor = load(plan, capture=capture_of(plan))
     return [_resumed(executor, folder) for folder in folders]
+
+
+def resume_on_host(plan: Plan, folders: tuple[str, ...]) -> list[list[float]]:
+    """The same with the optimizer's state apart from the devices, though these are processes."""
+    with mock.patch.object(assemble, "host_of", lambda plan, device: torch.device("cpu")):
+        return resume(plan, folders)
 
 
 def _resumed(executor: Executor, folder: str) -> list[float]:

@@ -22,7 +22,7 @@ from placer.search import Pins
 from placer.settings import RunSettings
 
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "1f1b", "gpipe", "zero-bubble", "interleaved")
-SHARDINGS: tuple[Sharding, ...] = (*("none",) * 4, "gradients", "parameters")
+SHARDINGS: tuple[Sharding, ...] = (*("none",) * 3, "optimizer", "gradients", "parameters")
 DRAWS = 200
 # How often a layout is searched: that takes seconds.
 SEARCHED = 0.1

@@ -56,6 +56,9 @@ def run(
     attention: Annotated[
         Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")
     ] = "flash",
+    offload: Annotated[
+        Literal["none", "optimizer"], typer.Option(help="Keep the optimizer's state on the host, which then updates.")
+    ] = "none",
     expert_loads: Annotated[
         str | None,
         typer.Option(help="How many tokens each expert gets beside the others: 8,1,1,1, or a file with such numbers."),
@@ -71,7 +74,7 @@ def run(
         require_writable(output)  # before the search, not after it
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
-        momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention,
+        momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention, offload=offload,
         expert_loads=parsed_loads(expert_loads) if expert_loads else (),
     )  # fmt: skip
     made = make_plan(

@@ -4,8 +4,8 @@ DDP (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13): from the second step 
 which gradients become ready, per dtype, and closed as soon as they reach the cap (a cap that is given, as ours is, also
 limits the first bucket). The first step uses one bucket of everything.
 FSDP2: a unit per block and a root for what several blocks share; parameters are padded to a multiple of the ranks in
-dim 0.
-placer's own: as DDP's.
+dim 0. Those without dims are in none: they stay whole.
+placer's own: as DDP's, of what is whole on every replica.
 """
 
 from __future__ import annotations
@@ -51,9 +51,23 @@ def ddp_buckets(plan: Plan, inner: int = 0) -> tuple[GradientBucket, ...]:
 
 def gradient_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
     """placer's buckets of a stage, in order of reduction; parameters tied to other stages are not among them."""
-    shared = shared_parameters(plan)
-    names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared]
+    shared, parameters, sharded = shared_parameters(plan), plan.graph.parameters, plan.stages[stage].by_fsdp
+    ready = (name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared)
+    names = [name for name in ready if not (sharded and parameters[name].shape)]
     return tuple(_filled(held_parameters(plan, inner), plan, names))
+
+
+def divided_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBucket, ...]:
+    """The parameters of which each replica updates its rows, per dtype; bytes with the padding of rows, as FSDP2's."""
+    ranks, held = plan.stages[stage].replicas, held_parameters(plan, inner)
+    if plan.stages[stage].sharding != "optimizer" or ranks == 1:
+        return ()
+    found: dict[str, list[str]] = {}
+    for name in ready_order(plan.graph, *_span(plan, stage)):
+        if held[name].shape:
+            found.setdefault(parameter_dtype(held[name].dtype, plan.settings), []).append(name)
+    sizes = {dtype: sum(shard_bytes(held[name], plan.settings, ranks) for name in found[dtype]) for dtype in found}
+    return tuple(GradientBucket(names=tuple(found[dtype]), dtype=dtype, bytes=sizes[dtype] * ranks) for dtype in found)
 
 
 def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[tuple[Summed, GradientBucket], ...]:
@@ -63,7 +77,7 @@ def part_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[tuple[Summed, 
     if not plan.layouts:
         return ()
     held, replicas = held_parameters(plan, inner), plan.stages[stage].replicas
-    if plan.stages[stage].sharding != "none" and replicas > 1:
+    if plan.stages[stage].by_fsdp and replicas > 1:
         held = {name: _shard(parameter, replicas) for name, parameter in held.items()}
     names = [name for name in ready_order(plan.graph, *_span(plan, stage)) if held[name].summed]
     return tuple(
@@ -82,17 +96,22 @@ def shared_parameters(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 def shard_units(plan: Plan, stage: int, inner: int = 0) -> tuple[ShardUnit, ...]:
     """FSDP2's units of a stage: the root first if it holds anything, then its blocks in order."""
-    graph, (first, last) = plan.graph, _span(plan, stage)
-    users: dict[str, list[int]] = {}
-    for block in range(first, last):
-        for name in dict.fromkeys(graph.blocks[block].parameters):
-            if not graph.parameters[name].buffer:
-                users.setdefault(name, []).append(block)
     members: dict[int, list[str]] = {}
-    for name, blocks in users.items():
-        members.setdefault(blocks[0] if len(blocks) == 1 else -1, []).append(name)
+    for name, blocks in parameter_users(plan, stage).items():
+        if plan.graph.parameters[name].shape:
+            members.setdefault(blocks[0] if len(blocks) == 1 else -1, []).append(name)
     held = held_parameters(plan, inner)
     return tuple(_unit(plan, stage, block, {name: held[name] for name in members[block]}) for block in sorted(members))
+
+
+def parameter_users(plan: Plan, stage: int) -> dict[str, list[int]]:
+    """The blocks of a stage that read each of its parameters."""
+    users: dict[str, list[int]] = {}
+    for block in range(*_span(plan, stage)):
+        for name in dict.fromkeys(plan.graph.blocks[block].parameters):
+            if not plan.graph.parameters[name].buffer:
+                users.setdefault(name, []).append(block)
+    return users
 
 
 def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """The collectives of a step: those placer issues itself, and those it expects of DDP and FSDP2.
 
 one stage, replicated        DDP: its buckets during the last microbatch's backward; as below where that is not to be
-sharded stages               FSDP2: gather and scatter per unit (see `sharded`)
+sharded stages               FSDP2: gather and scatter per unit (see `sharded`); placer: what has no dims
 several stages, replicated   placer: each stage's buckets after its last backward
+state of the optimizer       placer: whole parameters, gathered after the update from those that updated rows of them
 replicas of several devices  parts of gradients summed over the replica's devices
 all                          tied parameters held by several stages, the squared norm, the loss
 
@@ -17,6 +18,7 @@ from typing import Literal
 from placer.plans import Plan
 from placer.program.buckets import (
     ddp_buckets,
+    divided_buckets,
     gradient_buckets,
     held_bytes,
     part_buckets,
@@ -43,10 +45,9 @@ def stage_collectives(
         if plan.stages[stage].replicas == 1:
             continue
         own = tuple(action for action in line if action.stage == stage)
-        if plan.stages[stage].sharding == "none":
-            found[own[-1]] = tuple(_bucket_reductions(plan, position, stage, inner))
-        else:
+        if plan.stages[stage].by_fsdp:
             found |= sharded_collectives(plan, stage, like_ranks(plan, position, inner), own, inner)
+        found[own[-1]] = (*found.get(own[-1], ()), *_bucket_reductions(plan, position, stage, inner))
     return found
 
 
@@ -63,6 +64,22 @@ def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0)
     if plan.settings.clip_norm is not None:
         yield _scalar("norm", everyone)
     yield _scalar("loss", everyone)
+
+
+def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[Collective]:
+    """What follows a rank's update: the rows of parameters that its replicas updated, from each to all."""
+    for stage, at in enumerate(position_of(plan)):
+        for index, bucket in enumerate(divided_buckets(plan, stage, inner) if at == position else ()):
+            yield Collective(
+                kind="all_gather",
+                engine="placer",
+                purpose="parameters",
+                ranks=like_ranks(plan, position, inner),
+                bytes=bucket.bytes,
+                stage=stage,
+                unit=f"rows {index}",
+                dtype=bucket.dtype,
+            )
 
 
 def _scalar(purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collective:
@@ -88,7 +105,7 @@ def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Coll
 
 
 def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Iterator[Collective]:
-    beside = plan.reduces_beside
+    beside = plan.reduces_beside and not plan.stages[stage].by_fsdp
     engine: Engine = "ddp" if beside else "placer"
     for index, bucket in enumerate(ddp_buckets(plan, inner) if beside else gradient_buckets(plan, stage, inner)):
         yield Collective(
@@ -115,7 +132,7 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
     holders = sorted({positions[stage] for stage in stages})
     if position not in holders:
         return None
-    by_shard, by_inner = tied_by_shard(plan, stages), tied_by_inner(plan, stages)
+    by_shard, by_inner = tied_by_shard(plan, name, stages), tied_by_inner(plan, stages)
     parameter, settings = held_parameters(plan, inner)[name], plan.settings
     size = (
         shard_bytes(parameter, settings, plan.meshes[position].replicas)
@@ -134,10 +151,10 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
     )  # fmt: skip
 
 
-def tied_by_shard(plan: Plan, stages: tuple[int, ...]) -> bool:
+def tied_by_shard(plan: Plan, name: str, stages: tuple[int, ...]) -> bool:
     """Whether the stages that hold a tied parameter shard it alike, so that shards can be summed."""
-    held = [plan.stages[stage] for stage in stages]
-    shards = {stage.replicas if stage.sharding != "none" else 1 for stage in held}
+    held = [plan.stages[stage] for stage in stages if plan.graph.parameters[name].shape]
+    shards = {stage.replicas if stage.by_fsdp else 1 for stage in held}
     return len(shards) == 1 and shards != {1}
 
 

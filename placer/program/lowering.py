@@ -16,7 +16,7 @@ from typing import NamedTuple
 from placer.meshes import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
 from placer.numerics import Numerics
 from placer.plans import Plan, replica_rows
-from placer.program.collectives import closing_collectives, stage_collectives
+from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
 from placer.program.columns import Column, all_replicas
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.layout import Transfer, position_of, rank_of, transfers
@@ -80,7 +80,8 @@ def lower(
             key = rows if plan.positions == mesh.degree == 1 else place
             if key not in ready:
                 line = _filled(plan, lines[place.inner][position], place, rows, moves)
-                ready[key] = (*line, OptimizerStep(stages=stages))
+                updated = updated_collectives(plan, position, place.inner)
+                ready[key] = (*line, OptimizerStep(stages=stages), *updated)
             rank = rank_of(plan, *place)
             programs.append(
                 Program(

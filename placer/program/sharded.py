@@ -7,6 +7,7 @@ the forward before (`FSDPParamGroup._backward_prefetch`). After its backward a u
 in the backward of the last microbatch only: of each unit when its inputs' gradients are made; of the root, and of
 blocks whose inputs need no gradient, when the whole backward has ended. A unit that is frozen scatters nothing; where
 its inputs need no gradient either it has no backward, and stays gathered once another's backward has prefetched it.
+Parameters without dims are in no unit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from placer.plans import Plan
-from placer.program.buckets import ShardUnit, shard_units
+from placer.program.buckets import ShardUnit, parameter_users, shard_units
 from placer.program.instructions import Collective
 from placer.schedule import Action
 
@@ -72,7 +73,8 @@ def sharded_collectives(
 ) -> dict[Action, tuple[Collective, ...]]:
     """The collectives of one stage, by the action that issues them. `own`: the stage's actions in order."""
     units = shard_units(plan, stage, inner)
-    state = _Units(units=units, keeps=plan.stages[stage].sharding == "gradients", late=_scattered_late(plan, units))
+    keeps = plan.stages[stage].sharding == "gradients"
+    state = _Units(units=units, keeps=keeps, late=_scattered_late(plan, stage, units))
     found = {}
     for action in own:
         issued = state.forward() if action.kind == "F" else state.backward(action == own[-1])
@@ -84,13 +86,13 @@ def sharded_collectives(
     return found
 
 
-def _scattered_late(plan: Plan, units: tuple[ShardUnit, ...]) -> frozenset[int]:
+def _scattered_late(plan: Plan, stage: int, units: tuple[ShardUnit, ...]) -> frozenset[int]:
     """The root, and blocks with no differentiable input: their backward ends without a trace in autograd.
 
-    A parameter of the root that trains is an input of the blocks that read it.
+    A parameter of several blocks that trains is an input of each of them.
     """
-    parameters = plan.graph.parameters
-    given = {name for unit in units if unit.block < 0 for name in unit.names if parameters[name].trainable}
+    users, parameters = parameter_users(plan, stage), plan.graph.parameters
+    given = {name for name, blocks in users.items() if len(blocks) > 1 and parameters[name].trainable}
 
     def differentiable(block: int) -> bool:
         inputs = plan.graph.blocks[block].inputs

@@ -17,6 +17,8 @@ from placer.report.ops import unknown_ops
 from placer.report.printing import plain, table, titled
 from placer.report.units import bytes_text, flops_text, seconds_text, share_text
 
+# What of a stage's state is divided over its replicas.
+STATE = {"none": "whole", "optimizer": "optimizer sharded", "gradients": "gradients sharded", "parameters": "sharded"}
 # A smaller share of a step is what rounding leaves of a zero.
 NOTHING = 1e-9
 
@@ -110,7 +112,7 @@ def _stages(plan: Plan) -> Table:
             str(stage.replicas),
             *[_rows(plan, stage)] * uneven,
             "-" if stage.layout is None else plan.layouts[stage.layout].shape,
-            {"none": "whole", "gradients": "gradients sharded", "parameters": "sharded"}[stage.sharding],
+            STATE[stage.sharding] + ", optimizer on the host" * (plan.settings.offload == "optimizer"),
             "yes" if stage.recompute else "no",
         )
     return view

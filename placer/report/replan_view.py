@@ -9,7 +9,7 @@ from rich.text import Text
 from placer.moving import Moving
 from placer.plans import Plan, Stage
 from placer.report.documents import Document, plan_document
-from placer.report.plan_view import ranges_text, rows_text
+from placer.report.plan_view import STATE, ranges_text, rows_text
 from placer.report.printing import table, titled
 from placer.report.units import bytes_text, seconds_text
 
@@ -71,7 +71,7 @@ def _stage(plan: Plan, index: int) -> str:
 
 
 def _state(stage: Stage) -> list[str]:
-    sharded = {"none": [], "gradients": ["gradients sharded"], "parameters": ["sharded"]}[stage.sharding]
+    sharded = [] if stage.sharding == "none" else [STATE[stage.sharding]]
     return [*sharded, *(["recompute"] if stage.recompute else [])]
 
 

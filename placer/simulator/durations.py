@@ -116,6 +116,8 @@ class Durations:
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
             return self._of(self._plan.stages[entry.stage]).tails.bucket(devices, entry.bytes)
+        if entry.purpose == "parameters" and entry.engine == "placer":
+            return self._of(self._plan.stages[entry.stage]).tails.gather(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
@@ -129,7 +131,7 @@ class Durations:
 
     def _least_rows(self, stage: Stage) -> int:
         """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
-        return int(stage.replicas > 1 and (self._plan.reduces_beside or stage.sharding != "none"))
+        return int(stage.replicas > 1 and (self._plan.reduces_beside or stage.by_fsdp))
 
     def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
         return self._of(stage).stage(
@@ -141,7 +143,7 @@ class Durations:
         return self._costs.of_stage(self._plan, stage)
 
     def _scatter(self, stage: Stage, rows: int) -> float:
-        if stage.sharding == "none":
+        if not stage.by_fsdp:
             return 0.0
         return self._of(stage).tails.reduction(
             stage.first, stage.last, devices=stage.leaders, rows=rows, backward=0.0, sharding=stage.sharding

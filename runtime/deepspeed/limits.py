@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from placer.errors import IllegalPlanError
-from placer.plans import Plan, replica_rows
+from placer.plans import BY_FSDP, Plan, replica_rows
 from placer.program import shared_parameters
 
 PRECISIONS = ("float32",)
@@ -49,8 +49,20 @@ def _schedule(plan: Plan) -> str:
 
 def _sharding(plan: Plan) -> str:
     """ZeRO 2 and 3 shard gradients between microbatches, which its pipeline engine forbids."""
-    sharded = any(stage.sharding != "none" for stage in plan.stages)
-    return "ZeRO 2 and 3 do not go with its pipeline" if sharded and len(plan.stages) > 1 else ""
+    kinds = {stage.sharding for stage in plan.stages}
+    if len(kinds) > 1:
+        return f"its stages shard their state in different ways ({', '.join(sorted(kinds))})"
+    return "ZeRO 2 and 3 do not go with its pipeline" if kinds & BY_FSDP and len(plan.stages) > 1 else ""
+
+
+def _offload(plan: Plan) -> str:
+    """Only its ZeRO moves state to the host."""
+    whole = any(stage.sharding == "none" for stage in plan.stages)
+    return (
+        "without ZeRO it keeps the optimizer's state on the devices"
+        if plan.settings.offload != "none" and whole
+        else ""
+    )
 
 
 def _ties(plan: Plan) -> str:
@@ -72,4 +84,13 @@ def _replicas(plan: Plan) -> str:
     return "a replica has no rows of some microbatch" if 0 in parts else ""
 
 
-RULES: tuple[Callable[[Plan], str], ...] = (_precision, _splits, _kinds, _schedule, _sharding, _ties, _replicas)
+RULES: tuple[Callable[[Plan], str], ...] = (
+    _precision,
+    _splits,
+    _kinds,
+    _schedule,
+    _sharding,
+    _offload,
+    _ties,
+    _replicas,
+)

@@ -1,4 +1,4 @@
-"""Plans of one stage: replicas under ZeRO 0, 2 or 3."""
+"""Plans of one stage: replicas under ZeRO 0 to 3."""
 
 from __future__ import annotations
 

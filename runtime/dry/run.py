@@ -202,7 +202,7 @@ def _step(executor: Executor, plan: Plan) -> None:
 def _settles(plan: Plan) -> bool:
     """Whether DDP runs the plan, whose first step is unlike the others."""
     stage = plan.stages[0]
-    return len(plan.stages) == 1 and stage.replicas > 1 and stage.sharding == "none"
+    return len(plan.stages) == 1 and stage.replicas > 1 and not stage.by_fsdp
 
 
 def _replica(plan: Plan, rank: int) -> tuple[int, ...]:
