@@ -62,8 +62,8 @@ def shapes(problem: Problem, layouts: tuple[Layout, ...], numbers: tuple[int, ..
         if layout is not None and layout.apart > 1:  # such stages must be alike
             continue
         degree = 1 if layout is None else layout.degree
-        pinned = problem.pins.data
-        counts = range(1, min(most, (problem.cluster.size - 1) // degree) + 1) if pinned is None else (pinned,)
+        pinned, least = problem.pins.data, 1 if problem.pins.shard in (None, "none") else 2  # state is divided by two
+        counts = range(least, min(most, (problem.cluster.size - 1) // degree) + 1) if pinned is None else (pinned,)
         found += [Shape(replicas=d, layout=number, degree=degree) for d in counts if d <= most]
     grounds = Grounds(problem.cluster)
     return tuple(shape for shape in found if shape.size <= grounds.largest(shape.degree))
