@@ -45,6 +45,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import pairwise
 
+from placer.alive import Alive, lives
 from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
 from placer.collectives import CollectiveKind
@@ -52,7 +53,7 @@ from placer.compute import memory_rate
 from placer.exchanges import Exchanges
 from placer.graph import Affine, Graph, affine_sum
 from placer.ledger import MemoryBytes
-from placer.memory import StageMemory, alive, position_memory, stage_memory
+from placer.memory import StageMemory, position_memory, stage_memory
 from placer.meshes import Mesh
 from placer.numerics import Numerics
 from placer.passes import Passes, StageSeconds
@@ -199,11 +200,11 @@ class Costs:
 
         `rows` are those of the largest microbatch.
         """
-        peaks = alive(schedule, positions, total_stages, microbatches)[position]
-        key = (stages, peaks, rows, microbatches > 1)
+        own = lives(schedule, positions, total_stages, microbatches)[position]
+        key = (stages, own, rows, microbatches > 1)
         found = self._memory.get(key)
         if found is None:
-            found = self._memory[key] = self._tightest(stages, peaks, rows, accumulates=microbatches > 1)
+            found = self._memory[key] = self._tightest(stages, own, rows, accumulates=microbatches > 1)
         return found
 
     def costs_of(self, plan: Plan) -> tuple[StageCost, ...]:
@@ -273,7 +274,7 @@ class Costs:
         )
 
     def _tightest(
-        self, stages: tuple[Stage, ...], peaks: tuple[tuple[int, ...], ...], rows: int, *, accumulates: bool
+        self, stages: tuple[Stage, ...], kept: Alive, rows: int, *, accumulates: bool
     ) -> tuple[int, MemoryBytes]:
         devices, chips = stages[0].devices, self.cluster.devices
         each = replica_rows(rows, stages[0].shares, stages[0].replicas)
@@ -281,7 +282,7 @@ class Costs:
         found = []
         for (chip, own), device in loads.items():
             held = tuple(self._held(stage, own, accumulates=accumulates) for stage in stages)
-            found.append((device, position_memory(held, peaks, chip)))
+            found.append((device, position_memory(held, kept, chip)))
         return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
 
     def _held(self, stage: Stage, rows: int, *, accumulates: bool) -> StageMemory:

@@ -6,7 +6,6 @@ of what several blocks share, and remembers the answer: searches ask for one run
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -14,6 +13,7 @@ from operator import add
 from typing import NamedTuple
 
 from placer.attention import saved_bytes
+from placer.backwards import Backward, arrived_bytes, ops_bytes
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Parameter, Summed, Tensor, affine_sum
 from placer.numerics import FLOATING, Numerics
 from placer.settings import RunSettings
@@ -42,22 +42,22 @@ class Span:
     """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
 
     `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
-    last block saves: `final`), `largest` the most one block saves, `workspace` temporaries of the largest op, `unit`
-    parameters of the largest block.
+    last block saves), `arrived` what a backward in two parts keeps between them, `unit` parameters of the largest
+    block, `whole` that it is the whole model.
     """
 
     held: Held
     saved: Affine
     inputs: Affine
-    final: Affine
-    largest: Affine
-    workspace: Affine
+    arrived: Affine
+    backward: Backward
     sent: Affine
     returned: Affine
     messages: int
     unit: int
     tied: int
     prologue: bool
+    whole: bool
 
 
 class _Counts(NamedTuple):
@@ -127,15 +127,15 @@ class Spans:
             held=self._held(first, last),
             saved=_between(self._saved_sums, first, last),
             inputs=self._kept_inputs(first, last),
-            final=self._saved[self.graph.blocks[-1].kind] if last == len(self.graph.blocks) else Affine(),
-            largest=_most(self._saved[kind] for kind in kinds),
-            workspace=_most(self._workspace[kind] for kind in kinds),
+            arrived=_between(self._arrived_sums, first, last),
+            backward=Backward(self, first, last),
             sent=affine_sum(self.value_bytes(r) for r in leaving),
             returned=affine_sum(self.value_bytes(r) for r in leaving if self.graph.value(r).requires_grad),
             messages=len(leaving),
             unit=max((self._unit[kind] for kind in kinds), default=0),
             tied=self._tied(first, last),
             prologue=any(r.startswith("b-1.") for block in self.graph.blocks[first:last] for r in block.inputs),
+            whole=last - first == len(self.graph.blocks),
         )
 
     @cached_property
@@ -210,17 +210,41 @@ class Spans:
     def _saved_sums(self) -> list[Affine]:
         return _sums([self._saved[block.kind] for block in self.graph.blocks])
 
+    # What a backward asks (`Kept`).
+
+    def kept(self, first: int, last: int, recompute: bool) -> Affine:
+        """Bytes that blocks first..last-1 keep of a microbatch."""
+        return self._kept_inputs(first, last) if recompute else _between(self._saved_sums, first, last)
+
+    def last_blocks(self, first: int, last: int) -> dict[int, int]:
+        """The last block of each class among blocks first..last-1."""
+        return {block.kind: first + at for at, block in enumerate(self.graph.blocks[first:last])}
+
+    def saved_by(self, kind: int) -> Affine:
+        """Bytes that a block of a class saves."""
+        return self._saved[kind]
+
+    def used_by_ops(self, kind: int) -> tuple[Affine, ...]:
+        """Bytes that an op of a class has in backward: the largest at some number of rows."""
+        return self._ops[kind]
+
+    def gradient_bytes(self, first: int, last: int) -> int:
+        """Bytes of the gradients that blocks first..last-1 make."""
+        return self._held(first, last).trainable * self.numerics.weight_bytes
+
+    @property
+    def final(self) -> int:
+        """The model's last block."""
+        return len(self.graph.blocks) - 1
+
     @cached_property
-    def _workspace(self) -> list[Affine]:
-        """Per class the most that one op writes, forward or backward."""
-        found = []
-        for kind in self.graph.classes:
-            numbers = self.numerics.ops(kind)
-            pairs = list(zip(kind.ops, numbers, strict=True))
-            ahead = [_scaled(op.written_bytes, number.written) for op, number in pairs if op.kind != "view"]
-            behind = [_scaled(op.backward_written_bytes, number.read) for op, number in pairs if op.kind != "view"]
-            found.append(self._per_row(_most([*ahead, *behind])))
-        return found
+    def _ops(self) -> list[tuple[Affine, ...]]:
+        return [tuple(map(self._per_row, ops_bytes(kind, self.numerics))) for kind in self.graph.classes]
+
+    @cached_property
+    def _arrived_sums(self) -> list[Affine]:
+        each = [self._per_row(arrived_bytes(kind, self.numerics)) for kind in self.graph.classes]
+        return _sums([each[block.kind] for block in self.graph.blocks])
 
     def _per_row(self, size: Affine) -> Affine:
         """A size in the graph's rows as one in rows of a replica, rounded up."""
@@ -300,18 +324,6 @@ def _sums(own: list[Affine]) -> list[Affine]:
 def _between(sums: list[Affine], first: int, last: int) -> Affine:
     low, high = sums[first], sums[last]
     return Affine(high.fixed - low.fixed, high.per_row - low.per_row)
-
-
-def _scaled(size: Affine, factor: float) -> Affine:
-    return Affine(round(size.fixed * factor), round(size.per_row * factor))
-
-
-def _most(sizes: Iterable[Affine]) -> Affine:
-    """An upper bound of all the sizes at any number of rows."""
-    fixed = per_row = 0
-    for size in sizes:
-        fixed, per_row = max(fixed, size.fixed), max(per_row, size.per_row)
-    return Affine(fixed, per_row)
 
 
 def _fewest(sizes: list[Affine]) -> Affine:

@@ -75,6 +75,7 @@ class Updater:
         for name, master in self.masters.items():
             gradient = self.named[name].grad
             master.grad = None if gradient is None else gradient.to(torch.float32)
+            self.named[name].grad = None  # so that only one gradient is there twice
         for parameter in self.updated.values():
             _lay_gradient(parameter)
         if self.optimizer is not None:

@@ -198,10 +198,11 @@ class Floors:
             return sizes[name] + sizes[name + A_ROW] * rows
 
         state = sizes["parameters"] * ((1 / parts) + (kept == "gradients"))
-        state = state + sizes["trainable"] * numerics.weight_bytes / (1 if many else parts) + sizes["buffers"]
-        state = state + sizes["trainable"] * state_bytes(numerics, self.problem.settings) / parts
-        living = at("inputs") if again else at("saved")
-        return state + alive * (living + at("sent")) + at("workspace") + at("sent") + at("returned")
+        gradients = sizes["trainable"] * numerics.weight_bytes / (1 if many else parts)
+        state = state + sizes["trainable"] * state_bytes(numerics, self.problem.settings) / parts + sizes["buffers"]
+        living = (at("inputs") if again else at("saved")) + at("sent")
+        # Before the first backward has ended there are no gradients; then there is one microbatch less.
+        return state + np.maximum(alive * living, gradients + (alive - 1) * living) + at("sent") + at("returned")
 
     @cached_property
     def _best_way(self) -> tuple[float, float]:

@@ -72,7 +72,7 @@ def test_a_dry_run_counts_and_sends_what_a_real_run_does(name: str) -> None:
     plan = PLANS[name]()
     for rank, (memory, allocated, communications) in enumerate(on_ranks(2, measured, plan)):
         found = dry(name).of(rank)
-        assert found.memory == memory
+        assert found.memory.categories == memory.categories
         assert found.communications == communications
         # DDP's buckets are real in a dry run, and a real batch has sizes of its own.
         assert found.allocated_bytes == pytest.approx(allocated, rel=0.02)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from placer.memory import alive
+from placer.alive import alive
 from placer.strategies.loop import Loop, LoopPiece, best_loop
 from placer.strategies.turns import best_turns
 
