@@ -43,6 +43,10 @@ class Kept(Protocol):
         """Bytes of `op(k)`: the largest at some number of rows."""
         ...
 
+    def order(self, first: int, last: int) -> object:
+        """Equal for runs that keep and make the same block by block."""
+        ...
+
     def gradient_bytes(self, first: int, last: int) -> int:
         """Bytes of the gradients that blocks first..last-1 make."""
         ...
@@ -61,12 +65,22 @@ class _Moment(NamedTuple):
 
 
 class Backward:
-    """The backward of blocks first..last-1 of a model."""
+    """The backward of blocks first..last-1 of a model. Like runs have equal ones: searches price them once."""
 
     def __init__(self, known: Kept, first: int, last: int) -> None:
         self._known, self._first, self._last = known, first, last
         self._moments: dict[bool, tuple[_Moment, ...]] = {}
         self._cuts: dict[bool, tuple[tuple[Affine, int], ...]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Backward) and self._known is other._known and self._order == other._order
+
+    def __hash__(self) -> int:
+        return self._last - self._first
+
+    @cached_property
+    def _order(self) -> object:
+        return self._known.order(self._first, self._last)
 
     def temporaries(self, recompute: bool, rows: int) -> tuple[int, int]:
         """The most bytes beside what all blocks keep: made again, and with the ops' own."""

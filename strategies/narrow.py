@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from placer.alive import lives
 from placer.cluster import Device
 from placer.compute import memory_rate
+from placer.held import Held
 from placer.plans import Sharding, replica_rows
-from placer.spans import Held
 from placer.steptime import stalls
 from placer.strategies.floors import SLACK, Amount, Amounts, Bounds, rhythm
 from placer.strategies.runs import Places

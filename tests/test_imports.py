@@ -26,8 +26,8 @@ rules
 splitting
 meshes
 bucketing
-tiles attention backwards spans fusion compute collectives channels exchanges communication profiles gathers updates
-passes
+tiles attention held backwards spans fusion compute collectives channels exchanges communication profiles gathers
+updates passes
 memory steptime
 program
 tails
