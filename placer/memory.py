@@ -133,8 +133,6 @@ def position_memory(stages: tuple[StageMemory, ...], lives: Alive, device: Devic
     remade, workspace, inner, closing = (max(getattr(stage, name) for stage in stages) for name in ONCE)
     later = max(sum(n * stage.kept for n, stage in zip(peak, stages, strict=True)) for peak in lives.later)
     parted = lives.parted * stages[0].arrived
-    # Searches take the temporaries of several stages one by one (`strategies.loop`), whenever they come.
-    inner, closing = (inner, closing) if len(stages) == 1 else (max(inner, closing), 0)
     temporary = parted + remade + workspace + inner
     at_once = max(
         stages[0].first(lives.first) + temporary, gradients + later + temporary, gradients + max(closing, updating)

@@ -27,6 +27,7 @@ from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.delayed import DelayedSums
+from placer.runtime.deliveries import Deliveries
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
 from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
@@ -190,6 +191,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         home=made.home(),
         shapes=made.shapes(),
         parts=MessageParts(made.plan, held.program.inner),
+        deliveries=Deliveries(made.plan),
         loss=made.cut.loss,
         autocast=made.plan.settings.precision == "bfloat16-autocast",
         device=made.device,

@@ -182,10 +182,10 @@ class Pricing:
         )
         return LoopPiece(
             part.fill, part.steady, part.tail, held.state + held.gradients, held.kept, _largest(held), recompute,
-            tuple((other.kept, _largest(other)) for other in others),
+            tuple((other.kept, _largest(other)) for other in others), held.closing, held.updating,
         )  # fmt: skip
 
 
 def _largest(held: StageMemory) -> tuple[int, ...]:
     """Bytes of which a position has those of its largest stage only."""
-    return held.remade, held.workspace, max(held.communication, held.closing)
+    return held.remade, held.workspace, held.communication

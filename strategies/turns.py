@@ -91,9 +91,9 @@ def _fitting(loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]]
     ways = np.array(list(product(*(range(len(pieces)) for pieces in turns))))
     fill, steady, tail, state = (_taken(turns, ways, name) for name in _SUMMED)
     rooms = (loop.capacity[position], *(loop.rooms[position] if loop.rooms else ()))
-    fits = np.ones(len(ways), dtype=bool)
+    fits, ending = np.ones(len(ways), dtype=bool), _ending(turns, ways)
     for replica, room in enumerate(rooms):
-        fits &= state.sum(axis=1) + _temporary(loop, position, turns, ways, replica) <= room
+        fits &= state.sum(axis=1) + np.maximum(ending, _temporary(loop, position, turns, ways, replica)) <= room
     for row in np.flatnonzero(fits):
         taken = [pieces[n] for pieces, n in zip(turns, ways[row], strict=True)]
         sums = [float(each[row].sum()) for each in (fill, steady, tail)]
@@ -115,6 +115,13 @@ def _temporary(
         largest += _taken(turns, ways, lambda piece, number=number: held(piece)[1][number]).max(axis=1)  # type: ignore[misc]
     alive: NDArray[np.float64] = (kept @ np.array(loop.peaks[position]).T).max(axis=1)
     return largest + alive
+
+
+def _ending(turns: list[list[tuple[int, LoopPiece]]], ways: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes beside the state when nothing is alive any more."""
+    closing, updating = (_taken(turns, ways, of) for of in (lambda piece: piece.closing, lambda piece: piece.updating))
+    found: NDArray[np.float64] = np.maximum(closing.max(axis=1), updating.sum(axis=1))
+    return found
 
 
 def _taken(
