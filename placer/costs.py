@@ -61,7 +61,7 @@ from placer.plans import Layout, Plan, Sharding, Stage, replica_rows
 from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
-from placer.splitting import local_graph
+from placer.splitting import kept_whole, local_graph
 from placer.steptime import StageCost
 from placer.tails import Tails
 
@@ -87,7 +87,8 @@ class Costs:
         self.degree = degree
         self.apart = apart
         self.numerics = Numerics.of(graph, settings)
-        self.spans = Spans(graph, self.numerics, settings, apart)
+        uncut = {} if whole is None or layout is None else kept_whole(whole, layout)
+        self.spans = Spans(graph, self.numerics, settings, apart, uncut)
         self.channels = Channels(cluster)
         self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
         self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)

@@ -6,13 +6,15 @@ several blocks share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import add
+from types import MappingProxyType
 from typing import NamedTuple
 
-from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
+from placer.graph import ITEM_BYTES, Block, Graph, Parameter, Summed
 from placer.numerics import Numerics
 
 
@@ -55,10 +57,10 @@ class _Counts(NamedTuple):
 
 
 class Holdings:
-    """What every run of blocks of one graph holds."""
+    """What every run of blocks of one graph holds; of parameters named in `whole` that, whatever a block reads."""
 
-    def __init__(self, graph: Graph, numerics: Numerics) -> None:
-        self.graph, self.numerics = graph, numerics
+    def __init__(self, graph: Graph, numerics: Numerics, whole: Mapping[str, Parameter] = MappingProxyType({})) -> None:
+        self.graph, self.numerics, self._whole = graph, numerics, whole
 
     def of(self, first: int, last: int) -> Held:
         """What blocks first..last-1 hold."""
@@ -88,7 +90,7 @@ class Holdings:
     @cached_property
     def units(self) -> list[int]:
         """Bytes of the parameters of a block of each class."""
-        return [_counts(kind.parameters, self.numerics).parameters for kind in self.graph.classes]
+        return [own.parameters for own in self._of_class]
 
     @cached_property
     def shared(self) -> list[tuple[tuple[int, ...], int]]:
@@ -97,7 +99,7 @@ class Holdings:
 
     @cached_property
     def _sums(self) -> list[_Counts]:
-        own = [_counts(self.graph.classes[block.kind].parameters, self.numerics) for block in self.graph.blocks]
+        own = map(self._own, self.graph.blocks)
         return list(accumulate(own, lambda a, b: _Counts(*map(add, a, b)), initial=_Counts()))
 
     @cached_property
@@ -108,10 +110,20 @@ class Holdings:
             for name in block.parameters:
                 users.setdefault(name, []).append(index)
         return [
-            (tuple(where), _counts((self.graph.parameters[name],), self.numerics))
+            (tuple(where), _counts((self._whole.get(name) or self.graph.parameters[name],), self.numerics))
             for name, where in users.items()
             if len(where) > 1
         ]
+
+    @cached_property
+    def _of_class(self) -> list[_Counts]:
+        return [_counts(kind.parameters, self.numerics) for kind in self.graph.classes]
+
+    def _own(self, block: Block) -> _Counts:
+        if self._whole.keys().isdisjoint(block.parameters):
+            return self._of_class[block.kind]
+        named = zip(block.parameters, self.graph.classes[block.kind].parameters, strict=True)
+        return _counts(tuple(self._whole.get(name, one) for name, one in named), self.numerics)
 
 
 def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> _Counts:

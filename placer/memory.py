@@ -7,9 +7,9 @@
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with either
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
-                   the blocks' inputs, plus what the block that runs again saves; what a stage sends stays with it; with
-                   a backward in two parts, what arrived at the weights of microbatches between the parts
-    workspace      the most that the backward of one op has beside that
+                   the blocks' inputs, plus what the block that runs again saves; what a stage sends stays with it
+    workspace      the most that the backward of one op has beside that; with a backward in two parts, what arrived at
+                   the weights of microbatches between the parts
     communication  a message received while another is used; buckets or gathered blocks in flight
     overhead       the device's context
 
@@ -142,9 +142,9 @@ def position_memory(stages: tuple[StageMemory, ...], lives: Alive, device: Devic
         parameters=sum(stage.parameters for stage in stages),
         gradients=gradients,
         optimizer=sum(stage.optimizer for stage in stages),
-        activations=max(lives.first * stages[0].kept, later) + parted + remade,
+        activations=max(lives.first * stages[0].kept, later) + remade,
         buffers=sum(stage.buffers for stage in stages),
-        workspace=workspace,
+        workspace=workspace + parted,
         communication=sum(stage.lasting for stage in stages) + max(inner, closing, updating),
         overhead=overhead,
         at_once=sum(stage.state for stage in stages) + at_once + overhead,

@@ -6,13 +6,15 @@ of what several blocks share, and remembers the answer: searches ask for one run
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from types import MappingProxyType
 
 from placer.attention import saved_bytes
 from placer.backwards import Backward, arrived_bytes, ops_bytes
-from placer.graph import Affine, BlockClass, Graph, Tensor, affine_sum
+from placer.graph import Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
 from placer.held import Held, Holdings
 from placer.numerics import FLOATING, Numerics
 from placer.settings import RunSettings
@@ -42,14 +44,20 @@ class Span:
 
 
 class Spans:
-    """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each."""
+    """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each.
 
-    def __init__(self, graph: Graph, numerics: Numerics, settings: RunSettings, apart: int = 1) -> None:
+    Of parameters named in `whole` every device of a replica holds that, whatever its blocks read.
+    """
+
+    def __init__(
+        self, graph: Graph, numerics: Numerics, settings: RunSettings, apart: int = 1,
+        whole: Mapping[str, Parameter] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.graph = graph
         self.numerics = numerics
         self.settings = settings
         self.apart = apart
-        self.holdings = Holdings(graph, numerics)
+        self.holdings = Holdings(graph, numerics, whole)
         self._known: dict[tuple[int, int], Span] = {}
 
     def of(self, first: int, last: int) -> Span:

@@ -78,6 +78,14 @@ def test_a_dry_run_counts_and_sends_what_a_real_run_does(name: str) -> None:
         assert found.allocated_bytes == pytest.approx(allocated, rel=0.02)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_was_sent_is_not_kept_until_the_step_ends(rank: int) -> None:
+    few, many = dry("pipeline").of(rank), DryRuns(tiny_plan(2, 2, microbatches=(4,) * 8)).of(rank)
+    sent = [sum(c.bytes for c in found.communications if c.kind == "send") for found in (few, many)]
+    assert sent[1] == 2 * sent[0]
+    assert many.allocated_bytes - few.allocated_bytes < sent[0] / 2
+
+
 def test_a_step_cut_over_the_devices_of_a_replica_meets_them_inside_its_blocks() -> None:
     plan = split_plan(GPT2, 2, columns)
     for rank in range(2):
