@@ -96,6 +96,10 @@ class Device:
     curves: tuple[tuple[str, Curve], ...] = ()
     multiprocessors: int = 0
 
+    def __hash__(self) -> int:
+        """Of what tells kinds of chip apart at once: all fields with their curves are hashed for every device asked."""
+        return hash((self.name, self.memory_bytes, self.launch_seconds))
+
     def efficiency(self, dtype: str, flops: float) -> float:
         """The share of `rate(dtype)` that one product of `flops` FLOPs reaches."""
         return dict(self.curves).get(dtype, self.curve).share(flops)

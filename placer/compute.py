@@ -62,6 +62,9 @@ class BlockSeconds:
         )
 
 
+NOTHING = BlockSeconds()
+
+
 def block_seconds(
     kind: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int
 ) -> BlockSeconds:
@@ -103,7 +106,7 @@ def _issued(busy: BlockSeconds, host: float, again: float) -> BlockSeconds:
 def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> BlockSeconds:
     """Seconds of one op run by itself."""
     if op.kind in ("view", "communication"):  # what moves between devices is `profiles`' to count
-        return BlockSeconds()
+        return NOTHING
     if op.seconds is not None:
         own = max(0.0, op.seconds[0] + op.seconds[1] * rows)
         return BlockSeconds(forward=own, backward=2 * own if _has_backward(op) else 0.0)
@@ -195,4 +198,11 @@ def _chain_seconds(
 
 
 def _total(parts: Iterable[BlockSeconds]) -> BlockSeconds:
-    return sum(parts, BlockSeconds())
+    forward = backward = weight = recompute = 0.0
+    for part in parts:
+        if part is not NOTHING:
+            forward += part.forward
+            backward += part.backward
+            weight += part.weight
+            recompute += part.recompute
+    return BlockSeconds(forward=forward, backward=backward, weight=weight, recompute=recompute)

@@ -24,8 +24,7 @@ The step time, for p positions, m microbatches (rows largest first, only the las
 
     1f1b          fill = F + B + X
                   steady = (m-2) (F + B) + F' + B' + (m-1) A + ((m-1) - ceil((m-1)/p)) X             (m = 1: 0)
-    gpipe         fill = F + B + X
-                  steady = (m-2) (max(F, X_forward) + max(B, X_backward)) + F' + B' + (m-1) A       (m = 1: 0)
+    gpipe         that of 1f1b, but (m-1) X
     interleaved   fill = (F + B + X) / v
                   steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + max(0, p (F + B + X) - m (F + B)))
     zero-bubble   fill = F + B + X - hidden,  hidden = W + min(W, F, B - W) min(1, (m-1)/(p-1))  (p = 1: 0)

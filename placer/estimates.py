@@ -76,8 +76,8 @@ def _itemised(costs: Costs, plan: Plan, stages: tuple[StageCost, ...], step: flo
     ]
     own = stages[slowest::positions]
     communication = sum(cost.messages for cost in stages) / turns
-    if plan.schedule != "gpipe" and count > 1:
-        communication += stalls(positions, count) * sum(cost.messages for cost in own) / turns
+    if count > 1:
+        communication += stalls(plan.schedule, positions, count) * sum(cost.messages for cost in own) / turns
     spent = Seconds(
         forward=sum(part.forward for part in passes),
         backward=sum(part.backward for part in passes) + (count - 1) * sum(cost.accumulate for cost in own),

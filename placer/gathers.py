@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +52,18 @@ def gathers(
     *, regathers: bool, overlap: bool,
 ) -> Gathers:  # fmt: skip
     """From seconds per block: its gather, its scatter, its forward and backward computation."""
-    again = gather if regathers else [0.0] * len(gather)
-    beside = float(overlap)
-    pairs = range(len(gather) - 1)
+    units, ahead, behind = np.array(gather), float(overlap) * np.array(forward), float(overlap) * np.array(backward)
+    again = (units if regathers else 0.0 * units)[:-1]
     return Gathers(
         gather=tuple(gather),
         scatter=tuple(scatter),
         regathers=regathers,
-        forward=_sums([max(0.0, gather[i + 1] - beside * forward[i]) for i in pairs]),
-        backward=_sums([max(0.0, again[i] - beside * backward[i + 1]) for i in pairs]),
-        scattering=_sums([max(0.0, again[i] + scatter[i + 1] - beside * backward[i + 1]) for i in pairs]),
+        forward=_shown(units[1:] - ahead[:-1]),
+        backward=_shown(again - behind[1:]),
+        scattering=_shown(again + np.array(scatter)[1:] - behind[1:]),
     )
 
 
-def _sums(own: list[float]) -> tuple[float, ...]:
-    return tuple(accumulate(own, initial=0.0))
+def _shown(longer: NDArray[np.float64]) -> tuple[float, ...]:
+    """Prefix sums of what is longer than the computation beside it."""
+    return (0.0, *np.maximum(0.0, longer).cumsum().tolist())

@@ -48,13 +48,27 @@ class Violation:
         return f"{self.rule}: {self.message}"
 
 
-def check(plan: Plan) -> tuple[Violation, ...]:
-    """Every rule `plan` breaks; empty for a legal plan."""
-    parts = (plan.graph, plan.cluster, plan.settings, plan.stages, plan.schedule, plan.microbatches, plan.layouts)
+def check(plan: Plan, *, lowered: bool = True) -> tuple[Violation, ...]:
+    """Every rule `plan` breaks; empty for a legal plan.
+
+    Without `lowered` communication is not asked, for which the whole step must be lowered: enough for a plan that is
+    only to be compared.
+    """
+    tiers = TIERS if lowered else BEFORE_LOWERING
+    parts = (
+        plan.graph,
+        plan.cluster,
+        plan.settings,
+        plan.stages,
+        plan.schedule,
+        plan.microbatches,
+        plan.layouts,
+        tiers,
+    )
     for known, found in _CHECKED:
         if all(a is b for a, b in zip(known, parts, strict=True)):
             return found
-    _CHECKED.append((parts, next(filter(None, (_asked(plan, rules) for rules in TIERS)), ())))
+    _CHECKED.append((parts, next(filter(None, (_asked(plan, rules) for rules in tiers)), ())))
     return _CHECKED[-1][1]
 
 
@@ -112,9 +126,11 @@ def _devices(plan: Plan) -> Iterator[str]:
             yield f"stage {index} has no device; give it at least one"
         if len(set(stage.devices)) != len(stage.devices):
             yield f"stage {index} names a device twice: {_listed(stage.devices)}; a device holds one replica"
-    seen: dict[int, tuple[int, ...]] = {}
+    groups = {devices: number for number, devices in enumerate(dict.fromkeys(stage.devices for stage in plan.stages))}
+    seen: dict[int, int] = {}
     for index, stage in enumerate(plan.stages):
-        other = next((d for d in stage.devices if seen.setdefault(d, stage.devices) != stage.devices), None)
+        own = groups[stage.devices]
+        other = next((d for d in stage.devices if seen.setdefault(d, own) != own), None)
         if other is not None:
             yield f"stage {index} shares device {other} with a stage on other devices; stages share all or none"
 
@@ -337,7 +353,8 @@ CROSSING: dict[str, Callable[[Plan], Iterator[str]]] = {"meshes": _meshes}
 SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": _memory}
 AGREEMENT: dict[str, Callable[[Plan], Iterator[str]]] = {"communication": _communication}
 # Asked one after the other, until one is broken.
-TIERS = (STRUCTURE, CROSSING, SUBSTANCE, AGREEMENT)
+BEFORE_LOWERING = (STRUCTURE, CROSSING, SUBSTANCE)
+TIERS = (*BEFORE_LOWERING, AGREEMENT)
 RULES = tuple(name for rules in TIERS for name in rules)
 
 

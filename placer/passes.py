@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from placer.channels import Channels
 from placer.collectives import CollectiveKind
 from placer.gathers import Gathers, gathers
@@ -118,14 +120,13 @@ class Passes:
         return slowest
 
     def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
-        blocks = range(len(self.spans.graph.blocks))
         profiles = [self.profiles.of(device, rows) for device in self.profiles.kinds(devices)]
         gather, scatter = self._unit_moves(devices)
         return gathers(
             gather,
             scatter,
-            [min(p.forward[i + 1] - p.forward[i] for p in profiles) for i in blocks],
-            [min(p.backward[i + 1] - p.backward[i] for p in profiles) for i in blocks],
+            np.min([np.diff(p.forward) for p in profiles], axis=0).tolist(),
+            np.min([np.diff(p.backward) for p in profiles], axis=0).tolist(),
             regathers=sharding == "parameters",
             overlap=self.spans.settings.overlap,
         )

@@ -69,13 +69,30 @@ class Profiles:
     def kind(self) -> tuple[int, ...]:
         """For each device the first device of its kind, in a replica whose devices reach each other alike."""
         first: dict[tuple[Device, Bottleneck | None], int] = {}
-        if self.degree == 1:
-            return tuple(first.setdefault((chip, None), index) for index, chip in enumerate(self.cluster.devices))
-        ways = {own: self.channels.levels(own) for own in self.groups}
-        reached = {device: way for own, way in ways.items() for device in own}
-        return tuple(
-            first.setdefault((chip, reached.get(index)), index) for index, chip in enumerate(self.cluster.devices)
-        )
+        known: dict[tuple[int, int], int] = {}  # most devices are the very same chip and way: told by identity first
+        reached = {} if self.degree == 1 else self._reached()
+        found = []
+        for index, chip in enumerate(self.cluster.devices):
+            way = reached.get(index)
+            key = (id(chip), id(way))
+            if key not in known:
+                known[key] = first.setdefault((chip, way), index)
+            found.append(known[key])
+        return tuple(found)
+
+    def _reached(self) -> dict[int, Bottleneck]:
+        """How the devices of each device's replica reach each other; worked out once for groups inside like nodes."""
+        nodes, node_of = self.cluster.node_list, self.cluster.node_of
+        inside: dict[int, Bottleneck] = {}
+        found: dict[int, Bottleneck] = {}
+        for own in self.groups:
+            node = node_of[own[0]]
+            if len({node_of[device] for device in own}) > 1:
+                way = self.channels.levels(own)
+            else:
+                way = inside.get(id(nodes[node])) or inside.setdefault(id(nodes[node]), self.channels.levels(own))
+            found |= dict.fromkeys(own, way)
+        return found
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:

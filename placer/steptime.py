@@ -7,16 +7,17 @@ messages a stage sends on and gets back per microbatch, X = X_f + X_b, A the sec
 already, F', B' of the last microbatch (which may be smaller), m microbatches, p positions, v stages per position:
 
     1f1b          fill = F + B + X
-                  steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls(m, p) X
-    gpipe         steady = (m-2) (max(F, X_f) + max(B, X_b)) + F' + B' + (m-1) A
+                  steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls X
+    gpipe         the same
     interleaved   fill = (F + B + X) / v;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
                   idle = max(0, p (F + B + X) - m (F + B))
     zero-bubble   fill = F + B + X - hidden;  steady = that of 1f1b + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
     (m = 1: steady = (1 - 1/v) (F + B + idle))
 
-1f1b stalls on messages: with p microbatches in flight a round trip of 2 (p-1) messages passes per p microbatches, so
-that stalls(m, p) = (m-1) - ceil((m-1) / p). Bubble of GPipe and 1F1B: arXiv:1811.06965, 2006.09503; interleaved
+A message is taken only when the computation before it in the receiver's order is done, so that gpipe waits for each:
+stalls = m-1. With 1f1b p microbatches are in flight and a round trip of 2 (p-1) messages passes per p microbatches:
+stalls = (m-1) - ceil((m-1) / p). Bubble of GPipe and 1F1B: arXiv:1811.06965, 2006.09503; interleaved
 (p-1)/v: arXiv:2104.04473 section 2.2.2; ZB-H1: arXiv:2401.10241 section 2.1. `hidden` moves from fill to steady so that
 it never counts for the slowest stage itself.
 """
@@ -71,9 +72,9 @@ class Terms:
     tail: float
 
 
-def stalls(positions: int, microbatches: int) -> int:
-    """How many round trips of one message 1F1B waits for on the slowest chain."""
-    return (microbatches - 1) - ceil((microbatches - 1) / positions)
+def stalls(schedule: str, positions: int, microbatches: int) -> int:
+    """How many round trips of one message a schedule waits for on the slowest chain."""
+    return (microbatches - 1) - (0 if schedule == "gpipe" else ceil((microbatches - 1) / positions))
 
 
 def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, microbatches: int) -> Terms:
@@ -82,12 +83,8 @@ def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, mi
     work, messages = stage.work, stage.messages
     fill, steady = work + messages, 0.0
     if m > 1:
-        each = work
-        if schedule == "gpipe":
-            each = max(stage.forward, stage.send_forward) + max(stage.backward, stage.send_backward)
-        else:
-            steady += stalls(positions, m) * messages / turns
-        steady += (m - 2) * each + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
+        steady = stalls(schedule, positions, m) * messages / turns
+        steady += (m - 2) * work + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
     if turns > 1:
         # With few microbatches a position has done all of a turn before the first of them comes round again.
         idle = max(0.0, positions * (work + messages) - m * work)

@@ -119,17 +119,18 @@ def _grouped(chips: tuple[Device, ...], own: range, degree: int) -> list[tuple[i
 
 def _inside(cluster: Cluster, per_node: Counter[int]) -> Link:
     """The slowest node's link as its share of the devices sees it together."""
-    links = []
-    for node, count in per_node.items():
-        if count > 1:
-            link = cluster.node_list[node].link
-            links.append(effective(link, link.bandwidth * link.shared * min(link.ports, count - 1)))
+    found = {(id(link), count): link for node, count in per_node.items() for link in (cluster.node_list[node].link,)}
+    links = (
+        effective(link, link.bandwidth * link.shared * min(link.ports, count - 1))
+        for (_, count), link in found.items()
+        if count > 1
+    )
     return min(links, key=lambda link: link.bandwidth)
 
 
 def _slowest(cluster: Cluster, nodes: set[int], senders: int, *, collective: bool) -> Link:
     """The narrowest thing on the way between `nodes`, its bandwidth divided among `senders` devices of each node."""
-    nics = [cluster.node_list[n].nic for n in sorted(nodes)]
+    nics = list({id(nic): nic for n in sorted(nodes) for nic in (cluster.node_list[n].nic,)}.values())
     links = [nic for nic in nics if nic is not None]
     levels = [level.link for level in cluster.levels[: cluster.level_of(nodes) + 1]]
     if len(links) < len(nics) and not levels:

@@ -48,8 +48,8 @@ class Baseline(ABC):
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         """Plans in the order they would be tried; those of one tuple are equally natural."""
 
-    def solve(self, problem: Problem) -> Solution | Infeasible:
-        """The first legal candidate. Raises UsageError for contradicting pins."""
+    def solve(self, problem: Problem, *, lowered: bool = True) -> Solution | Infeasible:
+        """The first candidate that `judge` finds legal. Raises UsageError for contradicting pins."""
         require_pins(problem)
         pinned = [f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1]
         if pinned and not self.cuts_ops:
@@ -58,7 +58,7 @@ class Baseline(ABC):
         for group in self.candidates(problem):
             evaluations += len(group)
             for plan in sorted(group, key=_order):
-                verdict = judge(plan)
+                verdict = judge(plan, lowered=lowered)
                 if verdict.legal:
                     return Solution(plan=verdict.plan, evaluations=evaluations)
                 last = verdict if plan is group[-1] else last

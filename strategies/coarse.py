@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +53,10 @@ class Coarse:
 
 
 def by_bound(all_bounds: Mapping[int, Bounds]) -> Coarse:
-    """Every outline the pins allow with its bound."""
+    """Every outline the pins allow with its bound; when the problem's seconds are over, those of what was reached."""
     problem = next(iter(all_bounds.values())).problem
-    families = [family for layout, bounds in all_bounds.items() for family in _families(layout, bounds)]
+    every = (family for layout, bounds in all_bounds.items() for family in _families(layout, bounds))
+    families = list(takewhile(lambda _: not problem.spent, every))
     return Coarse(sum(len(family.seconds) for family in families), _ascending(problem, families))
 
 

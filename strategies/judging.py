@@ -42,7 +42,7 @@ class Judged:
         return "; ".join(dict.fromkeys(violation.message for violation in self.violations))
 
 
-def judge(plan: Plan) -> Judged:
-    """The verdict on `plan`."""
+def judge(plan: Plan, *, lowered: bool = True) -> Judged:
+    """The verdict on `plan`; without `lowered` on all but its communication (`legality.check`)."""
     ledger = estimate(plan)
-    return Judged(plan=replace(plan, ledger=ledger), ledger=ledger, violations=tuple(check(plan)))
+    return Judged(plan=replace(plan, ledger=ledger), ledger=ledger, violations=check(plan, lowered=lowered))

@@ -132,7 +132,7 @@ class Narrow:
         slowness = self._slowness(outline, places)
         added = (count * adding + shown.steady) / float(slowness.max())
         mean = (whole.steady + added) / float((1 / slowness).sum())
-        stalled = 0.0 if outline.schedule == "gpipe" or outline.count < 2 else stalls(p, outline.count) * message / v
+        stalled = 0.0 if outline.count < 2 else stalls(outline.schedule, p, outline.count) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         each = _shared(count, room, one + adding, once + adding, waits, mixed=v > 1)
         steady = max(mean, each)

@@ -1,5 +1,6 @@
 """`auto`: every baseline, then the exact search; the best estimate wins, so that no baseline is ever better.
 
+Only the winner is lowered to see whether its communication holds; where a baseline's does not, it goes on to its next.
 Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
 interrupt, or when the budget is used up, what was found so far is returned.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from placer.errors import Infeasible
 from placer.plans import Alternative
 from placer.search import Ended, Problem, Solution, strategy
+from placer.strategies.baselines import Baseline
 from placer.strategies.contradictions import require_pins
 from placer.strategies.judging import Judged, judge
 from placer.strategies.reasons import why_slower
@@ -21,7 +23,7 @@ SEARCHES = ("stages",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What one strategy found, judged again."""
+    """What one strategy found, judged again; `verdict` is not on communication before `_settle`."""
 
     name: str
     found: Solution | Infeasible
@@ -50,6 +52,7 @@ class Portfolio:
             if not _legal(runs):
                 raise
             ended = "interrupt"
+        _settle(problem, runs)
         return _summary(runs, ended)
 
 
@@ -66,10 +69,24 @@ def _legal(runs: list[_Run]) -> list[tuple[Judged, _Run]]:
     return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
 
 
-def _run(name: str, problem: Problem) -> _Run:
-    found = strategy(name).solve(problem)
-    verdict = None if isinstance(found, Infeasible) else judge(found.plan)
+def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Run:
+    solver = strategy(name)
+    found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
+    verdict = None if isinstance(found, Infeasible) else judge(found.plan, lowered=lowered)
     return _Run(name=name, found=found, verdict=verdict)
+
+
+def _settle(problem: Problem, runs: list[_Run]) -> None:
+    """Judge the best of all in full; where it does not hold, its run anew or as lost, then the next best."""
+    while legal := _legal(runs):
+        best, winner = min(legal, key=lambda entry: entry[0].order)
+        verdict = judge(best.plan)
+        if verdict.legal:
+            return
+        anew = winner.name in BASELINES
+        runs[runs.index(winner)] = (
+            _run(winner.name, problem, lowered=True) if anew else replace(winner, verdict=verdict)
+        )
 
 
 def _budget_left(problem: Problem, runs: list[_Run]) -> int | None:

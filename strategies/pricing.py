@@ -8,6 +8,7 @@ Like runs on like places (`runs`) cost the same and are priced once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from placer.alive import Alive, lives
@@ -31,6 +32,7 @@ class Pricing:
         self.places = places
         self.outline = outline
         self.pinned = pinned_stage(self.problem)
+        self._terms: dict[tuple[int, int, bool], Terms] = {}
         self._known: dict[tuple[int, int], tuple[Piece, ...] | None] = {}
         self._known_loop: dict[tuple[int, int], tuple[LoopPiece, ...] | None] = {}
 
@@ -60,7 +62,7 @@ class Pricing:
             return ()
         if last - first >= lengths.stop:
             return None
-        key = (self._place[stage], self.runs.number(first, last))
+        key = (self._room[stage], self.runs.number(first, last))
         if key not in self._known_loop:
             long = self._too_long(stage, first, last)
             made = (self._loop_piece(stage, first, last, again) for again in recomputes(self.problem))
@@ -69,11 +71,13 @@ class Pricing:
 
     def terms(self, stage: int, first: int, last: int, recompute: bool) -> Terms:
         """Fill, steady and tail of a stage."""
-        made = self.outline
-        return terms(
-            self.cost(stage, first, last, recompute), made.schedule, positions=made.positions, turns=made.virtual,
-            microbatches=made.count,
-        )  # fmt: skip
+        made, key = self.outline, (self._site[stage], self.runs.number(first, last), recompute)
+        if key not in self._terms:
+            self._terms[key] = terms(
+                self.cost(stage, first, last, recompute), made.schedule, positions=made.positions, turns=made.virtual,
+                microbatches=made.count,
+            )  # fmt: skip
+        return self._terms[key]
 
     def cost(self, stage: int, first: int, last: int, recompute: bool) -> StageCost:
         """The `StageCost` of a stage."""
@@ -134,16 +138,27 @@ class Pricing:
         return self.places.loads(self.outline)
 
     @cached_property
+    def _site(self) -> tuple[int, ...]:
+        """The number of each stage's devices and way onward; equal numbers take the same seconds."""
+        places, positions, stages = self.places, self.outline.positions, self.outline.stages
+        return _numbered(
+            (places.own[stage % positions], places.onward[stage % positions] if stage + 1 < stages else None)
+            for stage in range(stages)
+        )
+
+    @cached_property
     def _place(self) -> tuple[int, ...]:
-        """The number of each stage's place; equal numbers cost the same."""
-        numbers: dict[object, int] = {}
-        found = []
-        for stage in range(self.outline.stages):
-            position = stage % self.outline.positions
-            onward = self.places.onward[position] if stage + 1 < self.outline.stages else None
-            key = (self.places.own[position], onward, self.lives[position])
-            found.append(numbers.setdefault(key, len(numbers)))
-        return tuple(found)
+        """The same with what must fit there and what is alive; equal numbers also hold the same."""
+        positions = self.outline.positions
+        return _numbered(
+            (site, self._loads[stage % positions], self.lives[stage % positions])
+            for stage, site in enumerate(self._site)
+        )
+
+    @cached_property
+    def _room(self) -> tuple[int, ...]:
+        """The same whatever is alive."""
+        return _numbered((site, self._loads[s % self.outline.positions]) for s, site in enumerate(self._site))
 
     @cached_property
     def _groups(self) -> tuple[int, tuple[tuple[int, ...], ...]]:
@@ -184,6 +199,12 @@ class Pricing:
             part.fill, part.steady, part.tail, held.state + held.gradients, held.kept, _largest(held), recompute,
             tuple((other.kept, _largest(other)) for other in others), held.closing, held.updating,
         )  # fmt: skip
+
+
+def _numbered(keys: Iterable[object]) -> tuple[int, ...]:
+    """Of each key a number, equal for equal keys."""
+    numbers: dict[object, int] = {}
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
 
 
 def _largest(held: StageMemory) -> tuple[int, ...]:

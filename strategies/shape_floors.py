@@ -169,15 +169,11 @@ class Floors:
         whole, alone = {}, {}
         for again in recomputes(self.problem):
             backward = full["backward"] + again * full["again"]
-            work = each = full["forward"] + backward
-            if pace.schedule == "gpipe":
-                each = np.maximum(full["forward"], sent) + np.maximum(backward, returned)
+            work = full["forward"] + backward
             fill, steady = work + sent + returned, 0.0 * work
             if m > 1:
-                steady = (m - 2) * each + last["forward"] + last["backward"] + again * last["again"]
-                steady += (m - 1) * accumulate
-                if pace.schedule != "gpipe":
-                    steady += stalls(2, m) * (sent + returned)
+                steady = (m - 2) * work + last["forward"] + last["backward"] + again * last["again"]
+                steady += (m - 1) * accumulate + stalls(pace.schedule, 2, m) * (sent + returned)
             if pace.schedule == "zero-bubble":
                 weight = full["weight"]
                 filling = np.minimum(np.minimum(weight, full["forward"]), backward - weight)

@@ -12,7 +12,7 @@ The search ends when the smallest bound left reaches the best plan, which is the
 In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
 of their fast parts alone, so that using the slow ones too never loses to leaving them out.
 When the budget, the seconds, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is
-the bound; where the seconds end while layouts are still being made, there is none.
+the bound; where the seconds end before every outline has its first bound, there is none.
 """
 
 from __future__ import annotations
@@ -157,6 +157,9 @@ def _uncut(problem: Problem) -> Infeasible:
 def _run(search: _Search) -> None:
     """Solve outlines until none that is left can be better."""
     found = by_bound(search.bounds)
+    if search.problem.spent:  # not all of them: what is found has no bound
+        search.whole, search.ended = False, "seconds"
+        return
     coarse, enough = found.outlines, 1 - LARGE_GAP if found.count > LARGE else 1.0
     search.next = next(coarse, None)
     if found.count > LARGE and search.mixed:

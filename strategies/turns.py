@@ -65,12 +65,13 @@ def best_turns(loop: Loop, *, ceiling: float) -> Partition | None:
 
 def _options(loop: Loop, position: int, size: int, *, longer: bool) -> list[Option]:
     """What fits a position, without what is nowhere below another with as many longer turns."""
-    kept: list[Option] = []
+    kept: dict[int, list[Option]] = {}
     found = _fitting(loop, position, [_pieces(loop, position, turn, size, longer) for turn in range(loop.turns)])
     for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
-        if not any(sum(o.longer) == sum(option.longer) and _nowhere_above(o, option) for o in kept):
-            kept.append(option)
-    return kept
+        alike = kept.setdefault(sum(option.longer), [])
+        if not any(_nowhere_above(other, option) for other in alike):
+            alike.append(option)
+    return [option for alike in kept.values() for option in alike]
 
 
 def _pieces(loop: Loop, position: int, turn: int, size: int, longer: bool) -> list[tuple[int, LoopPiece]]:
@@ -94,11 +95,11 @@ def _fitting(loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]]
     fits, ending = np.ones(len(ways), dtype=bool), _ending(turns, ways)
     for replica, room in enumerate(rooms):
         fits &= state.sum(axis=1) + np.maximum(ending, _temporary(loop, position, turns, ways, replica)) <= room
-    for row in np.flatnonzero(fits):
-        taken = [pieces[n] for pieces, n in zip(turns, ways[row], strict=True)]
-        sums = [float(each[row].sum()) for each in (fill, steady, tail)]
+    sums = (each[fits].sum(axis=1).tolist() for each in (fill, steady, tail))
+    for way, filling, keeping_up, trailing in zip(ways[fits].tolist(), *sums, strict=True):
+        taken = [pieces[n] for pieces, n in zip(turns, way, strict=True)]
         longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
-        yield Option(sums[0], sums[1], sums[2], longer, recompute)
+        yield Option(filling, keeping_up, trailing, longer, recompute)
 
 
 def _temporary(

@@ -12,7 +12,8 @@ from placer.rules import Argument, Call, MatrixProduct, Value, Work, kind_of, ru
 from placer.rules.opaque import TARGET, stated_seconds
 from placer.tracer.cleaning import is_mutable, target_name
 from placer.tracer.naming import Names, Shape, dim_names
-from placer.tracer.playing import Played, storage_of
+from placer.tracer.playing import Played
+from placer.tracer.replaying import storage_of
 
 Facts = dict[fx.Node, Played]
 

@@ -20,12 +20,15 @@ from torch import fx, nn
 
 from placer.tracer.cleaning import Plain, is_mutable, is_random, target_name
 from placer.tracer.lifting import is_size
-from placer.tracer.playing import Played, storage_of
+from placer.tracer.playing import Played
+from placer.tracer.replaying import storage_of
 
 # A weighted gap between two units of one stack joins its neighbour below this share of the mean unit's weight.
 SMALL_GAP = 1 / 8
 # Work without weights that is more than this share of all bytes moved is not repeated in every stage.
 HEAVY = 0.01
+# Bytes that no cut is worth.
+NEVER_CUT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +90,9 @@ class _Flow:
         for node in order:
             size = sum(result.numel() * result.element_size() for result in facts[node].results)
             users = [self.position[user] for user in _readers(node) if user in self.position]
-            is_tuple = not isinstance(facts[node].value, torch.Tensor)
-            if users and not is_tuple:
+            if not isinstance(facts[node].value, torch.Tensor):
+                size = NEVER_CUT  # several results are taken apart where they were made
+            if users:
                 for at, sign in ((self.position[node] + 1, 1), (max(users) + 1, -1)):
                     self.bytes[at] += sign * size
                     self.values[at] += sign
@@ -254,11 +258,12 @@ def _runs(order: list[fx.Node], units: list[str]) -> list[_Run]:
     runs: list[_Run] = []
     known: dict[str, str] = {}
     for index, node in enumerate(order):
-        path = node.meta["module"]
+        made = node.all_input_nodes[0] if _is_getitem(node) else node
+        path = made.meta["module"]
         if path not in known:
             known[path] = next((unit for unit in units if _within(path, unit)), "")
         # A unit that is called again is another block with the same weights.
-        unit = known[path] + node.meta["calls"].get(known[path], "")
+        unit = known[path] + made.meta["calls"].get(known[path], "")
         if runs and runs[-1].unit == unit:
             runs[-1] = replace(runs[-1], last=index + 1)
         else:

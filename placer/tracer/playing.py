@@ -11,6 +11,7 @@ from torch.fx.node import Argument
 from torch.utils import _pytree
 
 from placer.tracer.cleaning import Plain
+from placer.tracer.replaying import Keeping, Replays, storage_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +39,20 @@ def played(plain: Plain, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Playe
         return player.play(inputs)
 
 
-def storage_of(tensor: torch.Tensor) -> int:
-    """The identity of a tensor's storage; valid while some tensor on it lives."""
-    return int(tensor.untyped_storage()._cdata)
-
-
 class _Player:
     def __init__(self, plain: Plain):
         self._graph = plain.graph
         self._state = {name: _meta(tensor) for name, tensor in plain.state.items()}
         self._own = {storage_of(tensor) for tensor in self._state.values()}
         self._alive: list[torch.Tensor] = []
-        self._keeping: list[Kept] = []
+        self._keeping: list[Keeping] = []
+        self._replays = Replays()
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """The hook: note what is kept."""
-        storage = storage_of(tensor)
         # Kept tensors stay alive, so that no later storage gets the identity of an earlier one.
         self._alive.append(tensor)
-        self._keeping.append(Kept(storage=storage, bytes=tensor.untyped_storage().nbytes(), state=storage in self._own))
+        self._keeping.append(Keeping(storage_of(tensor), tensor.untyped_storage().nbytes()))
         return tensor
 
     def play(self, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:
@@ -68,8 +64,11 @@ class _Player:
             self._keeping = []
             value = self._value(node, inputs, found)
             results = _tensors(value)
-            found[node] = Played(value=value, results=results, kept=tuple(self._keeping))
+            found[node] = Played(value=value, results=results, kept=tuple(map(self._kept, self._keeping)))
         return found
+
+    def _kept(self, keeping: Keeping) -> Kept:
+        return Kept(storage=keeping.storage, bytes=keeping.bytes, state=keeping.storage in self._own)
 
     def _value(self, node: fx.Node, inputs: dict[str, torch.Tensor], found: dict[fx.Node, Played]) -> object:
         if node.op == "placeholder":
@@ -85,8 +84,8 @@ class _Player:
         if any(isinstance(argument, torch.device) for argument in (*node.args, *node.kwargs.values())):
             arguments = cast("tuple[object, ...]", _on_meta(arguments))
             keywords = cast("dict[str, object]", _on_meta(keywords))
-        made: object = node.target(*arguments, **keywords)  # type: ignore[operator]
-        return made
+        assert callable(node.target)
+        return self._replays.call(node.target, arguments, keywords, self._keeping)
 
 
 def _tensors(value: object) -> tuple[torch.Tensor, ...]:
