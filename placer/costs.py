@@ -46,6 +46,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
+from placer.alive import Alive, lives
 from placer.channels import Channels, TransferSeconds
 from placer.cluster import Cluster
 from placer.collectives import CollectiveKind
@@ -53,7 +54,7 @@ from placer.compute import memory_rate
 from placer.exchanges import Exchanges
 from placer.graph import Affine, Graph, affine_sum
 from placer.ledger import MemoryBytes
-from placer.memory import StageMemory, alive, position_memory, stage_memory
+from placer.memory import StageMemory, position_memory, stage_memory
 from placer.meshes import Mesh
 from placer.numerics import Numerics
 from placer.offload import heeds
@@ -62,7 +63,7 @@ from placer.plans import Layout, Plan, Sharding, Stage, replica_rows
 from placer.profiles import Profiles
 from placer.settings import RunSettings
 from placer.spans import Spans
-from placer.splitting import local_graph
+from placer.splitting import kept_whole, local_graph
 from placer.steptime import StageCost
 from placer.tails import Tails
 
@@ -90,7 +91,8 @@ class Costs:
         self.degree = degree
         self.apart = apart
         self.numerics = Numerics.of(graph, settings)
-        self.spans = Spans(graph, self.numerics, settings, apart)
+        uncut = {} if whole is None or layout is None else kept_whole(whole, layout)
+        self.spans = Spans(graph, self.numerics, settings, apart, uncut)
         self.channels = Channels(cluster)
         self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
         self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
@@ -203,11 +205,11 @@ class Costs:
 
         `rows` are those of the largest microbatch.
         """
-        peaks = alive(schedule, positions, total_stages, microbatches)[position]
-        key = (stages, peaks, rows, microbatches > 1)
+        own = lives(schedule, positions, total_stages, microbatches)[position]
+        key = (stages, own, rows, microbatches > 1)
         found = self._memory.get(key)
         if found is None:
-            found = self._memory[key] = self._tightest(stages, peaks, rows, accumulates=microbatches > 1)
+            found = self._memory[key] = self._tightest(stages, own, rows, accumulates=microbatches > 1)
         return found
 
     def costs_of(self, plan: Plan) -> tuple[StageCost, ...]:
@@ -278,7 +280,7 @@ class Costs:
         )
 
     def _tightest(
-        self, stages: tuple[Stage, ...], peaks: tuple[tuple[int, ...], ...], rows: int, *, accumulates: bool
+        self, stages: tuple[Stage, ...], kept: Alive, rows: int, *, accumulates: bool
     ) -> tuple[int, MemoryBytes]:
         devices, chips = stages[0].devices, self.cluster.devices
         each = replica_rows(rows, stages[0].shares, stages[0].replicas)
@@ -286,7 +288,7 @@ class Costs:
         found = []
         for (chip, own), device in loads.items():
             held = tuple(self._held(stage, own, accumulates=accumulates) for stage in stages)
-            found.append((device, position_memory(held, peaks, chip)))
+            found.append((device, position_memory(held, kept, chip)))
         return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
 
     def _held(self, stage: Stage, rows: int, *, accumulates: bool) -> StageMemory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,8 @@ class MemoryBytes:
     """Peak bytes of one device by category.
 
     `activations` are what autograd keeps alive under the schedule, `workspace` temporaries of the largest op,
-    `communication` buffers of collectives and messages, `overhead` context and allocator slack.
+    `communication` buffers of collectives and messages, `overhead` context and allocator slack. Each is at its own
+    peak; as these do not come together, `at_once` is less than their sum (0: not known, then the sum stands for it).
     """
 
     parameters: int = 0
@@ -48,14 +49,17 @@ class MemoryBytes:
     workspace: int = 0
     communication: int = 0
     overhead: int = 0
+    at_once: int = 0
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Bytes by category."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "at_once"}
 
     @property
     def total(self) -> int:
         """Peak bytes."""
-        return (
-            self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
-            + self.workspace + self.communication + self.overhead
-        )  # fmt: skip
+        return self.at_once or sum(self.categories.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

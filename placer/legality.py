@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.estimates import hosted, tightest
@@ -378,8 +378,7 @@ def _ratios(stage: Stage) -> tuple[float, ...]:
 
 
 def _largest(held: MemoryBytes) -> tuple[str, int]:
-    sizes = {field.name: int(getattr(held, field.name)) for field in fields(held)}
-    return max(sizes.items(), key=lambda entry: entry[1])
+    return max(held.categories.items(), key=lambda entry: entry[1])
 
 
 def _listed(values: tuple[int, ...] | list[int]) -> str:

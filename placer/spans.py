@@ -6,35 +6,18 @@ of what several blocks share, and remembers the answer: searches ask for one run
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from operator import add
-from typing import NamedTuple
+from types import MappingProxyType
 
 from placer.attention import saved_bytes
-from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Parameter, Summed, Tensor, affine_sum
+from placer.backwards import Backward, arrived_bytes, ops_bytes
+from placer.graph import Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
+from placer.held import Held, Holdings
 from placer.numerics import FLOATING, Numerics
 from placer.settings import RunSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Parameters of a run of blocks, those it uses twice counted once: bytes, elements and tensors that train.
-
-    `elsewhere` are those of the trainable elements that blocks outside of the run use too, `summed` those whose
-    gradients are summed over the devices of a replica, `summed_outer` and `summed_inner` over those along an axis.
-    """
-
-    parameters: int = 0
-    trainable: int = 0
-    tensors: int = 0
-    buffers: int = 0
-    elsewhere: int = 0
-    summed: int = 0
-    summed_outer: int = 0
-    summed_inner: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,52 +25,39 @@ class Span:
     """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
 
     `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
-    last block saves: `final`), `largest` the most one block saves, `workspace` temporaries of the largest op, `unit`
-    parameters of the largest block.
+    last block saves), `arrived` what a backward in two parts keeps between them, `unit` parameters of the largest
+    block, `whole` that it is the whole model.
     """
 
     held: Held
     saved: Affine
     inputs: Affine
-    final: Affine
-    largest: Affine
-    workspace: Affine
+    arrived: Affine
+    backward: Backward
     sent: Affine
     returned: Affine
     messages: int
     unit: int
     tied: int
     prologue: bool
-
-
-class _Counts(NamedTuple):
-    """Bytes of parameters, elements that train, tensors that train, bytes of buffers, elements summed in a replica or
-    along an axis of it."""
-
-    parameters: int = 0
-    trainable: int = 0
-    tensors: int = 0
-    buffers: int = 0
-    summed: int = 0
-    summed_outer: int = 0
-    summed_inner: int = 0
-
-    def held(self, elsewhere: int) -> Held:
-        """The same as `Held`."""
-        return Held(
-            parameters=self.parameters, trainable=self.trainable, tensors=self.tensors, buffers=self.buffers,
-            elsewhere=elsewhere, summed=self.summed, summed_outer=self.summed_outer, summed_inner=self.summed_inner,
-        )  # fmt: skip
+    whole: bool
 
 
 class Spans:
-    """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each."""
+    """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each.
 
-    def __init__(self, graph: Graph, numerics: Numerics, settings: RunSettings, apart: int = 1) -> None:
+    Of parameters named in `whole` every device of a replica holds that, whatever its blocks read.
+    """
+
+    def __init__(
+        self, graph: Graph, numerics: Numerics, settings: RunSettings, apart: int = 1,
+        whole: Mapping[str, Parameter] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.graph = graph
         self.numerics = numerics
         self.settings = settings
         self.apart = apart
+        self.holdings = Holdings(graph, numerics, whole)
         self._known: dict[tuple[int, int], Span] = {}
 
     def of(self, first: int, last: int) -> Span:
@@ -124,18 +94,18 @@ class Spans:
         leaving = self.leaving(first, last)
         kinds = {block.kind for block in self.graph.blocks[first:last]}
         return Span(
-            held=self._held(first, last),
+            held=self.holdings.of(first, last),
             saved=_between(self._saved_sums, first, last),
             inputs=self._kept_inputs(first, last),
-            final=self._saved[self.graph.blocks[-1].kind] if last == len(self.graph.blocks) else Affine(),
-            largest=_most(self._saved[kind] for kind in kinds),
-            workspace=_most(self._workspace[kind] for kind in kinds),
+            arrived=_between(self._arrived_sums, first, last),
+            backward=Backward(self, first, last),
             sent=affine_sum(self.value_bytes(r) for r in leaving),
             returned=affine_sum(self.value_bytes(r) for r in leaving if self.graph.value(r).requires_grad),
             messages=len(leaving),
-            unit=max((self._unit[kind] for kind in kinds), default=0),
-            tied=self._tied(first, last),
+            unit=max((self.holdings.units[kind] for kind in kinds), default=0),
+            tied=self.holdings.tied(first, last),
             prologue=any(r.startswith("b-1.") for block in self.graph.blocks[first:last] for r in block.inputs),
+            whole=last - first == len(self.graph.blocks),
         )
 
     @cached_property
@@ -210,63 +180,61 @@ class Spans:
     def _saved_sums(self) -> list[Affine]:
         return _sums([self._saved[block.kind] for block in self.graph.blocks])
 
+    # What a backward asks (`Kept`).
+
+    def kept(self, first: int, last: int, recompute: bool) -> Affine:
+        """Bytes that blocks first..last-1 keep of a microbatch."""
+        return self._kept_inputs(first, last) if recompute else _between(self._saved_sums, first, last)
+
+    def last_blocks(self, first: int, last: int) -> dict[int, int]:
+        """The last block of each class among blocks first..last-1."""
+        return {block.kind: first + at for at, block in enumerate(self.graph.blocks[first:last])}
+
+    def saved_by(self, kind: int) -> Affine:
+        """Bytes that a block of a class saves."""
+        return self._saved[kind]
+
+    def used_by_ops(self, kind: int) -> tuple[Affine, ...]:
+        """Bytes that an op of a class has in backward: the largest at some number of rows."""
+        return self._ops[kind]
+
+    def gradient_bytes(self, first: int, last: int) -> int:
+        """Bytes of the gradients that blocks first..last-1 make."""
+        return self.holdings.gradient_bytes(first, last)
+
+    @property
+    def final(self) -> int:
+        """The model's last block."""
+        return len(self.graph.blocks) - 1
+
+    def order(self, first: int, last: int) -> object:
+        """Equal for runs whose blocks are alike one by one, enter, share and hold the same in the same places."""
+        shared = ((tuple(user - first for user in users if first <= user < last), size) for users, size in self._shared)
+        return self._alone[first:last], last > self.final, sorted(one for one in shared if one[0])
+
     @cached_property
-    def _workspace(self) -> list[Affine]:
-        """Per class the most that one op writes, forward or backward."""
-        found = []
-        for kind in self.graph.classes:
-            numbers = self.numerics.ops(kind)
-            pairs = list(zip(kind.ops, numbers, strict=True))
-            ahead = [_scaled(op.written_bytes, number.written) for op, number in pairs if op.kind != "view"]
-            behind = [_scaled(op.backward_written_bytes, number.read) for op, number in pairs if op.kind != "view"]
-            found.append(self._per_row(_most([*ahead, *behind])))
-        return found
+    def _alone(self) -> list[tuple[int, Affine]]:
+        """The class of each block, and bytes of what enters it alone."""
+        return [(block.kind, self.own_inputs(index)) for index, block in enumerate(self.graph.blocks)]
+
+    @cached_property
+    def _shared(self) -> list[tuple[tuple[int, ...], Affine]]:
+        """What several blocks read, parameters among it: those blocks and its size."""
+        values = ((tuple(users), self.value_bytes(r)) for r, users in self._users.items() if len(users) > 1)
+        return [*values, *((where, Affine(size)) for where, size in self.holdings.shared)]
+
+    @cached_property
+    def _ops(self) -> list[tuple[Affine, ...]]:
+        return [tuple(map(self._per_row, ops_bytes(kind, self.numerics))) for kind in self.graph.classes]
+
+    @cached_property
+    def _arrived_sums(self) -> list[Affine]:
+        each = [self._per_row(arrived_bytes(kind, self.numerics)) for kind in self.graph.classes]
+        return _sums([each[block.kind] for block in self.graph.blocks])
 
     def _per_row(self, size: Affine) -> Affine:
         """A size in the graph's rows as one in rows of a replica, rounded up."""
         return Affine(size.fixed, -(-size.per_row // self.apart))
-
-    @cached_property
-    def _unit(self) -> list[int]:
-        return [_counts(kind.parameters, self.numerics).parameters for kind in self.graph.classes]
-
-    @cached_property
-    def _held_sums(self) -> list[_Counts]:
-        own = [_counts(self.graph.classes[block.kind].parameters, self.numerics) for block in self.graph.blocks]
-        return list(accumulate(own, lambda a, b: _Counts(*map(add, a, b)), initial=_Counts()))
-
-    @cached_property
-    def _shared(self) -> list[tuple[tuple[int, ...], _Counts]]:
-        """Parameters and buffers of several blocks: those blocks and the counts of one copy."""
-        users: dict[str, list[int]] = {}
-        for index, block in enumerate(self.graph.blocks):
-            for name in block.parameters:
-                users.setdefault(name, []).append(index)
-        return [
-            (tuple(where), _counts((self.graph.parameters[name],), self.numerics))
-            for name, where in users.items()
-            if len(where) > 1
-        ]
-
-    def _held(self, first: int, last: int) -> Held:
-        low, high = self._held_sums[first], self._held_sums[last]
-        counts = [b - a for a, b in zip(low, high, strict=True)]
-        elsewhere = 0
-        for where, copy in self._shared:
-            users = sum(first <= index < last for index in where)
-            if users > 1:
-                counts = [count - (users - 1) * one for count, one in zip(counts, copy, strict=True)]
-            if 0 < users < len(where):
-                elsewhere += copy.trainable
-        return _Counts(*counts).held(elsewhere)
-
-    def _tied(self, first: int, last: int) -> int:
-        """Bytes of gradients of parameters used in the span and by an earlier block outside it."""
-        total = 0
-        for where, copy in self._shared:
-            if where[0] < first and any(first <= index < last for index in where):
-                total += copy.trainable * self.numerics.weight_bytes
-        return total
 
 
 def affine_bytes(numerics: Numerics, tensor: Tensor) -> Affine:
@@ -276,23 +244,6 @@ def affine_bytes(numerics: Numerics, tensor: Tensor) -> Affine:
     return Affine(numerics.bytes_of(tensor, 1), 0)
 
 
-def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> _Counts:
-    """What parameters and buffers count for, one by one."""
-    size = trainable = tensors = buffers = 0
-    summed = dict.fromkeys(Summed, 0)
-    for parameter in parameters:
-        own = parameter.elements * ITEM_BYTES[numerics.kept(parameter.dtype)]
-        size += 0 if parameter.buffer else own
-        buffers += own if parameter.buffer else 0
-        if parameter.trainable and not parameter.buffer:
-            trainable += parameter.elements
-            tensors += 1
-            summed[parameter.summed] += parameter.elements
-    return _Counts(
-        size, trainable, tensors, buffers, summed[Summed.REPLICA], summed[Summed.OUTER], summed[Summed.INNER]
-    )
-
-
 def _sums(own: list[Affine]) -> list[Affine]:
     return list(accumulate(own, lambda a, b: Affine(a.fixed + b.fixed, a.per_row + b.per_row), initial=Affine()))
 
@@ -300,18 +251,6 @@ def _sums(own: list[Affine]) -> list[Affine]:
 def _between(sums: list[Affine], first: int, last: int) -> Affine:
     low, high = sums[first], sums[last]
     return Affine(high.fixed - low.fixed, high.per_row - low.per_row)
-
-
-def _scaled(size: Affine, factor: float) -> Affine:
-    return Affine(round(size.fixed * factor), round(size.per_row * factor))
-
-
-def _most(sizes: Iterable[Affine]) -> Affine:
-    """An upper bound of all the sizes at any number of rows."""
-    fixed = per_row = 0
-    for size in sizes:
-        fixed, per_row = max(fixed, size.fixed), max(per_row, size.per_row)
-    return Affine(fixed, per_row)
 
 
 def _fewest(sizes: list[Affine]) -> Affine:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from placer.cluster import Device
 from placer.compute import pass_seconds
+from placer.held import Held
 from placer.numerics import Numerics
 from placer.settings import RunSettings
-from placer.spans import Held
 
 # Tensors one multi-tensor kernel takes (ATen/native/cuda/MultiTensorApply.cuh: 110, 64, 48, 36 for depth 1 to 4).
 TENSORS_PER_KERNEL = 36

@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placer.meshes import Ranges
 from placer.program import Collective, Compute, Message, Program
+from placer.runtime.deliveries import Deliveries
 from placer.runtime.feed import Feed
 from placer.runtime.message_parts import MessageParts, narrowed, narrowed_shape
 from placer.runtime.messages import Mailbox, Receiving, Shape
@@ -51,6 +52,7 @@ class Wiring:
     home: Mapping[str, int]
     shapes: Callable[[int, int], Mapping[str, Shape]]
     parts: MessageParts
+    deliveries: Deliveries
     loss: str
     autocast: bool
     device: torch.device
@@ -98,7 +100,7 @@ class Interpreter:
     ) -> None:
         self._wiring, self._reduce, self._sum, self.update = wiring, reduce, sum_over, update
         self.observer = observer
-        self._mail = Mailbox(wiring.device, observer)
+        self._mail = Mailbox(wiring.device, observer, wiring.deliveries)
         self._last = _last_backward(wiring.program)
 
     def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:

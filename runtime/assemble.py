@@ -28,6 +28,7 @@ from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import Captured, captured
 from placer.runtime.cut import Cut
 from placer.runtime.delayed import DelayedSums
+from placer.runtime.deliveries import Deliveries
 from placer.runtime.divided import Divided
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
@@ -193,6 +194,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         home=made.home(),
         shapes=made.shapes(),
         parts=MessageParts(made.plan, held.program.inner),
+        deliveries=Deliveries(made.plan),
         loss=made.cut.loss,
         autocast=made.plan.settings.precision == "bfloat16-autocast",
         device=made.device,

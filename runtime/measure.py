@@ -140,7 +140,9 @@ class Saved:
         self._apart.add(tensor.untyped_storage()._cdata)
 
     def _pack(self, tensor: torch.Tensor) -> _Kept:
-        kept = _Kept(tensor=tensor)
+        # An output of the op itself would hold the op that holds it: nothing of either would go without a backward
+        # that gives up the graph, and a backward in two parts keeps it.
+        kept = _Kept(tensor=tensor.detach())
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
         if size and address not in self._apart:
@@ -183,10 +185,12 @@ def peak_memory(
     gathered: int,
     keeps_gathered: bool,
     device: torch.device,
+    alive: int,
 ) -> MemoryBytes:
     """Peak bytes of this rank. `gradients`, `activations` and `gathered` are peaks in bytes, tensors are counted here.
 
-    keeps_gathered: gathered parameters stay from forward to backward, and count as parameters.
+    keeps_gathered: gathered parameters stay from forward to backward, and count as parameters. alive: the most that was
+    alive at once; a GPU's allocator says that itself.
     """
     known = MemoryBytes(
         parameters=local_bytes(parameters) + keeps_gathered * gathered,
@@ -195,6 +199,7 @@ def peak_memory(
         gradients=gradients,
         optimizer=local_bytes(optimizer),
         activations=activations,
+        at_once=alive,
     )
     if device.type != "cuda":
         return known
@@ -207,6 +212,7 @@ def peak_memory(
         optimizer=known.optimizer,
         activations=known.activations,
         communication=known.communication,
-        workspace=max(0, allocated - known.total),
+        workspace=max(0, allocated - sum(known.categories.values())),
         overhead=max(0, reserved - allocated),
+        at_once=max(allocated, reserved),
     )

@@ -133,6 +133,7 @@ class Measurement:
             gathered=gathered.parameters,
             keeps_gathered=any(stage.sharding == "gradients" for stage in self._plan.stages),
             device=self._device,
+            alive=allocated.peak,
         )
         self._held = self._gathered = None
 

@@ -1,5 +1,6 @@
-"""Point-to-point messages of a step: sends are posted and kept until the end of the step, receives are posted when the
-program comes to them and waited for by the first computation that reads them.
+"""Point-to-point messages of a step: sends are posted and kept until a message of the peer proves that they came, or
+the step ends; receives are posted when the program comes to them and waited for by the first computation that reads
+them.
 
 gloo matches by tag, so that the order of posting does not matter. NCCL ignores tags and matches by order, which the
 program
@@ -9,13 +10,14 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import distributed as dist
 
 from placer.program import Message
+from placer.runtime.deliveries import Deliveries
 from placer.runtime.observer import Observer
 
 # Values of one message get neighbouring tags.
@@ -39,6 +41,7 @@ class Receiving:
     tensors: tuple[torch.Tensor, ...]
     works: list[dist.Work]
     observer: Observer
+    mailbox: Mailbox
 
     def wait(self) -> tuple[torch.Tensor, ...]:
         """The values, when they are here."""
@@ -46,40 +49,54 @@ class Receiving:
             with self.observer.during("communication"):
                 for work in self.works:
                     work.wait()
+                self.mailbox.settle(self.message)
             self.works = []
             self.observer.message(self.message, _sizes(self.tensors))
         return self.tensors
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A posted send: when the peer reads it, and what it holds until then."""
+
+    read_at: int
+    works: list[dist.Work]
+    tensors: list[torch.Tensor]
+
+
 class Mailbox:
     """Sends and receives of this rank. `device` is where tensors live."""
 
-    def __init__(self, device: torch.device, observer: Observer) -> None:
-        self._device, self.observer = device, observer
-        self._pending: list[tuple[list[dist.Work], list[torch.Tensor]]] = []
+    def __init__(self, device: torch.device, observer: Observer, deliveries: Deliveries) -> None:
+        self._device, self.observer, self._deliveries = device, observer, deliveries
+        self._pending: dict[int, list[_Sent]] = {}
 
     def send(self, message: Message, tensors: list[torch.Tensor]) -> None:
         """Post the values of `message`; those without elements are not sent."""
         whole = [tensor.detach().contiguous() for tensor in tensors]
         works = self._post(dist.isend, message, whole)
-        self._pending.append((works, whole))
         if works:
+            sent = _Sent(self._deliveries.read_at(message), works, whole)
+            self._pending.setdefault(message.peer, []).append(sent)
             self.observer.message(message, _sizes(tuple(whole)))
 
     def receive(self, message: Message, shapes: list[Shape]) -> Receiving:
         """Post the receives of `message`, whose values have `shapes`."""
         tensors = [torch.empty(s.shape, dtype=s.dtype, device=self._device) for s in shapes]
         works = self._post(dist.irecv, message, tensors)
-        return Receiving(message, tuple(tensors), works, self.observer)
+        return Receiving(message, tuple(tensors), works, self.observer, self)
+
+    def settle(self, received: Message) -> None:
+        """Let go of what has arrived, as `received` proves."""
+        made_at, waiting = self._deliveries.made_at(received), self._pending.pop(received.peer, [])
+        _wait_for(sent for sent in waiting if sent.read_at <= made_at)
+        self._pending[received.peer] = [sent for sent in waiting if sent.read_at > made_at]
 
     def finish(self) -> None:
         """Wait for everything sent."""
         with self.observer.during("communication"):
-            for works, _ in self._pending:
-                # Once each: gloo waits for another message if asked again.
-                for work in works:
-                    work.wait()
-        self._pending = []
+            _wait_for(sent for waiting in self._pending.values() for sent in waiting)
+        self._pending = {}
 
     def _post(self, op: Callable[..., object], message: Message, tensors: list[torch.Tensor]) -> list[dist.Work]:
         first = message.tag * _VALUES_PER_MESSAGE
@@ -94,6 +111,13 @@ class Mailbox:
             return dist.batch_isend_irecv(operations)
         works = (entry.op(entry.tensor, entry.peer, tag=entry.tag) for entry in operations)
         return [work for work in works if work is not None]
+
+
+def _wait_for(sent: Iterable[_Sent]) -> None:
+    """Once each: gloo waits for another message if asked again."""
+    for one in sent:
+        for work in one.works:
+            work.wait()
 
 
 def _sizes(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:

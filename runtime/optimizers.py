@@ -88,8 +88,10 @@ class Updater:
             torch._foreach_mul_([_local(gradient) for gradient in gradients.values()], scale)
         gradients = self._brought(gradients)
         for name, parameter in self.updated.items():
-            gradient = gradients.get(name)
+            gradient = gradients.pop(name, None)
             parameter.grad = None if gradient is None else gradient.to(parameter.dtype)
+            if parameter is not self.named[name]:
+                self.named[name].grad = None  # so that only one gradient is there twice
             _lay_gradient(parameter)
         if self.optimizer is not None:
             self.optimizer.step()

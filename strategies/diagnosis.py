@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from placer.errors import Infeasible
-from placer.memory import stage_memory
+from placer.memory import position_memory, stage_memory
 from placer.search import Problem
 from placer.strategies.even import even_cuts
-from placer.strategies.floors import Bounds
+from placer.strategies.floors import Bounds, least_alive
 from placer.strategies.judging import GIB, judge
 from placer.strategies.space import (
     Outline,
@@ -104,8 +104,8 @@ def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
             rows=-(-outline.microbatch // outline.replicas), recompute=again, sharding=outline.sharding,
             replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
-        sizes.append(held.kept + held.remade + held.workspace)
-    return bounds.state_bytes(outline, block, block + 1) + min(sizes)
+        sizes.append(position_memory((held,), least_alive(outline)).total)
+    return min(sizes)
 
 
 def _one_of_each_class(problem: Problem) -> list[int]:

@@ -31,7 +31,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.memory import stage_memory
+from placer.alive import Alive
+from placer.memory import State, stage_state
 from placer.plans import ScheduleName, replica_rows
 from placer.search import Problem
 from placer.strategies.runs import Places, Runs
@@ -133,8 +134,8 @@ class Bounds:
         self._amounts: dict[tuple[tuple[int, ...], int, int], Amounts] = {}
         self._places: dict[Work, Amounts] = {}
         self._least: dict[frozenset[Work], Amounts] = {}
-        self._bytes: dict[tuple[str, int, int, int, bool], tuple[int, ...]] = {}
-        self._all_bytes: dict[tuple[str, int, int, int, bool], int] = {}
+        self._bytes: dict[tuple[str, int, int, Alive, bool], tuple[int, ...]] = {}
+        self._all_bytes: dict[tuple[str, int, int, Alive, bool], int] = {}
 
     def step(self, outline: Outline) -> float:
         """No plan of the outline is estimated faster, whatever its line-up and shares."""
@@ -180,27 +181,31 @@ class Bounds:
             found = self._all_bytes[key] = self.run_bytes(outline, 0, len(self.problem.graph.blocks), key[3])
         return found
 
-    def _holding(self, outline: Outline) -> tuple[str, int, int, int, bool]:
+    def _holding(self, outline: Outline) -> tuple[str, int, int, Alive, bool]:
         """What the bytes of an outline depend on: sharding, replicas, rows, microbatches alive, whether they add up."""
-        alive = {"gpipe": outline.count, "interleaved": 0}.get(outline.schedule, 1)
-        return outline.sharding, outline.replicas, self._held_rows(outline), alive, outline.count > 1
+        return (
+            outline.sharding, outline.replicas, self._held_rows(outline), least_alive(outline), outline.count > 1
+        )  # fmt: skip
 
-    def run_bytes(self, outline: Outline, first: int, last: int, alive: int) -> int:
-        """Bytes a position holds at least for a run of which `alive` microbatches are kept; more for a longer run."""
+    def run_bytes(self, outline: Outline, first: int, last: int, alive: Alive) -> int:
+        """Bytes a position of one stage holds at least for a run with so many microbatches; more for a longer run."""
         span = self.runs.costs.spans.of(first, last)
         rows = self._held_rows(outline)
         kept = {False: span.saved, True: span.inputs}
         least = min(kept[again].at(rows) for again in recomputes(self.problem))
-        return self.state_bytes(outline, first, last) + alive * least
+        held = self._state(outline, first, last)
+        with_gradients = held.gradients + alive.later[0][0] * least
+        return sum(held) - held.gradients + max(alive.first * least, with_gradients)
 
     def state_bytes(self, outline: Outline, first: int, last: int) -> int:
         """Bytes of parameters, gradients, optimizer state and buffers a position holds for a run."""
-        held = stage_memory(
+        return sum(self._state(outline, first, last))
+
+    def _state(self, outline: Outline, first: int, last: int) -> State:
+        return stage_state(
             self.runs.costs.spans.of(first, last), self.runs.costs.numerics, self.runs.costs.priced,
-            rows=self._held_rows(outline), recompute=False, sharding=outline.sharding,
-            replicas=outline.replicas, accumulates=outline.count > 1,
+            sharding=outline.sharding, replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
-        return held.parameters + held.gradients + held.optimizer + held.buffers
 
     def _held_rows(self, outline: Outline) -> int:
         """Rows that the device with least memory of a position has at least."""
@@ -308,6 +313,15 @@ class Bounds:
         weight = min(seconds.weight for seconds in (*found, *few)) * (fewest > 0)
         inner = min(seconds.backward - seconds.weight for seconds in found) + again
         return Amount(forward, backward, weight, inner, min(weight, forward, inner))
+
+
+def least_alive(outline: Outline) -> Alive:
+    """The microbatches that every position of an outline keeps alive at least."""
+    if outline.schedule == "interleaved":
+        return Alive(first=0, later=((0,),))
+    if outline.schedule == "gpipe":
+        return Alive(first=outline.count, later=((outline.count - 1,),))
+    return Alive(first=1, later=((min(1, outline.count - 1),),))
 
 
 def works(places: Places, each: tuple[int, ...]) -> list[Work]:

@@ -27,6 +27,7 @@ class LoopPiece(NamedTuple):
     """What one stage adds: seconds; bytes that add up at its position, bytes of which the largest counts.
 
     `kept` are bytes per alive microbatch. `others` are `kept` and `largest` of further replicas, which have other rows.
+    When nothing is alive any more there are `closing` bytes, of which the largest counts, and then `updating`.
     """
 
     fill: float
@@ -37,6 +38,8 @@ class LoopPiece(NamedTuple):
     largest: tuple[int, ...]
     recompute: bool
     others: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    closing: int = 0
+    updating: int = 0
 
 
 class Load(NamedTuple):
@@ -51,16 +54,21 @@ class Load(NamedTuple):
     largest: tuple[int, ...]
     alive: tuple[int, ...]
     others: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    closing: int = 0
+    updating: int = 0
 
     @property
     def bytes(self) -> int:
         """Peak bytes so far."""
-        return self.state + sum(self.largest) + max(self.alive)
+        return self._bytes(self.largest, self.alive)
 
     def fits(self, capacity: int, rooms: tuple[int, ...]) -> bool:
         """Whether it fits `capacity` bytes, and the further replicas their `rooms`."""
-        further = (self.state + sum(largest) + max(alive) for largest, alive in self.others)
+        further = (self._bytes(*other) for other in self.others)
         return self.bytes <= capacity and all(size <= room for size, room in zip(further, rooms, strict=True))
+
+    def _bytes(self, largest: tuple[int, ...], alive: tuple[int, ...]) -> int:
+        return self.state + max(sum(largest) + max(alive), self.closing, self.updating)
 
 
 class Node(NamedTuple):
@@ -219,6 +227,8 @@ def _extended(load: Load, piece: LoopPiece, turn: int, peaks: tuple[tuple[int, .
             (_larger(largest, own), _more(alive, kept, turn, peaks))
             for (largest, alive), (kept, own) in zip(load.others, piece.others, strict=True)
         ),
+        max(load.closing, piece.closing),
+        load.updating + piece.updating,
     )
 
 
@@ -263,4 +273,5 @@ def _fresh(search: _Search, node: Node) -> bool:
 
 def _numbers(load: Load) -> tuple[float, ...]:
     further = (n for largest, alive in load.others for n in (*(largest or (0, 0, 0)), *alive))
-    return (load.steady, load.tail, load.state, *(load.largest or (0, 0, 0)), *load.alive, *further)
+    ending = load.closing, load.updating
+    return (load.steady, load.tail, load.state, *(load.largest or (0, 0, 0)), *load.alive, *ending, *further)

@@ -25,11 +25,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placer.alive import lives
 from placer.cluster import Device
 from placer.compute import memory_rate
-from placer.memory import alive
+from placer.held import Held
 from placer.plans import BY_FSDP, Sharding, replica_rows
-from placer.spans import Held
 from placer.steptime import stalls
 from placer.strategies.floors import SLACK, Amount, Amounts, Bounds, rhythm
 from placer.strategies.runs import Places
@@ -201,7 +201,7 @@ class Narrow:
         """Blocks of so many bytes that each position holds in its room: none recomputed, and all of them."""
         counts = (outline.positions, outline.stages, outline.count)
         if outline.virtual == 1:
-            peaks = alive(outline.schedule, *counts)
+            peaks = [own.later for own in lives(outline.schedule, *counts)]
             return np.array([_lone(int(room), state, sizes, own) for room, own in zip(rooms, peaks, strict=True)])
         least = np.array(self._least_blocks(outline), dtype=np.int64).reshape(outline.virtual, -1).T
         most = outline.lengths(len(self.problem.graph.blocks)).stop - 1
@@ -311,8 +311,8 @@ class Narrow:
 
 @lru_cache(maxsize=4096)
 def _peaks(schedule: str, positions: int, stages: int, microbatches: int) -> NDArray[np.int64]:
-    """`alive` as an array over positions, peaks and turns, the last peak repeated where a position has fewer."""
-    found = alive(schedule, positions, stages, microbatches)
+    """Microbatches alive beside gradients, over positions, peaks and turns; the last peak again where some lack."""
+    found = [own.later for own in lives(schedule, positions, stages, microbatches)]
     most = max(map(len, found))
     return np.array([(*own, *(own[-1:] * (most - len(own)))) for own in found], dtype=np.int64)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from placer.memory import StageMemory, alive, position_memory, stage_memory
+from placer.alive import Alive, lives
+from placer.memory import StageMemory, position_memory, stage_memory
 from placer.plans import BY_FSDP
 from placer.steptime import StageCost, Terms, terms
 from placer.strategies.chain import Floors, Piece
-from placer.strategies.floors import Bounds
+from placer.strategies.floors import Bounds, least_alive
 from placer.strategies.loop import Loop, LoopPiece
 from placer.strategies.runs import Places
 from placer.strategies.space import Outline, pinned_stage, recomputes, stage_allowed
@@ -37,10 +38,10 @@ class Pricing:
         self._known_loop: dict[tuple[int, int], tuple[LoopPiece, ...] | None] = {}
 
     @cached_property
-    def peaks(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Alive microbatches per local stage at each peak of each position."""
+    def lives(self) -> tuple[Alive, ...]:
+        """The microbatches alive at each position."""
         made = self.outline
-        return alive(made.schedule, made.positions, made.stages, made.count)
+        return lives(made.schedule, made.positions, made.stages, made.count)
 
     def pieces(self, stage: int, first: int, last: int) -> tuple[Piece, ...] | None:
         """What stage `stage` on blocks first..last-1 adds, per recompute choice that fits and is allowed.
@@ -52,8 +53,7 @@ class Pricing:
         key = (self._place[stage], self.runs.number(first, last))
         if key not in self._known:
             made = tuple(self._piece(stage, first, last, again) for again in self._fitting(stage, first, last))
-            alive = self.peaks[stage][0][0]
-            self._known[key] = made or (None if self._too_long(stage, first, last, alive) else ())
+            self._known[key] = made or (None if self._too_long(stage, first, last) else ())
         return self._known[key]
 
     def loop_pieces(self, stage: int, first: int, last: int) -> tuple[LoopPiece, ...] | None:
@@ -65,7 +65,7 @@ class Pricing:
             return None
         key = (self._room[stage], self.runs.number(first, last))
         if key not in self._known_loop:
-            long = self._too_long(stage, first, last, 0)
+            long = self._too_long(stage, first, last)
             made = (self._loop_piece(stage, first, last, again) for again in recomputes(self.problem))
             self._known_loop[key] = None if long else tuple(made)
         return self._known_loop[key]
@@ -103,7 +103,8 @@ class Pricing:
         floors = self.floors
         groups, grouped = self._groups
         return Loop(
-            positions=self.outline.positions, turns=self.outline.virtual, pieces=self.loop_pieces, peaks=self.peaks,
+            positions=self.outline.positions, turns=self.outline.virtual, pieces=self.loop_pieces,
+            peaks=tuple(own.later for own in self.lives),
             capacity=tuple(own[0][1] for own in self._loads), needs=self.bounds.bytes(self.outline),
             fill_floor=floors.additive, steady_floor=floors.peaks[0], groups=groups, grouped=grouped,
             rooms=tuple(tuple(room for _, room in own[1:]) for own in self._loads),
@@ -151,7 +152,7 @@ class Pricing:
         """The same with what must fit there and what is alive; equal numbers also hold the same."""
         positions = self.outline.positions
         return _numbered(
-            (site, self._loads[stage % positions], self.peaks[stage % positions])
+            (site, self._loads[stage % positions], self.lives[stage % positions])
             for stage, site in enumerate(self._site)
         )
 
@@ -172,10 +173,11 @@ class Pricing:
         """The recompute choices with which a lone stage fits."""
         return tuple(again for again in recomputes(self.problem) if self._fits(stage, first, last, again))
 
-    def _too_long(self, stage: int, first: int, last: int, alive: int) -> bool:
+    def _too_long(self, stage: int, first: int, last: int) -> bool:
         """Whether neither this run nor a longer one can fit its position."""
-        capacity = self.places.capacity[stage % self.outline.positions]
-        return self.bounds.run_bytes(self.outline, first, last, alive) > capacity
+        position, made = stage % self.outline.positions, self.outline
+        least = least_alive(made) if made.virtual > 1 else self.lives[position]
+        return self.bounds.run_bytes(made, first, last, least) > self.places.capacity[position]
 
     def _piece(self, stage: int, first: int, last: int, recompute: bool) -> Piece:
         part = self.terms(stage, first, last, recompute)
@@ -185,7 +187,7 @@ class Pricing:
         """Whether the position of a lone stage holds it."""
         position = stage % self.outline.positions
         return all(
-            position_memory((self.held(first, last, recompute, rows),), self.peaks[position]).total <= room
+            position_memory((self.held(first, last, recompute, rows),), self.lives[position]).total <= room
             for rows, room in self._loads[position]
         )
 
@@ -194,10 +196,9 @@ class Pricing:
         held, *others = (
             self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]
         )
-        state = held.parameters + held.gradients + held.optimizer + held.buffers
         return LoopPiece(
-            part.fill, part.steady, part.tail, state, held.kept, _largest(held), recompute,
-            tuple((other.kept, _largest(other)) for other in others),
+            part.fill, part.steady, part.tail, held.state + held.gradients, held.kept, _largest(held), recompute,
+            tuple((other.kept, _largest(other)) for other in others), held.closing, held.updating,
         )  # fmt: skip
 
 

@@ -193,12 +193,14 @@ class Floors:
             return sizes[name] + sizes[name + A_ROW] * rows
 
         state = sizes["parameters"] * ((1 / parts) + (kept == "gradients"))
-        state = state + sizes["trainable"] * numerics.weight_bytes / (1 if many else parts) + sizes["buffers"]
+        gradients = sizes["trainable"] * numerics.weight_bytes / (1 if many else parts)
         state = state + sizes["trainable"] * state_bytes(numerics, costs.priced) / (
             shape.replicas if kept != "none" else 1
         )
-        living = at("inputs") if again else at("saved")
-        return state + alive * (living + at("sent")) + at("workspace") + at("sent") + at("returned")
+        living = (at("inputs") if again else at("saved")) + at("sent")
+        # Before the first backward has ended there are no gradients; then there is one microbatch less.
+        held = np.maximum(alive * living, gradients + (alive - 1) * living)
+        return state + sizes["buffers"] + held + at("sent") + at("returned")
 
     @cached_property
     def _best_way(self) -> tuple[float, float]:

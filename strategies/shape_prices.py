@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+from placer.alive import lives
 from placer.errors import UsageError
-from placer.memory import alive, position_memory, stage_memory
+from placer.memory import position_memory, stage_memory
 from placer.meshes import Crossing, routes
 from placer.plans import Layout
 from placer.program import indivisible
@@ -99,9 +100,9 @@ class Prices:
         )  # fmt: skip
 
     def _fits(self, first: int, last: int, spot: Spot, position: int, positions: int, *, again: bool) -> bool:
-        peaks = alive(self.pace.schedule, positions, positions, self.count)[position]
+        own = lives(self.pace.schedule, positions, positions, self.count)[position]
         room = self.floors.room(spot)
-        key = self._run(spot.shape, first, last), spot.shape, room, peaks, again
+        key = self._run(spot.shape, first, last), spot.shape, room, own, again
         if key not in self._fitting:
             costs = self.floors.costs(spot.shape)
             held = stage_memory(
@@ -109,7 +110,7 @@ class Prices:
                 rows=-(-self.pace.rows // spot.shape.replicas), recompute=again, sharding=self.pace.kept(spot.shape),
                 replicas=spot.shape.replicas, accumulates=self.count > 1,
             )  # fmt: skip
-            self._fitting[key] = position_memory((held,), peaks).total <= room
+            self._fitting[key] = position_memory((held,), own).total <= room
         return self._fitting[key]
 
     def _run(self, shape: Shape, first: int, last: int) -> int:

@@ -92,14 +92,14 @@ def _fitting(loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]]
     ways = np.array(list(product(*(range(len(pieces)) for pieces in turns))))
     fill, steady, tail, state = (_taken(turns, ways, name) for name in _SUMMED)
     rooms = (loop.capacity[position], *(loop.rooms[position] if loop.rooms else ()))
-    fits = np.ones(len(ways), dtype=bool)
+    fits, ending = np.ones(len(ways), dtype=bool), _ending(turns, ways)
     for replica, room in enumerate(rooms):
-        fits &= state.sum(axis=1) + _temporary(loop, position, turns, ways, replica) <= room
+        fits &= state.sum(axis=1) + np.maximum(ending, _temporary(loop, position, turns, ways, replica)) <= room
     sums = (each[fits].sum(axis=1).tolist() for each in (fill, steady, tail))
-    for way, filling, keeping_up, ending in zip(ways[fits].tolist(), *sums, strict=True):
+    for way, filling, keeping_up, trailing in zip(ways[fits].tolist(), *sums, strict=True):
         taken = [pieces[n] for pieces, n in zip(turns, way, strict=True)]
         longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
-        yield Option(filling, keeping_up, ending, longer, recompute)
+        yield Option(filling, keeping_up, trailing, longer, recompute)
 
 
 def _temporary(
@@ -116,6 +116,13 @@ def _temporary(
         largest += _taken(turns, ways, lambda piece, number=number: held(piece)[1][number]).max(axis=1)  # type: ignore[misc]
     alive: NDArray[np.float64] = (kept @ np.array(loop.peaks[position]).T).max(axis=1)
     return largest + alive
+
+
+def _ending(turns: list[list[tuple[int, LoopPiece]]], ways: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes beside the state when nothing is alive any more."""
+    closing, updating = (_taken(turns, ways, of) for of in (lambda piece: piece.closing, lambda piece: piece.updating))
+    found: NDArray[np.float64] = np.maximum(closing.max(axis=1), updating.sum(axis=1))
+    return found
 
 
 def _taken(

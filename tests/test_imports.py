@@ -20,14 +20,14 @@ budgets
 placement
 graph cluster settings ledger
 topology efficiency numerics yaml_lines hardware_data cluster_schema cluster_yaml catalogue
-schedule plans
+schedule alive plans
 fingerprint
 rules
 splitting
 meshes
 bucketing
-tiles attention spans fusion compute collectives channels exchanges communication profiles gathers updates passes
-offload
+tiles attention held backwards spans fusion compute collectives channels exchanges communication profiles gathers
+updates passes offload
 memory steptime
 program
 tails

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from examples.sweep import Growth, fitted_exponent
 from graphs import BlockSpec, chain_graph
+from placer.alive import alive
 from placer.costs import Costs
 from placer.errors import InfeasibleError
 from placer.legality import check
-from placer.memory import alive
 from placer.plans import Plan
 from placer.program import Collective, Instruction, Message, agreement, like_devices, lower
 from placer.schedule import actions, in_flight

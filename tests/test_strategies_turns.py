@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from placer.memory import alive
+from placer.alive import alive
 from placer.strategies.loop import Loop, LoopPiece, best_loop
 from placer.strategies.turns import best_turns
 
@@ -22,6 +22,7 @@ def random_loop(seed: int) -> Loop:
     first, inner, last = (rng.uniform(0.5, 2) for _ in range(3))
     again, room = rng.uniform(0.2, 0.5), rng.uniform(0.2, 2.0) * turns * (blocks / stages)
     even = range(blocks // stages, -(-blocks // stages) + 1)
+    closing, updating = rng.choice((0, 0, 0, 400)), rng.choice((0, 0, 0, 200))
 
     def pieces(stage: int, start: int, end: int) -> tuple[LoopPiece, ...] | None:
         if end - start < even.start:
@@ -35,7 +36,10 @@ def random_loop(seed: int) -> Loop:
             busy = work * (1 + again * recompute)
             kept = round((end - start) * (20 if recompute else 100))
             state, largest = 100 * (end - start), (10 * recompute, 5, 5)
-            made.append(LoopPiece(busy / turns + message, 4 * busy, 0.3 * work, state, kept, largest, recompute))
+            made.append(LoopPiece(
+                busy / turns + message, 4 * busy, 0.3 * work, state, kept, largest, recompute,
+                closing=closing * (end - start), updating=updating * (end - start),
+            ))  # fmt: skip
         return tuple(made)
 
     peaks = alive("interleaved", positions, stages, positions * rng.randint(1, 3))

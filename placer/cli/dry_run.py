@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,12 +111,12 @@ def _peers(done: DryRun) -> set[int]:
 
 def _memory(done: DryRun) -> RenderableType:
     view = table("", "predicted", "dry run")
-    for field in fields(MemoryBytes):
-        predicted = getattr(done.predicted, field.name) if done.predicted else 0
-        found = getattr(done.memory, field.name)
+    for name in MemoryBytes().categories:
+        predicted = getattr(done.predicted, name) if done.predicted else 0
+        found = getattr(done.memory, name)
         if predicted or found:
             # What only an allocator tells apart counts in the sum below.
-            view.add_row(field.name, bytes_text(predicted), bytes_text(found) if found else "-")
+            view.add_row(name, bytes_text(predicted), bytes_text(found) if found else "-")
     total = done.predicted.total - done.predicted.overhead if done.predicted else 0
     view.add_row("alive at once", bytes_text(total), bytes_text(done.allocated_bytes))
     return view
@@ -171,4 +171,4 @@ def _communication(entry: Communication) -> Document:
 
 
 def _bytes(memory: MemoryBytes) -> Document:
-    return {f"{field.name}_bytes": getattr(memory, field.name) for field in fields(memory)}
+    return {f"{name}_bytes": size for name, size in (*memory.categories.items(), ("at_once", memory.total))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -26,21 +25,21 @@ def comparison_view(predicted: Ledger, measured: Ledger) -> RenderableType:
         _row(view, f"  {name}", own, theirs[name], seconds_text)
     exposed = [ledger.seconds.communication + ledger.seconds.reduction for ledger in (predicted, measured)]
     _row(view, "exposed communication", exposed[0], exposed[1], seconds_text)
-    missing = _unmeasured(predicted, measured)
-    _row(view, "bytes on the fullest device", _total(predicted, missing), _total(measured, missing), bytes_text)
-    for field in fields(MemoryBytes):
-        _row(view, f"  {field.name}", _fullest(predicted, field.name), _fullest(measured, field.name), bytes_text)
+    missing, apart = _unmeasured(predicted, measured)
+    _row(view, "bytes on the fullest device", _total(predicted, apart), _total(measured, apart), bytes_text)
+    for name in MemoryBytes().categories:
+        _row(view, f"  {name}", _fullest(predicted, name), _fullest(measured, name), bytes_text)
     _row(view, "bytes sent between stages", predicted.sent_bytes, measured.sent_bytes, bytes_text)
     _row(view, "bytes reduced", predicted.reduced_bytes, measured.reduced_bytes, bytes_text)
     parts: list[RenderableType] = [titled("predicted beside measured", view)]
     if missing:
-        left_out = predicted.peak_memory - _total(predicted, missing)
-        parts.append(
-            Text(
-                f"not measured on processors, so left out of the bytes on the fullest device: {', '.join(missing)} "
-                f"({bytes_text(left_out)} predicted)"
+        told = f"not told apart on processors: {', '.join(missing)}"
+        left_out = predicted.peak_memory - _total(predicted, apart)
+        if left_out:
+            told += (
+                f"; left out of the bytes on the fullest device: {', '.join(apart)} ({bytes_text(left_out)} predicted)"
             )
-        )
+        parts.append(Text(told))
     return Group(*parts)
 
 
@@ -50,9 +49,11 @@ ROUNDING = 1e-12
 _OF_ALLOCATOR = ("workspace", "communication", "overhead")
 
 
-def _unmeasured(predicted: Ledger, measured: Ledger) -> tuple[str, ...]:
-    """The categories that were predicted and that the machine of the run could not measure."""
-    return tuple(name for name in _OF_ALLOCATOR if _fullest(predicted, name) and not _fullest(measured, name))
+def _unmeasured(predicted: Ledger, measured: Ledger) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The categories that were predicted and not measured; those of them that what was alive at once leaves out too."""
+    missing = tuple(name for name in _OF_ALLOCATOR if _fullest(predicted, name) and not _fullest(measured, name))
+    known = any(memory.at_once for memory in measured.memory)
+    return missing, tuple(name for name in missing if name == "overhead" or not known)
 
 
 def _total(ledger: Ledger, missing: tuple[str, ...]) -> int:

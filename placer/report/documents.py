@@ -55,7 +55,10 @@ def ledger_document(ledger: Ledger) -> Document:
         "sent_bytes": ledger.sent_bytes,
         "reduced_bytes": ledger.reduced_bytes,
         "time": {f"{name}_seconds": value for name, value in seconds_items(ledger.seconds)},
-        "memory": [{f"{name}_bytes": value for name, value in memory_items(entry)} for entry in ledger.memory],
+        "memory": [
+            {f"{name}_bytes": value for name, value in (*memory_items(entry), ("at_once", entry.total))}
+            for entry in ledger.memory
+        ],
     }
 
 

@@ -158,7 +158,7 @@ def seconds_items(seconds: Seconds) -> list[tuple[str, float]]:
 
 def memory_items(memory: MemoryBytes) -> list[tuple[str, int]]:
     """(category, bytes) in order."""
-    return [(field.name, getattr(memory, field.name)) for field in fields(memory)]
+    return list(memory.categories.items())
 
 
 def memory_view(plan: Plan, ledger: Ledger) -> RenderableType:
@@ -170,7 +170,7 @@ def memory_view(plan: Plan, ledger: Ledger) -> RenderableType:
     for position, memory in enumerate(held):
         device = plan.cluster.devices[devices[position]]
         cells = [bytes_text(memory[name]) for name in names]
-        view.add_row(str(position), *cells, bytes_text(sum(memory.values())), bytes_text(device.memory_bytes))
+        view.add_row(str(position), *cells, bytes_text(ledger.memory[position].total), bytes_text(device.memory_bytes))
     return titled("bytes of a device, by pipeline position", view)
 
 

@@ -41,6 +41,18 @@ def parameter_states(plan: Plan) -> Mapping[str, State]:
     return {name: state for name, (state, _) in found.items() if state != SAME}
 
 
+def kept_whole(graph: Graph, layout: Layout) -> Mapping[str, Parameter]:
+    """The parameters of `graph` that blocks would keep unlike each other under a layout, so that all is kept."""
+    found, unlike = dict.fromkeys(graph.prologue.parameters, SAME), set()
+    for block in graph.blocks:
+        split = layout.splits[block.kind]
+        states = () if split is None else _edges(graph.classes[block.kind], split).parameters
+        for name, state in zip(block.parameters, states or (SAME,) * len(block.parameters), strict=True):
+            if found.setdefault(name, state) != state:
+                unlike.add(name)
+    return {name: graph.parameters[name] for name in unlike}
+
+
 def held_parameter(parameter: Parameter, state: State, degree: int, rank: int) -> Parameter:
     """What device `rank` of `degree` holds of a parameter."""
     shape = held_shape(parameter.shape, state.value, degree, rank)
