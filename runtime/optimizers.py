@@ -1,7 +1,7 @@
 """The optimizer of one rank: AdamW or SGD over its own parameters, with float32 masters for 16-bit weights.
 
-A rank of several stages may hold shards of one and the whole of another: each kind is a group of its own, as a fused
-kernel takes tensors of one kind.
+Of what FSDP2 shards the optimizer sees this rank's rows as plain tensors: what works element by element needs no more, and
+ops on DTensors take longer to be dispatched than small tensors to be updated.
 
 Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the whole model, as torch.nn.utils does.
 """
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from placer.settings import RunSettings
@@ -32,17 +31,16 @@ def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> Optimize
 
     def make(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = list(given)
-        groups = [{"params": alike} for alike in _by_mesh(parameters)]
         if settings.optimizer == "sgd":
             return torch.optim.SGD(
-                groups,
+                parameters,
                 lr=settings.learning_rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
             )
         one_kernel = fused and all(p.is_floating_point() and p.device.type in _FUSED for p in parameters)
         return torch.optim.AdamW(
-            groups,
+            parameters,
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.epsilon,
@@ -59,12 +57,12 @@ class Updater:
     def __init__(self, named: dict[str, nn.Parameter], make: OptimizerFactory) -> None:
         self.named = {name: p for name, p in named.items() if p.requires_grad}
         self.masters = {
-            name: nn.Parameter(p.detach().to(torch.float32))
+            name: nn.Parameter(_local(p.detach()).to(torch.float32))
             for name, p in self.named.items()
             if p.dtype in _SIXTEEN_BIT
         }
-        #: What the optimizer updates, by the model's own names.
-        self.updated = {name: self.masters.get(name, p) for name, p in self.named.items()}
+        #: What the optimizer updates, by the model's own names: this rank's rows.
+        self.updated = {name: self.masters.get(name, _plain(p)) for name, p in self.named.items()}
         self.optimizer = make(self.updated.values()) if self.updated else None
 
     def step(self, scale: float) -> None:
@@ -72,32 +70,40 @@ class Updater:
         if scale != 1.0:
             scaled = [_local(parameter.grad) for parameter in self.named.values() if parameter.grad is not None]
             torch._foreach_mul_(scaled, scale)
-        for name, master in self.masters.items():
-            gradient = self.named[name].grad
-            master.grad = None if gradient is None else gradient.to(torch.float32)
-        for parameter in self.updated.values():
-            _lay_gradient(parameter)
+        for name, parameter in self.named.items():
+            self._hand_over(name, parameter)
         if self.optimizer is not None:
             self.optimizer.step()
         self.copy_masters()
         self.clear()
 
+    def _hand_over(self, name: str, parameter: nn.Parameter) -> None:
+        """Give what is updated the gradient of `parameter`, and its memory, which FSDP2 may have exchanged."""
+        updated = self.updated[name]
+        gradient = None if parameter.grad is None else _local(parameter.grad)
+        if name in self.masters:
+            updated.grad = None if gradient is None else gradient.to(torch.float32)
+        elif updated is not parameter:
+            updated.data = _local(parameter.detach())
+            updated.grad = gradient
+        _lay_gradient(updated)
+
     def clear(self) -> None:
         """Forget the gradients."""
-        for parameter in (*self.named.values(), *self.masters.values()):
+        for parameter in (*self.named.values(), *self.updated.values()):
             parameter.grad = None
 
     @torch.no_grad()
     def copy_masters(self) -> None:
         """Round the masters into the weights."""
         for name, master in self.masters.items():
-            self.named[name].copy_(master)
+            _local(self.named[name].detach()).copy_(master)
 
     @torch.no_grad()
     def refresh_masters(self) -> None:
         """Take the masters from the weights, after those were loaded."""
         for name, master in self.masters.items():
-            master.copy_(self.named[name])
+            master.copy_(_local(self.named[name].detach()))
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
@@ -105,19 +111,16 @@ class Updater:
             group["lr"] = rate
 
 
-def _by_mesh(parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
-    """The parameters that are whole, and those that are sharded, by the mesh they are sharded over."""
-    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        found.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
-    return found.values()
+def _plain(parameter: nn.Parameter) -> nn.Parameter:
+    """The parameter, or one over this rank's rows of it, in the same memory."""
+    return nn.Parameter(_local(parameter.detach())) if isinstance(parameter, DTensor) else parameter
 
 
 def _lay_gradient(parameter: nn.Parameter) -> None:
     """Have the gradient lie in memory as its parameter: the fused kernels read both in the order of memory, and what
     `torch.autograd.grad` gives (a backward in two parts) may lie otherwise."""
     gradient = parameter.grad
-    if gradient is not None and _local(gradient).stride() != _local(parameter).stride():
+    if gradient is not None and gradient.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 
