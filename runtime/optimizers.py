@@ -1,7 +1,7 @@
 """The optimizer of one rank: AdamW or SGD over its own parameters, with float32 masters for 16-bit weights.
 
-Of what FSDP2 shards the optimizer sees this rank's rows as plain tensors: what works element by element needs no more, and
-ops on DTensors take longer to be dispatched than small tensors to be updated.
+Of what FSDP2 shards the optimizer sees this rank's rows as plain tensors: what works element by element needs no more,
+and ops on DTensors take longer to be dispatched than small tensors to be updated.
 
 Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the whole model, as torch.nn.utils does.
 """
