@@ -133,6 +133,8 @@ def serve(connection: Connection) -> None:
             connection.send((True, _in_world(function, args, rank, ranks, store)))
         except BaseException:
             connection.send((False, traceback.format_exc()))
+        # Each process group of the run that ended has threads that wake a hundred times a second until it is collected.
+        gc.collect()
 
 
 def _answers(connections: Sequence[Connection], timeout: float) -> tuple[dict[int, object], dict[int, str]]:
