@@ -17,7 +17,7 @@ def all_rows(tensor: torch.Tensor) -> torch.Tensor:
     mesh, placements = tensor.device_mesh, tuple(tensor.placements)
     if mesh.ndim != 1 or placements != (Shard(0),):
         return tensor.full_tensor()
-    own = tensor.detach().to_local()
+    own = tensor.to_local().detach()
     rows = -(-tensor.shape[0] // mesh.size())  # of each rank, as `torch.chunk` divides; the last ones may have fewer
     padded = own.new_zeros((rows, *tensor.shape[1:]))
     if own.numel():
