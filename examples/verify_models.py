@@ -30,10 +30,14 @@ class Layer(nn.Module):
 
 
 class Words(nn.Module):
-    """Embedding tied to the head, four layers, a skip from the first to the last, integer inputs read at the end."""
+    """Embedding tied to the head, four layers, a skip from the first to the last, integer inputs read at the end.
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    bridged: another skip, around the third layer.
+    """
+
+    def __init__(self, dropout: float = 0.0, *, bridged: bool = False) -> None:
         super().__init__()
+        self.bridged = bridged
         self.table = nn.Embedding(WORDS, WIDTH)
         self.layers = nn.ModuleList(Layer(dropout) for _ in range(4))
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
@@ -42,8 +46,9 @@ class Words(nn.Module):
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The mean loss of tokens and labels (rows, LENGTH)."""
         first = x = self.table(tokens)
-        for layer in self.layers:
-            x = layer(x)
+        second = self.layers[1](self.layers[0](x))
+        third = self.layers[2](second)
+        x = self.layers[3](third + second if self.bridged else third)
         x = x + first.transpose(1, 2).transpose(1, 2) * (tokens > 3).unsqueeze(-1)
         return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
@@ -128,6 +133,11 @@ def words() -> Words:
 def dropping_words() -> Words:
     """With dropout."""
     return Words(0.3)
+
+
+def bridged_words() -> Words:
+    """With a skip around a layer."""
+    return Words(bridged=True)
 
 
 def images() -> Images:

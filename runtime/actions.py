@@ -7,8 +7,8 @@
     OptimizerStep  clip and update
 
 A value that several stages read gets its gradient from each of them; they are summed before the backward of its maker.
-A rank without rows of a microbatch skips it, unless DDP or FSDP2 wait for it: then it computes one row that counts
-nothing (a ghost). It sends and gets nothing either way.
+A rank without rows of a microbatch skips it, unless DDP or FSDP2 wait for any of its stages: then it computes one row
+that counts nothing (a ghost). It sends and gets nothing either way.
 
 Between stages whose replicas differ a value comes in parts, from all that have rows of it, and goes in parts.
 """
@@ -102,6 +102,8 @@ class Interpreter:
         self.observer = observer
         self._mail = Mailbox(wiring.device, observer, wiring.deliveries)
         self._last = _last_backward(wiring.program)
+        # A stage that need not compute ghosts may make what one reads that must.
+        self._ghosts = any(replica.grouped for replica in wiring.replicas.values())
 
     def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
         """One step; this rank's share of the loss (float64, on the CPU)."""
@@ -168,7 +170,7 @@ class Interpreter:
         stage, microbatch = action.stage, action.microbatch
         feed, replica = step.feeds[microbatch], self._wiring.replicas[stage]
         self._collect(step, "activation", stage, microbatch, step.values)
-        if feed.ghost and not replica.grouped:
+        if feed.ghost and not self._ghosts:
             return
         code = replica.stage.code
         leaves = {name: self._leaf(step, stage, microbatch, name) for name in code.consumes}

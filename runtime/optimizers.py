@@ -1,7 +1,7 @@
 """The optimizer of one rank: AdamW or SGD over its own parameters, with float32 masters for 16-bit weights.
 
-A rank of several stages may hold shards of one and the whole of another: each kind is a group of its own, as a fused
-kernel takes tensors of one kind.
+Of what FSDP2 shards the optimizer sees this rank's rows as plain tensors: what works element by element needs no more,
+and ops on DTensors take longer to be dispatched than small tensors to be updated.
 
 Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the whole model, as torch.nn.utils does.
 """
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from placer.runtime.divided import Divided
@@ -33,17 +32,16 @@ def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> Optimize
 
     def make(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = list(given)
-        groups = [{"params": alike} for alike in _by_mesh(parameters)]
         if settings.optimizer == "sgd":
             return torch.optim.SGD(
-                groups,
+                parameters,
                 lr=settings.learning_rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
             )
         one_kernel = fused and all(p.is_floating_point() and p.device.type in _FUSED for p in parameters)
         return torch.optim.AdamW(
-            groups,
+            parameters,
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.epsilon,
@@ -67,32 +65,28 @@ class Updater:
     ) -> None:  # fmt: skip
         self.named = {name: p for name, p in named.items() if p.requires_grad}
         self._divided = divided or {}
-        #: What this rank updates of each parameter, in the parameter's memory.
-        self._own = {name: self._rows(name, p) for name, p in self.named.items()}
+        #: What this rank updates of each parameter: the parameter, or its own rows of it, in the parameter's memory.
+        self.own = {name: self._rows(name, p) for name, p in self.named.items()}
         self._host, self._landed = host, dict[str, torch.Tensor]()
         #: What is updated instead of parameters: masters, and copies on the host.
         self._kept = {
-            name: nn.Parameter(_copied(own, host))
-            for name, own in self._own.items()
+            name: nn.Parameter(_copied(_local(own), host))
+            for name, own in self.own.items()
             if host is not None or own.dtype in _SIXTEEN_BIT
         }
-        self.masters = {name: kept for name, kept in self._kept.items() if self._own[name].dtype in _SIXTEEN_BIT}
-        #: What the optimizer updates, by the model's own names.
-        self.updated = {name: self._kept.get(name, own) for name, own in self._own.items()}
+        self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in _SIXTEEN_BIT}
+        #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
+        self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
         self.optimizer = make(self.updated.values()) if self.updated else None
 
     def step(self, scale: float) -> None:
         """Update with all gradients multiplied by `scale`, then forget the gradients."""
         gradients = {name: self._gradient(name) for name, p in self.named.items() if p.grad is not None}
         if scale != 1.0:
-            torch._foreach_mul_([_local(gradient) for gradient in gradients.values()], scale)
+            torch._foreach_mul_(list(gradients.values()), scale)
         gradients = self._brought(gradients)
-        for name, parameter in self.updated.items():
-            gradient = gradients.pop(name, None)
-            parameter.grad = None if gradient is None else gradient.to(parameter.dtype)
-            if parameter is not self.named[name]:
-                self.named[name].grad = None  # so that only one gradient is there twice
-            _lay_gradient(parameter)
+        for name in self.updated:
+            self._hand_over(name, gradients.pop(name, None))
         if self.optimizer is not None:
             self.optimizer.step()
         self.copy_masters()
@@ -107,22 +101,22 @@ class Updater:
     def copy_masters(self) -> None:
         """Round the masters, and bring what the host updated, into the weights."""
         for name, kept in self._kept.items():
-            own, landed = self._own[name], self._landed.get(name)
+            landed = self._landed.get(name)
             staged = kept if landed is None or kept.dtype == landed.dtype else landed.copy_(kept)
-            own.copy_(staged, non_blocking=True)
+            _local(self.own[name].detach()).copy_(staged, non_blocking=True)
 
     @torch.no_grad()
     def refresh_masters(self) -> None:
         """Take the masters and the host's copies from the weights, after those were loaded."""
         for name, kept in self._kept.items():
-            kept.copy_(self._own[name])
+            kept.copy_(_local(self.own[name].detach()))
 
     @torch.no_grad()
     def refresh_copies(self) -> None:
         """Take the host's copies from the weights, after those and the masters were loaded."""
         for name, kept in self._kept.items():
             if name not in self.masters:
-                kept.copy_(self._own[name])
+                kept.copy_(_local(self.own[name].detach()))
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
@@ -141,21 +135,28 @@ class Updater:
             torch.cuda.synchronize(device)
         return {name: self._landed[name] for name in gradients}
 
+    def _hand_over(self, name: str, gradient: torch.Tensor | None) -> None:
+        """Give what is updated its gradient, and its memory, which FSDP2 may have exchanged."""
+        updated, own = self.updated[name], self.own[name]
+        if name not in self._kept and updated is not own:
+            updated.data = _local(own.detach())
+        updated.grad = None if gradient is None else gradient.to(updated.dtype)
+        if updated is not self.named[name]:
+            self.named[name].grad = None  # so that only one gradient is there twice
+        _lay_gradient(updated)
+
     def _rows(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(self._divided[name].own(parameter)) if name in self._divided else parameter
 
     def _gradient(self, name: str) -> torch.Tensor:
         gradient = self.named[name].grad
         assert gradient is not None
-        return self._divided[name].own(gradient) if name in self._divided else gradient
+        return _local(self._divided[name].own(gradient) if name in self._divided else gradient)
 
 
-def _by_mesh(parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
-    """The parameters that are whole, and those that are sharded, by the mesh they are sharded over."""
-    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        found.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
-    return found.values()
+def _plain(parameter: nn.Parameter) -> nn.Parameter:
+    """The parameter, or one over this rank's rows of it, in the same memory."""
+    return nn.Parameter(_local(parameter.detach())) if isinstance(parameter, DTensor) else parameter
 
 
 def _copied(tensor: torch.Tensor, host: torch.device | None) -> torch.Tensor:
@@ -174,7 +175,7 @@ def _lay_gradient(parameter: nn.Parameter) -> None:
     """Have the gradient lie in memory as its parameter: the fused kernels read both in the order of memory, and what
     `torch.autograd.grad` gives (a backward in two parts) may lie otherwise."""
     gradient = parameter.grad
-    if gradient is not None and _local(gradient).stride() != _local(parameter).stride():
+    if gradient is not None and gradient.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 

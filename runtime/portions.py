@@ -104,9 +104,12 @@ class Portions:
         box = Box(shape=shape, cuts=self._pieces.cuts(name, shape))
         return box.rows(*_rows(held)) if isinstance(held, DTensor) else box
 
-    def of(self, name: str, held: torch.Tensor) -> torch.Tensor | Portion:
-        """`held`, a tensor as large as what this rank holds of `name`, as checkpoints take it."""
-        box = self.box(name, held)
+    def of(self, name: str, held: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor | Portion:
+        """`held`, a tensor as large as what this rank holds of `name`, as checkpoints take it.
+
+        like: what tells the rows of it (a sharded parameter) where `held` is their plain memory.
+        """
+        box = self.box(name, held if like is None else like)
         local = held.to_local() if isinstance(held, DTensor) else held
         if name in self._read:
             return Portion(local.detach(), box, written=False)

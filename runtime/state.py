@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from placer.errors import UsageError
 from placer.runtime.cut import Cut
 from placer.runtime.lowering import Pieces
 from placer.runtime.packed import Packed, packed, unpacked
+from placer.runtime.shards import all_rows
 from placer.runtime.stages import Stage, attribute
 
 
@@ -164,4 +164,4 @@ def _unread(model: nn.Module, cut: Cut) -> tuple[str, ...]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
+    return all_rows(tensor).detach().cpu().clone()

@@ -33,10 +33,12 @@ class TrainingState:
         require_optimizer_state(updater)
         return {
             **self.weights(),
-            "masters": {_own(name): part(_own(name), master) for name, master in updater.masters.items()},
+            "masters": {
+                _own(name): part(_own(name), master, updater.own[name]) for name, master in updater.masters.items()
+            },
             "optimizer": {
                 _own(name): {
-                    key: part(_own(name), value) if value.dim() else value
+                    key: part(_own(name), value, updater.own[name]) if value.dim() else value
                     for key, value in _optimizer_state(updater, tensor).items()
                 }
                 for name, tensor in updater.updated.items()

@@ -206,7 +206,9 @@ def test_state_on_the_host_frees_devices_and_takes_link_and_host(sharding: Shard
     updated = elements * 4 * 7 / (4e11 / 4)
     assert after.seconds.optimizer == pytest.approx(2 * moved + updated)
     assert before.memory[0].optimizer > 0 == after.memory[0].optimizer
-    assert replace(after.memory[0], optimizer=before.memory[0].optimizer) == before.memory[0]
+    kept = {"optimizer": before.memory[0].optimizer, "at_once": before.memory[0].at_once}
+    assert replace(after.memory[0], **kept) == before.memory[0]
+    assert before.memory[0].at_once - after.memory[0].at_once >= before.memory[0].optimizer
     assert hosted(hosts) == {0: pytest.approx(4 * elements * (2 * 4 + 4 + 4), abs=64)} and not hosted(devices)
 
 

@@ -147,6 +147,18 @@ def transposed_convolution(function: Callable[..., object], space: int) -> Build
     return build
 
 
+def grown(s: Sizes) -> Case:
+    """Ops that make several rows of one."""
+    x, w = floats(2, 4, 1), floats(4, 4, 2)
+    return s.pick(
+        case(aten.conv_transpose1d.default, x, w),
+        case(aten.conv1d.default, x, w, None, [1], [1]),
+        case(aten.avg_pool1d.default, x, [2], [1], [1]),
+        case(aten.upsample_nearest1d.default, x, [4]),
+        case(aten.adaptive_avg_pool1d.default, x, [3]),
+    )
+
+
 def any_convolution(s: Sizes) -> Case:
     transposed, stride, dilation = s.flag(), [s.size(1, 2), 1], [1, s.size(1, 2)]
     groups = s.size(1, 2) if transposed else 2
@@ -194,6 +206,7 @@ CASES: dict[str, Builder] = {
     "conv_transpose2d": transposed_convolution(aten.conv_transpose2d.input, 2),
     "conv_transpose3d": transposed_convolution(aten.conv_transpose3d.input, 3),
     "convolution": any_convolution,
+    "one row that grows": grown,
     "max_pool2d": max_pool,
     "avg_pool1d": lambda s: case(aten.avg_pool1d.default, floats(2, 3, 12), [s.size(2, 3)]),
     "avg_pool2d": average_pool,

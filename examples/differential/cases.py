@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
+import torch
+from torch import nn
+
 from examples.differential.models import Made, random_model
 from examples.differential.plans import random_plan
 from placer import tracer
@@ -64,7 +67,7 @@ def run(seed: int, number: int, ranks: int) -> VerifyReport | Refused:
     plan, model = prepare(seed, number, ranks).plan, number // PLANS
     capture, made = _captured(seed, model, plan), _traced(seed, model)[0]
     try:
-        return verify(plan, STEPS, model=copy.deepcopy(made.model), capture=capture, checked=True)
+        return verify(plan, STEPS, model=_copied(made.model, {}), capture=capture, checked=True)
     except (ExecutionError, IllegalPlanError, UsageError) as error:
         return Refused(why=str(error))
 
@@ -80,6 +83,27 @@ def told(plan: Plan) -> str:
     words += ["recompute"] * any(one.recompute for one in plan.stages)
     words += [f"axis {layout.axis}" for layout in plan.layouts[:1]]
     return " ".join(words)
+
+
+def _copied(model: nn.Module, known: dict[torch.Tensor | None, torch.Tensor | None]) -> nn.Module:
+    """The model with tensors of its own, tied as they were: `copy.deepcopy` also copies many dicts without hooks.
+
+    known: the tensors so far with their copies.
+    """
+    for parameter in model._parameters.values():
+        if parameter is not None and parameter not in known:
+            known[parameter] = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+    for buffer in model._buffers.values():
+        if buffer is not None and buffer not in known:
+            known[buffer] = buffer.clone()
+    made: nn.Module = object.__new__(type(model))
+    vars(made).update(
+        vars(model),
+        _parameters={name: known.get(one) for name, one in model._parameters.items()},
+        _buffers={name: known.get(one) for name, one in model._buffers.items()},
+        _modules={name: None if one is None else _copied(one, known) for name, one in model._modules.items()},
+    )
+    return made
 
 
 @cache

@@ -29,7 +29,7 @@ SEARCHED = 0.1
 # How many of the pipelines get a mesh of its own for each position.
 RESHAPED = 0.4
 # How likely plans of so many ranks are; few ranks are quicker, and most ways to go wrong need no more.
-LIKELY = {2: 0.36, 3: 0.16, 4: 0.26, 5: 0.03, 6: 0.08, 7: 0.02, 8: 0.09}
+LIKELY = {2: 0.42, 3: 0.18, 4: 0.26, 5: 0.02, 6: 0.05, 7: 0.02, 8: 0.05}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _microbatches(draw: Random, shape: _Shape, apart: int) -> tuple[int, ...]:
     must have as many of every microbatch."""
     if apart > 1:
         return (apart * (sum(shape.shares) or shape.replicas),) * draw.choice((1, 2))
-    count, rows = draw.choice((1, 2, 2, 3, 4)), draw.randint(1, 3) + shape.replicas - 1
+    count, rows = draw.choice((1, 2, 2, 2, 3, 4)), draw.randint(1, 3) + shape.replicas - 1
     if draw.random() < 0.25:
         return tuple(draw.randint(1, rows + 1) for _ in range(count))
     rest = draw.randint(1, rows)

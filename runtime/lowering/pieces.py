@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from placer.rules.grids import INNER, OUTER, Piece, fast_of, pieces
 from placer.rules.layouts import State, ranges
 from placer.runtime.lowering.axis import Axis
+from placer.runtime.shards import all_rows
 
 
 class Pieces:
@@ -45,7 +46,7 @@ class Pieces:
         cuts = self._cuts(name)
         if not cuts:
             return tensor
-        plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        plain = all_rows(tensor)
         for one in cuts:
             axis = self._along(name, one)
             plain = axis.all_gather(plain, one.lay, _size(axis, plain, one.lay.dim))

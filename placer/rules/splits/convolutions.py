@@ -81,7 +81,11 @@ def _choices(call: Call, geometry: Geometry, weight: tuple[str, str], *, transpo
     w = (*named_dims(call.tensor(1).shape[:2], *weight), *space)
     inner, outer = ("groups", "groups") if grouped else ("in", "out")
     x = _image(call.tensor(0).shape, inner, geometry)
-    y = _image(call.outputs[0].shape, outer, geometry)
+    # What one row grows into (a transposed window, padding) is not cut: there is nothing to cut in the input.
+    y = tuple(
+        "" if label in geometry.names and label not in x else label
+        for label in _image(call.outputs[0].shape, outer, geometry)
+    )
     bias = tuple((outer if value.shape[0] != 1 else "",) for value in tensors(call)[2:])
     pattern = Pattern(
         inputs=(x, w, *bias), outputs=(y,), summed=() if grouped else tuple({"in"} & {*x}), added=frozenset({2})
