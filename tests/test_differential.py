@@ -42,7 +42,7 @@ def test_the_cases_hold_every_kind_of_layout() -> None:
     found = plans()
     stages = [stage for plan in found for stage in plan.stages]
     assert {plan.schedule for plan in found} == {"1f1b", "gpipe", "zero-bubble", "interleaved"}
-    assert {stage.sharding for stage in stages} == {"none", "gradients", "parameters"}
+    assert {stage.sharding for stage in stages} == {"none", "optimizer", "gradients", "parameters"}
     assert {stage.recompute for stage in stages} == {False, True}
     assert {1, 2, 4} <= {stage.degree for stage in stages}
     assert {2, 4, 8} <= {plan.world_size for plan in found}
