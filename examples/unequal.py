@@ -86,7 +86,7 @@ MIXES: dict[str, Callable[[], Mix]] = {
     ),
     "8+4": lambda: Mix(whole=Cluster.load("a100x8+a100x4"), fast=Cluster.load("a100x8")),
     "links": lambda: Mix(
-        whole=Cluster.load("a100x2@ib-hdr*2+a100x2@10gbe*2"), fast=Cluster.load("a100x2@ib-hdr*2")
+        whole=Cluster.load("a100x2*2@ib-hdr+a100x2*2@10gbe"), fast=Cluster.load("a100x2*2@ib-hdr")
     ),
     # Alike, and far from each other: the fast part is what needs no link.
     "thin": lambda: Mix(whole=Cluster.load("a100*4@10gbe"), fast=Cluster.load("a100")),
