@@ -11,12 +11,12 @@ from examples.models import UNet
 
 def gpt2() -> nn.Module:
     """GPT-2, tied embeddings, no dropout."""
-    return _gpt2(0.0)
-
-
-def gpt2_dropout() -> nn.Module:
-    """The same with dropout of 0.1 everywhere."""
-    return _gpt2(0.1)
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            n_layer=4, n_embd=256, n_head=8, vocab_size=2048, n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, bos_token_id=1, eos_token_id=2,
+        )
+    )  # fmt: skip
 
 
 def llama() -> nn.Module:
@@ -86,15 +86,6 @@ def resnet() -> nn.Module:
 def unet() -> nn.Module:
     """A U-Net of three levels for 64 x 64 images."""
     return UNet(channels=(32, 64, 128), classes=3, image_size=64)
-
-
-def _gpt2(dropout: float) -> nn.Module:
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            n_layer=4, n_embd=256, n_head=8, vocab_size=2048, n_positions=256, resid_pdrop=dropout, embd_pdrop=dropout,
-            attn_pdrop=dropout, bos_token_id=1, eos_token_id=2,
-        )
-    )  # fmt: skip
 
 
 _WIDE = {

@@ -50,10 +50,7 @@ class _Counts(NamedTuple):
 
     def held(self, elsewhere: int) -> Held:
         """The same as `Held`."""
-        return Held(
-            parameters=self.parameters, trainable=self.trainable, tensors=self.tensors, buffers=self.buffers,
-            elsewhere=elsewhere, summed=self.summed, summed_outer=self.summed_outer, summed_inner=self.summed_inner,
-        )  # fmt: skip
+        return Held(**self._asdict(), elsewhere=elsewhere)
 
 
 class Holdings:

@@ -55,16 +55,8 @@ def check(plan: Plan, *, lowered: bool = True) -> tuple[Violation, ...]:
     only to be compared.
     """
     tiers = TIERS if lowered else BEFORE_LOWERING
-    parts = (
-        plan.graph,
-        plan.cluster,
-        plan.settings,
-        plan.stages,
-        plan.schedule,
-        plan.microbatches,
-        plan.layouts,
-        tiers,
-    )
+    read = (plan.graph, plan.cluster, plan.settings, plan.stages, plan.schedule, plan.microbatches, plan.layouts)
+    parts = (*read, tiers)
     for known, found in _CHECKED:
         if all(a is b for a, b in zip(known, parts, strict=True)):
             return found
