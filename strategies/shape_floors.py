@@ -1,4 +1,4 @@
-"""Lower bounds of what stages on any shape add to a step, for all runs of blocks at once.
+"""Lower bounds of what stages on any shape add to a step, for many runs of blocks at once.
 
 For a stage on a shape of n devices, with weights w of positions that add up to at most 1,
 
@@ -12,10 +12,11 @@ depends on more than the run and the shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from placer.plans import BY_FSDP, ScheduleName, Sharding
 from placer.search import Problem
 from placer.steptime import stalls
 from placer.strategies.floors import SLACK
-from placer.strategies.run_arrays import A_ROW, NEVER, SIZES, Floats, over_pairs, over_runs, padded, size_of
+from placer.strategies.run_arrays import A_ROW, NEVER, SIZES, Ends, Floats, size_of
 from placer.strategies.runs import Runs
 from placer.strategies.shapes import Grounds, Shape, Spot
 from placer.strategies.space import recomputes
@@ -58,15 +59,28 @@ class Place:
     room: int
 
 
-class Floors:
-    """What stages cost at least on every place of one problem."""
+class Parts(NamedTuple):
+    """What runs add to a step: to the sum of fills, to the largest steady, to the largest tail."""
 
-    def __init__(self, problem: Problem, views: dict[int, Runs], shapes: tuple[Shape, ...], grounds: Grounds) -> None:
+    fill: Floats
+    steady: Floats
+    tail: Floats
+
+
+class Floors:
+    """What stages cost at least on every place of one problem, for the runs [first, last) of `ends`."""
+
+    def __init__(
+        self, problem: Problem, views: dict[int, Runs], shapes: tuple[Shape, ...], grounds: Grounds,
+        ends: Ends, spots: Iterable[Spot],
+    ) -> None:  # fmt: skip
         self.problem = problem
         self.views = views
         self.shapes = shapes
         self.grounds = grounds
         self.blocks = len(problem.graph.blocks)
+        self.ends = ends
+        self._spots = spots
         self._sums: dict[tuple[int, tuple[int, ...], int], Floats] = {}
         self._sizes: dict[int, dict[str, Floats]] = {}
         self._tails: dict[tuple[Place, Sharding], tuple[Floats, Floats]] = {}
@@ -79,13 +93,9 @@ class Floors:
     def places(self) -> tuple[Place, ...]:
         """One place for all spots of a shape that costs cannot tell apart."""
         found: dict[object, Spot] = {}
-        for shape in self.shapes:
-            for ground, devices in enumerate(self.grounds.devices):
-                for after in (-1, *devices):
-                    spot = self.grounds.spot(shape, ground, after)
-                    if spot is not None:
-                        found.setdefault(self.key(spot), spot)
-        return tuple(self._place(spot) for spot in found.values())
+        for spot in self._spots:
+            found.setdefault(self.key(spot), spot)
+        return tuple(self.place(spot) for spot in found.values())
 
     def key(self, spot: Spot) -> object:
         """Equal for spots that cost the same: shape, kinds of devices, levels that collectives climb."""
@@ -159,27 +169,37 @@ class Floors:
         return np.array(ahead), np.array(behind)
 
     def stages(self, place: Place, pace: Pace) -> tuple[dict[bool, Floats], dict[bool, Floats]]:
-        """Of every run [first, last) on a place: fill + weight (steady + tail), and fill; by whether it recomputes."""
+        """Of every run on a place: fill + weight (steady + tail), and fill; by whether it recomputes."""
+        sent, returned = self.messages(place.spot.shape, pace.rows)
+        sending = (sent + returned)[self.ends.last]
+        stalled = (pace.count(self.problem.rows) > 1) * stalls(pace.schedule, 2, pace.count(self.problem.rows))
+        whole, alone = {}, {}
+        for again, part in self.terms(place, pace).items():
+            fill, steady = part.fill + sending, part.steady + stalled * sending
+            whole[again], alone[again] = SLACK * (fill + place.weight * (steady + part.tail)), SLACK * fill
+        return whole, alone
+
+    def terms(self, place: Place, pace: Pace) -> dict[bool, Parts]:
+        """What every run on a place adds, messages apart, by whether it recomputes."""
         full, last = (self._pass(place, rows, pace.kept(place.spot.shape)) for rows in self._rows(pace))
         m, (accumulate, tail) = pace.count(self.problem.rows), self._after(place, pace.kept(place.spot.shape))
         if pace.kept(place.spot.shape) in BY_FSDP:
             tail = tail + last["scatter"]
-        sent, returned = self.messages(place.spot.shape, pace.rows)
-        whole, alone = {}, {}
+        found = {}
         for again in recomputes(self.problem):
             backward = full["backward"] + again * full["again"]
             work = full["forward"] + backward
-            fill, steady = work + sent + returned, 0.0 * work
+            fill, steady = work, 0.0 * work
             if m > 1:
                 steady = (m - 2) * work + last["forward"] + last["backward"] + again * last["again"]
-                steady += (m - 1) * accumulate + stalls(pace.schedule, 2, m) * (sent + returned)
+                steady += (m - 1) * accumulate
             if pace.schedule == "zero-bubble":
                 weight = full["weight"]
                 filling = np.minimum(np.minimum(weight, full["forward"]), backward - weight)
                 hidden = weight + min(1, m - 1) * filling
                 fill, steady = fill - hidden, steady + hidden
-            whole[again], alone[again] = SLACK * (fill + place.weight * (steady + tail)), SLACK * fill
-        return whole, alone
+            found[again] = Parts(fill, steady, tail)
+        return found
 
     def bytes(self, place: Place, pace: Pace, alive: int, *, again: bool) -> Floats:
         """Bytes that a run holds at least with so many microbatches alive."""
@@ -223,7 +243,8 @@ class Floors:
     def _speed(self) -> float:
         return sum(len(own) * speed for own, speed in zip(self.grounds.devices, self._speeds, strict=True))
 
-    def _place(self, spot: Spot) -> Place:
+    def place(self, spot: Spot) -> Place:
+        """A spot with its weight and room."""
         return Place(spot=spot, weight=self.weight(spot), room=self.room(spot))
 
     def _rows(self, pace: Pace) -> tuple[int, int]:
@@ -232,8 +253,9 @@ class Floors:
     def _pass(self, place: Place, rows: int, sharding: Sharding) -> dict[str, Floats]:
         """Seconds of every run for a microbatch: forward, backward, weight, forward again, scatters."""
         sums, end = self.passes(place, rows), self.blocks - 1
-        found = {name: over_runs(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
-        found["again"] = over_runs(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
+        over = self.ends.over
+        found = {name: over(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
+        found["again"] = over(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
         shape = place.spot.shape
         if sharding not in BY_FSDP:
             return found
@@ -242,9 +264,10 @@ class Floors:
         gather, scatter = np.array(shown.gather), np.array(shown.scatter)
         ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
         again = gather * shown.regathers
-        found["forward"] = found["forward"] + over_pairs(ahead) + padded(gather[:, None] + 0 * gather[None])
-        found["backward"] = found["backward"] + over_pairs(behind) + padded(again[None] + 0 * gather[:, None])
-        beyond = over_pairs(scattering) - over_pairs(behind) + padded(scatter[:, None] + 0 * scatter[None])
+        pairs, first, final = self.ends.over_pairs, self.ends.of_first, self.ends.of_last
+        found["forward"] = found["forward"] + pairs(ahead) + first(gather)
+        found["backward"] = found["backward"] + pairs(behind) + final(again)
+        beyond = pairs(scattering) - pairs(behind) + first(scatter)
         found["scatter"] = np.maximum(0.0, beyond)
         return found
 
@@ -285,11 +308,10 @@ class Floors:
     def _each(self, layout: int, of: Callable[[int, int], float]) -> Floats:
         """`of` every run, asked once for those that are alike."""
         runs, known = self.views[layout], dict[int, float]()
-        found = np.zeros((self.blocks + 1, self.blocks + 1))
-        for first in range(self.blocks):
-            for last in range(first + 1, self.blocks + 1):
-                number = runs.number(first, last)
-                if number not in known:
-                    known[number] = of(first, last)
-                found[first, last] = known[number]
+        found = np.zeros(self.ends.shape)
+        for index, first, last in self.ends:
+            number = runs.number(first, last)
+            if number not in known:
+                known[number] = of(first, last)
+            found[index] = known[number]
         return found

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
-from placer.plans import Layout, Plan, ScheduleName, Stage
+from placer.plans import Layout, Plan
 from placer.search import Problem
-from placer.strategies.run_arrays import NEVER
+from placer.strategies.run_arrays import NEVER, every_run
 from placer.strategies.runs import Runs
 from placer.strategies.shape_floors import Floors, Pace
-from placer.strategies.shape_labels import Shaped, best_labels
+from placer.strategies.shape_labels import best_labels
+from placer.strategies.shape_plans import ShapedPlan, one_turn, paces, shaped_plan
 from placer.strategies.shape_prices import Prices
 from placer.strategies.shape_ways import Ways
 from placer.strategies.shapes import Grounds, shapes
-from placer.strategies.space import fused, microbatch_rows, position_counts, schedules, shardings
+from placer.strategies.space import position_counts
 
 # Labels followed a stage to find a first plan, and stages that may be looked at for one number of positions and in all:
 # some seconds.
@@ -35,15 +36,6 @@ class _Entry:
 
     pace: Pace
     positions: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapedPlan:
-    """A plan found: its seconds, and what makes it."""
-
-    value: float
-    pace: Pace
-    made: Shaped
 
 
 @dataclass
@@ -66,20 +58,18 @@ class ShapedSearch:
         own = shapes(self.problem, self.layouts, tuple(self.views)) if self.views else ()
         if len(own) < 2 or len(self.problem.graph.blocks) < 2:
             return None
-        return Floors(self.problem, self.views, own, Grounds(self.problem.cluster))
+        grounds = Grounds(self.problem.cluster)
+        runs = every_run(len(self.problem.graph.blocks))
+        return Floors(self.problem, self.views, own, grounds, runs, grounds.spots(own))
 
     @cached_property
     def queue(self) -> list[tuple[float, _Entry]]:
         """What was not looked at yet, by its bound."""
         if self.floors is None or not self._positions:
             return []
-        found: list[tuple[float, _Entry]] = []
-        for rows in microbatch_rows(self.problem, 1):
-            for schedule in dict.fromkeys(name for p in self._positions for name in self._schedules(p)):
-                bound = self.floors.quick(rows, schedule)
-                for sharding in shardings(self.problem.pins, self._most, schedule):
-                    pace = Pace(rows=rows, schedule=schedule, sharding=sharding)
-                    found.append((bound, _Entry(pace=pace)))
+        own = tuple(paces(self.problem, self._positions, self._most))
+        quick = {both: self.floors.quick(*both) for both in dict.fromkeys((pace.rows, pace.schedule) for pace in own)}
+        found = [(quick[pace.rows, pace.schedule], _Entry(pace=pace)) for pace in own]
         heapify(found)
         return found
 
@@ -87,6 +77,11 @@ class ShapedSearch:
     def least(self) -> float | None:
         """The smallest bound of what was not solved; None where nothing is left."""
         return min([*self.open, *(entry[0] for entry in self.queue[:1])], default=None)
+
+    @property
+    def nearest(self) -> float | None:
+        """The bound of what is looked at next; None where nothing is left."""
+        return self.queue[0][0] if self.queue else None
 
     def next(self, ceiling: float) -> ShapedPlan | None:
         """Look at what has the smallest bound; a plan faster than `ceiling`, if that has one."""
@@ -100,25 +95,7 @@ class ShapedSearch:
 
     def plan(self, found: ShapedPlan) -> Plan:
         """The plan that was found."""
-        made, blocks, layouts = found.made, len(self.problem.graph.blocks), self.layouts
-        used = sorted({spot.shape.layout for spot in made.spots if spot.shape.layout >= 0})
-        edges = (0, *made.cuts, blocks)
-        stages = tuple(
-            Stage(
-                first=edges[s], last=edges[s + 1], devices=spot.devices, sharding=found.pace.kept(spot.shape),
-                recompute=made.recompute[s], degree=spot.shape.degree,
-                layout=used.index(spot.shape.layout) if spot.shape.layout >= 0 else None,
-            )
-            for s, spot in enumerate(made.spots)
-        )  # fmt: skip
-        full, rest = divmod(self.problem.rows, found.pace.rows)
-        plan = Plan(
-            model=self.problem.model, graph=self.problem.graph, cluster=self.problem.cluster,
-            settings=self.problem.settings, stages=stages, schedule=found.pace.schedule,
-            microbatches=(found.pace.rows,) * full + ((rest,) if rest else ()), seed=self.problem.seed,
-            layouts=tuple(layouts[number] for number in used),
-        )  # fmt: skip
-        return fused(self.problem, plan)
+        return shaped_plan(self.problem, self.layouts, found)
 
     @cached_property
     def _positions(self) -> tuple[int, ...]:
@@ -130,16 +107,13 @@ class ShapedSearch:
         assert self.floors is not None
         return max(shape.replicas for shape in self.floors.shapes)
 
-    def _schedules(self, positions: int) -> tuple[ScheduleName, ...]:
-        return tuple(name for name, virtual in schedules(self.problem, positions) if virtual == 1)
-
     def _spread(self, bound: float, pace: Pace) -> None:
         """Put every number of positions of a pace in its place."""
         ways, _ = self._of(pace)
         heappop(self.queue)
         for positions in self._positions:
             least = float(ways.rest(positions)[0, -1])
-            if pace.schedule in self._schedules(positions) and least < NEVER:
+            if pace.schedule in one_turn(self.problem, positions) and least < NEVER:
                 heappush(self.queue, (max(bound, least), _Entry(pace=pace, positions=positions)))
 
     def _of(self, pace: Pace) -> tuple[Ways, Prices]:

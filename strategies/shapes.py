@@ -8,9 +8,10 @@ follow each other is what `lineups.orders` says of classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from typing import NamedTuple
 
 from placer.cluster import Cluster
@@ -98,6 +99,12 @@ class Grounds:
             enough = len(units) == shape.replicas
             self._spots[key] = Spot(shape, ground, tuple(chain.from_iterable(units))) if enough else None
         return self._spots[key]
+
+    def spots(self, own: tuple[Shape, ...]) -> Iterator[Spot]:
+        """Every spot of these shapes."""
+        for shape, (ground, devices) in product(own, enumerate(self.devices)):
+            found = (self.spot(shape, ground, after) for after in (-1, *devices))
+            yield from (spot for spot in found if spot is not None)
 
     def left(self, spot: Spot, visited: tuple[int, ...]) -> int:
         """Devices that a spot and what comes after it can have; `visited` are the grounds up to its own."""

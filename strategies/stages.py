@@ -34,6 +34,8 @@ from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
 from placer.strategies.judging import Judged, judge
 from placer.strategies.layouts import layouts, pinned_degree
+from placer.strategies.line_search import LineSearch
+from placer.strategies.lines import are_lines
 from placer.strategies.lineups import Lineup, is_mixed
 from placer.strategies.loop import best_loop
 from placer.strategies.narrow import Narrow
@@ -70,7 +72,7 @@ class _Search:
     layouts: tuple[Layout, ...]
     bounds: dict[int, Bounds]
     narrow: dict[int, Narrow]
-    shaped: ShapedSearch
+    shaped: ShapedSearch | LineSearch
     queue: list[tuple[float, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
@@ -141,7 +143,7 @@ def _begun(problem: Problem, *, shapes: bool) -> _Search:
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
     narrow = {number: Narrow(own) for number, own in bounds.items()}
     own = {number: each.runs for number, each in bounds.items()} if shapes else {}
-    shaped = ShapedSearch(problem=problem, layouts=found, views=own)
+    shaped = (LineSearch if are_lines(problem) else ShapedSearch)(problem=problem, layouts=found, views=own)
     return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, shaped=shaped, whole=not problem.spent)
 
 
@@ -180,10 +182,10 @@ def _run(search: _Search) -> None:
 def _shape(search: _Search, enough: float) -> None:
     """Improve on the best so far by positions with shapes of their own."""
     shaped = search.shaped
-    while shaped.queue and shaped.queue[0][0] < search.ceiling * enough:
+    while (bound := shaped.nearest) is not None and bound < search.ceiling * enough:
         if _over(search):
             return
-        bound, found = shaped.queue[0][0], shaped.next(search.ceiling)
+        found = shaped.next(search.ceiling)
         search.evaluations += 1
         if found is not None:
             verdict = judge(shaped.plan(found))

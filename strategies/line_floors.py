@@ -1,0 +1,198 @@
+"""Lower bounds of all lines of one pace at once, by arrays over their parts and the cut between these.
+
+With the blocks before cut j on the first part and those behind it on the second, of each part what `Floors.terms` says
+of them as one run (runs that are cut add no less), p its positions, X the message at the cut:
+
+    step >= min over j of   fill1 + fill2 + X + max(steady1, steady2) + max(tail1 / p1, tail2 / p2)
+
+    steady   the largest of: its sum / p; that of its slowest block; ceil(c / p) times that of a block of which it has c
+    X        all bytes that the block before j makes for later ones, over the links of the devices on both sides, or of
+             their nodes, whichever takes longer; between positions of one part the least of any cut
+    memory   the positions must hold the run with as few microbatches as are alive at any of them
+    again    where they only do recomputed: bytes too much times the least seconds that free a byte
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placer.plans import Layout
+from placer.search import Problem
+from placer.steptime import stalls
+from placer.strategies.floors import SLACK
+from placer.strategies.line_ways import LineWays
+from placer.strategies.lines import Line, Part, Stretch, joins, parts, stretches
+from placer.strategies.run_arrays import NEVER, Floats, heads_and_rests
+from placer.strategies.runs import Runs
+from placer.strategies.shape_floors import Floors, Pace, Parts, Place
+from placer.strategies.shapes import Grounds
+from placer.strategies.space import position_counts, recomputes
+
+
+class _Stack(NamedTuple):
+    """Parts on one stretch, and their terms over all inner cuts: arrays of shape (parts, cuts)."""
+
+    parts: tuple[Part, ...]
+    terms: Parts
+
+
+class LineFloors:
+    """The lines of one problem with their bounds."""
+
+    def __init__(self, problem: Problem, layouts: tuple[Layout, ...], views: dict[int, Runs]) -> None:
+        self.problem = problem
+        self.blocks = len(problem.graph.blocks)
+        self.grounds = Grounds(problem.cluster)
+        self.positions = frozenset(position_counts(problem))
+        chosen = {number: None if number < 0 else layouts[number] for number in views}
+        pairs = stretches(self.grounds)
+        self.parts = {own: parts(problem, self.grounds, chosen, own) for own in chain.from_iterable(pairs)}
+        self.pairs = tuple(pair for pair in pairs if self.parts[pair[0]] and self.parts[pair[1]])
+        self.most = max((part.shape.replicas for own in self.parts.values() for part in own), default=1)
+        spots = tuple(spot for own in self.parts.values() for part in own for spot in part.spots)
+        shapes = tuple(sorted({spot.shape for spot in spots}))
+        ends = heads_and_rests(self.blocks)
+        self.floors = Floors(problem, views, shapes, self.grounds, ends, spots)
+        self.ways = LineWays(problem, self.floors)
+        self._quick: dict[tuple[int, str], float] = {}
+        self._places: dict[Part, tuple[Place, ...]] = {}
+        self._terms: dict[Place, dict[bool, Parts]] = {}
+
+    def bounds(self, pace: Pace, ceiling: float) -> Iterator[tuple[float, Line]]:
+        """Every line with a bound below the ceiling under a pace."""
+        self._terms = {}
+        stacks: dict[tuple[Stretch, bool], _Stack] = {}
+        for pair in self.pairs:
+            for stretch, head in zip(pair, (True, False), strict=True):
+                if (stretch, head) not in stacks:
+                    stacks[stretch, head] = self._stack(stretch, pace, head=head)
+            ahead, behind = stacks[pair[0], True], stacks[pair[1], False]
+            if ahead.parts and behind.parts:
+                found = self._joined(ahead, behind, pace)
+                for a, b in np.argwhere(found < ceiling):
+                    if joins(ahead.parts[a], behind.parts[b], self.positions):
+                        yield float(found[a, b]), Line(ahead.parts[a], behind.parts[b])
+
+    def quick(self, pace: Pace) -> float:
+        """No line under a pace is faster: every block where it costs least."""
+        key = pace.rows, pace.schedule
+        if key not in self._quick:
+            self._quick[key] = self.floors.quick(*key)
+        return self._quick[key]
+
+    def each(self, pace: Pace, own: tuple[Part, ...]) -> tuple[Floats, Floats]:
+        """What each block adds at least to fills, and to the steady seconds of its position, on any of these parts."""
+        count, last = pace.count(self.problem.rows), self.problem.rows % pace.rows or pace.rows
+        places = tuple(dict.fromkeys(chain.from_iterable(map(self._of, own))))
+        full, end = (
+            np.min([np.diff(self.floors.passes(place, rows), axis=1) for place in places], axis=0)
+            for rows in (pace.rows, last)
+        )
+        fill, work = full[0] + full[1], full[0] + full[1]
+        if pace.schedule == "zero-bubble":
+            fill = full[0]
+        steady = (count - 2) * work + end[0] + end[1] if count > 1 else 0.0 * work
+        return SLACK * fill, SLACK * steady
+
+    def _joined(self, ahead: _Stack, behind: _Stack, pace: Pace) -> Floats:
+        """The bounds of all lines of these parts, shape (first parts, second parts)."""
+        (fill, steady, tail), (fills, steadies, tails) = (
+            (terms.fill[:, None] if first else terms.fill, terms.steady[:, None] if first else terms.steady,
+             terms.tail[:, None] if first else terms.tail)
+            for terms, first in ((ahead.terms, True), (behind.terms, False))
+        )  # fmt: skip
+        message = self.ways.between(ahead.parts, behind.parts, pace.rows)
+        waits = self._waits(pace) * message
+        alone = np.array([part.positions for part in ahead.parts])[:, None, None]
+        most = np.maximum(np.maximum(steady + waits / alone, waits), steadies)
+        step = fill + fills + message + most
+        found: Floats = (step + np.maximum(tail, tails)).min(axis=2)
+        return SLACK * found
+
+    def _stack(self, stretch: Stretch, pace: Pace, *, head: bool) -> _Stack:
+        own = tuple(part for part in self.parts[stretch] if part.shape.replicas <= pace.rows)
+        made = [self._part(part, pace, head=head) for part in own]
+        return _Stack(own, Parts(*(np.array([getattr(each, name) for each in made]) for name in Parts._fields)))
+
+    def _part(self, part: Part, pace: Pace, *, head: bool) -> Parts:
+        """What a part adds at least, by cut; `NEVER` where it has too few blocks or bytes."""
+        each = [self._at(place, part.positions, pace, head=head) for place in self._of(part)]
+        fill, steady, tail = (np.min([getattr(one, name) for one in each], axis=0) for name in Parts._fields)
+        each_cut, held = self.ways.within(part, pace.rows), np.arange(1, self.blocks)
+        inner: Floats = (part.positions - 1) * (_before(each_cut) if head else _behind(each_cut))
+        fill = np.where((held if head else held[::-1]) < part.positions, NEVER, fill + inner)
+        return Parts(fill, steady + self._waits(pace) * inner / part.positions, tail)
+
+    def _waits(self, pace: Pace) -> int:
+        """How often the position before a message waits for it, at least."""
+        count = pace.count(self.problem.rows)
+        return stalls(pace.schedule, 2, count) if count > 1 else 0
+
+    def _of(self, part: Part) -> tuple[Place, ...]:
+        """A place for each kind of spot of a part."""
+        if part not in self._places:
+            kinds = {self.floors.key(spot): spot for spot in reversed(part.spots)}
+            self._places[part] = tuple(map(self.floors.place, kinds.values()))
+        return self._places[part]
+
+    def _at(self, place: Place, positions: int, pace: Pace, *, head: bool) -> Parts:
+        """The terms of all blocks of a part at its positions, were they all like this place."""
+        if place not in self._terms:
+            self._terms[place] = self.floors.terms(place, pace)
+        cuts, terms = self.blocks - 1, self._terms[place]
+        own = slice(None, cuts) if head else slice(cuts, 2 * cuts)
+        count, room = pace.count(self.problem.rows), positions * place.room
+        alive = count if pace.schedule == "gpipe" else min(count, 1 + head)
+        held = {again: SLACK * self.floors.bytes(place, pace, alive, again=again)[own] for again in terms}
+        least = terms[recomputes(self.problem)[0]]
+        fill, steady, tail = (each[own] for each in least)
+        if len(terms) == 2:
+            more = np.maximum(0.0, held[False] - room) * self._dear(place, pace, alive)
+            fill, steady = fill + more, steady + max(0, count - 2) * more
+        fill = np.where(held[True in terms] <= room, fill, NEVER)
+        singles = [each[2 * cuts :] for each in (least.steady, least.tail)]
+        slowest, longest = (
+            np.maximum.accumulate(each)[:-1] if head else np.maximum.accumulate(each[::-1])[-2::-1] for each in singles
+        )
+        slowest = np.maximum(slowest, self._most(positions, head=head) * singles[0][self._common].min())
+        return Parts(fill, np.maximum(steady / positions, slowest), np.maximum(tail / positions, longest))
+
+    def _dear(self, place: Place, pace: Pace, alive: int) -> float:
+        """Seconds of a forward that free a byte at least."""
+        shape = place.spot.shape
+        rows = -(-pace.rows // shape.replicas)
+        spans = self.floors.costs(shape).spans
+        forward = np.diff(self.floors.passes(place, pace.rows)[0])
+        saved = [alive * spans.of(block, block + 1).saved.at(rows) for block in range(self.blocks - 1)]
+        return min((float(a) / b for a, b in zip(forward, saved, strict=False) if b), default=0.0)
+
+    def _most(self, positions: int, *, head: bool) -> Floats:
+        """How many blocks of the commonest class some position has, by cut."""
+        common = self._common.astype(np.int64)
+        held = np.cumsum(common)[:-1] if head else np.cumsum(common[::-1])[-2::-1]
+        return np.asarray(-(-held // positions), dtype=np.float64)
+
+    @cached_property
+    def _common(self) -> NDArray[np.bool_]:
+        """Which blocks are of the commonest class."""
+        kinds = np.array([block.kind for block in self.problem.graph.blocks])
+        values, counts = np.unique(kinds, return_counts=True)
+        found: NDArray[np.bool_] = kinds == values[counts.argmax()]
+        return found
+
+
+def _before(each: Floats) -> Floats:
+    """The least of what is before each; of the first 0."""
+    found: Floats = np.append(0.0, np.minimum.accumulate(each)[:-1])
+    return found
+
+
+def _behind(each: Floats) -> Floats:
+    """The same of what is behind each."""
+    return _before(each[::-1])[::-1]

@@ -1,0 +1,143 @@
+"""The search of lines (`lines`), by bound: paces first by a quick bound, then the lines of a pace, then their cuts.
+
+Each line is solved exactly, by `chain` over the prices of its stages. What patience or seconds leave unsolved keeps its
+bound, so that the smallest bound left holds for all lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+import numpy as np
+
+from placer.plans import Layout, Plan
+from placer.search import Problem
+from placer.strategies.chain import Floors as ChainFloors
+from placer.strategies.chain import Piece, best_chain
+from placer.strategies.line_floors import LineFloors
+from placer.strategies.lines import Line
+from placer.strategies.run_arrays import Floats
+from placer.strategies.runs import Runs
+from placer.strategies.shape_floors import Pace
+from placer.strategies.shape_labels import Shaped
+from placer.strategies.shape_plans import ShapedPlan, paces, shaped_plan
+from placer.strategies.shape_prices import Prices
+from placer.strategies.space import pinned_stage, stage_allowed
+
+# Stages that may be priced for all lines: some seconds.
+PATIENCE = 40_000
+
+
+@dataclass
+class LineSearch:
+    """What is left of the lines. `views` are the costs of the model under each layout; without any there are none."""
+
+    problem: Problem
+    layouts: tuple[Layout, ...]
+    views: dict[int, Runs]
+    open: list[float] = field(default_factory=list)
+    priced: int = 0
+    _prices: dict[Pace, Prices] = field(default_factory=dict)
+    _numbers: count[int] = field(default_factory=count)
+
+    @cached_property
+    def floors(self) -> LineFloors:
+        """Bounds of all lines."""
+        return LineFloors(self.problem, self.layouts, self.views)
+
+    @cached_property
+    def queue(self) -> list[tuple[float, int, Pace, Line | None]]:
+        """What was not looked at yet, by its bound: lines, and paces whose lines were not made yet."""
+        if not self.views or not self.floors.pairs:
+            return []
+        every = paces(self.problem, tuple(sorted(self.floors.positions - {1})), self.floors.most)
+        # Under gpipe a message is waited for as often and more is held than under 1f1b, which is as fast otherwise.
+        made = [pace for pace in every if pace.schedule != "gpipe" or self.problem.pins.schedule == "gpipe"]
+        found: list[tuple[float, int, Pace, Line | None]] = [
+            (self.floors.quick(pace), next(self._numbers), pace, None) for pace in made
+        ]
+        heapify(found)
+        return found
+
+    @property
+    def least(self) -> float | None:
+        """The smallest bound of what was not solved; None where nothing is left."""
+        return min([*self.open, *(entry[0] for entry in self.queue[:1])], default=None)
+
+    @property
+    def nearest(self) -> float | None:
+        """The bound of what is looked at next; None where nothing is left, or no patience."""
+        return self.queue[0][0] if self.queue and self.priced < PATIENCE else None
+
+    def next(self, ceiling: float) -> ShapedPlan | None:
+        """Look at what has the smallest bound; a plan faster than `ceiling`, if that has one."""
+        bound, _, pace, line = self.queue[0]
+        if line is not None:
+            found = self._solved(pace, line, ceiling)
+            heappop(self.queue)
+            return found
+        made = tuple(self.floors.bounds(pace, ceiling))
+        heappop(self.queue)
+        for least, own in made:
+            heappush(self.queue, (max(bound, least), next(self._numbers), pace, own))
+        return None
+
+    def plan(self, found: ShapedPlan) -> Plan:
+        """The plan that was found."""
+        return shaped_plan(self.problem, self.layouts, found)
+
+    def _solved(self, pace: Pace, line: Line, ceiling: float) -> ShapedPlan | None:
+        """The best cuts of a line below the ceiling."""
+        if pace not in self._prices:
+            self._prices[pace] = Prices(self.floors.floors, pace, self.layouts)
+        prices, spots = self._prices[pace], line.spots
+        fixed = prices.floors.costs(spots[0].shape).fixed(tuple(sorted(d for spot in spots for d in spot.devices)))
+        made = best_chain(
+            stages=len(spots), pieces=self._pieces(prices, line), weights=(1.0, 1.0),
+            floors=self._rests(pace, line), ceiling=ceiling - fixed,
+        )  # fmt: skip
+        if made is None:
+            return None
+        value = made.value + fixed
+        return ShapedPlan(
+            value=value, pace=pace, made=Shaped(value=value, spots=spots, cuts=made.cuts, recompute=made.recompute)
+        )
+
+    def _pieces(self, prices: Prices, line: Line) -> Callable[[int, int, int], Sequence[Piece]]:
+        spots, pinned = line.spots, pinned_stage(self.problem)
+        lead, positions = spots[0], len(spots)
+
+        def pieces(stage: int, first: int, last: int) -> Sequence[Piece]:
+            spot = spots[stage]
+            if not stage_allowed(pinned, stage, first, last):
+                return ()
+            self.priced += 1
+            following = spots[stage + 1] if stage + 1 < positions else None
+            if following is not None and not prices.crosses(last, spot.shape, following.shape):
+                return ()
+            found = []
+            for again in prices.fitting(first, last, spot, stage, positions):
+                made = prices.stage(first, last, spot, lead, again=again)
+                if following is not None:
+                    made = prices.sending(made, first, last, spot, following, lead)
+                part = prices.terms(made, positions)
+                found.append(Piece(part.fill, (part.steady, part.tail), again))
+            return found
+
+        return pieces
+
+    def _rests(self, pace: Pace, line: Line) -> ChainFloors:
+        """What the blocks from j on add at least, each where it takes least."""
+        each = self.floors.each(pace, (line.first, line.second))
+        fill, steady = (tuple(map(float, _from(own))) for own in each)
+        return ChainFloors(additive=fill, peaks=(steady, (0.0,) * len(fill)), reached=(0,) * (len(line.spots) + 1))
+
+
+def _from(each: Floats) -> Floats:
+    """Of numbers of blocks the sums from each on."""
+    found: Floats = np.append(np.cumsum(each[::-1])[::-1], 0.0)
+    return found
