@@ -22,7 +22,7 @@ from placer.strategies.lineups import classes, orders
 from placer.strategies.space import whole_batch
 from placer.topology import replica_groups
 
-# Positions have shapes of their own on up to so many devices, of models of up to so many blocks.
+# Positions have any shapes on up to so many devices, of models of up to so many blocks; of more see `lines`.
 MOST_DEVICES, MOST_BLOCKS = 16, 64
 
 

@@ -33,7 +33,9 @@ their own, all else being as above:
     sharding: one choice, of the positions that have replicas; the others keep their state whole
     microbatches of R rows as for one replica
     values that cannot be divided by rows pass only between neighbours that divide rows alike
-A pin of the replicas or of an axis holds at every position. On more devices, and for more blocks, positions are alike.
+On up to `lines.MOST_LINE_DEVICES` devices, for up to `lines.MOST_LINE_BLOCKS` blocks, those of them that are lines: two
+shapes, one after the other, each filling its share of the devices, which is one of few (see `lines`). On more devices,
+and for more blocks, positions are alike. A pin of the replicas or of an axis holds at every position.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ whatever its line-up and shares, and a nearer one (`narrow`), which is made when
 every line-up and all shares. Outlines are solved exactly, the smallest bound first:
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first. Plans whose positions have shapes of their own are searched
-after that (`shaped`), those that may be faster than the best so far.
+after that (`shaped`; on many devices `line_search`), those that may be faster than the best so far.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
 of their fast parts alone, so that using the slow ones too never loses to leaving them out.

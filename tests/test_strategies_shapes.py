@@ -65,7 +65,7 @@ def test_patience_that_ends_leaves_a_bound_that_holds(monkeypatch) -> None:  # t
     assert found.bound <= best <= seconds(found)
 
 
-def test_many_devices_have_one_shape_everywhere() -> None:
+def test_only_few_devices_have_any_shape_at_every_position() -> None:
     assert shapes(given(devices=MOST_DEVICES), (), (-1,))[0] == Shape(replicas=1)
     assert shapes(given(devices=MOST_DEVICES + 1), (), (-1,)) == ()
 
