@@ -15,6 +15,7 @@ of them as one run (runs that are cut add no less), p its positions, X the messa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -42,6 +43,24 @@ class _Stack(NamedTuple):
     terms: Parts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _End:
+    """What the blocks before or behind each inner cut take on a place.
+
+    `held` bytes, `tight` where they recompute, `dear` seconds that recomputing takes to free one; `slowest` steady and
+    `longest` tail of a block; how many are of the `common` class, and the steady seconds of `one`.
+    """
+
+    terms: Parts
+    held: Floats
+    tight: Floats
+    dear: float
+    slowest: Floats
+    longest: Floats
+    common: Floats
+    one: float
+
+
 class LineFloors:
     """The lines of one problem with their bounds."""
 
@@ -63,10 +82,12 @@ class LineFloors:
         self._quick: dict[tuple[int, str], float] = {}
         self._places: dict[Part, tuple[Place, ...]] = {}
         self._terms: dict[Place, dict[bool, Parts]] = {}
+        self._ends: dict[tuple[Place, bool], _End] = {}
+        self._made: dict[object, Parts] = {}
 
     def bounds(self, pace: Pace, ceiling: float) -> Iterator[tuple[float, Line]]:
         """Every line with a bound below the ceiling under a pace."""
-        self._terms = {}
+        self._terms, self._ends, self._made = {}, {}, {}
         stacks: dict[tuple[Stretch, bool], _Stack] = {}
         for pair in self.pairs:
             for stretch, head in zip(pair, (True, False), strict=True):
@@ -122,12 +143,21 @@ class LineFloors:
 
     def _part(self, part: Part, pace: Pace, *, head: bool) -> Parts:
         """What a part adds at least, by cut; `NEVER` where it has too few blocks or bytes."""
-        each = [self._at(place, part.positions, pace, head=head) for place in self._of(part)]
-        fill, steady, tail = (np.min([getattr(one, name) for one in each], axis=0) for name in Parts._fields)
+        key = self._of(part), part.positions, self.ways.inner(part), head
+        if key not in self._made:
+            self._made[key] = self._least(part, pace, head=head)
+        return self._made[key]
+
+    def _least(self, part: Part, pace: Pace, *, head: bool) -> Parts:
+        first, *others = (self._at(place, part.positions, pace, head=head) for place in self._of(part))
+        for other in others:
+            first = Parts(*map(np.minimum, first, other))
+        if part.positions == 1:
+            return first
         each_cut, held = self.ways.within(part, pace.rows), np.arange(1, self.blocks)
         inner: Floats = (part.positions - 1) * (_before(each_cut) if head else _behind(each_cut))
-        fill = np.where((held if head else held[::-1]) < part.positions, NEVER, fill + inner)
-        return Parts(fill, steady + self._waits(pace) * inner / part.positions, tail)
+        fill = np.where((held if head else held[::-1]) < part.positions, NEVER, first.fill + inner)
+        return Parts(fill, first.steady + self._waits(pace) * inner / part.positions, first.tail)
 
     def _waits(self, pace: Pace) -> int:
         """How often the position before a message waits for it, at least."""
@@ -137,31 +167,49 @@ class LineFloors:
     def _of(self, part: Part) -> tuple[Place, ...]:
         """A place for each kind of spot of a part."""
         if part not in self._places:
-            kinds = {self.floors.key(spot): spot for spot in reversed(part.spots)}
-            self._places[part] = tuple(map(self.floors.place, kinds.values()))
+            kinds = dict.fromkeys(map(self.floors.key, part.spots))
+            self._places[part] = tuple(self._kinds[kind] for kind in kinds)
         return self._places[part]
+
+    @cached_property
+    def _kinds(self) -> dict[object, Place]:
+        """One place for all spots that costs cannot tell apart."""
+        return {self.floors.key(place.spot): place for place in self.floors.places}
 
     def _at(self, place: Place, positions: int, pace: Pace, *, head: bool) -> Parts:
         """The terms of all blocks of a part at its positions, were they all like this place."""
+        if (place, head) not in self._ends:
+            self._ends[place, head] = self._end(place, pace, head=head)
+        end, room = self._ends[place, head], positions * place.room
+        fill, steady, tail = end.terms
+        if end.dear:
+            more = np.maximum(0.0, end.held - room) * end.dear
+            fill, steady = fill + more, steady + max(0, pace.count(self.problem.rows) - 2) * more
+        fill = np.where(end.tight <= room, fill, NEVER)
+        slowest = np.maximum(end.slowest, np.ceil(end.common / positions) * end.one)
+        return Parts(fill, np.maximum(steady / positions, slowest), np.maximum(tail / positions, end.longest))
+
+    def _end(self, place: Place, pace: Pace, *, head: bool) -> _End:
+        """What blocks before or behind each cut take on a place, however many positions are like it."""
         if place not in self._terms:
             self._terms[place] = self.floors.terms(place, pace)
         cuts, terms = self.blocks - 1, self._terms[place]
         own = slice(None, cuts) if head else slice(cuts, 2 * cuts)
-        count, room = pace.count(self.problem.rows), positions * place.room
+        count, choices = pace.count(self.problem.rows), recomputes(self.problem)
         alive = count if pace.schedule == "gpipe" else min(count, 1 + head)
-        held = {again: SLACK * self.floors.bytes(place, pace, alive, again=again)[own] for again in terms}
-        least = terms[recomputes(self.problem)[0]]
-        fill, steady, tail = (each[own] for each in least)
-        if len(terms) == 2:
-            more = np.maximum(0.0, held[False] - room) * self._dear(place, pace, alive)
-            fill, steady = fill + more, steady + max(0, count - 2) * more
-        fill = np.where(held[True in terms] <= room, fill, NEVER)
-        singles = [each[2 * cuts :] for each in (least.steady, least.tail)]
-        slowest, longest = (
-            np.maximum.accumulate(each)[:-1] if head else np.maximum.accumulate(each[::-1])[-2::-1] for each in singles
+        held = [SLACK * self.floors.bytes(place, pace, alive, again=again)[own] for again in choices]
+        least = terms[choices[0]]
+        steady, tail = least.steady[2 * cuts :], least.tail[2 * cuts :]
+        common = self._common.astype(np.float64)
+        slowest, longest, most = (
+            of.accumulate(each)[:-1] if head else of.accumulate(each[::-1])[-2::-1]
+            for of, each in ((np.maximum, steady), (np.maximum, tail), (np.add, common))
         )
-        slowest = np.maximum(slowest, self._most(positions, head=head) * singles[0][self._common].min())
-        return Parts(fill, np.maximum(steady / positions, slowest), np.maximum(tail / positions, longest))
+        dear = self._dear(place, pace, alive) if len(choices) == 2 else 0.0
+        return _End(
+            terms=Parts(*(each[own] for each in least)), held=held[0], tight=held[-1], dear=dear, slowest=slowest,
+            longest=longest, common=most, one=float(steady[self._common].min()),
+        )  # fmt: skip
 
     def _dear(self, place: Place, pace: Pace, alive: int) -> float:
         """Seconds of a forward that free a byte at least."""
@@ -171,12 +219,6 @@ class LineFloors:
         forward = np.diff(self.floors.passes(place, pace.rows)[0])
         saved = [alive * spans.of(block, block + 1).saved.at(rows) for block in range(self.blocks - 1)]
         return min((float(a) / b for a, b in zip(forward, saved, strict=False) if b), default=0.0)
-
-    def _most(self, positions: int, *, head: bool) -> Floats:
-        """How many blocks of the commonest class some position has, by cut."""
-        common = self._common.astype(np.int64)
-        held = np.cumsum(common)[:-1] if head else np.cumsum(common[::-1])[-2::-1]
-        return np.asarray(-(-held // positions), dtype=np.float64)
 
     @cached_property
     def _common(self) -> NDArray[np.bool_]:

@@ -32,6 +32,18 @@ class _Way(NamedTuple):
     behind: float
 
 
+class _Border(NamedTuple):
+    """The way between two positions: latency, seconds per byte of all devices together where all are near, and of what
+    must leave its node on and back; the replicas of both."""
+
+    latency: float
+    alone: float
+    ahead: float
+    behind: float
+    replicas: int
+    others: int
+
+
 class LineWays:
     """Messages of the lines of one problem."""
 
@@ -40,6 +52,7 @@ class LineWays:
         self.floors = floors
         self._channels = next(iter(floors.views.values())).costs.channels
         self._links: dict[tuple[int, int, bool], _Link] = {}
+        self._inner: dict[Part, frozenset[_Border]] = {}
         self._sizes: dict[int, tuple[Floats, Floats, Floats]] = {}
         self._nodes: dict[tuple[int, ...], _ByNode] = {}
 
@@ -50,32 +63,34 @@ class LineWays:
         for (a, first), (b, second) in product(enumerate(ahead), enumerate(behind)):
             key = first.shape.size, first.shape.degree, second.shape.size, second.shape.degree
             if key not in known:
-                known[key] = self._way(first.spots[-1], second.spots[0], rows)
+                known[key] = _of_rows(self._border(first.spots[-1], second.spots[0]), rows)
             found[:, a, b, 0] = known[key]
         return _seconds(found, self._crossing(rows))
 
     def within(self, part: Part, rows: int) -> Floats:
         """Seconds on and back between two positions of a part at each inner cut, where these are nearest."""
         sizes = self._crossing(rows)
-        each = {self._way(*both, rows) for both in pairwise(part.spots)}
-        found = [_seconds(np.array(way)[:, None], sizes) for way in each]
+        found = [_seconds(np.array(_of_rows(way, rows))[:, None], sizes) for way in self.inner(part)]
         least: Floats = np.min(found, axis=0) if found else 0.0 * sizes[0]
         return least
 
-    def _way(self, source: Spot, target: Spot, rows: int) -> _Way:
+    def inner(self, part: Part) -> frozenset[_Border]:
+        """The kinds of ways between two neighbours of a part."""
+        if part not in self._inner:
+            self._inner[part] = frozenset(self._border(*both) for both in pairwise(part.spots))
+        return self._inner[part]
+
+    def _border(self, source: Spot, target: Spot) -> _Border:
         """The way between two positions; rows of replicas that share no node with the other one leave their node."""
         nodes, others = self._at(source.devices), self._at(target.devices)
         near = self._link(source.ground, target.ground, shared=not nodes.keys().isdisjoint(others))
         alone = near.lone / min(len(source.devices), len(target.devices))
-        if nodes.keys() <= others.keys() and others.keys() <= nodes.keys():
-            return _Way(near.latency, alone, alone)
-        far = self._link(source.ground, target.ground, shared=False)
-        ahead, behind = (
-            _leaving(far, own.devices, (here, there), len(other.devices)) * (rows // own.shape.replicas)
-            * own.shape.replicas / rows
-            for own, other, here, there in ((source, target, nodes, others), (target, source, others, nodes))
-        )  # fmt: skip
-        return _Way(near.latency, max(alone, ahead), max(alone, behind))
+        ahead = behind = 0.0
+        if nodes.keys() != others.keys():
+            far = self._link(source.ground, target.ground, shared=False)
+            ahead = _leaving(far, source.devices, (nodes, others), len(target.devices))
+            behind = _leaving(far, target.devices, (others, nodes), len(source.devices))
+        return _Border(near.latency, alone, ahead, behind, source.shape.replicas, target.shape.replicas)
 
     def _link(self, ground: int, other: int, *, shared: bool) -> _Link:
         key = ground, other, shared
@@ -133,6 +148,12 @@ def _leaving(far: _Link, devices: tuple[int, ...], nodes: tuple[_ByNode, _ByNode
     if not outside:
         return 0.0
     return max(far.whole * max(outside), far.lone * sum(outside) / others) / len(devices)
+
+
+def _of_rows(border: _Border, rows: int) -> _Way:
+    """The way that so many rows take: every replica has its whole share of them, rounded down."""
+    own, its = (rows // count * count / rows for count in (border.replicas, border.others))
+    return _Way(border.latency, max(border.alone, border.ahead * own), max(border.alone, border.behind * its))
 
 
 def _seconds(way: Floats, crossing: tuple[Floats, Floats, Floats]) -> Floats:
