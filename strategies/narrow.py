@@ -61,6 +61,9 @@ class _Shown(NamedTuple):
     scatter: float
 
 
+HIDDEN = _Shown(0.0, 0.0, 0.0)
+
+
 class _Pairs(NamedTuple):
     """What gathers of one pass show: all pairs of neighbours, the first block, and what cuts add, least first."""
 
@@ -96,24 +99,38 @@ class Narrow:
 
         Once it is seen to reach `ceiling`, no nearer bound is looked for.
         """
-        if ceiling < NEVER and not self.costs.profiles.uniform:
-            quick = self._quick(outline, places)
+        if self.bounds.all_bytes(outline) > places.room:
+            return NEVER
+        if ceiling < NEVER:
+            quick = self._quick(outline, places, HIDDEN)
+            if quick < ceiling and outline.sharding in BY_FSDP:
+                quick = self._quick(outline, places, self._gathered(outline, places))
             if quick >= ceiling:
                 return quick
-        if self.bounds.all_bytes(outline) > sum(max(0, room) for room in places.capacity):
-            return NEVER
         room = self._room(outline, places)
         count = self.bounds.commonest[1]
         if np.maximum(room.kept, room.again).sum() < count:
             return NEVER
         return self._seconds(outline, places, room, again=max(0, count - int(room.kept.sum())))
 
-    def _quick(self, outline: Outline, places: Places) -> float:
-        """What computing all blocks takes at least."""
+    def _quick(self, outline: Outline, places: Places, shown: _Shown) -> float:
+        """What all blocks take at least, whatever fits: without recompute for want of memory."""
         full, last = self.bounds.least(outline, places)
         whole = rhythm(outline).floor(outline.positions, full.rest[0], last.rest[0])
-        speed = float((1 / self._slowness(outline, places)).sum())
-        return whole.fill + SLACK * whole.steady / speed + places.fixed
+        block, count = self.bounds.commonest
+        adding = (outline.count - 1) * self._accumulate(block)
+        fill = whole.fill + ((outline.stages - 1) * self._message(outline, places) + shown.fill) / outline.virtual
+        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
+        one = rhythm(outline).floor(outline.positions, full.each[block], last.each[block]).steady
+        steady = max(mean, -(-count // outline.positions) * (one + adding))
+        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
+
+    def _mean(self, outline: Outline, places: Places, steady: float, added: float) -> float:
+        """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
+        if self.costs.profiles.uniform:
+            return (steady + added) / outline.positions
+        slowness = self._slowness(outline, places)
+        return (steady + added / float(slowness.max())) / float((1 / slowness).sum())
 
     def _seconds(self, outline: Outline, places: Places, room: _Room, *, again: int) -> float:
         """The bound with at least `again` recomputed blocks."""
@@ -129,9 +146,7 @@ class Narrow:
         adding = (outline.count - 1) * self._accumulate(block)
         fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
         one, once = self._paces(outline, places, chosen=chosen)
-        slowness = self._slowness(outline, places)
-        added = (count * adding + shown.steady) / float(slowness.max())
-        mean = (whole.steady + added) / float((1 / slowness).sum())
+        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
         stalled = 0.0 if outline.count < 2 else stalls(outline.schedule, p, outline.count) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         each = _shared(count, room, one + adding, once + adding, waits, mixed=v > 1)
@@ -238,7 +253,7 @@ class Narrow:
     def _gathered(self, outline: Outline, places: Places) -> _Shown:
         """What collectives of sharded state add at least over all stages."""
         if outline.sharding not in BY_FSDP:
-            return _Shown(0.0, 0.0, 0.0)
+            return HIDDEN
         full, last = (self._least_gathers(outline, places, rows) for rows in (outline.microbatch, outline.last_rows))
         floor = rhythm(outline).floor(outline.positions, Amount(*full[:2]), Amount(*last[:2]))
         return _Shown(floor.fill, floor.steady, last[2])

@@ -95,6 +95,11 @@ class Places:
         return self._each(self._capacity)
 
     @cached_property
+    def room(self) -> int:
+        """What all positions can hold together if each were as that device."""
+        return sum(max(0, own) for own in self.capacity)
+
+    @cached_property
     def rooms(self) -> tuple[tuple[int, ...], ...]:
         """Per position the least bytes less overhead of each replica's devices."""
         return self._each(self._rooms)
