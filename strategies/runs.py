@@ -141,6 +141,16 @@ class Places:
         inner = self._each(lambda p: slowest(ways(cluster, self.devices[p], self.devices[p + 1])), last)
         return (*inner, slowest(ways(cluster, self.devices[last], self.devices[0])))
 
+    @cached_property
+    def ways_on(self) -> tuple[Way, ...]:
+        """The different ones of `onward` but the last."""
+        return tuple(dict.fromkeys(self.onward[:-1]))
+
+    @cached_property
+    def ways_round(self) -> tuple[Way, ...]:
+        """The different ones of `onward`."""
+        return tuple(dict.fromkeys(self.onward))
+
     def _each(self, of: Callable[[int], T], count: int | None = None) -> tuple[T, ...]:
         """`of` the first `count` positions (None: all), asked once for those that lie alike."""
         positions = range(len(self.devices) if count is None else count)
