@@ -12,6 +12,7 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
@@ -120,12 +121,12 @@ def _another_core() -> bool:
 def _serve(make: Callable[[], Iterator[T]], send: Connection, kept: tuple[object, ...]) -> None:
     """Send what is made, and nothing at the end of all; an error ends it early, and shows where it is made again."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the one who waits
-    with suppress(Exception):
+    with suppress(Exception), ThreadPoolExecutor(max_workers=1) as sender:  # who waits for nobody goes on making
         for found in make():
             file = io.BytesIO()
             _Dumps(file, kept).dump(found)
-            send.send_bytes(file.getvalue())
-        send.send_bytes(b"")
+            sender.submit(send.send_bytes, file.getvalue())
+        sender.submit(send.send_bytes, b"")
     os._exit(0)  # what the other one has open is its own to end
 
 
