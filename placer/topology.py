@@ -47,20 +47,22 @@ def replica_groups(cluster: Cluster, degree: int) -> tuple[tuple[int, ...], ...]
 
     Of a node the kinds of chip whose number `degree` divides are grouped kind by kind; where it divides the number of
     none of them but that of all its devices, those in order. More devices than any node has are taken node after node,
-    where `degree` is a multiple of the largest node. Devices that are left over are in no group.
+    where `degree` is a multiple of the largest node. Devices that are left over are in no group, nor are GPUs and CPUs
+    in one: nothing reduces over both while they compute.
     """
     if degree == 1:
         return tuple((device,) for device in range(cluster.size))
     largest = max(node.size for node, _ in cluster.groups)
     if degree > largest:
         whole = cluster.size // degree if degree % largest == 0 else 0
-        return tuple(tuple(range(start, start + degree)) for start in range(0, whole * degree, degree))
+        every = (tuple(range(start, start + degree)) for start in range(0, whole * degree, degree))
+        return tuple(devices for devices in every if not cluster.unlike(devices))
     found, start = [], 0
     for node in cluster.nodes:
         for devices in _grouped(cluster.devices, range(start, start + node.size), degree):
             found += [devices[i : i + degree] for i in range(0, len(devices), degree)]
         start += node.size
-    return tuple(found)
+    return tuple(devices for devices in found if not cluster.unlike(devices))
 
 
 def link_between(cluster: Cluster, first: int, second: int) -> Link:
