@@ -97,7 +97,7 @@ def _on_hosts(way: Way, rank: int) -> Iterator[Step]:
     own = next(host for host in way.hosts if rank in host)
     if len(own) > 1:
         yield Step("reduce", own)
-    if rank == own[0]:
+    if rank == own[0] and len(way.hosts) > 1:
         yield Step("all_reduce", way.firsts)
     if len(own) > 1:
         yield Step("broadcast", own)

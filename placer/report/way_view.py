@@ -12,14 +12,14 @@ from placer.program import Collective, Step, gradient_buckets, like_ranks, posit
 from placer.report.units import bytes_text, seconds_text
 
 NAMES: dict[WayKind, str] = {
-    "host": "on the hosts",
-    "hosts": "on the hosts, first of each, then between them",
-    "device": "on the GPUs, to which the CPUs send",
+    "host": "through the hosts",
+    "hosts": "through the hosts, first each of them by itself",
+    "device": "through the GPUs",
 }
 
 
 def way_text(plan: Plan, entry: Collective, rank: int) -> str:
-    """`on the hosts in 1.2 ms (...): copy out, ...`: why, and what `rank` does; "" for other collectives."""
+    """`through the hosts in 1.2 ms (...): copy out, ...`: why, and what `rank` does; "" for other collectives."""
     if entry.way is None:
         return ""
     done = ", ".join(map(_step_text, steps(entry.way, rank)))
