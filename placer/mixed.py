@@ -17,8 +17,8 @@ hosts. n bytes are summed by k ranks in one of three ways (Node.host says link p
     message   latency + n / rate; the workers of a host that send to other hosts at once share its way out
     add       a kernel over 3 n bytes of the GPU's memory
 
-Between processes of a host with GPUs bytes go over its `LOOPBACK`; on one without, over its link. The second way costs
-fewer messages where hosts have many ranks. All grow with n, and per byte they fall.
+Between processes of a host bytes go over `topology.link_between_processes`. The second way costs fewer messages where
+hosts have many ranks, and fewer bytes between them. All grow with n, and per byte they fall.
 """
 
 from __future__ import annotations
@@ -31,22 +31,16 @@ from itertools import pairwise
 from math import ceil, log2
 from typing import Literal, NamedTuple
 
-from placer.cluster import Cluster, Link, Node
+from placer.cluster import Cluster, Node
 from placer.collectives import over_levels
 from placer.compute import memory_rate
 from placer.errors import UsageError
-from placer.topology import Bottleneck, bottleneck, link_between_nodes
+from placer.topology import Bottleneck, bottleneck, link_between_nodes, link_between_processes
 
 WayKind = Literal["host", "hosts", "device"]
 
 # Bytes that move through memory for each byte that is added.
 PASSES = 3
-# What gloo does between two processes of one machine, whose core sends and receives in turn.
-LOOPBACK = Link(
-    name="loopback", latency_seconds=1e-4, bandwidth=1.8e9, collective_share=0.46,
-    source="measured 22 November 2026, torch 2.13, on 2 cores of an EPYC beside other work, the best of 14: one way of "
-    "4 KiB 101 us, of 64 MiB 37 ms; 64 MiB all-reduced by two 86 ms, 5 of them for the additions",
-)  # fmt: skip
 
 
 def require_hosts(cluster: Cluster) -> None:
@@ -210,14 +204,14 @@ class MixedSum:
     def _step(self, first: int, second: int) -> _Line:
         if self._apart(first, second):
             return self._message(first, second)
-        link = _between_processes(self.cluster.node_list[self._node_of(first)])
+        link = link_between_processes(self.cluster.node_list[self._node_of(first)])
         return _Line(link.latency_seconds, 1 / (link.bandwidth * link.shared))
 
     def _message(self, source: int, target: int, senders: int = 1) -> _Line:
         """A message between two ranks, `senders` of the first one's host sending out at once."""
         ends = self._node_of(source), self._node_of(target)
         if ends[0] == ends[1]:
-            link = _between_processes(self.cluster.node_list[ends[0]])
+            link = link_between_processes(self.cluster.node_list[ends[0]])
             return _Line(link.latency_seconds, 1 / (link.bandwidth * link.share))
         link = link_between_nodes(self.cluster, *ends)
         return _Line(link.latency_seconds, senders * self.groups / link.bandwidth)
@@ -248,11 +242,6 @@ def _slowest(lines: Iterable[_Line], size: float) -> float:
 
 def _sum(lines: Sequence[_Line]) -> _Line:
     return _Line(sum(line.fixed for line in lines), sum(line.per_byte for line in lines))
-
-
-def _between_processes(node: Node) -> Link:
-    """The link between two processes of a host."""
-    return LOOPBACK if node.size == 1 or any(device.backend != "cpu" for device, _ in node.devices) else node.link
 
 
 def _memory(node: Node) -> float:

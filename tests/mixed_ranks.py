@@ -19,7 +19,7 @@ from placer.mixed import WayKind
 from placer.plans import Plan
 from placer.program import Collective, Way, lower
 from placer.runtime import VerifyReport, assemble, load, mixed_sums, verifying
-from placer.runtime.groups import Groups
+from placer.runtime.groups import Groups, backend_of
 from placer.runtime.record import Recorder, compare, joined_sums
 from placer.runtime.verifying import uneven_batch
 
@@ -47,6 +47,21 @@ def recorded(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> tuple[tup
     sums = [entry for entry in program.instructions if isinstance(entry, Collective)]
     whole = joined_sums(recorder.records, sums, executor.rank)
     return compare(program, recorder.records), sum(c.bytes for c in whole if c.bytes > 8)
+
+
+def in_one_world(plan: Plan, path: str) -> list[float]:
+    """A sum in each way in a world that each rank joins as its kind does, with gloo in place of NCCL."""
+    rank, world = dist.get_rank(), plan.world_size
+    dist.destroy_process_group()
+    backend = backend_of(plan, rank).replace("nccl", "gloo")
+    dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=world)
+    everyone, found = tuple(range(world)), []
+    for kind in get_args(WayKind):
+        way = _way(world, 1, 1, kind)
+        given = torch.ones(())
+        mixed_sums.sum_over(given, way, everyone, rank, Groups((), (everyone, *way.groups)).of)
+        found.append(float(given))
+    return found
 
 
 def summed_every_way(world: int) -> list[str]:

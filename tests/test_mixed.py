@@ -6,6 +6,7 @@ There is no GPU here: both roles are played by gloo processes, a second gloo gro
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,10 +21,11 @@ from mixed_plans import GPU, HOST, PCIE, machines, on
 from pipeline_plans import pipeline_plan
 from placer.cli.explain import instruction_text
 from placer.cluster import Cluster
+from placer.collectives import collective_seconds, message_seconds
 from placer.errors import UsageError
 from placer.estimates import estimate
 from placer.legality import check
-from placer.mixed import LOOPBACK, PASSES, MixedSum, roles
+from placer.mixed import PASSES, MixedSum, roles
 from placer.plans import Plan
 from placer.program import Collective, agreement, lower, peer_disagreements
 from placer.report import plan_table, way_text
@@ -32,8 +34,9 @@ from placer.runtime.groups import backend_of
 from placer.search import solve_with
 from placer.settings import RunSettings
 from placer.simulator import simulate
+from placer.topology import LOOPBACK
 from problems import problem
-from ranks import on_ranks
+from ranks import on_ranks, pool
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES)
@@ -76,6 +79,21 @@ def test_the_choice_flips_with_bytes_bandwidth_and_the_mix_of_devices() -> None:
     assert kind_of(MixedSum(machines(1, 3), (0, 1, 2, 3)), 32 * MIB) == "host"
     slow, fast = (MixedSum(machines(1, 7, nodes=2, nic=nic), tuple(range(16))) for nic in (1e8, 1e11))
     assert (kind_of(slow, 32 * MIB), kind_of(fast, 32 * MIB)) == ("hosts", "host")
+
+
+def test_what_cpus_say_goes_between_processes_and_a_gpu_copies_it() -> None:
+    own, size = machines(2, 2), 10**8
+    message = LOOPBACK.latency_seconds + size / LOOPBACK.bandwidth
+    copy = PCIE.latency_seconds + size / PCIE.bandwidth
+    assert message_seconds(own, (2,), (3,), size) == pytest.approx(message)
+    assert (
+        message_seconds(own, (0,), (3,), size)
+        == message_seconds(own, (3,), (0,), size)
+        == pytest.approx(message + copy)
+    )
+    assert message_seconds(own, (0,), (1,), size) == pytest.approx(PCIE.latency_seconds + size / PCIE.bandwidth)
+    ring = 2 * (LOOPBACK.latency_seconds + size / 2 / (LOOPBACK.bandwidth * LOOPBACK.shared))
+    assert collective_seconds(own, "all_reduce", (2, 3), size) == pytest.approx(ring)
 
 
 def test_a_worker_sends_to_a_gpu_of_its_own_host_where_there_is_one() -> None:
@@ -152,21 +170,21 @@ def test_a_cluster_that_says_nothing_of_its_hosts_is_told_what_to_add() -> None:
         estimate(data_parallel(silent))
 
 
-@pytest.mark.parametrize("cluster", [machines(1, 1), machines(1, 2)], ids=["1+1", "1+2"])
-def test_the_search_equals_the_enumeration_on_both_kinds(cluster: Cluster) -> None:
+def test_the_search_equals_the_enumeration_on_both_kinds() -> None:
     blocks = [BlockSpec(flops=10**9, parameters=1000, saved=1000, output=100, traffic=1000)] * 2
-    asked = problem(chain_graph(blocks, rows=8), cluster, rows=6, settings=RunSettings(clip_norm=None))
+    asked = problem(chain_graph(blocks, rows=8), machines(1, 2), rows=6, settings=RunSettings(clip_norm=None))
     ours, every = solve_with(asked, "stages").plan, solve_with(asked, "exhaustive").plan
     assert ours.ledger is not None and every.ledger is not None
     assert ours.ledger.step_seconds == pytest.approx(every.ledger.step_seconds, rel=1e-9)
     assert check(ours) == ()
 
 
-def test_ranks_on_gpus_have_both_libraries_and_those_on_cpus_one() -> None:
+def test_ranks_on_gpus_have_both_libraries_and_those_on_cpus_one(tmp_path: Path) -> None:
     plan = data_parallel(machines(1, 1))
     assert [backend_of(plan, rank) for rank in range(2)] == ["cpu:gloo,cuda:nccl", "cpu:gloo"]
     alone = Cluster(name="cpus", groups=((replace(machines(1, 1).node_list[0], devices=((SLOW, 2),)), 1),))
     assert backend_of(replace(plan, cluster=alone), 1) == "gloo"
+    assert pool().run(2, mixed_ranks.in_one_world, plan, str(tmp_path / "store")) == [[2.0] * 3] * 2
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
