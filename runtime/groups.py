@@ -49,12 +49,12 @@ def backend_of(plan: Plan, rank: int) -> str:
 
 
 def device_of(plan: Plan, rank: int) -> torch.device:
-    """The torch device of a rank: what its place in the cluster is, numbered within its node."""
-    number = plan.ranks[rank]
-    if plan.cluster.devices[number].backend == "cpu":
+    """The torch device of a rank: a GPU is numbered among those of its node."""
+    number, chips = plan.ranks[rank], plan.cluster.devices
+    if chips[number].backend == "cpu":
         return torch.device("cpu")
     first = plan.cluster.node_of.index(plan.cluster.node_of[number])
-    return torch.device("cuda", number - first)
+    return torch.device("cuda", sum(chips[before].backend != "cpu" for before in range(first, number)))
 
 
 def by_host(plan: Plan, rank: int) -> frozenset[int]:

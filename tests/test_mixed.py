@@ -17,7 +17,7 @@ from examples import verify_models
 from examples.verify_cases import Case, plan_of
 from graphs import BlockSpec, chain_graph
 from made_clusters import SLOW
-from mixed_plans import GPU, HOST, PCIE, machines, on
+from mixed_plans import CPU, GPU, HOST, PCIE, machines, on
 from pipeline_plans import pipeline_plan
 from placer.cli.explain import instruction_text
 from placer.cluster import Cluster
@@ -30,7 +30,7 @@ from placer.plans import Plan
 from placer.program import Collective, agreement, lower, peer_disagreements
 from placer.report import plan_table, way_text
 from placer.runtime.dry import DryRuns, rank_classes
-from placer.runtime.groups import backend_of
+from placer.runtime.groups import backend_of, device_of
 from placer.search import solve_with
 from placer.settings import RunSettings
 from placer.simulator import simulate
@@ -177,6 +177,13 @@ def test_the_search_equals_the_enumeration_on_both_kinds() -> None:
     assert ours.ledger is not None and every.ledger is not None
     assert ours.ledger.step_seconds == pytest.approx(every.ledger.step_seconds, rel=1e-9)
     assert check(ours) == ()
+
+
+def test_gpus_are_numbered_among_those_of_their_node() -> None:
+    node = replace(machines(1, 1).node_list[0], devices=((CPU, 1), (GPU, 2)))
+    plan = data_parallel(replace(machines(1, 1), groups=((node, 2),)))
+    found = [str(device_of(plan, rank)) for rank in range(6)]
+    assert found == ["cpu", "cuda:0", "cuda:1"] * 2
 
 
 def test_ranks_on_gpus_have_both_libraries_and_those_on_cpus_one(tmp_path: Path) -> None:

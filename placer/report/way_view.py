@@ -66,6 +66,8 @@ def _chosen(found: Mapping[WayKind, float], kind: WayKind) -> str:
 def _step_text(step: Step) -> str:
     if step.do in ("copy out", "copy in"):
         return step.do
-    if step.do in ("send", "receive", "add"):
+    if step.do == "add":
+        return f"add what rank {step.ranks[0]} sends"
+    if step.do in ("send", "receive"):
         return f"{step.do} {'to' if step.do == 'send' else 'from'} rank {step.ranks[0]}"
     return f"{step.do} over ranks {', '.join(map(str, step.ranks))} on the {step.on}"
