@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -30,6 +31,7 @@ from placer.strategies.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, l
 from placer.strategies.borders import Borders
 from placer.strategies.elimination import Factor, best_states
 from placer.strategies.expert_places import expert_order
+from placer.strategies.forked import MANY_DEVICES, from_both_ends
 from placer.strategies.lineups import Unit, classes, units
 from placer.strategies.sharding import Sharded, best_split
 from placer.strategies.space import powers_of_two
@@ -58,19 +60,24 @@ def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     When the problem's seconds are over, those made so far, at least the first.
     """
     made = Borders(problem)
-    found: list[Layout | None] = []
-    for axes in _wanted(problem):
-        if found and problem.spent:
-            break
-        if all(_cuts_values(made, axis, count) for axis, count in axes):
-            for stand in _stands(problem, axes):
-                bytes_ = (0.0, _dear(problem, costs, stand.unit[0]))
-                found += (
-                    _along_one(made, costs, axes, stand, bytes_)
-                    if len(axes) == 1
-                    else _along_two(made, costs, axes, stand, bytes_)
-                )
-    return tuple(dict.fromkeys(layout for layout in found if layout is not None))
+    asked = [
+        (axes, stand)
+        for axes in _wanted(problem)
+        if all(_cuts_values(made, axis, count) for axis, count in axes)
+        for stand in _stands(problem, axes)
+    ]
+    found = from_both_ends(
+        asked, partial(_of, made, costs), apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent
+    )
+    return tuple(dict.fromkeys(layout for each in found for layout in each))
+
+
+def _of(made: Borders, costs: Costs, asked: tuple[Axes, _Stand]) -> tuple[Layout, ...]:
+    """The layouts along these axes."""
+    axes, stand = asked
+    bytes_ = (0.0, _dear(made.problem, costs, stand.unit[0]))
+    along = _along_one if len(axes) == 1 else _along_two
+    return tuple(layout for layout in along(made, costs, axes, stand, bytes_) if layout is not None)
 
 
 def _cuts_values(made: Borders, axis: str, count: int) -> bool:
