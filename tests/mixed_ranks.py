@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch import distributed as dist
 
-from examples.verify_cases import run_case
+from examples.verify_cases import capture_of, run_case
 from mixed_plans import on
 from placer.cluster import Cluster
 from placer.mixed import WayKind
@@ -40,7 +40,7 @@ def recorded(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> tuple[tup
     """How what a rank communicates in a step differs from its program; bytes of gradients it then counts as summed."""
     made = on(plan, cluster, places)
     with in_both_roles():
-        executor, batch = load(made), uneven_batch(made, 0)
+        executor, batch = load(made, capture=capture_of(made)), uneven_batch(made, 0)
         with Recorder() as recorder:
             executor.step(batch)
     program = lower(made)[executor.rank]
