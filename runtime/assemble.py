@@ -32,7 +32,7 @@ from placer.runtime.deliveries import Deliveries
 from placer.runtime.divided import Divided
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
-from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
+from placer.runtime.groups import TIMEOUT_SECONDS, Groups, by_host, device_of, join
 from placer.runtime.hollow import Hollow, hollow, named_tensors, shapes
 from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
@@ -200,6 +200,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         device=made.device,
         counts_loss=held.program.inner == 0,
         eager_attention=made.plan.settings.attention == "eager",
+        by_host=by_host(made.plan, made.rank),
     )
 
 
@@ -245,7 +246,7 @@ def _ties(made: Assembly, held: Held) -> dict[str, Tie]:
 def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
     state = model_state(
         made.cut, held.stages, made.weights.whole, rank=made.rank, first_rank=held.ranks[0], group=held.group,
-        pieces=made.pieces,
+        unlike=made.plan.cluster.unlike(made.plan.ranks[rank] for rank in held.ranks), pieces=made.pieces,
     )  # fmt: skip
     return Parts(
         plan=made.plan,

@@ -30,7 +30,7 @@ from placer.program import Collective, Message, like_ranks
 from placer.runtime.allocated import Allocated
 from placer.runtime.gathered import Gathered
 from placer.runtime.measure import Category, Clock, Saved, local_bytes, median_seconds, peak_memory, synchronizer
-from placer.runtime.record import Communication, Recorder
+from placer.runtime.record import Communication, Recorder, joined_sums
 from placer.runtime.stages import Stage
 from placer.runtime.waits import CollectiveKey, Events, MessageKey, Wait, apart
 
@@ -89,6 +89,8 @@ class Measurement:
         self._held: Held | None = None
         self._gathered: Gathered | None = None
         self._communications: tuple[Communication, ...] = ()
+        self._watches = False
+        self._mixed: list[Collective] = []
 
     @contextmanager
     def step(self, index: int, holder: Holder) -> Iterator[None]:
@@ -120,8 +122,10 @@ class Measurement:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         everything = (*held.parameters, *held.buffers, *held.optimizer)
+        self._watches = True
         with Recorder() as recorder, Allocated(everything) as allocated, saved.watching(), gathered.watching():
             yield
+        self._watches = False
         self._allocated = allocated.peak
         self._communications = recorder.records
         self._memory = peak_memory(
@@ -166,6 +170,8 @@ class Measurement:
         Of DDP's, which run beside the backward, the backward waits for the last ones after its own last kernel; on a
         GPU that was launched only, and what is exposed stays with the backward.
         """
+        if self._watches and collective.way is not None:
+            self._mixed.append(collective)
         if not self._timing:
             return
         if collective.engine == "placer":
@@ -197,7 +203,7 @@ class Measurement:
             seconds=tuple(self._timed),
             events=tuple(self._events),
             memory=self._memory,
-            communications=self._communications,
+            communications=joined_sums(self._communications, self._mixed, self._rank),
         )
         ranks: list[_OfRank | None] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, own)
