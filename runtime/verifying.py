@@ -108,12 +108,13 @@ def verify(
     batches: Sequence[Batch] | None = None,
     capture: Captured | None = None,
     checked: bool = False,
+    compile: str = "",
     progress: Callable[[str], None] = SILENT,
 ) -> VerifyReport:
     """Run `steps` steps of the plan and of the reference; every rank calls it and gets the same report.
 
     Without `batches` they are random, with labels left out unevenly and a last microbatch without a single one that
-    counts. `checked`: see `load`. `progress` is told of each step.
+    counts. `checked`, `compile`: see `load`. `progress` is told of each step.
     """
     rank = join(plan)
     given = copy.deepcopy(model) if rank == 0 else None
@@ -126,7 +127,7 @@ def verify(
             "turn that off to verify (dropout and attention dropout are repeatable)"
         )
     batches = batches or [uneven_batch(plan, step) for step in range(steps)]
-    executor = load(plan, model=model, optimizer=optimizer, capture=capture, checked=checked)
+    executor = load(plan, model=model, optimizer=optimizer, capture=capture, checked=checked, compile=compile)
     outcomes = _outcomes(executor, batches, progress)
     evaluated = executor.evaluate(batches[-1])
     found = None
