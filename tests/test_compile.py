@@ -50,7 +50,11 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+#: These take many times as long to compile as the others.
+LARGE = ("sequence, dropout", "expert")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in PLANS])
 def test_a_compiled_plan_equals_the_reference_run(name: str) -> None:
     for report, graphs in on_ranks(2, compile_ranks.equal, PLANS[name]()):
         assert report.passed, str(report)
