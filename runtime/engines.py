@@ -79,7 +79,7 @@ def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
         plan, weights=options.weights, timeout_seconds=options.timeout_seconds, synchrony=options.kept_together,
         compile=options.compile,
     )  # fmt: skip
-    measurement = Measurement(plan, world.device, world.rank)
+    measurement = Measurement(plan, world.device, world.rank, hidden=options.compile == "inductor")
     executor.recorder = measurement
     counted = tallies(executor.stages.values()) if expert_counts(plan.graph) else {}
     return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement, tallies=counted)
