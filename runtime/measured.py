@@ -75,8 +75,9 @@ class _OfRank:
 class Measurement:
     """Watches the steps of one rank; it is the executor's observer, and `ledger` joins all ranks' findings."""
 
-    def __init__(self, plan: Plan, device: torch.device, rank: int) -> None:
-        self._plan, self._device, self._rank = plan, device, rank
+    def __init__(self, plan: Plan, device: torch.device, rank: int, *, hidden: bool = False) -> None:
+        """hidden: code of a compiler takes memory that no op shows, so that what was alive at once is not known."""
+        self._plan, self._device, self._rank, self._hidden = plan, device, rank, hidden
         self._clock = Clock()
         self._synchronize = synchronizer(device)
         self._timed: list[Seconds] = []
@@ -137,7 +138,7 @@ class Measurement:
             gathered=gathered.parameters,
             keeps_gathered=any(stage.sharding == "gradients" for stage in self._plan.stages),
             device=self._device,
-            alive=allocated.peak,
+            alive=0 if self._hidden else allocated.peak,
         )
         self._held = self._gathered = None
 

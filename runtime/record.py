@@ -115,6 +115,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         """In order of issue."""
         return tuple(self._records)
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs compiled while it is watched: it holds no communication."""
+        return True
+
     def __torch_dispatch__(
         self,
         func: torch._ops.OpOverload,
