@@ -112,6 +112,11 @@ class Attempt:
         while not done() and self.running() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
 
+    def finish(self) -> list[int]:
+        """Until the last step is done, however slow the machine is, then as `end`."""
+        self.wait(lambda: len(self.events("step")) >= STEPS)
+        return self.end()
+
     def running(self) -> bool:
         """Whether every rank still runs."""
         return all(process.is_alive() for process in self.ranks)
@@ -171,7 +176,7 @@ def undisturbed(trial: Trial, folder: Path) -> Undisturbed:
     attempt = Attempt(trial, folder, 0)
     attempt.wait(lambda: bool(attempt.events("step")))
     first = time.monotonic()
-    attempt.end()
+    attempt.finish()
     pace = (time.monotonic() - first) / STEPS
     return Undisturbed(state=_final_state(attempt), start_seconds=first - began, step_seconds=pace)
 
@@ -185,6 +190,8 @@ def disturbed(
         before = _last_step(folder)
         attempt = Attempt(trial, folder, number)
         struck = _strike(attempt, known, chance, tally) if wanted() else None
+        if struck is None:
+            attempt.finish()
         began = time.monotonic()
         left = attempt.end(told=struck is not None and not attempt.events("step"))
         if struck is not None:

@@ -224,6 +224,9 @@ def _unmodelled(row: dict[str, str]) -> Iterator[str]:
     yield from _uncaptured(row)
     if _count(row, "ep") > 1 and _count(row, "tp") > 1:
         yield f"expert parallel {row['ep']} over the devices of tensor {row['tp']} too: experts along both axes"
+    stage = _count(row, "n_gpus") // (_count(row, "pp", 0) or 1)
+    if _count(row, "ep") > stage:
+        yield f"experts over {row['ep']} devices are printed where a stage of {row['pp']} has {stage}"
     if not row["global_batch"]:
         yield "no batch printed"
 

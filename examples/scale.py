@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import resource
 import sys
 import time
@@ -130,10 +131,13 @@ def _run(name: str, case: Case, strategy: str, save: str) -> None:
 
 
 def _spent(began: float) -> str:
-    """Seconds since `began`, those of the processor since the process began, and the most memory it had."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    seconds, busy = time.perf_counter() - began, time.process_time()
-    return f"{seconds:.1f} s ({busy:.1f} s of processor with imports), peak {peak / 2**30:.2f} GiB"
+    """Seconds since `began`, those of the processors since the process began, and the most memory it had, and one of
+    those it started beside it."""
+    own, beside = (
+        resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    seconds, busy = time.perf_counter() - began, sum(os.times()[:4])
+    return f"{seconds:.1f} s ({busy:.1f} s of processors with imports), peak {own:.2f} GiB, beside it {beside:.2f}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Our plans beside published ones: vTrain's groups of plans, Megatron's and Megatron-Bridge's tables.
 
     python -m examples.validate_published --data ../shared/truth/training_runs.csv [--family vtrain] [--every 10]
-                                          [--seconds 20] [--space] [--no-plans]
+                                          [--only DeepSeek] [--seconds 20] [--space] [--no-plans]
 
 Every published layout is built as a plan (Megatron's tensor split by the integer program under its rules, its even
 stages), judged by the estimate that judges ours, and put beside the measured step. Rows of one problem (model,
@@ -160,6 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=DATA, help="the table of measured runs")
     parser.add_argument("--family", choices=tuple(FAMILIES), action="append", help="only these tables")
     parser.add_argument("--every", type=int, default=1, help="only every n-th group, for a quick look")
+    parser.add_argument("--only", default="", help="only rows whose model's name holds this")
     parser.add_argument("--seconds", type=float, help="plan each problem for no longer than this")
     parser.add_argument("--space", action="store_true", help="also choose among their degrees and microbatches alone")
     parser.add_argument("--no-plans", action="store_true", help="only estimate the published layouts")
@@ -167,7 +168,8 @@ def main(argv: list[str] | None = None) -> int:
     slower = 0
     for family in options.family or FAMILIES:
         began, found = time.perf_counter(), []
-        runs = _sampled(published_runs(options.data, family), options.every)
+        every = tuple(run for run in published_runs(options.data, family) if options.only in run.model)
+        runs = _sampled(every, options.every)
         for outcome in outcomes(runs, options.seconds, plans=not options.no_plans, space=options.space):
             found.append(outcome)
             print(line(outcome), flush=True)

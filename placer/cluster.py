@@ -7,7 +7,7 @@ network level up to the first that holds both nodes (`Level.nodes` nodes per gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -207,6 +207,17 @@ class Cluster:
     def size(self) -> int:
         """Number of devices."""
         return len(self.devices)
+
+    @cached_property
+    def backends(self) -> frozenset[str]:
+        """What runs on its devices: `cpu`, `cuda` or both."""
+        return frozenset(device.backend for node, _ in self.groups for device, _ in node.devices)
+
+    def unlike(self, devices: Iterable[int]) -> bool:
+        """Whether some of `devices` are CPUs and others are not, so that no one library reduces over them."""
+        if len(self.backends) == 1:
+            return False
+        return len({self.devices[device].backend for device in devices if 0 <= device < self.size}) > 1
 
     @property
     def doubts(self) -> tuple[str, ...]:

@@ -18,11 +18,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import cycle, islice
 from math import ceil, log2
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from placer.cluster import Cluster, Link
-from placer.topology import Bottleneck, bottleneck, link_between_nodes
+from placer.topology import Bottleneck, bottleneck, link_between_nodes, link_between_processes
 
+# Of a message, whether each end is a CPU; () where all devices are of one kind.
+_OnCpus: TypeAlias = tuple[bool, ...]
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
@@ -70,12 +72,16 @@ def ways(cluster: Cluster, source: Collection[int], target: Collection[int]) -> 
     """The kinds of ways from the devices of `source` to their partners in `target`, all sending at once."""
     first, second = tuple(source), tuple(target)
     pairs = zip(*(_in_turn(devices, max(len(first), len(second))) for devices in (first, second)), strict=True)
-    found = Counter((cluster.node_of[a], cluster.node_of[b], a == b) for a, b in pairs)
+    found = Counter((cluster.node_of[a], cluster.node_of[b], _on_cpus(cluster, a, b), a == b) for a, b in pairs)
     leaving: Counter[int] = Counter()
-    for (start, end, _), count in found.items():
+    for (start, end, _, _), count in found.items():
         leaving[start] += count if start != end else 0
-    kinds = {(_way(cluster, start, end), leaving[start]): (start, end) for start, end, same in found if not same}
-    return tuple(_one_way(cluster, *ends, senders or 1) for (_, senders), ends in kinds.items())
+    kinds = {
+        (_way(cluster, start, end), on_cpus, leaving[start]): (start, end)
+        for start, end, on_cpus, same in found
+        if not same
+    }
+    return tuple(_one_way(cluster, *ends, senders or 1, on_cpus) for (_, on_cpus, senders), ends in kinds.items())
 
 
 def pair_ways(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Way]:
@@ -85,14 +91,14 @@ def pair_ways(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[
     """
     wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
     out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
-    known: dict[tuple[object, int], Way] = {}
+    known: dict[tuple[object, int, _OnCpus], Way] = {}
     found = {}
     for source, target in wanted:
         ends = node[source], node[target]
         senders = out[ends[0]] if ends[0] != ends[1] else 1
-        key = (_way(cluster, *ends), senders)
+        key = (_way(cluster, *ends), senders, _on_cpus(cluster, source, target))
         if key not in known:
-            known[key] = _one_way(cluster, *ends, senders)
+            known[key] = _one_way(cluster, *ends, *key[1:])
         found[source, target] = known[key]
     return found
 
@@ -114,14 +120,38 @@ def _way(cluster: Cluster, start: int, end: int) -> object:
     return first.nic, second.nic, cluster.level_of({start, end})
 
 
-def _one_way(cluster: Cluster, start: int, end: int, senders: int) -> Way:
-    """A message between devices of two nodes, `senders` of the first node's devices sending out."""
+def _on_cpus(cluster: Cluster, source: int, target: int) -> _OnCpus:
+    """Whether each end is a CPU, where the cluster has both kinds."""
+    if len(cluster.backends) == 1:
+        return ()
+    return cluster.devices[source].backend == "cpu", cluster.devices[target].backend == "cpu"
+
+
+def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnCpus) -> Way:
+    """A message between devices of two nodes, `senders` of the first node's devices sending out.
+
+    To or from a CPU it goes between processes; at the other end a GPU copies it from or to its host.
+    """
+    if start == end and any(on_cpus):
+        inside = link_between_processes(cluster.node_list[start])
+        return _copied(cluster, Way(inside.latency_seconds, 1 / (inside.bandwidth * inside.share)), start, on_cpus)
     link = link_between_nodes(cluster, start, end)
     if start == end:
         return Way(link.latency_seconds, 1 / link.bandwidth)
     nic = cluster.node_list[start].nic
     ports = nic.ports if nic is not None else 1
-    return Way(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
+    way = Way(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
+    return _copied(cluster, way, start if on_cpus == (False, True) else end, on_cpus)
+
+
+def _copied(cluster: Cluster, way: Way, node: int, on_cpus: _OnCpus) -> Way:
+    """`way` with the copy between a GPU of `node` and its host where one end, and one only, is a CPU."""
+    host = cluster.node_list[node].host
+    if sum(on_cpus) != 1 or host is None:
+        return way
+    link = host.link
+    per_byte = 1 / (link.bandwidth * link.share * link.ports)
+    return Way(way.latency + link.latency_seconds, way.per_byte + per_byte)
 
 
 def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:

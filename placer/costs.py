@@ -56,6 +56,7 @@ from placer.graph import Affine, Graph, affine_sum
 from placer.ledger import MemoryBytes
 from placer.memory import StageMemory, position_memory, stage_memory
 from placer.meshes import Mesh
+from placer.mixed import require_hosts
 from placer.numerics import Numerics
 from placer.offload import heeds
 from placer.passes import Passes, StageSeconds
@@ -82,6 +83,7 @@ class Costs:
         self, graph: Graph, cluster: Cluster, settings: RunSettings, degree: int = 1, apart: int = 1, *,
         offset: int = 0, whole: Graph | None = None, layout: Layout | None = None,
     ) -> None:  # fmt: skip
+        require_hosts(cluster)
         self.graph = graph
         self.layout = layout
         self.cluster = cluster

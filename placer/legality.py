@@ -146,6 +146,26 @@ def _layouts(plan: Plan) -> Iterator[str]:
             yield str(error)
 
 
+def _kinds(plan: Plan) -> Iterator[str]:
+    """Devices of both kinds, GPUs and CPUs, are in different replicas, which keep their state whole."""
+    unlike = plan.cluster.unlike
+    for index, stage in enumerate(plan.stages):
+        if stage.degree < 1:
+            continue
+        replicas = (stage.devices[at : at + stage.degree] for at in range(0, len(stage.devices), stage.degree))
+        across = next(filter(unlike, replicas), None)
+        if across is not None:
+            yield (
+                f"a replica of stage {index} is on GPUs and CPUs (devices {_listed(across)}), which have no library in "
+                "common for what its ops say to each other; give each replica devices of one kind"
+            )
+        elif stage.sharding != "none" and unlike(stage.devices):
+            yield (
+                f"stage {index} shards {stage.sharding} over replicas on GPUs and on CPUs, for which torch has no mesh "
+                "of devices; use sharding none, or devices of one kind"
+            )
+
+
 def _replicas(plan: Plan) -> Iterator[str]:
     """Shares are one positive number per replica; stages on the same devices have the same replicas and shares."""
     for index, stage in enumerate(plan.stages):
@@ -341,6 +361,7 @@ STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "blocks": _blocks,
     "devices": _devices,
     "layouts": _layouts,
+    "kinds": _kinds,
     "replicas": _replicas,
     "rows": _rows,
     "schedule": _schedule,

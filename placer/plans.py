@@ -187,8 +187,9 @@ class Plan:
 
     @property
     def reduces_beside(self) -> bool:
-        """Whether whole gradients are summed beside the last backward (by DDP), not after it: of one stage alone."""
-        return len(self.stages) == 1 and self.settings.overlap
+        """Whether whole gradients are summed beside the last backward (by DDP), not after it: of one stage alone, whose
+        devices have a library in common."""
+        return len(self.stages) == 1 and self.settings.overlap and not self.cluster.unlike(self.stages[0].devices)
 
     @property
     def fuses(self) -> bool:

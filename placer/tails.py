@@ -48,7 +48,8 @@ class Tails:
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
         In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
-        (`alone`), after it in others; see `bucketing`. Sharded state scatters beside the last backward, block by block.
+        (`alone`), after it in others and over unlike devices; see `bucketing`. Sharded state scatters beside the last
+        backward, block by block.
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
@@ -58,7 +59,8 @@ class Tails:
         size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
         if not size:
             return 0.0
-        return self.fused(devices, size, backward if alone and self.settings.overlap else 0.0, bucket_bytes)
+        beside = alone and self.settings.overlap and not self.cluster.unlike(devices)
+        return self.fused(devices, size, backward if beside else 0.0, bucket_bytes)
 
     def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
         """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""

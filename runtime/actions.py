@@ -45,6 +45,7 @@ class Wiring:
     home: the stage that makes each value. shapes: of all values, for a number of rows, in a stage of this rank. parts:
     which part of what this rank holds a message carries. loss: the loss's reference.
     counts_loss: whether this rank's loss enters the sum: all devices of a replica have the same.
+    by_host: the ranks whose messages go through this rank's host, of an accelerator those on CPUs.
     """
 
     program: Program
@@ -58,6 +59,7 @@ class Wiring:
     device: torch.device
     counts_loss: bool = True
     eager_attention: bool = False
+    by_host: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class Interpreter:
     ) -> None:
         self._wiring, self._reduce, self._sum, self.update = wiring, reduce, sum_over, update
         self.observer = observer
-        self._mail = Mailbox(wiring.device, observer, wiring.deliveries)
+        self._mail = Mailbox(wiring.device, observer, wiring.deliveries, wiring.by_host)
         self._last = _last_backward(wiring.program)
         # A stage that need not compute ghosts may make what one reads that must.
         self._ghosts = any(replica.grouped for replica in wiring.replicas.values())

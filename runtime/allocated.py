@@ -44,6 +44,11 @@ class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs compiled while it is watched: torch would run it op by op, or refuse to."""
+        return True
+
     def __torch_dispatch__(
         self,
         func: Callable[..., object],

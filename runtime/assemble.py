@@ -26,13 +26,14 @@ from placer.program import (
 from placer.runtime.actions import Interpreter, Wiring
 from placer.runtime.assembly import Assembly, Held
 from placer.runtime.captured import Captured, captured
+from placer.runtime.compiling import Compiler, patience, require_compilable, require_ready
 from placer.runtime.cut import Cut
 from placer.runtime.delayed import DelayedSums
 from placer.runtime.deliveries import Deliveries
 from placer.runtime.divided import Divided
 from placer.runtime.executor import Executor, Parts
 from placer.runtime.gradients import Gradients, Tie
-from placer.runtime.groups import TIMEOUT_SECONDS, Groups, device_of, join
+from placer.runtime.groups import TIMEOUT_SECONDS, Groups, by_host, device_of, join
 from placer.runtime.hollow import Hollow, hollow, named_tensors, shapes
 from placer.runtime.hollow import prepared_model as prepared_model
 from placer.runtime.labels import class_weights, labels_of
@@ -43,7 +44,7 @@ from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_facto
 from placer.runtime.portions import Portions
 from placer.runtime.relaxed import Column, Ending, column_of_rank, columns
 from placer.runtime.sources import Whole
-from placer.runtime.stages import Stage
+from placer.runtime.stages import OP_BY_OP, Stage
 from placer.runtime.state import model_state
 from placer.runtime.synchrony import SYNCHRONOUS, Synchrony, require_replicas
 from placer.runtime.weights import Weights
@@ -60,6 +61,7 @@ def load(
     checked: bool = False,
     timeout_seconds: float = TIMEOUT_SECONDS,
     synchrony: Synchrony = SYNCHRONOUS,
+    compile: str = "",
 ) -> Executor:
     """The executor of this process's rank.
 
@@ -73,20 +75,26 @@ def load(
     checked: the caller has found the plan legal already, which takes long for each rank of its own.
     timeout_seconds: no communication waits longer.
     synchrony: how replicas keep together; all but the default change the mathematics.
+    compile: the backend of torch.compile that runs the blocks (`inductor`, `aot_eager`); "" runs them op by op.
     Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another
     model.
     """
     if not checked:
         legality.require(plan)
     require_replicas(plan, synchrony)
+    require_compilable(plan, compile)
+    timeout_seconds = patience(timeout_seconds, compile)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
     source = hollow(plan, model, device, weights)
     if source.note and rank == 0:
         print(f"placer: {source.note}", file=sys.stderr)
     cut = (capture or captured(plan, source.model)).cut(plan, source.model)
+    if compile:
+        require_ready(compile, device, cut.rewrites.unkeyed)
     made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
-    return _executor(replace(made, relaxed=synchrony.kind != "synchronous"), optimizer, synchrony)
+    run = Compiler(compile, device).run if compile else OP_BY_OP
+    return _executor(replace(made, relaxed=synchrony.kind != "synchronous", run=run), optimizer, synchrony)
 
 
 def loaded_alone(
@@ -200,6 +208,7 @@ def _wiring(made: Assembly, held: Held) -> Wiring:
         device=made.device,
         counts_loss=held.program.inner == 0,
         eager_attention=made.plan.settings.attention == "eager",
+        by_host=by_host(made.plan, made.rank),
     )
 
 
@@ -245,7 +254,7 @@ def _ties(made: Assembly, held: Held) -> dict[str, Tie]:
 def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: OptimizerFactory | None) -> Parts:
     state = model_state(
         made.cut, held.stages, made.weights.whole, rank=made.rank, first_rank=held.ranks[0], group=held.group,
-        pieces=made.pieces,
+        unlike=made.plan.cluster.unlike(made.plan.ranks[rank] for rank in held.ranks), pieces=made.pieces,
     )  # fmt: skip
     return Parts(
         plan=made.plan,

@@ -33,7 +33,7 @@ from placer.runtime.observer import Relay
 from placer.runtime.portions import Portions
 from placer.runtime.replicas import Replica, replica
 from placer.runtime.shapes import shapes_of
-from placer.runtime.stages import Stage, stage_code
+from placer.runtime.stages import OP_BY_OP, Runner, Stage, stage_code
 from placer.runtime.weights import Weights
 from placer.splitting import value_state
 
@@ -78,6 +78,7 @@ class Assembly:
 
     alone: the other ranks are not there, so nothing is made for them. fill: gives a stage of a model without memory
     tensors that ops can run on. relaxed: no engine reduces gradients by itself, as replicas keep together otherwise.
+    run: what runs the code of blocks.
     """
 
     plan: Plan
@@ -92,6 +93,7 @@ class Assembly:
     fill: Callable[[Stage], None]
     alone: bool = False
     relaxed: bool = False
+    run: Runner = OP_BY_OP
 
     def held(self) -> Held:
         """Stages and process groups of this rank, made; all ranks call it."""
@@ -104,6 +106,7 @@ class Assembly:
         stages = self.bare_stages(program.stages, sharded=len(ranks) > 1)
         for stage in stages.values():
             stage.watch(relay)
+            stage.run_by(self.run)
         group = groups.of(ranks) if len(ranks) > 1 else None
         replicas = {index: self._filled(index, stage, ranks, group, relay) for index, stage in stages.items()}
         return Held(

@@ -76,9 +76,10 @@ def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
 
         return Loaded(runs=deepspeed.load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds))
     executor = load(
-        plan, weights=options.weights, timeout_seconds=options.timeout_seconds, synchrony=options.kept_together
-    )
-    measurement = Measurement(plan, world.device, world.rank)
+        plan, weights=options.weights, timeout_seconds=options.timeout_seconds, synchrony=options.kept_together,
+        compile=options.compile,
+    )  # fmt: skip
+    measurement = Measurement(plan, world.device, world.rank, hidden=options.compile == "inductor")
     executor.recorder = measurement
     counted = tallies(executor.stages.values()) if expert_counts(plan.graph) else {}
     return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement, tallies=counted)

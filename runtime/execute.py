@@ -17,6 +17,7 @@ from placer.errors import ExecutionError, UsageError
 from placer.plans import Plan
 from placer.runtime.captured import run_dtype
 from placer.runtime.checkpoint import Checkpoints, Progress
+from placer.runtime.compiling import patience, require_compilable
 from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.engines import Loaded, loaded
 from placer.runtime.expert_tokens import ExpertLayer, require_alike, save_loads
@@ -38,8 +39,10 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
     ExecutionError where a rank dies, hangs, or the loss is not a number.
     """
     require_outputs(options)
-    with joined(plan, plan_path=options.plan_path, timeout_seconds=options.timeout_seconds) as world:
-        for warning in require_runnable(plan):
+    require_compilable(plan, options.compile)
+    patient = patience(options.timeout_seconds, options.compile)
+    with joined(plan, plan_path=options.plan_path, timeout_seconds=patient) as world:
+        for warning in require_runnable(plan, compiled=bool(options.compile)):
             if world.first:
                 print(f"placer: {warning}", file=sys.stderr)
         if world.first and options.kept_together.kind != "synchronous":
@@ -241,6 +244,7 @@ class _Run:
             checkpoint=self.saved,
             weights=self.options.save_weights,
             engine=self.options.engine,
+            compile=self.options.compile,
             synchrony=self.options.kept_together,
             experts=experts,
         )

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.program import Collective
+from placer.runtime import mixed_sums
 from placer.runtime.divided import Divided
 from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer
@@ -85,7 +86,7 @@ class Gradients:
 
     def sum_over(self, collective: Collective, tensor: torch.Tensor) -> None:
         """All-reduce `tensor` in place."""
-        dist.all_reduce(tensor, group=self._group_of(collective.ranks))
+        self._sum(collective, tensor)
         self._tell(collective, tensor.numel() * tensor.element_size())
 
     def norm(self) -> float:
@@ -105,8 +106,15 @@ class Gradients:
         members = [named[name] for name in self._buckets[collective.stage, collective.unit] if name in named]
         if not members:
             return
-        size = reduce_bucket([_local(_gradient(parameter)) for parameter in members], self._group_of(collective.ranks))
-        self._tell(collective, size)
+        gradients = [_local(_gradient(parameter)) for parameter in members]
+        self._tell(collective, reduce_bucket(gradients, lambda bucket: self._sum(collective, bucket)))
+
+    def _sum(self, collective: Collective, tensor: torch.Tensor) -> None:
+        ranks, way = collective.ranks, collective.way
+        if way is None:
+            dist.all_reduce(tensor, group=self._group_of(ranks))
+        else:
+            mixed_sums.sum_over(tensor, way, ranks, dist.get_rank(), self._group_of)
 
     def _reduce_tied(self, collective: Collective) -> None:
         name = collective.unit

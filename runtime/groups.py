@@ -10,7 +10,6 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
-from placer.cluster import Cluster
 from placer.errors import UsageError
 from placer.plans import Plan
 from placer.program import Collective, Program
@@ -34,17 +33,35 @@ def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
     if plan.world_size == 1:
         return 0
     if not dist.is_initialized():
-        dist.init_process_group(_backend(plan.cluster), timeout=timedelta(seconds=timeout_seconds))
+        backend = backend_of(plan, int(os.environ.get("RANK", "0")))
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     return dist.get_rank()
 
 
+def backend_of(plan: Plan, rank: int) -> str:
+    """What a rank communicates with: gloo for what lies on hosts, nccl for what lies on its GPU.
+
+    In a world of both kinds CPUs say that they have none: NCCL cannot be there where no GPU is.
+    """
+    if plan.cluster.devices[plan.ranks[rank]].backend == "cuda":
+        return "cpu:gloo,cuda:nccl"
+    return "cpu:gloo" if plan.cluster.unlike(plan.ranks) else "gloo"
+
+
 def device_of(plan: Plan, rank: int) -> torch.device:
-    """The torch device of a rank: what its place in the cluster is, numbered within its node."""
-    number = plan.ranks[rank]
-    if plan.cluster.devices[number].backend == "cpu":
+    """The torch device of a rank: a GPU is numbered among those of its node."""
+    number, chips = plan.ranks[rank], plan.cluster.devices
+    if chips[number].backend == "cpu":
         return torch.device("cpu")
     first = plan.cluster.node_of.index(plan.cluster.node_of[number])
-    return torch.device("cuda", number - first)
+    return torch.device("cuda", sum(chips[before].backend != "cpu" for before in range(first, number)))
+
+
+def by_host(plan: Plan, rank: int) -> frozenset[int]:
+    """The ranks with which `rank` speaks through its host: of a GPU those on CPUs."""
+    if len(plan.cluster.backends) == 1 or plan.cluster.devices[plan.ranks[rank]].backend == "cpu":
+        return frozenset()
+    return frozenset(r for r, device in enumerate(plan.ranks) if plan.cluster.devices[device].backend == "cpu")
 
 
 class Groups:
@@ -60,7 +77,8 @@ class Groups:
     ) -> None:
         wanted = {tuple(ranks) for ranks in more if len(ranks) > 1}
         for program in programs:
-            wanted |= {e.ranks for e in program.instructions if isinstance(e, Collective) and len(e.ranks) > 1}
+            done = [entry for entry in program.instructions if isinstance(entry, Collective)]
+            wanted |= {ranks for entry in done for ranks in groups_of(entry) if len(ranks) > 1}
         wanted = {ranks for ranks in wanted if member is None or member in ranks}
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for ranks in sorted(wanted):
@@ -77,5 +95,6 @@ class Groups:
         return self._groups[ranks]
 
 
-def _backend(cluster: Cluster) -> str:
-    return "nccl" if all(device.backend == "cuda" for device in cluster.devices) else "gloo"
+def groups_of(entry: Collective) -> tuple[tuple[int, ...], ...]:
+    """The ranks of a collective, and of those within it where it sums over unlike ones."""
+    return (entry.ranks, *(entry.way.groups if entry.way is not None else ()))

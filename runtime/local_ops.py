@@ -97,3 +97,8 @@ FORMS: dict[str, Callable[[Given], torch.Tensor]] = {
     "experts_from": local_experts.experts_from,
     "own_numbers": local_experts.own_numbers,
 }
+
+#: Those that talk to the other ranks, or ask tensors for numbers to know what to send.
+TALKING = frozenset({
+    "mean_loss", "vocabulary_loss", "batch_norm", "experts", "experts_apart", "experts_to", "experts_at", "experts_from"
+})  # fmt: skip

@@ -27,8 +27,7 @@ def cross_entropy(
     total = functional.cross_entropy(
         scores, target, weight, ignore_index=ignore_index, label_smoothing=smoothing, reduction="sum"
     )
-    # A batch in which nothing counts has loss 0 here; torch's own mean would be 0/0.
-    return total / (mode.counts[index] or 1.0)
+    return over_count(total, index, mode)
 
 
 def nll(
@@ -36,7 +35,16 @@ def nll(
 ) -> torch.Tensor:
     """The share of these rows in the mean negative log likelihood of the global batch."""
     total = functional.nll_loss(scores, target, weight, ignore_index=ignore_index, reduction="sum")
-    return total / (mode.counts[index] or 1.0)
+    return over_count(total, index, mode)
+
+
+def over_count(total: torch.Tensor, index: int, mode: Mode) -> torch.Tensor:
+    """A sum of losses over what counts in the global batch, in the type of the sum."""
+    count = mode.counts[index]
+    if isinstance(count, torch.Tensor):
+        return total / count.to(total.dtype)
+    # A batch in which nothing counts has loss 0 here; torch's own mean would be 0/0.
+    return total / (count or 1.0)
 
 
 def counted(target: torch.Tensor, ignore_index: int, weight: torch.Tensor | None = None) -> float:

@@ -30,7 +30,7 @@ from placer.program import Collective, Message, like_ranks
 from placer.runtime.allocated import Allocated
 from placer.runtime.gathered import Gathered
 from placer.runtime.measure import Category, Clock, Saved, local_bytes, median_seconds, peak_memory, synchronizer
-from placer.runtime.record import Communication, Recorder
+from placer.runtime.record import Communication, Recorder, joined_sums
 from placer.runtime.stages import Stage
 from placer.runtime.waits import CollectiveKey, Events, MessageKey, Wait, apart
 
@@ -75,8 +75,9 @@ class _OfRank:
 class Measurement:
     """Watches the steps of one rank; it is the executor's observer, and `ledger` joins all ranks' findings."""
 
-    def __init__(self, plan: Plan, device: torch.device, rank: int) -> None:
-        self._plan, self._device, self._rank = plan, device, rank
+    def __init__(self, plan: Plan, device: torch.device, rank: int, *, hidden: bool = False) -> None:
+        """hidden: code of a compiler takes memory that no op shows, so that what was alive at once is not known."""
+        self._plan, self._device, self._rank, self._hidden = plan, device, rank, hidden
         self._clock = Clock()
         self._synchronize = synchronizer(device)
         self._timed: list[Seconds] = []
@@ -89,6 +90,8 @@ class Measurement:
         self._held: Held | None = None
         self._gathered: Gathered | None = None
         self._communications: tuple[Communication, ...] = ()
+        self._watches = False
+        self._mixed: list[Collective] = []
 
     @contextmanager
     def step(self, index: int, holder: Holder) -> Iterator[None]:
@@ -120,8 +123,10 @@ class Measurement:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         everything = (*held.parameters, *held.buffers, *held.optimizer)
+        self._watches = True
         with Recorder() as recorder, Allocated(everything) as allocated, saved.watching(), gathered.watching():
             yield
+        self._watches = False
         self._allocated = allocated.peak
         self._communications = recorder.records
         self._memory = peak_memory(
@@ -133,7 +138,7 @@ class Measurement:
             gathered=gathered.parameters,
             keeps_gathered=any(stage.sharding == "gradients" for stage in self._plan.stages),
             device=self._device,
-            alive=allocated.peak,
+            alive=0 if self._hidden else allocated.peak,
         )
         self._held = self._gathered = None
 
@@ -166,6 +171,8 @@ class Measurement:
         Of DDP's, which run beside the backward, the backward waits for the last ones after its own last kernel; on a
         GPU that was launched only, and what is exposed stays with the backward.
         """
+        if self._watches and collective.way is not None:
+            self._mixed.append(collective)
         if not self._timing:
             return
         if collective.engine == "placer":
@@ -197,7 +204,7 @@ class Measurement:
             seconds=tuple(self._timed),
             events=tuple(self._events),
             memory=self._memory,
-            communications=self._communications,
+            communications=joined_sums(self._communications, self._mixed, self._rank),
         )
         ranks: list[_OfRank | None] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, own)

@@ -5,7 +5,7 @@ them.
 gloo matches by tag, so that the order of posting does not matter. NCCL ignores tags and matches by order, which the
 program
 keeps equal on both sides; the values of one message are posted as one batch there. The NCCL path has not been tried
-here.
+here. Between an accelerator and a CPU values go from host to host, by gloo, and are copied to and from the accelerator.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import distributed as dist
 
 from placer.program import Message
 from placer.runtime.deliveries import Deliveries
+from placer.runtime.mixed_sums import on_host
 from placer.runtime.observer import Observer
 
 # Values of one message get neighbouring tags.
@@ -35,13 +36,14 @@ class Shape:
 
 @dataclass(slots=True)
 class Receiving:
-    """A posted receive: `wait()` gives the tensors, one per value of `message`."""
+    """A posted receive: `wait()` gives the tensors, one per value of `message`, on `device`."""
 
     message: Message
     tensors: tuple[torch.Tensor, ...]
     works: list[dist.Work]
     observer: Observer
     mailbox: Mailbox
+    device: torch.device
 
     def wait(self) -> tuple[torch.Tensor, ...]:
         """The values, when they are here."""
@@ -50,6 +52,7 @@ class Receiving:
                 for work in self.works:
                     work.wait()
                 self.mailbox.settle(self.message)
+                self.tensors = tuple(tensor.to(self.device) for tensor in self.tensors)
             self.works = []
             self.observer.message(self.message, _sizes(self.tensors))
         return self.tensors
@@ -65,15 +68,20 @@ class _Sent:
 
 
 class Mailbox:
-    """Sends and receives of this rank. `device` is where tensors live."""
+    """Sends and receives of this rank. `device` is where tensors live; `by_host` are the peers whose messages go
+    through this rank's host."""
 
-    def __init__(self, device: torch.device, observer: Observer, deliveries: Deliveries) -> None:
-        self._device, self.observer, self._deliveries = device, observer, deliveries
+    def __init__(
+        self, device: torch.device, observer: Observer, deliveries: Deliveries, by_host: frozenset[int] = frozenset()
+    ) -> None:
+        self._device, self.observer, self._deliveries, self._by_host = device, observer, deliveries, by_host
         self._pending: dict[int, list[_Sent]] = {}
 
     def send(self, message: Message, tensors: list[torch.Tensor]) -> None:
         """Post the values of `message`; those without elements are not sent."""
         whole = [tensor.detach().contiguous() for tensor in tensors]
+        if message.peer in self._by_host:
+            whole = [on_host(tensor) for tensor in whole]
         works = self._post(dist.isend, message, whole)
         if works:
             sent = _Sent(self._deliveries.read_at(message), works, whole)
@@ -82,9 +90,10 @@ class Mailbox:
 
     def receive(self, message: Message, shapes: list[Shape]) -> Receiving:
         """Post the receives of `message`, whose values have `shapes`."""
-        tensors = [torch.empty(s.shape, dtype=s.dtype, device=self._device) for s in shapes]
+        device = torch.device("cpu") if message.peer in self._by_host else self._device
+        tensors = [torch.empty(s.shape, dtype=s.dtype, device=device) for s in shapes]
         works = self._post(dist.irecv, message, tensors)
-        return Receiving(message, tuple(tensors), works, self.observer, self)
+        return Receiving(message, tuple(tensors), works, self.observer, self, self._device)
 
     def settle(self, received: Message) -> None:
         """Let go of what has arrived, as `received` proves."""
@@ -107,7 +116,7 @@ class Mailbox:
         ]
         if not operations:
             return []
-        if self._device.type == "cuda":
+        if self._device.type == "cuda" and message.peer not in self._by_host:
             return dist.batch_isend_irecv(operations)
         works = (entry.op(entry.tensor, entry.peer, tag=entry.tag) for entry in operations)
         return [work for work in works if work is not None]

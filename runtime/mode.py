@@ -13,8 +13,8 @@ import torch
 class Mode:
     """One pass over `rows` of the `global_rows` rows of the batch.
 
-    counts: per loss op of the graph, the number (or weight) of elements of the global batch that count. keys: one
-    64-bit key per
+    counts: per loss op of the graph, the number (or weight) of elements of the global batch that count (for
+    compiled code, which would keep numbers as they were first, as tensors that are not 0). keys: one 64-bit key per
     row, from seed, step and the row's index in the global batch. updates: whether running statistics are to be
     updated (not when a block is run again, not in evaluation).
     """
@@ -22,7 +22,7 @@ class Mode:
     rows: int
     global_rows: int
     training: bool
-    counts: tuple[float, ...] = ()
+    counts: tuple[float | torch.Tensor, ...] = ()
     keys: torch.Tensor | None = None
     updates: bool = True
 

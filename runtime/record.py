@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal, TypeGuard, cast
 
@@ -21,12 +21,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from placer.program import Collective, Message, Program
+from placer.program import Collective, Message, Program, steps
 
 # So many ranks are named one by one.
 MANY = 16
 
-Kind = Literal["send", "receive", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier"]
+Kind = Literal[
+    "send", "receive", "all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast", "all_to_all", "barrier"
+]
 
 # Schemas in torch/csrc/distributed/c10d/Ops.cpp and Functional.cpp: the op's name -> what it is. `full` says which
 # tensors hold the whole buffer: the first argument (results come first) or the second.
@@ -43,12 +45,23 @@ _OPS: dict[str, tuple[Kind, int]] = {
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
     "c10d::reduce_scatter_": ("reduce_scatter", 1),
     "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "c10d::reduce_": ("reduce", 0),
     "c10d::broadcast_": ("broadcast", 0),
     "c10d::alltoall_": ("all_to_all", 0),
     "c10d::alltoall_base_": ("all_to_all", 0),
     "c10d::barrier": ("barrier", 0),
     "_c10d_functional::all_reduce": ("all_reduce", 0),
     "_c10d_functional::all_reduce_": ("all_reduce", 0),
+}
+
+# What a step of a sum over unlike ranks communicates; those that copy do not.
+_STEPS: dict[str, Kind] = {
+    "send": "send",
+    "receive": "receive",
+    "add": "receive",
+    "reduce": "reduce",
+    "broadcast": "broadcast",
+    "all_reduce": "all_reduce",
 }
 
 
@@ -101,6 +114,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     def records(self) -> tuple[Communication, ...]:
         """In order of issue."""
         return tuple(self._records)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs compiled while it is watched: it holds no communication."""
+        return True
 
     def __torch_dispatch__(
         self,
@@ -156,7 +174,28 @@ def communications(program: Program) -> Iterator[Communication]:
                         kind=entry.direction, ranks=(entry.peer,), bytes=size, dtype=dtype or "", shape=shape
                     )
         elif isinstance(entry, Collective):
-            yield Communication(kind=entry.kind, ranks=entry.ranks, bytes=entry.bytes, dtype=entry.dtype)
+            yield from _of_collective(entry, program.rank)
+
+
+def joined_sums(records: Sequence[Communication], sums: Iterable[Collective], rank: int) -> tuple[Communication, ...]:
+    """`records` with all that `rank` did for each of `sums`, which it did among them, as one."""
+    left = list(records)
+    for entry in sums:
+        for wanted in _of_collective(entry, rank):
+            left.remove(next(done for done in left if wanted.meets(done)))
+        left += _of_collective(replace(entry, way=None), rank)
+    return tuple(left)
+
+
+def _of_collective(entry: Collective, rank: int) -> Iterator[Communication]:
+    """What `rank` communicates for it: one operation, or the steps of a sum over unlike ranks."""
+    one = Communication(kind=entry.kind, ranks=entry.ranks, bytes=entry.bytes, dtype=entry.dtype)
+    if entry.way is None:
+        yield one
+        return
+    for step in steps(entry.way, rank):
+        if step.do in _STEPS:
+            yield replace(one, kind=_STEPS[step.do], ranks=step.ranks)
 
 
 def _communication(kind: Kind, full: int, args: tuple[object, ...]) -> Communication:

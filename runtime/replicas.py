@@ -166,10 +166,10 @@ def replica(
     return Whole(stage)
 
 
-def reduce_bucket(gradients: list[torch.Tensor], group: dist.ProcessGroup) -> int:
-    """Sum `gradients` over the group in one all-reduce, in place; the bytes of it."""
+def reduce_bucket(gradients: list[torch.Tensor], reduce: Callable[[torch.Tensor], None]) -> int:
+    """Sum `gradients` over replicas in one tensor, which `reduce` sums, in place; the bytes of it."""
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(flat, group=group)
+    reduce(flat)
     offset = 0
     for gradient in gradients:
         gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))

@@ -29,7 +29,8 @@ class ExecuteOptions:
     `checkpoint_async` writes them beside the steps that follow. `weights` is a Hugging Face folder to start from,
     `save_weights` a new one to end with, `save_expert_loads` a file for the tokens that each expert got, as
     `--expert-loads` takes it. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves nothing, and only
-    seconds are measured). `one_device` repeats the run's steps on one device and reports its losses.
+    seconds are measured). `compile` is the backend of torch.compile that runs the blocks, "" for op by op.
+    `one_device` repeats the run's steps on one device and reports its losses.
     `report` is where the RunReport goes. `synchrony` with its number (`average_every` or `staleness`) is how replicas
     keep together (see `synchrony`): all but the default change the mathematics, so neither `one_device` nor another
     engine goes with them.
@@ -37,6 +38,7 @@ class ExecuteOptions:
 
     plan_path: str = "plan.json"
     engine: EngineName = "placer"
+    compile: str = ""
     steps: int = 10
     data: str = "synthetic"
     tokenizer: str = ""
@@ -87,6 +89,11 @@ class ExecuteOptions:
                 f"{asked} was asked for with --synchrony {self.synchrony}, which {CHANGES} "
                 "and is done by placer's own engine; leave one of them out"
             )
+        if self.compile and self.engine != "placer":
+            raise UsageError(
+                f"--compile was asked for with --engine {self.engine}, whose own modules it does not know; "
+                "leave it out, or run with --engine placer"
+            )
         if self.timeout_seconds <= 0:
             raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
 
@@ -110,7 +117,7 @@ class RunReport:
 
     `checkpoint` and `weights` are where those were saved, "" where they were not. `measured` is None where the run was
     too short to measure (it leaves out the first steps, which set up buffers), or another engine than placer's ran it.
-    `experts` are the tokens of every layer's experts over the run.
+    `compile` is the backend that compiled the blocks. `experts` are the tokens of every layer's experts over the run.
     `synchrony` prints as a warning where it changes the mathematics; `predicted` is of the synchronous run.
     """
 
@@ -128,6 +135,7 @@ class RunReport:
     checkpoint: str = ""
     weights: str = ""
     engine: EngineName = "placer"
+    compile: str = ""
     synchrony: Synchrony = SYNCHRONOUS
     experts: tuple[ExpertLayer, ...] = ()
 

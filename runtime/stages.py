@@ -11,7 +11,7 @@ name (`own_name` strips the path before it).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,7 +24,16 @@ from placer.runtime.mode import Mode
 from placer.runtime.observer import Observer, Silent
 
 Tensors = tuple[torch.Tensor, ...]
+#: Runs the code of a block: `run(code, mode, *values)`.
+Runner = Callable[..., Tensors]
 _Place = tuple[Mapping[str, torch.Tensor | None], str]
+
+
+def _op_by_op(code: BlockCode, mode: Mode, *values: torch.Tensor | None) -> Tensors:
+    return cast(Tensors, code.module.forward(mode, *values))
+
+
+OP_BY_OP: Runner = _op_by_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,7 @@ class Block(nn.Module):
         self.places = {f"p:{name}": _place(self.own, name) for name in state}
         self.recompute = recompute
         self.observer: Observer = Silent()
+        self.run: Runner = OP_BY_OP
 
     def forward(self, mode: Mode, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
         """The outputs of `code`; values that are None are this block's own parameters and buffers."""
@@ -78,7 +88,7 @@ class Block(nn.Module):
             _at(self.places[name]) if value is None else value for name, value in zip(code.inputs, values, strict=True)
         )
         if not self.recompute or not torch.is_grad_enabled():
-            return cast(Tensors, code.module.forward(mode, *given))
+            return self.run(code, mode, *given)
         passes = iter((mode,))
 
         # Running statistics move between forward and backward, which checkpoint would take for a mistake if given them.
@@ -89,10 +99,10 @@ class Block(nn.Module):
             again = tuple(next(source) if value.requires_grad else value for value in given)
             first = next(passes, None)
             if first is not None:
-                return cast(Tensors, code.module.forward(first, *again))
+                return self.run(code, first, *again)
             # checkpoint calls this once more in backward: running statistics must not move twice
             with self.observer.during("recompute"):
-                return cast(Tensors, code.module.forward(mode.again(), *again))
+                return self.run(code, mode.again(), *again)
 
         # Nothing a block does reads the global random state: dropout is keyed.
         return cast(Tensors, checkpoint(run, *moving, use_reentrant=False, preserve_rng_state=False))
@@ -136,6 +146,11 @@ class Stage(nn.Module):
         """Tell `observer` when blocks run again."""
         for block in self.blocks:
             cast(Block, block).observer = observer
+
+    def run_by(self, run: Runner) -> None:
+        """Have the code of every block run by `run`."""
+        for block in (self.start, *self.blocks):
+            cast(Block, block).run = run
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Its parameters by the model's own names."""

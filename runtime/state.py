@@ -16,6 +16,7 @@ from torch import nn
 from placer.errors import UsageError
 from placer.runtime.cut import Cut
 from placer.runtime.lowering import Pieces
+from placer.runtime.mixed_sums import on_host
 from placer.runtime.packed import Packed, packed, unpacked
 from placer.runtime.shards import all_rows
 from placer.runtime.stages import Stage, attribute
@@ -24,7 +25,8 @@ from placer.runtime.stages import Stage, attribute
 class State:
     """The named tensors of this rank. aliases: for each kept name the other names the model has for the same tensor.
 
-    first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one.
+    first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one;
+    unlike: whether some of them are on GPUs and others on CPUs.
     pieces: what this rank holds of each. States are given whole: all ranks of a replica put their pieces together.
     """
 
@@ -37,10 +39,11 @@ class State:
         persistent: frozenset[str],
         first_rank: int,
         group: dist.ProcessGroup | None,
+        unlike: bool,
         pieces: Pieces,
     ) -> None:
         self._stages, self._rest, self._aliases, self._persistent = stages, rest, aliases, persistent
-        self._first_rank, self._group, self._pieces = first_rank, group, pieces
+        self._first_rank, self._group, self._unlike, self._pieces = first_rank, group, unlike, pieces
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
@@ -96,7 +99,10 @@ class State:
         for stage in self._stages.values():
             for name, buffer in sorted(stage.own_buffers().items()):
                 if name in self._persistent:
-                    dist.broadcast(buffer, self._first_rank, group=self._group)
+                    sent = on_host(buffer) if self._unlike else buffer
+                    dist.broadcast(sent, self._first_rank, group=self._group)
+                    if sent is not buffer:
+                        buffer.copy_(sent)
 
     def _gathered(self, whole: Mapping[str, torch.Tensor], rank0_only: bool) -> dict[str, torch.Tensor]:
         """What all ranks hold, by the lowest rank that does: of ranks that hold the same tensors only the first
@@ -125,7 +131,7 @@ class State:
 
 def model_state(
     cut: Cut, stages: Mapping[int, Stage], read: Callable[[str], torch.Tensor], *, rank: int, first_rank: int,
-    group: dist.ProcessGroup | None, pieces: Pieces,
+    group: dist.ProcessGroup | None, unlike: bool, pieces: Pieces,
 ) -> State:  # fmt: skip
     """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
     model = cut.model
@@ -136,6 +142,7 @@ def model_state(
         persistent=frozenset(model.state_dict(keep_vars=True)),
         first_rank=first_rank,
         group=group,
+        unlike=unlike,
         pieces=pieces,
     )
 

@@ -78,6 +78,8 @@ def _refusal(plan: Plan, synchrony: Synchrony) -> str | None:
             return f"stage {number} shards its {stage.sharding} over its replicas, so that none can step alone"
         if stage.degree > 1:
             return f"stage {number} splits its tensors over {stage.degree} devices of a replica"
+        if plan.cluster.unlike(stage.devices):
+            return f"the replicas of stage {number} are on GPUs and on CPUs, which are only summed step by step"
         if stage.replicas == 1:
             return f"stage {number} has one replica, which has nobody to differ from"
     if not all(mesh.like(meshes[0]) for mesh in meshes):

@@ -7,10 +7,13 @@ from placer.fingerprint import made_elsewhere, require_fresh
 from placer.plans import Plan
 
 
-def require_runnable(plan: Plan) -> tuple[str, ...]:
-    """Warnings to print before `plan` runs here. Raises StalePlanError where model or versions have changed."""
+def require_runnable(plan: Plan, *, compiled: bool = False) -> tuple[str, ...]:
+    """Warnings to print before `plan` runs here, by torch.compile where `compiled`.
+
+    Raises StalePlanError where model or versions have changed.
+    """
     require_fresh(plan, model=_model_now(plan))
-    warnings = _unheeded(plan)
+    warnings = _unheeded(plan, compiled)
     if not made_elsewhere(plan):
         return warnings
     imported = plan.model.reference if plan.model.kind == "factory" else "transformers"
@@ -19,15 +22,17 @@ def require_runnable(plan: Plan) -> tuple[str, ...]:
     return (f"this plan was made on another machine; {named}", *warnings)
 
 
-def _unheeded(plan: Plan) -> tuple[str, ...]:
+def _unheeded(plan: Plan, compiled: bool) -> tuple[str, ...]:
     """Settings that the prediction heeds and the runtime does not."""
     found = []
     if plan.settings.float8:
         found.append(
             "the plan was priced with products in 8 bits (float8), which this runtime does not make: it is slower"
         )
-    if plan.settings.fusion:
-        found.append("the plan was priced with fused kernels (fusion), which this runtime does not make: it is slower")
+    if plan.settings.fusion and not compiled:
+        found.append("the plan was priced with fused kernels (fusion) and runs op by op: it is slower; give --compile")
+    if compiled and not plan.settings.fusion:
+        found.append("the plan was priced op by op and runs compiled: it keeps and takes less than predicted")
     sharded = any(stage.by_fsdp and stage.replicas > 1 for stage in plan.stages)
     if not plan.settings.overlap and sharded:
         found.append("the plan was priced without overlap, but FSDP2 communicates beside the passes: it is faster")

@@ -108,12 +108,13 @@ def verify(
     batches: Sequence[Batch] | None = None,
     capture: Captured | None = None,
     checked: bool = False,
+    compile: str = "",
     progress: Callable[[str], None] = SILENT,
 ) -> VerifyReport:
     """Run `steps` steps of the plan and of the reference; every rank calls it and gets the same report.
 
     Without `batches` they are random, with labels left out unevenly and a last microbatch without a single one that
-    counts. `checked`: see `load`. `progress` is told of each step.
+    counts. `checked`, `compile`: see `load`. `progress` is told of each step.
     """
     rank = join(plan)
     given = copy.deepcopy(model) if rank == 0 else None
@@ -126,7 +127,7 @@ def verify(
             "turn that off to verify (dropout and attention dropout are repeatable)"
         )
     batches = batches or [uneven_batch(plan, step) for step in range(steps)]
-    executor = load(plan, model=model, optimizer=optimizer, capture=capture, checked=checked)
+    executor = load(plan, model=model, optimizer=optimizer, capture=capture, checked=checked, compile=compile)
     outcomes = _outcomes(executor, batches, progress)
     evaluated = executor.evaluate(batches[-1])
     found = None
@@ -186,11 +187,11 @@ def _compared(
     tolerance, notes = _tolerance(plan, capture)
     comparisons: list[Comparison] = []
     agreed: dict[str, torch.Tensor] = {}
-    buffers = frozenset(name for name, _ in source.named_buffers())
+    buffers, tied = frozenset(name for name, _ in source.named_buffers()), _first_names(source)
     for step, (batch, ours) in enumerate(zip(batches, outcomes, strict=True)):
         progress(f"step {step + 1}/{len(batches)} on one device")
         theirs = reference.step(batch)
-        comparisons += _step_comparisons(step, ours, theirs, agreed, buffers=buffers, tolerance=tolerance)
+        comparisons += _step_comparisons(step, ours, theirs, agreed, buffers=buffers, tied=tied, tolerance=tolerance)
         reference.adopt(ours.state, agreed)
     last = len(batches) - 1
     comparisons.append(_scalar(last, "evaluation", evaluated, reference.evaluate(batches[-1])))
@@ -212,6 +213,7 @@ def _step_comparisons(
     agreed: dict[str, torch.Tensor],
     *,
     buffers: frozenset[str],
+    tied: Mapping[str, str],
     tolerance: float,
 ) -> list[Comparison]:
     needed = min(_UPDATE_AGREEMENT * tolerance, 0.1)
@@ -221,13 +223,20 @@ def _step_comparisons(
             agreed[name] = agreed.get(name, torch.ones_like(mask)) & mask
     kept = {name: tensor for name, tensor in theirs.state.items() if name in buffers}
     weights = {name: tensor for name, tensor in theirs.state.items() if name not in buffers}
+    masks = {name: agreed[first] for name, first in tied.items() if first in agreed}
     return [
         _scalar(step, "loss", ours.loss, theirs.loss),
         *([_scalar(step, "norm", ours.norm, theirs.norm)] if ours.norm else []),
         _tensors(step, "gradients", ours.gradients, theirs.gradients, {}, _vanishing(theirs, tolerance)),
-        _tensors(step, "parameters", ours.state, weights, agreed),
+        _tensors(step, "parameters", ours.state, weights, masks),
         *([_tensors(step, "buffers", ours.state, kept, {})] if kept else []),
     ]
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """For every name of a parameter the one its gradient has: a tied parameter has several."""
+    first: dict[nn.Parameter, str] = {}
+    return {name: first.setdefault(one, name) for name, one in model.named_parameters(remove_duplicate=False)}
 
 
 def _vanishing(theirs: Outcome, tolerance: float) -> dict[str, float]:

@@ -87,14 +87,6 @@ def device_of(plan: Plan, rank: int) -> torch.device:
     return device
 
 
-def backend_of(plan: Plan) -> str:
-    """gloo, nccl, or both for a plan over CPUs and GPUs."""
-    kinds = {plan.cluster.devices[device].backend for device in plan.ranks}
-    if kinds == {"cpu"}:
-        return "gloo"
-    return "cpu:gloo,cuda:nccl"
-
-
 @contextmanager
 def joined(
     plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
@@ -114,7 +106,7 @@ def joined(
     with guarded(watch):
         watch.join()
         dist.init_process_group(
-            backend_of(plan),
+            groups.backend_of(plan, world.rank),
             store=PrefixStore("group", store),
             rank=world.rank,
             world_size=world.size,

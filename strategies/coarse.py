@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from placer.plans import ScheduleName
 from placer.search import Problem
 from placer.strategies.floors import Bounds, Rhythm
+from placer.strategies.forked import MANY_DEVICES, from_both_ends
 from placer.strategies.space import (
     Outline,
     microbatch_rows,
@@ -55,8 +56,13 @@ class Coarse:
 def by_bound(all_bounds: Mapping[int, Bounds]) -> Coarse:
     """Every outline the pins allow with its bound; when the problem's seconds are over, those of what was reached."""
     problem = next(iter(all_bounds.values())).problem
-    every = (family for layout, bounds in all_bounds.items() for family in _families(layout, bounds))
-    families = list(takewhile(lambda _: not problem.spent, every))
+
+    def reached(entry: tuple[int, Bounds]) -> list[_Family]:
+        return list(takewhile(lambda _: not problem.spent, _families(*entry)))
+
+    many = problem.cluster.size >= MANY_DEVICES
+    each = from_both_ends(tuple(all_bounds.items()), reached, apart=many, over=lambda: problem.spent)
+    families = [family for own in each for family in own]
     return Coarse(sum(len(family.seconds) for family in families), _ascending(problem, families))
 
 

@@ -4,8 +4,9 @@ Values that pass between blocks lie whole or cut on one dim. Borders that must l
 takes from several makers, all blocks of a class) form a group; every class has a table of seconds over the states of
 its groups, from `sharding`; the sum over all blocks is minimised exactly by eliminating one group after the other.
 
-Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; of
-unlike devices two for each class of them (`lineups.classes`).
+Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; where
+a plan without pipeline has few microbatches also the fastest of so few, over which updates and sums of gradients are
+divided. Of unlike devices these are made for each class of them (`lineups.classes`).
 
 `axes` says what each axis may cut. Along two axes the layout along the outer one is made first, and the ops so cut are
 cut again along the inner one, each dim once; the best for both at once may be another.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -30,6 +32,7 @@ from placer.strategies.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, l
 from placer.strategies.borders import Borders
 from placer.strategies.elimination import Factor, best_states
 from placer.strategies.expert_places import expert_order
+from placer.strategies.forked import MANY_DEVICES, from_both_ends
 from placer.strategies.lineups import Unit, classes, units
 from placer.strategies.sharding import Sharded, best_split
 from placer.strategies.space import powers_of_two
@@ -46,10 +49,19 @@ MICROBATCHES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stand:
-    """A replica that splits are priced for, and the rows of a microbatch."""
+    """A replica that splits are priced for, the rows of a microbatch, and how many of these a step has at least."""
 
     unit: Unit
     rows: int
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """Seconds that a byte is worth, and microbatches among which what is done once a step is divided."""
+
+    byte: float
+    microbatches: int
 
 
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
@@ -58,19 +70,26 @@ def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     When the problem's seconds are over, those made so far, at least the first.
     """
     made = Borders(problem)
-    found: list[Layout | None] = []
-    for axes in _wanted(problem):
-        if found and problem.spent:
-            break
-        if all(_cuts_values(made, axis, count) for axis, count in axes):
-            for stand in _stands(problem, axes):
-                bytes_ = (0.0, _dear(problem, costs, stand.unit[0]))
-                found += (
-                    _along_one(made, costs, axes, stand, bytes_)
-                    if len(axes) == 1
-                    else _along_two(made, costs, axes, stand, bytes_)
-                )
-    return tuple(dict.fromkeys(layout for layout in found if layout is not None))
+    asked = [
+        (axes, stand)
+        for axes in _wanted(problem)
+        if all(_cuts_values(made, axis, count) for axis, count in axes)
+        for stand in _stands(problem, axes)
+    ]
+    found = from_both_ends(
+        asked, partial(_of, made, costs), apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent
+    )
+    return tuple(dict.fromkeys(layout for each in found for layout in each))
+
+
+def _of(made: Borders, costs: Costs, asked: tuple[Axes, _Stand]) -> tuple[Layout, ...]:
+    """The layouts along these axes."""
+    axes, stand = asked
+    dear = _dear(made.problem, costs, stand.unit[0])
+    worths = (_Worth(0.0, MICROBATCHES), _Worth(dear, MICROBATCHES), _Worth(0.0, stand.microbatches))
+    along = _along_one if len(axes) == 1 else _along_two
+    found = along(made, costs, axes, stand, tuple(dict.fromkeys(worths)))
+    return tuple(layout for layout in found if layout is not None)
 
 
 def _cuts_values(made: Borders, axis: str, count: int) -> bool:
@@ -79,28 +98,28 @@ def _cuts_values(made: Borders, axis: str, count: int) -> bool:
 
 
 def _along_one(
-    made: Borders, costs: Costs, axes: Axes, stand: _Stand, bytes_: Sequence[float]
+    made: Borders, costs: Costs, axes: Axes, stand: _Stand, worths: Sequence[_Worth]
 ) -> Iterator[Layout | None]:
-    """The layouts along one axis, where a byte is worth each of so many seconds."""
+    """The layouts along one axis, one for each of what bytes and steps are worth."""
     ((axis, degree),) = axes
     prices = _prices(made, costs, axes, stand)
-    for byte in bytes_:
-        yield _layout(made, prices, axes, byte, made.states(degree, axis))
+    for worth in worths:
+        yield _layout(made, prices, axes, worth, made.states(degree, axis))
 
 
 def _along_two(
-    made: Borders, costs: Costs, axes: Axes, stand: _Stand, bytes_: Sequence[float]
+    made: Borders, costs: Costs, axes: Axes, stand: _Stand, worths: Sequence[_Worth]
 ) -> Iterator[Layout | None]:
     """The layouts along two axes, as `_along_one`: what is cut along the outer one is cut again along the inner one."""
     outer, (axis, fast) = axes[:1], axes[1]
-    line = _Stand(unit=stand.unit[::fast], rows=stand.rows)
-    for first in dict.fromkeys(_along_one(made, costs, outer, line, bytes_)):
+    line = replace(stand, unit=stand.unit[::fast])
+    for first in dict.fromkeys(_along_one(made, costs, outer, line, worths)):
         if first is None:
             continue
         prices = _prices(made, costs, axes, stand, first=first)
         states = made.states_within(first, fast, axis)
-        for byte in bytes_:
-            yield _layout(made, prices, axes, byte, states)
+        for worth in worths:
+            yield _layout(made, prices, axes, worth, states)
 
 
 def _stands(problem: Problem, axes: Axes) -> Iterator[_Stand]:
@@ -109,8 +128,9 @@ def _stands(problem: Problem, axes: Axes) -> Iterator[_Stand]:
     own = classes(problem.cluster, degree)
     for each in own:
         sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
-        for rows in sorted({max(1, min(MOST_ROWS, problem.rows * degree // apart // size)) for size in sizes}):
-            yield _Stand(unit=each[0], rows=rows)
+        for every in sorted({max(1, problem.rows * degree // apart // size) for size in sizes}):
+            rows = min(MOST_ROWS, every)
+            yield _Stand(unit=each[0], rows=rows, microbatches=min(MICROBATCHES, every // rows))
 
 
 def _dear(problem: Problem, costs: Costs, device: int) -> float:
@@ -173,7 +193,7 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
     made, axes = Borders(problem), (("tensor", degree),)
     states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
     stand = next(_stands(problem, axes))
-    return _layout(made, _prices(made, costs, axes, stand, rule), axes, 0.0, states)
+    return _layout(made, _prices(made, costs, axes, stand, rule), axes, _Worth(0.0, MICROBATCHES), states)
 
 
 def _prices(
@@ -199,13 +219,15 @@ def _names(layout: Layout | None, kind: int) -> tuple[str, ...]:
 
 
 def _layout(
-    made: Borders, prices: dict[int, Prices], axes: Axes, byte: float, states: Sequence[tuple[str, ...]]
+    made: Borders, prices: dict[int, Prices], axes: Axes, worth: _Worth, states: Sequence[tuple[str, ...]]
 ) -> Layout | None:
     """The best layout along some axes; None where every block is best left whole along the last."""
     problem, along = made.problem, dict(axes)
     counts = Counter(block.kind for block in problem.graph.blocks)
     order = expert_order(problem.settings.expert_loads, along.get("expert", axes[-1][1]))
-    tables = {kind: _table(made, kind, states, own.weighing(byte)) for kind, own in prices.items()}
+    tables = {
+        kind: _table(made, kind, states, own.weighing(worth.byte, worth.microbatches)) for kind, own in prices.items()
+    }
     factors = [
         Factor(groups=made.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
         for kind, count in counts.items()

@@ -71,6 +71,11 @@ class MegatronLayouts:
                 f"a layout of {degrees.devices} devices and {stages} stages was asked for, {problem.cluster.name} has "
                 f"{problem.cluster.size} devices and the model {blocks} blocks; ask for fewer"
             )
+        if degrees.data % degrees.expert:
+            raise UsageError(
+                f"experts over {degrees.expert} devices were asked for, and rows over {degrees.data}, which is no "
+                "multiple of it; ask for fewer experts' devices"
+            )
         layout = self._layout(degrees)
         outline = Outline(
             positions=degrees.pipeline, replicas=degrees.data // degrees.expert, virtual=degrees.virtual,

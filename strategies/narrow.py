@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from placer.alive import lives
 from placer.cluster import Device
+from placer.collectives import Way
 from placer.compute import memory_rate
 from placer.held import Held
 from placer.plans import BY_FSDP, Sharding, replica_rows
@@ -61,6 +62,9 @@ class _Shown(NamedTuple):
     scatter: float
 
 
+HIDDEN = _Shown(0.0, 0.0, 0.0)
+
+
 class _Pairs(NamedTuple):
     """What gathers of one pass show: all pairs of neighbours, the first block, and what cuts add, least first."""
 
@@ -89,31 +93,50 @@ class Narrow:
         self.problem = bounds.problem
         self.costs = bounds.runs.costs
         self._ratios: dict[tuple[int, int, bool], float] = {}
+        self._messages: dict[tuple[tuple[Way, ...], int], float] = {}
         self._least: dict[tuple[tuple[tuple[int, ...], ...], int, int, Sharding], _Least] = {}
+
+    def quick(self, outline: Outline, places: Places) -> float:
+        """A first bound of the same plans as `step`, many times as fast; `NEVER` where the model fits nowhere."""
+        if self.bounds.all_bytes(outline) > places.room:
+            return NEVER
+        return self._quick(outline, places, HIDDEN)
 
     def step(self, outline: Outline, places: Places, ceiling: float = NEVER) -> float:
         """No plan of the outline is estimated faster; `NEVER` where its memory holds none.
 
         Once it is seen to reach `ceiling`, no nearer bound is looked for.
         """
-        if ceiling < NEVER and not self.costs.profiles.uniform:
-            quick = self._quick(outline, places)
+        if self.bounds.all_bytes(outline) > places.room:
+            return NEVER
+        if ceiling < NEVER:
+            quick = self._quick(outline, places, self._gathered(outline, places))
             if quick >= ceiling:
                 return quick
-        if self.bounds.all_bytes(outline) > sum(max(0, room) for room in places.capacity):
-            return NEVER
         room = self._room(outline, places)
         count = self.bounds.commonest[1]
         if np.maximum(room.kept, room.again).sum() < count:
             return NEVER
         return self._seconds(outline, places, room, again=max(0, count - int(room.kept.sum())))
 
-    def _quick(self, outline: Outline, places: Places) -> float:
-        """What computing all blocks takes at least."""
+    def _quick(self, outline: Outline, places: Places, shown: _Shown) -> float:
+        """What all blocks take at least, whatever fits: without recompute for want of memory."""
         full, last = self.bounds.least(outline, places)
         whole = rhythm(outline).floor(outline.positions, full.rest[0], last.rest[0])
-        speed = float((1 / self._slowness(outline, places)).sum())
-        return whole.fill + SLACK * whole.steady / speed + places.fixed
+        block, count = self.bounds.commonest
+        adding = (outline.count - 1) * self._accumulate(block)
+        fill = whole.fill + ((outline.stages - 1) * self._message(outline, places) + shown.fill) / outline.virtual
+        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
+        one = rhythm(outline).floor(outline.positions, full.each[block], last.each[block]).steady
+        steady = max(mean, -(-count // outline.positions) * (one + adding))
+        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
+
+    def _mean(self, outline: Outline, places: Places, steady: float, added: float) -> float:
+        """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
+        if self.costs.profiles.uniform:
+            return (steady + added) / outline.positions
+        slowness = self._slowness(outline, places)
+        return (steady + added / float(slowness.max())) / float((1 / slowness).sum())
 
     def _seconds(self, outline: Outline, places: Places, room: _Room, *, again: int) -> float:
         """The bound with at least `again` recomputed blocks."""
@@ -129,13 +152,10 @@ class Narrow:
         adding = (outline.count - 1) * self._accumulate(block)
         fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
         one, once = self._paces(outline, places, chosen=chosen)
-        slowness = self._slowness(outline, places)
-        added = (count * adding + shown.steady) / float(slowness.max())
-        mean = (whole.steady + added) / float((1 / slowness).sum())
+        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
         stalled = 0.0 if outline.count < 2 else stalls(outline.schedule, p, outline.count) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
-        each = _shared(count, room, one + adding, once + adding, waits, mixed=v > 1)
-        steady = max(mean, each)
+        steady = _shared(count, room, one + adding, once + adding, waits, mixed=v > 1, least=mean)
         return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
 
     def _paces(self, outline: Outline, places: Places, *, chosen: bool) -> tuple[NDArray[np.float64], ...]:
@@ -227,18 +247,19 @@ class Narrow:
     def _message(self, outline: Outline, places: Places) -> float:
         """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
         sent, returned = self.costs.spans.least_sent
-        used = places.onward[: None if outline.virtual > 1 else -1]
+        used = places.ways_round if outline.virtual > 1 else places.ways_on
         if not any(sent) or not used:
             return 0.0
-        return SLACK * min(
-            sum(way.latency + way.per_byte * size.at(outline.most_rows) for size in (sent, returned) if any(size))
-            for way in used
-        )
+        key = (used, outline.most_rows)
+        if key not in self._messages:
+            sizes = [size.at(outline.most_rows) for size in (sent, returned) if any(size)]
+            self._messages[key] = SLACK * min(sum(map(way.seconds, sizes)) for way in used)
+        return self._messages[key]
 
     def _gathered(self, outline: Outline, places: Places) -> _Shown:
         """What collectives of sharded state add at least over all stages."""
         if outline.sharding not in BY_FSDP:
-            return _Shown(0.0, 0.0, 0.0)
+            return HIDDEN
         full, last = (self._least_gathers(outline, places, rows) for rows in (outline.microbatch, outline.last_rows))
         floor = rhythm(outline).floor(outline.positions, Amount(*full[:2]), Amount(*last[:2]))
         return _Shown(floor.fill, floor.steady, last[2])
@@ -379,22 +400,24 @@ def _ratio(own: Amounts, least: Amounts, *, split: bool) -> float:
 
 def _shared(
     count: int, room: _Room, once: NDArray[np.float64], again: NDArray[np.float64], waits: NDArray[np.float64], *,
-    mixed: bool,
+    mixed: bool, least: float,
 ) -> float:  # fmt: skip
-    """The least steady seconds of the slowest position with `count` blocks shared out; see the module's `steady`.
+    """The least steady seconds of the slowest position with `count` blocks shared out, from `least` on.
 
-    `once`, `again`: seconds of a block at each position. `mixed`: a position may recompute some of its blocks.
+    See the module's `steady`. `once`, `again`: seconds of a block at each position. `mixed`: a position may recompute
+    some of its blocks.
     """
-    low, high = 0.0, count * float(np.maximum(once, again).max()) + float(waits.max())
-    if once.min() <= 0:
-        return 0.0
+
+    def enough(seconds: float) -> bool:
+        time = np.maximum(0.0, seconds - waits) * (1 + 1e-9)
+        kept = np.minimum(room.kept, time // once)
+        free = (time - kept * once) // again + kept if mixed else time // again
+        return bool(np.maximum(kept, np.minimum(room.again, free)).sum() >= count)
+
+    if once.min() <= 0 or enough(least):
+        return least
+    low, high = least, max(least, count * float(np.maximum(once, again).max()) + float(waits.max()))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        time = np.maximum(0.0, middle - waits) * (1 + 1e-9)
-        kept = np.minimum(room.kept, time // once)
-        if mixed:
-            most = np.maximum(kept, np.minimum(room.again, kept + (time - kept * once) // again))
-        else:
-            most = np.maximum(kept, np.minimum(room.again, time // again))
-        low, high = (low, middle) if most.sum() >= count else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return low

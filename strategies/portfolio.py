@@ -1,5 +1,6 @@
-"""`auto`: every baseline, then the exact search; the best estimate wins, so that no baseline is ever better.
+"""`auto`: every baseline and the exact search; the best estimate wins, so that no baseline is ever better.
 
+On many devices another process runs the baselines beside the search, unless evaluations are counted.
 Only the winner is lowered to see whether its communication holds; where a baseline's does not, it goes on to its next.
 Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
 interrupt, or when the budget is used up, what was found so far is returned.
@@ -7,6 +8,7 @@ interrupt, or when the budget is used up, what was found so far is returned.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
@@ -14,6 +16,7 @@ from placer.plans import Alternative
 from placer.search import Ended, Problem, Solution, strategy
 from placer.strategies.baselines import Baseline
 from placer.strategies.contradictions import require_pins
+from placer.strategies.forked import MANY_DEVICES, Forked
 from placer.strategies.judging import Judged, judge
 from placer.strategies.reasons import why_slower
 
@@ -39,30 +42,56 @@ class Portfolio:
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan of all strategies; what binds where none has one. Raises UsageError for contradicting pins."""
         require_pins(problem)
-        runs: list[_Run] = []
-        ended: Ended = ""
+        many = problem.budget is None and problem.cluster.size >= MANY_DEVICES
+        baselines = Forked(lambda: _each(problem, BASELINES), apart=many, kept=(problem.graph, problem.cluster))
         try:
-            for name in (*BASELINES, *SEARCHES):
-                left = _budget_left(problem, runs)
-                ended = _over(problem, runs, left)
-                if ended:
-                    break
-                runs.append(_run(name, replace(problem, budget=left)))
-        except KeyboardInterrupt:
-            if not _legal(runs):
-                raise
-            ended = "interrupt"
+            runs, ended = _all(problem, baselines)
+        finally:
+            baselines.close()
         _settle(problem, runs)
         return _summary(runs, ended)
 
 
+def _all(problem: Problem, baselines: Forked[_Run]) -> tuple[list[_Run], Ended]:
+    """What every strategy found, and what ended that early; raises KeyboardInterrupt where nothing is found by then."""
+    runs: list[_Run] = []
+    searches: list[_Run] = []
+    try:
+        if not baselines.apart:
+            runs.extend(baselines)
+        searches.extend(_each(problem, SEARCHES, before=runs))
+        if baselines.apart:
+            runs.extend(baselines.ready() if _interrupted(searches) else baselines)
+    except KeyboardInterrupt:
+        runs.extend(baselines.ready())
+        if not _legal([*runs, *searches]):
+            raise
+        return [*runs, *searches], "interrupt"
+    return [*runs, *searches], "" if searches else _over(problem, runs, _budget_left(problem, runs))
+
+
+def _each(problem: Problem, names: Sequence[str], before: Sequence[_Run] = ()) -> Iterator[_Run]:
+    """The runs of these strategies until something ends the search."""
+    runs = list(before)
+    for name in names:
+        left = _budget_left(problem, runs)
+        if _over(problem, runs, left):
+            return
+        runs.append(_run(name, replace(problem, budget=left)))
+        yield runs[-1]
+
+
 def _over(problem: Problem, runs: list[_Run], left: int | None) -> Ended:
     """What ends the search now: no evaluation left, or the seconds over and some plan found."""
-    if any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs):
+    if _interrupted(runs):
         return "interrupt"
     if left is not None and left <= 0:
         return "evaluations"
     return "seconds" if problem.spent and _legal(runs) else ""
+
+
+def _interrupted(runs: list[_Run]) -> bool:
+    return any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs)
 
 
 def _legal(runs: list[_Run]) -> list[tuple[Judged, _Run]]:

@@ -95,6 +95,11 @@ class Places:
         return self._each(self._capacity)
 
     @cached_property
+    def room(self) -> int:
+        """What all positions can hold together if each were as that device."""
+        return sum(max(0, own) for own in self.capacity)
+
+    @cached_property
     def rooms(self) -> tuple[tuple[int, ...], ...]:
         """Per position the least bytes less overhead of each replica's devices."""
         return self._each(self._rooms)
@@ -135,6 +140,16 @@ class Places:
         cluster, last = self.problem.cluster, len(self.devices) - 1
         inner = self._each(lambda p: slowest(ways(cluster, self.devices[p], self.devices[p + 1])), last)
         return (*inner, slowest(ways(cluster, self.devices[last], self.devices[0])))
+
+    @cached_property
+    def ways_on(self) -> tuple[Way, ...]:
+        """The different ones of `onward` but the last."""
+        return tuple(dict.fromkeys(self.onward[:-1]))
+
+    @cached_property
+    def ways_round(self) -> tuple[Way, ...]:
+        """The different ones of `onward`."""
+        return tuple(dict.fromkeys(self.onward))
 
     def _each(self, of: Callable[[int], T], count: int | None = None) -> tuple[T, ...]:
         """`of` the first `count` positions (None: all), asked once for those that lie alike."""

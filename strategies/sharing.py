@@ -38,8 +38,15 @@ def placed(problem: Problem, outline: Outline, costs: Costs) -> Iterator[Outline
     """The outline with every line-up that is searched, each with all its shares."""
     for lineup in lineups(problem.cluster, outline.positions, outline.replicas, outline.degree):
         lined = replace(outline, lineup=lineup)
-        for own in shares(lined, costs):
-            yield replace(lined, shares=own)
+        if not _sharded_over_kinds(problem, lined):
+            for own in shares(lined, costs):
+                yield replace(lined, shares=own)
+
+
+def _sharded_over_kinds(problem: Problem, outline: Outline) -> bool:
+    """Whether state would be divided over GPUs and CPUs, which no plan may (`legality`)."""
+    every = range(outline.positions) if outline.sharding != "none" else ()
+    return any(problem.cluster.unlike(outline.devices(position)) for position in every)
 
 
 def shares(outline: Outline, costs: Costs) -> tuple[Shares, ...]:

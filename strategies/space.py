@@ -17,8 +17,8 @@ The space, stated once:
         where blocks do not repeat at most `coarse.FEW_STAGES` of them
     microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
         of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
-    sharding: one choice for the whole plan; sharded only where d > 1, and gradients only where the backward is whole
-        (not `zero-bubble`)
+    sharding: one choice for the whole plan; sharded only where d > 1, no position is on GPUs and CPUs, and gradients
+        only where the backward is whole (not `zero-bubble`)
     a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
     recompute: per stage
     fusion of gradients: buckets of one of `bucketing.SIZES`, one size for the plan

@@ -89,11 +89,11 @@ class Prices:
         self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
-    def weighing(self, byte: float) -> Prices:
-        """The same with other seconds that a byte counts; what it does not change is made once for both."""
+    def weighing(self, byte: float, microbatches: int) -> Prices:
+        """The same with other seconds that a byte counts, and microbatches a step; the rest is made once for both."""
         assert self._ways is not None  # made before it is copied
         made = copy(self)
-        made.byte = max(byte, TIE)
+        made.byte, made.microbatches = max(byte, TIE), microbatches
         return made
 
     def choices(self, index: int) -> tuple[Choice, ...]:

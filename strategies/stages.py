@@ -2,8 +2,8 @@
 
 In: a Problem. Out: the plan of the smallest estimate in the space of `space.py`, with a proven lower bound.
 
-Every outline (all choices but cuts and recompute) has two lower bounds that hold for every cut: a quick one (`coarse`),
-whatever its line-up and shares, and a nearer one (`narrow`), which is made when its turn comes, of unlike devices for
+Every outline (all choices but cuts and recompute) has lower bounds that hold for every cut: a quick one (`coarse`),
+whatever its line-up and shares, and two nearer ones (`narrow`), each made when its turn comes, of unlike devices for
 every line-up and all shares. Outlines are solved exactly, the smallest bound first:
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first. Plans whose positions have shapes of their own are searched
@@ -65,15 +65,15 @@ class _Found:
 
 @dataclass
 class _Search:
-    """What the search knows: outlines by their second bound, the next by its first, the best partition, bounds left
-    open; `given` is the best plan of a part of the machines."""
+    """What the search knows: outlines by their second bound or their nearest (True), the next by its first, the best
+    partition, bounds left open; `given` is the best plan of a part of the machines."""
 
     problem: Problem
     layouts: tuple[Layout, ...]
     bounds: dict[int, Bounds]
     narrow: dict[int, Narrow]
     shaped: ShapedSearch | LineSearch
-    queue: list[tuple[float, Outline]] = field(default_factory=list)
+    queue: list[tuple[float, bool, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
     given: Judged | None = None
@@ -170,12 +170,15 @@ def _run(search: _Search) -> None:
         if _over(search):
             return
         if search.next is not None and search.next[0] <= least:
-            _narrow(search, search.next[1])
+            _place(search, search.next[1])
             search.next = next(coarse, None)
             continue
-        bound, outline = search.queue[0]
-        _solve(search, bound, outline)
+        bound, near, outline = search.queue[0]
+        if near:
+            _solve(search, bound, outline)
         heappop(search.queue)
+        if not near:
+            _narrow(search, bound, outline)
     _shape(search, enough)
 
 
@@ -229,12 +232,19 @@ def _give(search: _Search, part: _Search, fast: Part) -> None:
             search.given = verdict
 
 
-def _narrow(search: _Search, outline: Outline) -> None:
+def _place(search: _Search, outline: Outline) -> None:
     """Queue an outline with every line-up and shares by its second bound, unless it holds no plan."""
     for made in _placed(search, outline):
-        bound = search.narrow[outline.layout].step(made, _places(search, made), search.ceiling)
+        bound = search.narrow[outline.layout].quick(made, _places(search, made))
         if bound < search.ceiling:
-            heappush(search.queue, (bound, made))
+            heappush(search.queue, (bound, False, made))
+
+
+def _narrow(search: _Search, quick: float, outline: Outline) -> None:
+    """Queue an outline by its nearest bound."""
+    bound = search.narrow[outline.layout].step(outline, _places(search, outline), search.ceiling)
+    if bound < search.ceiling:
+        heappush(search.queue, (max(quick, bound), True, outline))
 
 
 def _placed(search: _Search, outline: Outline) -> Iterator[Outline]:

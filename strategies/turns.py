@@ -13,15 +13,19 @@ and one whose bound reaches the ceiling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placer.strategies.chain import Partition
 from placer.strategies.loop import Loop, LoopPiece
+
+# Whether it is longer, and what it adds.
+_Piece: TypeAlias = tuple[int, LoopPiece]
 
 
 class Option(NamedTuple):
@@ -45,11 +49,37 @@ class _Label(NamedTuple):
         return self.fill + self.steady + self.tail
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """Every way to take one of the `pieces` of each turn: a row of all arrays.
+
+    kept, largest: bytes beside the state on the first replica and on each of the further ones. `known` are the options
+    of the ways that fit, by which these are.
+    """
+
+    pieces: tuple[tuple[_Piece, ...], ...]
+    taken: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    state: NDArray[np.float64]
+    ending: NDArray[np.float64]
+    kept: tuple[NDArray[np.float64], ...]
+    largest: tuple[NDArray[np.float64], ...]
+    known: dict[bytes, list[Option]] = field(default_factory=dict)
+
+
 def best_turns(loop: Loop, *, ceiling: float) -> Partition | None:
     """The best partition with a value below `ceiling`, of blocks whose inner runs of one length are all alike."""
     blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
     size, more = divmod(blocks, stages)
-    options = [_options(loop, position, size, longer=more > 0) for position in range(loop.positions)]
+    known: dict[tuple[tuple[_Piece, ...], ...], _Ways] = {}
+    options = []
+    for position in range(loop.positions):
+        pieces = tuple(tuple(_pieces(loop, position, turn, size, more > 0)) for turn in range(loop.turns))
+        if not all(pieces):
+            return None
+        if pieces not in known:
+            known[pieces] = _ways(pieces)
+        options.append(_options(loop, position, known[pieces]))
     if not all(options):
         return None
     rest = [0.0]
@@ -63,10 +93,22 @@ def best_turns(loop: Loop, *, ceiling: float) -> Partition | None:
     return None if found is None else _partition(loop, found, size)
 
 
-def _options(loop: Loop, position: int, size: int, *, longer: bool) -> list[Option]:
+def _options(loop: Loop, position: int, ways: _Ways) -> list[Option]:
     """What fits a position, without what is nowhere below another with as many longer turns."""
+    rooms = (loop.capacity[position], *(loop.rooms[position] if loop.rooms else ()))
+    peaks = np.array(loop.peaks[position]).T
+    fits = np.ones(len(ways.taken), dtype=bool)
+    for room, kept, largest in zip(rooms, ways.kept, ways.largest, strict=True):
+        fits &= ways.state + np.maximum(ways.ending, largest + (kept @ peaks).max(axis=1)) <= room
+    key = fits.tobytes()
+    if key not in ways.known:
+        ways.known[key] = _undominated(ways, np.flatnonzero(fits))
+    return ways.known[key]
+
+
+def _undominated(ways: _Ways, rows: NDArray[np.int64]) -> list[Option]:
+    found = [_option(ways, row) for row in rows.tolist()]
     kept: dict[int, list[Option]] = {}
-    found = _fitting(loop, position, [_pieces(loop, position, turn, size, longer) for turn in range(loop.turns)])
     for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
         alike = kept.setdefault(sum(option.longer), [])
         if not any(_nowhere_above(other, option) for other in alike):
@@ -74,62 +116,46 @@ def _options(loop: Loop, position: int, size: int, *, longer: bool) -> list[Opti
     return [option for alike in kept.values() for option in alike]
 
 
-def _pieces(loop: Loop, position: int, turn: int, size: int, longer: bool) -> list[tuple[int, LoopPiece]]:
-    """What a turn may be, and whether it is longer; the first and last stage hold the ends, others any inner run."""
-    blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
-    stage = turn * loop.positions + position
-    found: list[tuple[int, LoopPiece]] = []
-    for more in (0, 1) if longer else (0,):
-        first = 0 if stage == 0 else blocks - size - more if stage == stages - 1 else 1
-        found.extend((more, piece) for piece in loop.pieces(stage, first, first + size + more) or ())
-    return found
+def _option(ways: _Ways, row: int) -> Option:
+    taken = [pieces[n] for pieces, n in zip(ways.pieces, ways.taken[row].tolist(), strict=True)]
+    longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
+    fill, steady, tail = ways.seconds[row].tolist()
+    return Option(fill, steady, tail, longer, recompute)
 
 
-def _fitting(loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]]) -> Iterator[Option]:
-    """Every way to take one piece for each turn that fits the position's memory; rows of all arrays are such ways."""
-    if not all(turns):
-        return
-    ways = np.array(list(product(*(range(len(pieces)) for pieces in turns))))
-    fill, steady, tail, state = (_taken(turns, ways, name) for name in _SUMMED)
-    rooms = (loop.capacity[position], *(loop.rooms[position] if loop.rooms else ()))
-    fits, ending = np.ones(len(ways), dtype=bool), _ending(turns, ways)
-    for replica, room in enumerate(rooms):
-        fits &= state.sum(axis=1) + np.maximum(ending, _temporary(loop, position, turns, ways, replica)) <= room
-    sums = (each[fits].sum(axis=1).tolist() for each in (fill, steady, tail))
-    for way, filling, keeping_up, trailing in zip(ways[fits].tolist(), *sums, strict=True):
-        taken = [pieces[n] for pieces, n in zip(turns, way, strict=True)]
-        longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
-        yield Option(filling, keeping_up, trailing, longer, recompute)
+def _ways(pieces: tuple[tuple[_Piece, ...], ...]) -> _Ways:
+    """All of them."""
+    ways = np.array(list(product(*(range(len(own)) for own in pieces))))
+    fill, steady, tail, state = (_taken(pieces, ways, name).sum(axis=1) for name in _SUMMED)
+    closing, updating = (_taken(pieces, ways, of) for of in (lambda piece: piece.closing, lambda piece: piece.updating))
+    beside = [_beside(pieces, ways, replica) for replica in range(1 + len(pieces[0][0][1].others))]
+    return _Ways(
+        pieces=pieces, taken=ways, seconds=np.stack([fill, steady, tail], axis=1), state=state,
+        ending=np.maximum(closing.max(axis=1), updating.sum(axis=1)),
+        kept=tuple(kept for kept, _ in beside), largest=tuple(largest for _, largest in beside),
+    )  # fmt: skip
 
 
-def _temporary(
-    loop: Loop, position: int, turns: list[list[tuple[int, LoopPiece]]], ways: NDArray[np.int64], replica: int
-) -> NDArray[np.float64]:
-    """Most bytes beside the state on the first replica, or on one of the further ones."""
+def _beside(
+    pieces: tuple[tuple[_Piece, ...], ...], ways: NDArray[np.int64], replica: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bytes that each turn keeps a microbatch on a replica, and most bytes beside these."""
 
     def held(piece: LoopPiece) -> tuple[int, tuple[int, ...]]:
         return (piece.kept, piece.largest) if replica == 0 else piece.others[replica - 1]
 
-    kept = _taken(turns, ways, lambda piece: held(piece)[0])
+    kept = _taken(pieces, ways, lambda piece: held(piece)[0])
     largest = np.zeros(len(ways))
-    for number in range(len(held(turns[0][0][1])[1])):
-        largest += _taken(turns, ways, lambda piece, number=number: held(piece)[1][number]).max(axis=1)  # type: ignore[misc]
-    alive: NDArray[np.float64] = (kept @ np.array(loop.peaks[position]).T).max(axis=1)
-    return largest + alive
-
-
-def _ending(turns: list[list[tuple[int, LoopPiece]]], ways: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Bytes beside the state when nothing is alive any more."""
-    closing, updating = (_taken(turns, ways, of) for of in (lambda piece: piece.closing, lambda piece: piece.updating))
-    found: NDArray[np.float64] = np.maximum(closing.max(axis=1), updating.sum(axis=1))
-    return found
+    for number in range(len(held(pieces[0][0][1])[1])):
+        largest += _taken(pieces, ways, lambda piece, number=number: held(piece)[1][number]).max(axis=1)  # type: ignore[misc]
+    return kept, largest
 
 
 def _taken(
-    turns: list[list[tuple[int, LoopPiece]]], ways: NDArray[np.int64], number: Callable[[LoopPiece], float]
+    pieces: tuple[tuple[_Piece, ...], ...], ways: NDArray[np.int64], number: Callable[[LoopPiece], float]
 ) -> NDArray[np.float64]:
     """A number of the pieces taken: a row for each way, a column for each turn."""
-    columns = (np.array([number(piece) for _, piece in pieces], dtype=np.float64) for pieces in turns)
+    columns = (np.array([number(piece) for _, piece in own], dtype=np.float64) for own in pieces)
     return np.stack([column[ways[:, turn]] for turn, column in enumerate(columns)], axis=1)
 
 
@@ -139,6 +165,17 @@ _SUMMED: tuple[Callable[[LoopPiece], float], ...] = (
     lambda piece: piece.tail,
     lambda piece: piece.state,
 )
+
+
+def _pieces(loop: Loop, position: int, turn: int, size: int, longer: bool) -> list[_Piece]:
+    """What a turn may be, and whether it is longer; the first and last stage hold the ends, others any inner run."""
+    blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
+    stage = turn * loop.positions + position
+    found: list[_Piece] = []
+    for more in (0, 1) if longer else (0,):
+        first = 0 if stage == 0 else blocks - size - more if stage == stages - 1 else 1
+        found.extend((more, piece) for piece in loop.pieces(stage, first, first + size + more) or ())
+    return found
 
 
 def _next(

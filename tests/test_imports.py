@@ -26,7 +26,7 @@ rules
 splitting
 meshes
 bucketing
-tiles attention held backwards spans fusion compute collectives channels exchanges communication profiles gathers
+tiles attention held backwards spans fusion compute collectives mixed channels exchanges communication profiles gathers
 updates passes offload
 memory steptime
 program

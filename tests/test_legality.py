@@ -9,6 +9,7 @@ import pytest
 
 from graphs import BlockSpec, chain_graph
 from made_clusters import SLOW, cluster, with_host
+from mixed_plans import machines
 from pipeline_plans import chain, changed_stage, pipeline_plan
 from placer.errors import IllegalPlanError, InfeasibleError
 from placer.graph import Affine
@@ -74,6 +75,11 @@ BROKEN: list[tuple[str, Plan, str]] = [
     ("layouts", changed_stage(plan(), 1, layout=3), "wants layout 3, the plan has 0"),
     ("layouts", replace(plan(), layouts=(Layout(degree=2, splits=()),)), "splits 0 block classes"),
     ("replicas", changed_stage(looped(), 2, degree=2, layout=0), "0 and 2 share their devices and have replicas of 1"),
+    (
+        "kinds",
+        plan(machines=machines(1, 3), sharding="parameters"),
+        "shards parameters over replicas on GPUs and on CPUs",
+    ),
     ("replicas", changed_stage(plan(), 1, shares=(1, 0)), "one positive share per replica"),
     ("replicas", changed_stage(looped(), 2, shares=(3, 1)), "0 and 2 share their devices and divide rows differently"),
     ("rows", replace(plan(), microbatches=()), "there is no microbatch"),

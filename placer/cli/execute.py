@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.cli import dry_run as dry
-from placer.cli.options import Json, PlanFile, Steps, Timeout
+from placer.cli.options import Compile, CompileBackend, Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
@@ -40,6 +40,8 @@ def run(
     engine: Annotated[
         Literal["placer", "deepspeed"], typer.Option(help="What runs the plan; deepspeed where it can.")
     ] = "placer",
+    compile: Compile = False,
+    compile_backend: CompileBackend = "inductor",
     seed: Annotated[int, typer.Option(help="The order of the data.")] = 0,
     lr_schedule: Annotated[
         Literal["constant", "linear", "cosine"], typer.Option(help="How the learning rate falls after the warmup.")
@@ -94,6 +96,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""
+    if dry_run and compile:
+        raise UsageError("--dry-run runs ops one by one, on no real tensors; leave --compile out")
     if dry_run:
         raise typer.Exit(dry.run(plan_file, cluster, rank, tuple(program or ()), json))
     if rank is not None or program:
@@ -104,6 +108,7 @@ def run(
     options = ExecuteOptions(
         plan_path=str(plan_file),
         engine=engine,
+        compile=compile_backend if compile else "",
         steps=steps,
         data=data,
         tokenizer=tokenizer,
@@ -139,6 +144,8 @@ def run_view(report: RunReport, plan: Plan | None = None) -> RenderableType:
     lines: list[RenderableType] = [Text(f"{len(report.losses)} steps on {report.ranks} ranks, data {report.data}")]
     if report.synchrony.kind != "synchronous":
         lines.append(Text(f"{report.synchrony}; predictions are of the synchronous run"))
+    if report.compile:
+        lines.append(Text(f"compiled by {report.compile}; the first steps hold the compilation"))
     if report.losses:
         lines.append(Text(_speed(report)))
     else:
@@ -208,6 +215,7 @@ def run_document(report: RunReport) -> Document:
         "mfu": report.mfu,
         "evaluations": [{"step": entry.step, "loss": entry.loss} for entry in report.evaluations],
         "synchrony": str(report.synchrony),
+        "compile": report.compile or None,
         "checkpoint": report.checkpoint or None,
         "weights": report.weights or None,
         "experts": [

@@ -17,7 +17,7 @@ from placer.errors import UsageError
 from placer.legality import check, error_of
 from placer.plans import Plan
 from placer.program import Collective, Compute, Instruction, Message, Program, lower, program_document
-from placer.report import ops_document, ops_view, plan_document, plan_view
+from placer.report import ops_document, ops_view, plan_document, plan_view, way_document, way_text
 from placer.report.documents import Document
 from placer.report.units import bytes_text
 
@@ -58,8 +58,8 @@ def run(
         return
     chosen = _program(plan, rank)
     blocks = _code(plan, rank) if code else ""
-    lines = [instruction_text(instruction) for instruction in chosen.instructions]
-    steps: list[JsonValue] = [instruction_document(instruction) for instruction in chosen.instructions]
+    lines = [_told(plan, instruction, rank) for instruction in chosen.instructions]
+    steps: list[JsonValue] = [_document(plan, instruction, rank) for instruction in chosen.instructions]
     title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
     told = Text("\n".join((title, *lines, *([blocks] if blocks else []))))
     document: Document = {"rank": rank, "device": chosen.device, "instructions": steps, "code": blocks}
@@ -78,6 +78,17 @@ def _program(plan: Plan, rank: int) -> Program:
     if rank >= len(programs):
         raise UsageError(f"--rank {rank} asks for a rank the plan does not have; it has ranks 0 to {len(programs) - 1}")
     return programs[rank]
+
+
+def _told(plan: Plan, instruction: Instruction, rank: int) -> str:
+    """An instruction, and in which way and why where it sums over unlike ranks."""
+    way = way_text(plan, instruction, rank) if isinstance(instruction, Collective) else ""
+    return f"{instruction_text(instruction)}{', ' if way else ''}{way}"
+
+
+def _document(plan: Plan, instruction: Instruction, rank: int) -> JsonValue:
+    found = instruction_document(instruction)
+    return found | (way_document(plan, instruction, rank) if isinstance(instruction, Collective) else {})
 
 
 def instruction_text(instruction: Instruction) -> str:
@@ -113,7 +124,7 @@ def _cuts(message: Message) -> str:
     return "".join(f" [dim {one.dim}: {_span((one.start, one.stop))}]" for one in found)
 
 
-def instruction_document(instruction: Instruction) -> JsonValue:
+def instruction_document(instruction: Instruction) -> Document:
     """The same for machines: what kind it is, and its numbers under keys that carry units."""
     match instruction:
         case Compute():

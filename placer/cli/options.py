@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -56,4 +56,8 @@ def _seconds(value: float) -> float:
 
 MOST_SECONDS = 1e8  # three years: what a person means is less, and torch's timeouts end at some hundred years
 Timeout = typer.Option(callback=_seconds, help="Seconds after which ranks that do not answer are given up.")
+Compile = Annotated[bool, typer.Option("--compile", help="Run blocks by torch.compile.")]
+CompileBackend = Annotated[
+    Literal["inductor", "aot_eager"], typer.Option(help="With --compile: what compiles; aot_eager needs no compiler.")
+]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from rich.text import Text
 
 from placer import legality
-from placer.cli.options import Json, PlanFile, Steps, Timeout
+from placer.cli.options import Compile, CompileBackend, Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.files import write_text
@@ -39,6 +39,8 @@ def run(
     plan_file: PlanFile,
     steps: Steps = 3,
     cluster: ForCluster = None,
+    compile: Compile = False,
+    compile_backend: CompileBackend = "inductor",
     timeout: Annotated[float, Timeout] = 600.0,
     report: Annotated[
         str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
@@ -46,14 +48,20 @@ def run(
     json: Json = False,
 ) -> None:
     """Compare, print."""
+    from placer.runtime.compiling import require_compilable
     from placer.runtime.trust import require_runnable
     from placer.runtime.world import under_torchrun
 
     plan = load_plan(plan_file, cluster)
     legality.require(plan)
-    for warning in require_runnable(plan) if first_rank() else ():
+    backend = compile_backend if compile else ""
+    require_compilable(plan, backend)
+    for warning in require_runnable(plan, compiled=compile) if first_rank() else ():
         print(f"placer: {warning}", file=sys.stderr)
-    found = _compared(plan, str(plan_file), steps) if under_torchrun() else _launched(plan, plan_file, steps, timeout)
+    if under_torchrun():
+        found = _compared(plan, str(plan_file), steps, backend)
+    else:
+        found = _launched(plan, plan_file, steps, timeout, backend)
     if not first_rank():
         return
     if report:
@@ -64,17 +72,18 @@ def run(
         raise typer.Exit(1)
 
 
-def _compared(plan: Plan, path: str, steps: int) -> VerifyReport:
+def _compared(plan: Plan, path: str, steps: int, compile: str) -> VerifyReport:
     """The comparison, by this rank among all."""
     from placer.runtime import verify
+    from placer.runtime.compiling import patience
     from placer.runtime.verifying import SILENT
-    from placer.runtime.world import joined
+    from placer.runtime.world import DEFAULT_TIMEOUT_SECONDS, joined
 
-    with joined(plan, plan_path=path):
-        return verify(plan, steps, progress=_say if first_rank() else SILENT)
+    with joined(plan, plan_path=path, timeout_seconds=patience(DEFAULT_TIMEOUT_SECONDS, compile)):
+        return verify(plan, steps, compile=compile, progress=_say if first_rank() else SILENT)
 
 
-def _launched(plan: Plan, path: Path, steps: int, timeout: float) -> VerifyReport:
+def _launched(plan: Plan, path: Path, steps: int, timeout: float, compile: str) -> VerifyReport:
     """The comparison, by ranks started for it."""
     from placer.runtime.launch import launch
     from placer.runtime.world import device_of
@@ -83,7 +92,8 @@ def _launched(plan: Plan, path: Path, steps: int, timeout: float) -> VerifyRepor
     _say(f"starting {plan.world_size} rank{'s' * (plan.world_size > 1)}")
     with tempfile.TemporaryDirectory(prefix="placer-verify-") as folder:
         result = Path(folder, "report.json")
-        arguments = ("--steps", str(steps), "--report", str(result))
+        compiled = ("--compile", "--compile-backend", compile) if compile else ()
+        arguments = ("--steps", str(steps), "--report", str(result), *compiled)
         launch(str(path), arguments, plan.world_size, timeout, command="verify", echo=_pass_on)
         return _adapter().validate_json(result.read_text())
 

@@ -43,6 +43,7 @@ from placer.program.lowering import crossings, like_devices, lower, plan_actions
 from placer.program.peers import Disagreement, peer_disagreements
 from placer.program.refusals import indivisible, unequal_meshes
 from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
+from placer.program.ways import Step, Way, steps, way_of, way_seconds
 
 __all__ = [
     "Collective",
@@ -56,7 +57,9 @@ __all__ = [
     "OptimizerStep",
     "Program",
     "ShardUnit",
+    "Step",
     "Transfer",
+    "Way",
     "agreement",
     "all_replicas",
     "column_of",
@@ -85,10 +88,13 @@ __all__ = [
     "shard_units",
     "shared_parameters",
     "stage_of_block",
+    "steps",
     "tied_by_inner",
     "tied_by_shard",
     "transfers",
     "unequal_meshes",
     "value_bytes",
     "value_dtype",
+    "way_of",
+    "way_seconds",
 ]

@@ -7,7 +7,8 @@ state of the optimizer       placer: whole parameters, gathered after the update
 replicas of several devices  parts of gradients summed over the replica's devices
 all                          tied parameters held by several stages, the squared norm, the loss
 
-Data parallelism reduces over the devices that stand alike in their replicas (`inner`).
+Data parallelism reduces over the devices that stand alike in their replicas (`inner`). Sums over ranks on GPUs and on
+CPUs say in which way they are done (`ways`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from placer.program.instructions import Collective, Engine
 from placer.program.layout import like_ranks, position_of, rank_of, summed_ranks
 from placer.program.sharded import sharded_collectives
 from placer.program.sizes import parameter_dtype
+from placer.program.ways import way_of
 from placer.schedule import Action
 from placer.splitting import held_parameters
 
@@ -62,8 +64,8 @@ def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0)
     if len(everyone) == 1:
         return
     if plan.settings.clip_norm is not None:
-        yield _scalar("norm", everyone)
-    yield _scalar("loss", everyone)
+        yield _scalar(plan, "norm", everyone)
+    yield _scalar(plan, "loss", everyone)
 
 
 def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[Collective]:
@@ -82,10 +84,11 @@ def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[C
             )
 
 
-def _scalar(purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collective:
+def _scalar(plan: Plan, purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collective:
     return Collective(
-        kind="all_reduce", engine="placer", purpose=purpose, ranks=ranks, bytes=SCALAR_BYTES, dtype="float64"
-    )
+        kind="all_reduce", engine="placer", purpose=purpose, ranks=ranks, bytes=SCALAR_BYTES, dtype="float64",
+        way=way_of(plan, ranks, SCALAR_BYTES),
+    )  # fmt: skip
 
 
 def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Collective]:
@@ -107,17 +110,19 @@ def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Coll
 def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Iterator[Collective]:
     beside = plan.reduces_beside and not plan.stages[stage].by_fsdp
     engine: Engine = "ddp" if beside else "placer"
+    ranks, degree = like_ranks(plan, position, inner), plan.stages[stage].degree
     for index, bucket in enumerate(ddp_buckets(plan, inner) if beside else gradient_buckets(plan, stage, inner)):
         yield Collective(
             kind="all_reduce",
             engine=engine,
             purpose="gradients",
-            ranks=like_ranks(plan, position, inner),
+            ranks=ranks,
             bytes=bucket.bytes,
             stage=stage,
             unit=f"bucket {index}",
             overlaps=beside,
             dtype=bucket.dtype,
+            way=way_of(plan, ranks, bucket.bytes, degree),
         )
 
 
@@ -147,7 +152,7 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
     )
     return Collective(
         kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name,
-        dtype=parameter_dtype(parameter.dtype, settings),
+        dtype=parameter_dtype(parameter.dtype, settings), way=way_of(plan, ranks, size),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from placer.meshes import Ranges
+from placer.program.ways import Way
 from placer.schedule import Action
 
 Engine = Literal["placer", "ddp", "fsdp"]
@@ -56,7 +57,8 @@ class Collective:
     """A collective of `ranks` over `bytes` (of the full buffer). `engine` says who issues it; placer's are prescribed,
     those of DDP and FSDP2 expected. `purpose`: gradients, parameters, parts (of gradients, summed over the devices of a
     replica), tied, norm, loss. `unit` names what is moved (a bucket, an FSDP unit, a tied parameter), `overlaps` says
-    that it may run beside the Compute it follows. `dtype`: of its elements."""
+    that it may run beside the Compute it follows. `dtype`: of its elements. `way`: how ranks on accelerators and on
+    CPUs do it together; None where one library does."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     engine: Engine
@@ -67,6 +69,7 @@ class Collective:
     unit: str = ""
     overlaps: bool = False
     dtype: str = ""
+    way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

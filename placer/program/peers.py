@@ -24,7 +24,7 @@ Entry = Message | Collective
 
 # A message's two ends say the same of it; a collective's members too. `direction` is told apart: it must differ.
 _MESSAGE_FIELDS = ("values", "shapes", "dtypes", "sizes", "tag")
-_COLLECTIVE_FIELDS = ("kind", "ranks", "dtype", "bytes", "engine")
+_COLLECTIVE_FIELDS = ("kind", "ranks", "dtype", "bytes", "engine", "way")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from placer.report.expert_view import expert_placement, experts_text
 from placer.report.ops import ops_document, ops_view
 from placer.report.plan_view import doubts, plan_table, plan_view
 from placer.report.printing import plain, show
+from placer.report.way_view import way_document, way_text
 
 __all__ = [
     "comparison_view",
@@ -21,4 +22,6 @@ __all__ = [
     "plan_table",
     "plan_view",
     "show",
+    "way_document",
+    "way_text",
 ]

@@ -16,6 +16,7 @@ from placer.report.expert_view import expert_placement, experts_text
 from placer.report.ops import unknown_ops
 from placer.report.printing import plain, table, titled
 from placer.report.units import bytes_text, flops_text, seconds_text, share_text
+from placer.report.way_view import stages_text
 
 # What of a stage's state is divided over its replicas.
 STATE = {"none": "whole", "optimizer": "optimizer sharded", "gradients": "gradients sharded", "parameters": "sharded"}
@@ -39,7 +40,7 @@ def plan_view(plan: Plan) -> RenderableType:
     if placement:
         parts.append(Text(experts_text(placement)))
     if plan.ledger:
-        parts += [seconds_view(plan.ledger), memory_view(plan, plan.ledger)]
+        parts += [*map(Text, stages_text(plan)), seconds_view(plan.ledger), memory_view(plan, plan.ledger)]
     if plan.alternatives:
         parts += [titled("runners-up", _alternatives(plan))]
     parts += [Text(f"assumed: {line}") for line in plan.assumptions]

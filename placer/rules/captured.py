@@ -8,6 +8,7 @@ earlier, and a rank's own op can be made from the Graph alone.
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +20,7 @@ from placer.rules.calls import Argument, Call, Value
 from placer.rules.layouts import WHOLE, Choice, Cut, Lay, is_own
 from placer.rules.splits import divided, in_blocks, in_parts, legal, merged, own_choices, split_choices
 from placer.rules.splits.patterns import tensors, whole
+from placer.rules.splits.table import SPLITS, SplitRule
 
 # A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
 MARKED_ROWS = 1_000_003
@@ -72,6 +74,18 @@ def block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
     Rows in each rank's own order are offered where such rows come from, dims in parts where they are divided later,
     tokens in blocks from where they are put into one dim.
     """
+    for known, rules, found in _KNOWN:
+        if known is kind and rules == SPLITS:
+            return found
+    _KNOWN.append((kind, dict(SPLITS), _block_choices(kind)))
+    return _KNOWN[-1][2]
+
+
+# What was asked for last, with the rules that were registered then: searches ask for each class under every layout.
+_KNOWN: deque[tuple[BlockClass, dict[str, SplitRule], tuple[tuple[Choice, ...], ...]]] = deque(maxlen=64)
+
+
+def _block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
     calls = [call_of(kind, op, MARKED_ROWS) if op.arguments else None for op in kind.ops]
     own, parts, blocks = _own(kind, calls), _in_parts(kind, calls), _in_blocks(kind, calls)
     return tuple((*op_choices(kind, op), *own[at], *parts[at], *blocks[at]) for at, op in enumerate(kind.ops))

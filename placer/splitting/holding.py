@@ -27,7 +27,7 @@ def block_split(plan: Plan, stage: int, kind: int) -> Split | None:
 def block_edges(plan: Plan, stage: int, kind: int) -> Edges | None:
     """How block class `kind` is cut in a stage; None where every device runs all of it."""
     split = block_split(plan, stage, kind)
-    return None if split is None else _edges(plan.graph.classes[kind], split)
+    return None if split is None else class_edges(plan.graph.classes[kind], split)
 
 
 def parameter_states(plan: Plan) -> Mapping[str, State]:
@@ -46,7 +46,7 @@ def kept_whole(graph: Graph, layout: Layout) -> Mapping[str, Parameter]:
     found, unlike = dict.fromkeys(graph.prologue.parameters, SAME), set()
     for block in graph.blocks:
         split = layout.splits[block.kind]
-        states = () if split is None else _edges(graph.classes[block.kind], split).parameters
+        states = () if split is None else class_edges(graph.classes[block.kind], split).parameters
         for name, state in zip(block.parameters, states or (SAME,) * len(block.parameters), strict=True):
             if found.setdefault(name, state) != state:
                 unlike.add(name)
@@ -151,7 +151,8 @@ def _states(plan: Plan, stage: int, block: Block) -> tuple[State, ...]:
     return (SAME,) * len(block.parameters) if found is None else found.parameters
 
 
-def _edges(kind: BlockClass, split: Split) -> Edges:
+def class_edges(kind: BlockClass, split: Split) -> Edges:
+    """`edges`, remembered for the classes and splits that were asked for last."""
     for known, cut, found in _EDGES:
         if known is kind and cut is split:
             return found

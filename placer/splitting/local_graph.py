@@ -17,9 +17,9 @@ from placer.graph import BlockClass, Graph
 from placer.plans import Layout, Split
 from placer.rules.experts import overload, require_loads
 from placer.rules.grids import middle
-from placer.splitting.edges import border_state, edges
+from placer.splitting.edges import border_state
 from placer.splitting.expert_order import expert_devices
-from placer.splitting.holding import held_parameter, held_value
+from placer.splitting.holding import class_edges, held_parameter, held_value
 from placer.splitting.local_ops import LocalClass
 from placer.splitting.own_rows import own_rows
 
@@ -67,7 +67,7 @@ def require_layout(graph: Graph, layout: Layout) -> None:
 
 
 def _local_class(kind: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
-    found = edges(kind, split)
+    found = class_edges(kind, split)
     made = LocalClass(kind, found, degree, overload(loads, split.experts, expert_devices(split, degree)))
     stands = middle(degree, split.inner)
     inputs = tuple(

@@ -91,7 +91,7 @@ def vocabulary_cross_entropy(
         aten.cross_entropy_loss.default, args, {}, axis, "aten::cross_entropy_loss", start=start, end=end, of=of
     )
     assert isinstance(summed, torch.Tensor)
-    return summed / (mode.counts[index] or 1.0)
+    return losses.over_count(summed, index, mode)
 
 
 def dropout_piece(

@@ -1,0 +1,23 @@
+"""Which nodes of a rank's graph talk to the other ranks of its replica, forward or backward."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from placer.runtime import local_ops
+from placer.runtime.lowering import forms
+from placer.runtime.lowering.conversions import CONVERSIONS
+from placer.runtime.lowering.halo import exchange
+
+
+def talks(node: fx.Node) -> bool:
+    """Whether other ranks hear of it: a conversion, rows of neighbours, or an op with a collective inside."""
+    if node.op != "call_function":
+        return False
+    inside = node.kwargs.get("inner")  # the local op along the inner of two axes
+    if isinstance(inside, tuple | list) and inside[0] in local_ops.TALKING:
+        return True
+    target = node.target
+    if target is exchange or target in forms.TALKING or target in CONVERSIONS.values():
+        return True
+    return any(target is forms.local_op(name) for name in local_ops.TALKING)

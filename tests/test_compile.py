@@ -1,0 +1,139 @@
+"""Plans whose blocks run by torch.compile equal one device's; what it cannot do is refused before training."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import fx, nn
+from torch._inductor import config as inductor
+
+import compile_ranks
+from examples import verify_models
+from examples.verify_cases import Case, capture_of, plan_of
+from execute_plans import tiny_plan
+from placer.cli.execute import run
+from placer.errors import UsageError
+from placer.plans import Plan
+from placer.runtime import load
+from placer.runtime.assemble import axis_of, prepared_model
+from placer.runtime.compiling import COMPILING_SECONDS, patience, require_compilable, require_ready
+from placer.runtime.cut import BlockCode
+from placer.runtime.lowering import LocalBlocks, talks
+from placer.runtime.run_report import ExecuteOptions
+from placer.runtime.segments import Segment, divided
+from placer.runtime.trust import require_runnable
+from placer.settings import RunSettings
+from ranks import on_ranks
+from split_pickers import columns_and_rows, convolutions, experts_sent_to, nothing, rows_of_the_sequence
+from split_plans import split_plan
+
+WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
+DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT, microbatches=(4, 4))
+IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES, microbatches=(4, 4), recompute=True)
+MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32", microbatches=(8,))
+CPU = torch.device("cpu")
+
+PLANS = {
+    "data, uneven microbatches": lambda: plan_of(replace(WORDS, replicas=2)),
+    "parameters, recompute": lambda: plan_of(replace(IMAGES, replicas=2, sharding="parameters")),
+    "pipeline, dropout, recompute": lambda: plan_of(replace(DROPPING, positions=2, recompute=True)),
+    "tensor, recompute": lambda: split_plan(
+        replace(WORDS, microbatches=(4, 4), recompute=True), 2, columns_and_rows, "whole"
+    ),
+    "sequence, dropout": lambda: split_plan(DROPPING, 2, rows_of_the_sequence(nothing), "cut 1"),
+    "height, recompute": lambda: split_plan(IMAGES, 2, convolutions("space 0"), "cut 2"),
+    "expert": lambda: split_plan(MIXTRAL, 2, experts_sent_to, "whole"),
+}
+
+
+#: These take many times as long to compile as the others.
+LARGE = ("sequence, dropout", "expert")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in PLANS])
+def test_a_compiled_plan_equals_the_reference_run(name: str) -> None:
+    for report, graphs in on_ranks(2, compile_ranks.equal, PLANS[name]()):
+        assert report.passed, str(report)
+        assert graphs
+
+
+def _blocks(plan: Plan) -> list[BlockCode]:
+    cut = capture_of(plan).cut(plan, prepared_model(plan, None, CPU))
+    if plan.layouts:
+        cut = replace(cut, lowering=LocalBlocks.of(plan, axis_of(plan, 0)))
+    return [cut.block(index) for index in range(len(plan.graph.blocks))]
+
+
+def _segments(code: BlockCode) -> tuple[list[Segment], fx.GraphModule]:
+    found: list[Segment] = []
+
+    def noted(segment: Segment) -> nn.Module:
+        found.append(segment)
+        return nn.Identity()
+
+    return found, divided(code.module, noted)
+
+
+def test_all_that_talks_to_other_ranks_stays_out_of_compiled_code_in_its_order() -> None:
+    plan = split_plan(WORDS, 2, columns_and_rows, "whole")
+    talking = 0
+    for code in _blocks(plan):
+        segments, outer = _segments(code)
+        told = [node.target for node in code.module.graph.nodes if talks(node)]
+        assert [node.target for node in outer.graph.nodes if talks(node)] == told
+        assert not any(talks(node) for segment in segments for node in segment.graph.nodes)
+        talking += len(told)
+    assert talking
+
+
+def test_like_blocks_are_compiled_once_and_others_apart() -> None:
+    def keys(code: BlockCode) -> list[Hashable]:
+        return [segment.key for segment in _segments(code)[0]]
+
+    plan = plan_of(WORDS)
+    by_kind: dict[int, list[list[Hashable]]] = {}
+    for code in _blocks(plan):
+        by_kind.setdefault(plan.graph.blocks[code.index].kind, []).append(keys(code))
+    assert any(len(like) > 1 for like in by_kind.values())
+    assert all(one == like[0] for like in by_kind.values() for one in like)
+    first = [like[0] for like in by_kind.values()]
+    assert all(one != other for place, one in enumerate(first) for other in first[:place])
+
+
+def test_what_cannot_be_compiled_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = tiny_plan(2, 2, schedule="zero-bubble")
+    with pytest.raises(UsageError, match=r"zero-bubble runs a backward in two parts.*--pin schedule=1f1b"):
+        load(split, compile="aot_eager")
+    require_compilable(split, "")
+    with pytest.raises(UsageError, match=r"no backend 'cudagraphs'.*inductor, aot_eager"):
+        require_compilable(tiny_plan(2, 2), "cudagraphs")
+    with pytest.raises(UsageError, match=r"random numbers by aten\.bernoulli"):
+        require_ready("aot_eager", CPU, ["aten.bernoulli"])
+    monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
+    with pytest.raises(UsageError, match="needs a C\\+\\+ compiler"):
+        require_ready("inductor", CPU, ())
+    with pytest.raises(UsageError, match="--compile was asked for with --engine deepspeed"):
+        ExecuteOptions(engine="deepspeed", compile="inductor")
+
+
+def test_a_dry_run_is_not_compiled(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--dry-run runs ops one by one"):
+        run(tmp_path / "plan.json", dry_run=True, compile=True)
+
+
+def test_ranks_wait_longer_for_those_that_compile() -> None:
+    assert patience(60.0, "") == 60.0
+    assert patience(60.0, "inductor") == COMPILING_SECONDS
+    assert patience(2 * COMPILING_SECONDS, "inductor") == 2 * COMPILING_SECONDS
+
+
+def test_a_run_that_was_priced_otherwise_says_so() -> None:
+    plan = tiny_plan(2, 1)
+    fused = replace(plan, settings=RunSettings(fusion=True))
+    assert any("give --compile" in line for line in require_runnable(fused))
+    assert not any("priced" in line for line in require_runnable(fused, compiled=True))
+    assert any("op by op and runs compiled" in line for line in require_runnable(plan, compiled=True))
