@@ -77,7 +77,7 @@ class LineSearch:
         """Look at what has the smallest bound; a plan faster than `ceiling`, if that has one."""
         bound, _, pace, line = self.queue[0]
         if line is not None:
-            found = self._solved(pace, line, ceiling)
+            found = self.solved(pace, line, ceiling)
             heappop(self.queue)
             return found
         made = tuple(self.floors.bounds(pace, ceiling))
@@ -90,7 +90,7 @@ class LineSearch:
         """The plan that was found."""
         return shaped_plan(self.problem, self.layouts, found)
 
-    def _solved(self, pace: Pace, line: Line, ceiling: float) -> ShapedPlan | None:
+    def solved(self, pace: Pace, line: Line, ceiling: float) -> ShapedPlan | None:
         """The best cuts of a line below the ceiling."""
         if pace not in self._prices:
             self._prices[pace] = Prices(self.floors.floors, pace, self.layouts)

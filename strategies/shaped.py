@@ -25,9 +25,9 @@ from placer.strategies.shapes import Grounds, shapes
 from placer.strategies.space import position_counts
 
 # Labels followed a stage to find a first plan, and stages that may be looked at for one number of positions and in all:
-# some seconds.
+# some seconds. With five times as many a Llama 8B on 8 devices took twice as long for a gap of 4.1% instead of 4.4%.
 FEW = 8
-PATIENCE, PATIENCE_IN_ALL = 100_000, 200_000
+PATIENCE, PATIENCE_IN_ALL = 20_000, 40_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -122,7 +122,7 @@ def assert_bounds_hold(given: Problem, every: int = 1) -> None:
     search = as_lines(given)
     for _, _, pace, _ in search.queue:
         for bound, line in list(search.floors.bounds(pace, math.inf))[::every]:
-            found = search._solved(pace, line, math.inf)
+            found = search.solved(pace, line, math.inf)
             assert found is None or bound <= found.value * (1 + 1e-9)
 
 
