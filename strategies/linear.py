@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2
+from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, result_pb2
 from ortools.math_opt.core.python import solver as core
 from ortools.math_opt.python import mathopt
 
@@ -19,9 +19,18 @@ from placer.errors import PlacerError
 
 # Of integer programs: (objective - bound) / objective at which one is solved.
 GAP = 1e-9
+# Solvers take for nothing what is below some 1e-7: the largest cost is given to them as this.
+LARGEST = 1e3
+# What each is asked to do, and where that stops short once more in another way.
 PARAMETERS = {
-    mathopt.SolverType.GLOP: mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX),
-    mathopt.SolverType.GSCIP: mathopt.SolveParameters(relative_gap_tolerance=GAP, presolve=mathopt.Emphasis.OFF),
+    mathopt.SolverType.GLOP: (
+        mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX),
+        mathopt.SolveParameters(),
+    ),
+    mathopt.SolverType.GSCIP: (
+        mathopt.SolveParameters(relative_gap_tolerance=GAP, presolve=mathopt.Emphasis.OFF),
+        mathopt.SolveParameters(relative_gap_tolerance=GAP),
+    ),
 }
 _NONE = (mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED)
 
@@ -63,24 +72,23 @@ class Linear:
 
     def solve(self, solver: mathopt.SolverType) -> Optimum | None:
         """The optimum by one solver; None where there is no solution. Raises PlacerError where it stops short."""
-        result = core.solve(
-            self._proto(), solver.value, mathopt.StreamableSolverInitArguments().to_proto(),
-            PARAMETERS[solver].to_proto(), model_parameters_pb2.ModelSolveParametersProto(), None,
-            callback_pb2.CallbackRegistrationProto(), None, None,
-        )  # fmt: skip
-        reason = mathopt.TerminationReason(result.termination.reason)
-        if reason in _NONE:
-            return None
-        if reason != mathopt.TerminationReason.OPTIMAL:
-            size = f"{len(self.upper)} variables and {len(self.rows)} constraints"
-            raise PlacerError(f"{solver.name} stopped with {reason.name} on a program of {size}")
-        found = result.solutions[0].primal_solution
-        values = [0.0] * len(self.upper)
-        for variable, value in zip(found.variable_values.ids, found.variable_values.values, strict=True):
-            values[variable] = value
-        return Optimum(value=found.objective_value, variables=values)
+        scale = LARGEST / max(map(abs, self.cost.values()), default=LARGEST) if any(self.cost.values()) else 1.0
+        proto = self._proto(scale)
+        for parameters in PARAMETERS[solver]:
+            result = _solved(proto, solver, parameters)
+            reason = mathopt.TerminationReason(result.termination.reason)
+            if reason in _NONE:
+                return None
+            if reason == mathopt.TerminationReason.OPTIMAL:
+                found = result.solutions[0].primal_solution
+                values = [0.0] * len(self.upper)
+                for variable, value in zip(found.variable_values.ids, found.variable_values.values, strict=True):
+                    values[variable] = value
+                return Optimum(value=found.objective_value / scale, variables=values)
+        size = f"{len(self.upper)} variables and {len(self.rows)} constraints"
+        raise PlacerError(f"{solver.name} stopped with {reason.name} on a program of {size}")
 
-    def _proto(self) -> model_pb2.ModelProto:
+    def _proto(self, scale: float) -> model_pb2.ModelProto:
         proto, count = model_pb2.ModelProto(), len(self.upper)
         proto.variables.ids.extend(range(count))
         proto.variables.lower_bounds.extend([0.0] * count)
@@ -88,7 +96,7 @@ class Linear:
         proto.variables.integers.extend([x in self.whole for x in range(count)])
         spent = [(x, cost) for x, cost in sorted(self.cost.items()) if cost]
         proto.objective.linear_coefficients.ids.extend([x for x, _ in spent])
-        proto.objective.linear_coefficients.values.extend([cost for _, cost in spent])
+        proto.objective.linear_coefficients.values.extend([cost * scale for _, cost in spent])
         proto.linear_constraints.ids.extend(range(len(self.rows)))
         proto.linear_constraints.lower_bounds.extend([low for low, _ in self.bounds])
         proto.linear_constraints.upper_bounds.extend([high for _, high in self.bounds])
@@ -97,3 +105,13 @@ class Linear:
         proto.linear_constraint_matrix.column_ids.extend([x for _, x, _ in entries])
         proto.linear_constraint_matrix.coefficients.extend([a for _, _, a in entries])
         return proto
+
+
+def _solved(
+    proto: model_pb2.ModelProto, solver: mathopt.SolverType, parameters: mathopt.SolveParameters
+) -> result_pb2.SolveResultProto:
+    """What the solver says of a program."""
+    return core.solve(
+        proto, solver.value, mathopt.StreamableSolverInitArguments().to_proto(), parameters.to_proto(),
+        model_parameters_pb2.ModelSolveParametersProto(), None, callback_pb2.CallbackRegistrationProto(), None, None,
+    )  # fmt: skip

@@ -62,6 +62,23 @@ def test_the_plan_equals_the_reference_run(case: Case, degree: int, pins: Pins, 
     assert all(other == reports[0] for other in reports)
 
 
+def test_weights_of_placed_experts_may_be_cut_along_another_dim_first() -> None:
+    made = plan(MIXTRAL, 2, TWO, LOADS)
+    target, found = "aten.transpose.int", 0
+    splits = list(made.layouts[0].splits)
+    for number, (kind, split) in enumerate(zip(made.graph.classes, splits, strict=True)):
+        if split is not None and split.experts:
+            turned = [at for at, op in enumerate(kind.ops) if op.target == target and op.inputs[0].startswith("p")]
+            choices = list(split.choices)
+            for at in turned:
+                choices[at] = "dim 2"
+            splits[number], found = replace(split, choices=tuple(choices)), found + len(turned)
+    other = replace(made, layouts=(replace(made.layouts[0], splits=tuple(splits)),))
+    assert found and other != made
+    reports = on_ranks(made.world_size, split_runs.equal, other, 1)
+    assert reports[0].passed, str(reports[0])
+
+
 def test_each_rank_holds_its_experts_and_all_of_the_rest() -> None:
     first, second = on_ranks(2, split_runs.held, plan(MIXTRAL, 2, TWO, ()))
     assert first == second

@@ -6,10 +6,11 @@ keeps each expert apart is cut in the same order, up to the parameter, of which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from placer.errors import UsageError
-from placer.graph import BlockClass
+from placer.graph import BlockClass, Op
 from placer.plans import Split
 from placer.rules import call_of, tensor_arguments
 from placer.rules.experts import experts_of
@@ -27,7 +28,7 @@ ROWS = 4
 
 def ordered(kind: BlockClass, choices: tuple[Choice, ...], order: tuple[int, ...]) -> tuple[Choice, ...]:
     """The choices with experts in that order. Raises UsageError where it is not one of the experts of some product."""
-    found, wanted = list(choices), set[str]()
+    found, wanted = list(choices), dict[str, int]()  # of values, the dim that is cut in that order
     for index in reversed(range(len(kind.ops))):
         op, choice = kind.ops[index], found[index]
         experts = experts_of(kind, op)
@@ -38,13 +39,23 @@ def ordered(kind: BlockClass, choices: tuple[Choice, ...], order: tuple[int, ...
                 )
             states = (choice.inputs[0], _in(choice.inputs[1], order), *choice.inputs[2:])
             found[index] = replace(choice, inputs=states)
-            wanted.add(tensor_arguments(op)[1])
-        elif f"o{index}.0" in wanted and len(op.outputs) == 1 and alike(call_of(kind, op, ROWS), choice):
+            wanted |= _cuts(tensor_arguments(op)[1:2], states[1:2])
+        elif _cuts((f"o{index}.0",), choice.outputs[:1]).items() & wanted.items() and _alike(kind, op, choice):
             states = tuple(_in(state, order) for state in choice.inputs)
             found[index] = replace(choice, inputs=states, outputs=(_in(choice.outputs[0], order),))
-            cuts = (state.value for state in states)
-            wanted |= {r for r, lay in zip(tensor_arguments(op), cuts, strict=True) if isinstance(lay, Cut)}
+            wanted |= _cuts(tensor_arguments(op), states)
     return tuple(found)
+
+
+def _cuts(references: Sequence[str], states: Sequence[State]) -> dict[str, int]:
+    """Of those that are cut, the dim."""
+    pairs = zip(references, (state.value for state in states), strict=True)
+    return {reference: lay.dim for reference, lay in pairs if isinstance(lay, Cut)}
+
+
+def _alike(kind: BlockClass, op: Op, choice: Choice) -> bool:
+    """Whether an op has one result and does the same with each index of what is cut."""
+    return len(op.outputs) == 1 and alike(call_of(kind, op, ROWS), choice)
 
 
 def cut_experts(kind: BlockClass, split: Split) -> int:
