@@ -19,8 +19,8 @@ What was reached on published layouts, mean absolute error, before and after mis
 
     vTrain          1,509 rows     23.6%   13.9%   regret 6.8%, then 5.7% (mean of 148 groups, worst 25.9%)
     Megatron        45 of 47       19.8%   15.3%
-    Megatron-Bridge 74 of 270     108.6%   37.6%   (dense rows; those of experts and of
-                                                      context parallel are estimated since)
+    Megatron-Bridge 74 of 270     108.6%   37.6%   (dense rows; with those of experts and of
+                                                      context parallel 176, 56.7%, median 28.6%)
 
 What was mended, nothing fitted to these rows:
     - the model is Megatron's own, with its loss in float32 (`megatron_gpt`), not Hugging Face's
