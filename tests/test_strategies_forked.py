@@ -64,7 +64,8 @@ def test_what_a_killed_process_owes_is_made_here(tmp_path: Path) -> None:
     finally:
         other.close()
     assert [number for number, _ in found] == [0, 1, 2]
-    assert [process == os.getpid() for _, process in found] == [False, True, True]
+    # The first may or may not have been sent before.
+    assert [process == os.getpid() for _, process in found[1:]] == [True, True]
 
 
 def test_an_error_of_the_other_process_is_raised_here() -> None:
