@@ -45,6 +45,8 @@ LONG = 16384
 MOST_ROWS = 4
 # Microbatches among which the cost of updating is divided when splits are compared.
 MICROBATCHES = 8
+# Of so few microbatches a step that is far off.
+FEW_MICROBATCHES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,11 @@ def _of(made: Borders, costs: Costs, asked: tuple[Axes, _Stand]) -> tuple[Layout
     """The layouts along these axes."""
     axes, stand = asked
     dear = _dear(made.problem, costs, stand.unit[0])
-    worths = (_Worth(0.0, MICROBATCHES), _Worth(dear, MICROBATCHES), _Worth(0.0, stand.microbatches))
+    worths: tuple[_Worth, ...] = (_Worth(0.0, MICROBATCHES), _Worth(dear, MICROBATCHES))
+    if stand.microbatches <= FEW_MICROBATCHES:
+        worths += (_Worth(0.0, stand.microbatches),)
     along = _along_one if len(axes) == 1 else _along_two
-    found = along(made, costs, axes, stand, tuple(dict.fromkeys(worths)))
+    found = along(made, costs, axes, stand, worths)
     return tuple(layout for layout in found if layout is not None)
 
 
