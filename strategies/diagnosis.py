@@ -1,13 +1,15 @@
 """Why nothing fits: what binds, and by how many GiB.
 
-Looked at in this order: a block over-full even alone on a device, at the fewest rows, in the most economical way the
-pins and settings allow; else the whole model against all devices together; else the layout that comes nearest.
+Before a search: a block over-full even alone on a device, at the fewest rows, in the most economical way that the
+settings and the pins of anything but stages allow. After a search that found nothing: pins that leave no layout; a
+block as before, in a way that all pins allow; else the layout that comes nearest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from placer.errors import Infeasible
 from placer.memory import position_memory, stage_memory
@@ -29,44 +31,63 @@ from placer.strategies.space import (
 # Even layouts judged to find the nearest one.
 TRIED = 64
 
+# The costs of the model under a layout, and an outline of that.
+_Way: TypeAlias = tuple[Bounds, Outline]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
-    """What a block needs alone, beside what the roomiest device has."""
+    """What a block needs alone, and how it is laid out then."""
 
     block: int
     bytes: int
-    room: int
     how: str
 
 
+def block_binds(problem: Problem, all_bounds: Collection[Bounds]) -> Infeasible | None:
+    """The block that no plan of `problem` has room for, however it cuts the model into stages; `all_bounds` of the
+    model whole and under each layout."""
+    return _block_binds(problem, lambda: _ways(problem, all_bounds, {1}))
+
+
 def what_binds(problem: Problem, all_bounds: Collection[Bounds]) -> Infeasible:
-    """What no plan of `problem` can satisfy; `all_bounds` of the model whole and under each layout."""
-    ways = [(bounds, list(_frugal(problem, bounds.runs.costs.degree))) for bounds in all_bounds]
-    if not any(frugal for _, frugal in ways):
+    """What no plan of `problem` can satisfy, where a search has found none."""
+    if not any(True for _ in _ways(problem, all_bounds)):
         return Infeasible(
             binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
         )
-    needs = [_least(ways, block) for block in _one_of_each_class(problem)]
-    worst = max(needs, key=lambda need: need.bytes - need.room)
-    if worst.bytes > worst.room:
-        return _block_binds(problem, worst)
-    return _nearest(problem, list(_frugal(problem)))
+    return _block_binds(problem, lambda: _ways(problem, all_bounds)) or _nearest(problem)
 
 
-def _block_binds(problem: Problem, need: _Need) -> Infeasible:
+def _ways(problem: Problem, all_bounds: Collection[Bounds], positions: Collection[int] = ()) -> Iterator[_Way]:
+    """The most economical outlines of each layout, of so many positions beside those that the pins allow."""
+    for bounds in all_bounds:
+        for outline in _frugal(problem, bounds.runs.costs.degree, positions):
+            yield bounds, outline
+
+
+def _block_binds(problem: Problem, ways: Callable[[], Iterator[_Way]]) -> Infeasible | None:
+    """The block that is furthest from its room in each of these ways, which are looked at until one has room."""
+    if next(ways(), None) is None:
+        return None
+    room = max(chip.memory_bytes - chip.overhead_bytes for chip in problem.cluster.devices)
+    blocks = _one_of_each_class(problem)
+    needs = [_least(ways(), block) for block in blocks if not any(_alone(*way, block) <= room for way in ways())]
+    if not needs:
+        return None
+    need = max(needs, key=lambda need: need.bytes)
     name = problem.graph.blocks[need.block].name
-    sizes = f"{need.bytes / GIB:.2f} GiB of {need.room / GIB:.2f} GiB"
+    sizes = f"{need.bytes / GIB:.2f} GiB of {room / GIB:.2f} GiB"
     return Infeasible(
         binding=f"memory: block {name} needs {sizes} even alone {need.how}, "
-        f"{(need.bytes - need.room) / GIB:.2f} GiB too much",
+        f"{(need.bytes - room) / GIB:.2f} GiB too much",
         advice="Use devices with more memory, more devices to shard over, fewer rows or finer blocks",
     )
 
 
-def _frugal(problem: Problem, degree: int = 1) -> Iterator[Outline]:
+def _frugal(problem: Problem, degree: int = 1, more: Collection[int] = ()) -> Iterator[Outline]:
     """For every number of positions and sharding the outlines of most replicas and fewest rows."""
-    for positions in position_counts(problem, degree):
+    for positions in sorted({*position_counts(problem, degree), *more}):
         counts = replica_counts(problem, positions, degree)
         for replicas in sorted({*counts[:1], *counts[-1:]}):
             for rows in {*microbatch_rows(problem, replicas)[:1], *microbatch_rows(problem, replicas)[-1:]}:
@@ -78,20 +99,13 @@ def _frugal(problem: Problem, degree: int = 1) -> Iterator[Outline]:
                         )  # fmt: skip
 
 
-def _least(ways: Iterable[tuple[Bounds, list[Outline]]], block: int) -> _Need:
-    """The least any layout asks of a device that holds `block` alone, on the device with most room."""
-    found = [
-        (_alone(bounds, outline, block), str(outline), outline, bounds)
-        for bounds, frugal in ways
-        for outline in frugal
-    ]  # fmt: skip
-    size, _, outline, bounds = min(found, key=lambda entry: entry[:2])
-    chips = bounds.problem.cluster.devices
-    room = max(chip.memory_bytes - chip.overhead_bytes for chip in chips)
+def _least(ways: Iterator[_Way], block: int) -> _Need:
+    """The least any layout asks of a device that holds `block` alone."""
+    size, _, outline = min((_alone(*way, block), str(way[1]), way[1]) for way in ways)
     parts = f"split over {outline.degree} devices" if outline.degree > 1 else ""
     state = f"with {outline.sharding} sharded over {outline.replicas} replicas" if outline.sharding != "none" else ""
     how = " and ".join(part for part in (parts, state) if part) or "on a device"
-    return _Need(block=block, bytes=size, room=room, how=how)
+    return _Need(block=block, bytes=size, how=how)
 
 
 def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
@@ -115,8 +129,9 @@ def _one_of_each_class(problem: Problem) -> list[int]:
     return list(first.values())
 
 
-def _nearest(problem: Problem, frugal: list[Outline]) -> Infeasible:
+def _nearest(problem: Problem) -> Infeasible:
     """The even layout whose fullest device is over by the fewest bytes."""
+    frugal = _frugal(problem)
     chips, blocks = problem.cluster.devices, len(problem.graph.blocks)
     best: tuple[int, str] | None = None
     for outline in sorted(frugal, key=lambda made: (-made.positions * made.replicas, made))[:TRIED]:

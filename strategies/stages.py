@@ -29,7 +29,7 @@ from placer.search import Ended, Problem, Solution
 from placer.strategies.chain import Partition, best_chain
 from placer.strategies.coarse import by_bound
 from placer.strategies.contradictions import require_pins
-from placer.strategies.diagnosis import what_binds
+from placer.strategies.diagnosis import block_binds, what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
 from placer.strategies.judging import Judged, judge
@@ -118,6 +118,8 @@ class Stages:
         search = _begun(problem, shapes=self.shapes)
         if not search.bounds:
             return _uncut(problem)
+        if (binding := block_binds(problem, search.bounds.values())) is not None:
+            return binding
         try:
             _run(search)
         except KeyboardInterrupt:
