@@ -7,7 +7,8 @@
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with any sharding; none with settings.offload (see `offload`)
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
-                   the blocks' inputs, plus what the block that runs again saves; what a stage sends stays with it
+                   the blocks' inputs, plus what the block that runs again saves (with a backward in two parts what all
+                   of them do, of every microbatch between the parts); what a stage sends stays with it
     workspace      the most that the backward of one op has beside that; with a backward in two parts, what arrived at
                    the weights of microbatches between the parts
     communication  a message received while another is used; buckets or gathered blocks in flight
@@ -48,9 +49,10 @@ ONCE = ("remade", "workspace", "communication", "closing")
 class StageMemory:
     """One stage on one device: state that is always there, bytes kept per alive microbatch, the rest once.
 
-    lasting: buckets that are there always. arrived: gradients kept between the parts of a backward. turning: most of
-    kept bytes of blocks and gradients of the blocks after them. closing, updating: beside gradients as they are reduced
-    after the last backward, bucket by bucket, and in the update.
+    lasting: buckets that are there always. turning: most of kept bytes of blocks and gradients of the blocks after
+    them. closing, updating: beside gradients as they are reduced after the last backward, bucket by bucket, and in the
+    update. Of a backward in two parts: between them arrived gradients, and again, what blocks that ran again saved;
+    working: the workspace in place of `remade` and `workspace`.
     """
 
     parameters: int
@@ -63,6 +65,8 @@ class StageMemory:
     communication: int
     lasting: int = 0
     arrived: int = 0
+    again: int = 0
+    working: int = 0
     turning: int = 0
     closing: int = 0
     updating: int = 0
@@ -123,6 +127,8 @@ def stage_memory(
         communication=sent + span.returned.at(rows) + moving,
         lasting=lasting,
         arrived=span.arrived.at(rows),
+        again=span.again.at(rows) if recompute else 0,
+        working=span.backward.temporaries(False, rows)[1] if recompute else inner,
         turning=span.backward.turning(recompute, rows, share) + sent,
         closing=closing,
         updating=max(gathering, _updating(trainable, numerics, settings, parts)),
@@ -134,8 +140,9 @@ def position_memory(stages: tuple[StageMemory, ...], lives: Alive, device: Devic
     gradients, updating = (sum(getattr(stage, name) for stage in stages) for name in ("gradients", "updating"))
     remade, workspace, inner, closing = (max(getattr(stage, name) for stage in stages) for name in ONCE)
     later = max(sum(n * stage.kept for n, stage in zip(peak, stages, strict=True)) for peak in lives.later)
-    parted = lives.parted * stages[0].arrived
-    temporary = parted + remade + workspace + inner
+    if lives.parted:  # a lone stage
+        remade, workspace = lives.parted * stages[0].again, lives.parted * stages[0].arrived + stages[0].working
+    temporary = remade + workspace + inner
     at_once = max(
         stages[0].first(lives.first) + temporary, gradients + later + temporary, gradients + max(closing, updating)
     )
@@ -146,7 +153,7 @@ def position_memory(stages: tuple[StageMemory, ...], lives: Alive, device: Devic
         optimizer=sum(stage.optimizer for stage in stages),
         activations=max(lives.first * stages[0].kept, later) + remade,
         buffers=sum(stage.buffers for stage in stages),
-        workspace=workspace + parted,
+        workspace=workspace,
         communication=sum(stage.lasting for stage in stages) + max(inner, closing, updating),
         overhead=overhead,
         at_once=sum(stage.state for stage in stages) + at_once + overhead,

@@ -25,13 +25,14 @@ class Span:
     """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
 
     `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
-    last block saves), `arrived` what a backward in two parts keeps between them, `unit` parameters of the largest
-    block, `whole` that it is the whole model.
+    last block saves), `again` what its blocks save that run again, `arrived` what a backward in two parts keeps between
+    them, `unit` parameters of the largest block, `whole` that it is the whole model.
     """
 
     held: Held
     saved: Affine
     inputs: Affine
+    again: Affine
     arrived: Affine
     backward: Backward
     sent: Affine
@@ -97,6 +98,7 @@ class Spans:
             held=self.holdings.of(first, last),
             saved=_between(self._saved_sums, first, last),
             inputs=self._kept_inputs(first, last),
+            again=_between(self._saved_sums, first, max(first, min(last, self.final))),
             arrived=_between(self._arrived_sums, first, last),
             backward=Backward(self, first, last),
             sent=affine_sum(self.value_bytes(r) for r in leaving),

@@ -35,6 +35,7 @@ from placer.runtime.replicas import Replica, replica
 from placer.runtime.shapes import shapes_of
 from placer.runtime.stages import OP_BY_OP, Runner, Stage, stage_code
 from placer.runtime.weights import Weights
+from placer.schedule import SPLIT_BACKWARD
 from placer.splitting import value_state
 
 
@@ -216,7 +217,9 @@ class Assembly:
             made = self.weights.shape_of_piece if sharded and plan.by_fsdp else self.weights.piece
             state = {name: _copied(made(name)) if name in taken else made(name) for name in sorted(names)}
             taken |= names
-            found[index] = Stage(code, state, plan.recompute)
+            # The first stage has no inputs whose gradients could come first: its backward has one part.
+            parts = self.plan.schedule in SPLIT_BACKWARD and index > 0
+            found[index] = Stage(code, state, plan.recompute, once=parts)
         return found
 
     def _produces(self, index: int) -> tuple[str, ...]:

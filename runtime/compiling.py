@@ -20,8 +20,8 @@ from placer.errors import UsageError
 from placer.plans import Plan
 from placer.runtime.cut import BlockCode
 from placer.runtime.mode import Mode
+from placer.runtime.recompute import Tensors
 from placer.runtime.segments import Segment, divided
-from placer.runtime.stages import Tensors
 from placer.schedule import SPLIT_BACKWARD
 
 #: Those that give one device's results; others (cudagraphs) hand out memory that the next microbatch overwrites.

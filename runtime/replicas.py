@@ -29,7 +29,8 @@ from placer.plans import BY_FSDP, Sharding
 from placer.program import Collective
 from placer.runtime.mode import Mode
 from placer.runtime.observer import Observer
-from placer.runtime.stages import Stage, Tensors
+from placer.runtime.recompute import Tensors
+from placer.runtime.stages import Stage
 
 
 class Replica(Protocol):

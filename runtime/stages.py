@@ -17,13 +17,12 @@ from typing import cast
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from placer.runtime.cut import BlockCode, Cut, put
 from placer.runtime.mode import Mode
 from placer.runtime.observer import Observer, Silent
+from placer.runtime.recompute import Tensors, runs_again, runs_once
 
-Tensors = tuple[torch.Tensor, ...]
 #: Runs the code of a block: `run(code, mode, *values)`.
 Runner = Callable[..., Tensors]
 _Place = tuple[Mapping[str, torch.Tensor | None], str]
@@ -70,15 +69,15 @@ def stage_code(cut: Cut, first: int, last: int, produces: Iterable[str]) -> Stag
 
 
 class Block(nn.Module):
-    """The parameters of a block; it may run again in backward (recompute)."""
+    """The parameters of a block; it may run again in backward (recompute), `once` where that has two parts."""
 
-    def __init__(self, state: Mapping[str, torch.Tensor], recompute: bool) -> None:
+    def __init__(self, state: Mapping[str, torch.Tensor], recompute: bool, once: bool = False) -> None:
         super().__init__()
         self.own = nn.Module()
         for name, tensor in state.items():
             put(self.own, name, tensor)
         self.places = {f"p:{name}": _place(self.own, name) for name in state}
-        self.recompute = recompute
+        self.recompute, self.once = recompute, once
         self.observer: Observer = Silent()
         self.run: Runner = OP_BY_OP
 
@@ -100,18 +99,17 @@ class Block(nn.Module):
             first = next(passes, None)
             if first is not None:
                 return self.run(code, first, *again)
-            # checkpoint calls this once more in backward: running statistics must not move twice
+            # in backward: running statistics must not move twice
             with self.observer.during("recompute"):
                 return self.run(code, mode.again(), *again)
 
-        # Nothing a block does reads the global random state: dropout is keyed.
-        return cast(Tensors, checkpoint(run, *moving, use_reentrant=False, preserve_rng_state=False))
+        return (runs_once if self.once else runs_again)(run, *moving)
 
 
 class Stage(nn.Module):
     """Blocks with their parameters: `code` with the tensors `state` by name."""
 
-    def __init__(self, code: StageCode, state: Mapping[str, torch.Tensor], recompute: bool) -> None:
+    def __init__(self, code: StageCode, state: Mapping[str, torch.Tensor], recompute: bool, once: bool = False) -> None:
         super().__init__()
         self.code = code
         reads = [[name[2:] for name in block.inputs if name.startswith("p:")] for block in code.blocks]
@@ -120,7 +118,7 @@ class Stage(nn.Module):
         # The backward of the block that makes the loss follows its forward at once: as in `costs`, it never recomputes.
         last = len(reads) - 1 if code.final else -1
         self.blocks = nn.ModuleList(
-            Block({name: state[name] for name in names if name not in shared}, recompute and index != last)
+            Block({name: state[name] for name in names if name not in shared}, recompute and index != last, once)
             for index, names in enumerate(reads)
         )
         self.start = Block({}, False)

@@ -15,6 +15,7 @@ CASES = [
     replace(GPT2, recompute=True),
     replace(GPT2, positions=2, microbatches=(4, 4)),
     replace(GPT2, positions=2, schedule="zero-bubble", microbatches=(2, 2, 2, 2)),
+    replace(GPT2, positions=2, schedule="zero-bubble", recompute=True, microbatches=(2, 2, 2, 2)),
     replace(GPT2, degree=2, axis="tensor", microbatches=(4, 4)),
 ]
 

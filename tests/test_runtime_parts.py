@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from placer.runtime.dropout import attention, dropout, row_keys
 from placer.runtime.losses import counted, cross_entropy, share_of_mean
 from placer.runtime.mode import Mode
 from placer.runtime.optimizers import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
+from placer.runtime.recompute import runs_once
 from placer.runtime.split_backward import backward_inputs
 from placer.settings import RunSettings
 
@@ -105,9 +108,16 @@ class _Odd(nn.Module):
         return y.transpose(0, 1), self.bias * 2.0, x + self.bias
 
 
-def test_backward_in_two_parts_is_the_whole_backward() -> None:
+@pytest.mark.parametrize(("recompute", "runs"), [(False, 1), (True, 2)])
+def test_backward_in_two_parts_is_the_whole_backward(recompute: bool, runs: int) -> None:
     torch.manual_seed(0)
     module = _Odd().double()
+    calls = []
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        calls.append(x)
+        return cast(tuple[torch.Tensor, ...], module(x))
+
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     given = [torch.randn_like(output) for output in module(x)]
     torch.autograd.backward(module(x), given)
@@ -116,7 +126,8 @@ def test_backward_in_two_parts_is_the_whole_backward() -> None:
     at_input, x.grad = x.grad, None
     module.zero_grad(set_to_none=True)
 
-    deferred = backward_inputs(module(x), given, [x], module.parameters())
+    outputs = runs_once(run, x) if recompute else run(x)
+    deferred = backward_inputs(outputs, given, [x], module.parameters())
     assert x.grad is not None
     assert (x.grad - at_input).abs().max().item() < 1e-12
     assert all(p.grad is None for p in module.parameters())
@@ -125,6 +136,15 @@ def test_backward_in_two_parts_is_the_whole_backward() -> None:
         expected = wanted[name]
         assert parameter.grad is not None and expected is not None
         assert (parameter.grad - expected).abs().max().item() < 1e-12
+    assert len(calls) == runs
+
+
+def test_a_block_that_saves_other_tensors_when_it_runs_again_is_an_error() -> None:
+    runs = iter((torch.sin, torch.neg))
+    x = torch.zeros(3, requires_grad=True)
+    (made,) = runs_once(lambda x: (next(runs)(x * 1.0) * x,), x)
+    with pytest.raises(RuntimeError, match=r"ran again saved \d+ tensors where it saved \d+"):
+        torch.autograd.grad(made.sum(), x)
 
 
 def test_clipping_is_torchs() -> None:

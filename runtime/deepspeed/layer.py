@@ -15,7 +15,8 @@ from torch import nn
 from placer.plans import Plan
 from placer.program import transfers
 from placer.runtime.feed import Feed
-from placer.runtime.stages import Stage, Tensors
+from placer.runtime.recompute import Tensors
+from placer.runtime.stages import Stage
 
 
 class StageLayer(nn.Module):

@@ -13,7 +13,8 @@ from placer.runtime.deepspeed.library import deepspeed
 from placer.runtime.deepspeed.run import DeepSpeedRun, Own, set_rate, trainable
 from placer.runtime.feed import Feed
 from placer.runtime.optimizers import optimizer_factory
-from placer.runtime.stages import Block, Stage, Tensors
+from placer.runtime.recompute import Tensors
+from placer.runtime.stages import Block, Stage
 
 
 class _Engine(Protocol):
