@@ -8,10 +8,11 @@ block as before, in a way that all pins allow; else the layout that comes neares
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from placer.errors import Infeasible
+from placer.graph import Affine
 from placer.memory import position_memory, stage_memory
 from placer.search import Problem
 from placer.strategies.even import even_cuts
@@ -109,12 +110,14 @@ def _least(ways: Iterator[_Way], block: int) -> _Need:
 
 
 def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
-    """Bytes a device holds at least that holds nothing but `block`, with one microbatch alive."""
+    """Bytes of a device for `block` alone, with one microbatch alive and nothing sent on, as in a longer stage: none
+    with this block needs less."""
     costs, problem = bounds.runs.costs, bounds.problem
+    span = replace(costs.spans.of(block, block + 1), sent=Affine(), returned=Affine())
     sizes = []
     for again in recomputes(problem):
         held = stage_memory(
-            costs.spans.of(block, block + 1), costs.numerics, costs.priced,
+            span, costs.numerics, costs.priced,
             rows=-(-outline.microbatch // outline.replicas), recompute=again, sharding=outline.sharding,
             replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
