@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from placer.graph import Affine, BlockClass, affine_sum
-from placer.numerics import Numerics, op_name
+from placer.graph import Affine, BlockClass, Op, Tensor, affine_sum
+from placer.numerics import Numerics, OpNumerics, op_name
 
 PIECES = 12
 
@@ -128,11 +128,30 @@ def ops_bytes(kind: BlockClass, numerics: Numerics) -> tuple[Affine, ...]:
     """Bytes of the gradients of each op's results and of what it read; those that no other op exceeds."""
     found = []
     for op, numbers in zip(kind.ops, numerics.ops(kind), strict=True):
-        if op.kind != "view":
+        if op.kind == "communication":
+            found.append(_conversion_bytes(op, numbers))
+        elif op.kind != "view":
             # The loss of labels is made of two ops, each of which writes gradients of its own.
             back = _scaled(op.backward_written_bytes, numbers.read * (1 + (op_name(op) == "cross_entropy_loss")))
             found.append(affine_sum((_scaled(op.written_bytes, numbers.written), back)) if any(back) else Affine())
     return tuple(size for size in set(found) if not any(_exceeds(other, size) for other in found))
+
+
+def _conversion_bytes(op: Op, numbers: OpNumerics) -> Affine:
+    """Bytes of both gradients where a value is laid out anew; the op writes as many as the whole has (`communication`).
+
+    A halo and what an op says inside itself have no results of their own: nothing beside that op's.
+    """
+    after = affine_sum(_line_of(value) for value in op.outputs)
+    words = op.target.split(".")[1:3]
+    before = after if "all_to_all" in words or not op.outputs else op.backward_written_bytes
+    return affine_sum((_scaled(after, numbers.written), _scaled(before, numbers.read)))
+
+
+def _line_of(value: Tensor) -> Affine:
+    """Bytes of a value as traced, for any number of rows."""
+    size = value.bytes_at(1)
+    return Affine(0, size) if value.batched else Affine(size, 0)
 
 
 def arrived_bytes(kind: BlockClass, numerics: Numerics) -> Affine:

@@ -295,14 +295,18 @@ def _loss(plan: Plan) -> Iterator[str]:
 
 def _memory(plan: Plan) -> Iterator[str]:
     """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has."""
+    over: dict[str, list[int]] = {}
     for device, held in tightest(plan):
         available = plan.cluster.devices[device].memory_bytes
         if held.total > available:
             category, size = _largest(held)
-            yield (
-                f"memory on device {device}: {held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
+            figures = (
+                f"{held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
                 f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
             )
+            over.setdefault(figures, []).append(device)
+    for figures, (first, *others) in over.items():
+        yield f"memory on device {first}{f' and {len(others)} like it' if others else ''}: {figures}"
     for node, size in sorted(hosted(plan).items()):
         available = plan.cluster.node_list[node].memory_bytes
         if size > available > 0:

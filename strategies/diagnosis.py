@@ -7,17 +7,18 @@ block as before, in a way that all pins allow; else the layout that comes neares
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from placer.errors import Infeasible
 from placer.graph import Affine
 from placer.memory import position_memory, stage_memory
+from placer.plans import Layout, Plan
 from placer.search import Problem
 from placer.strategies.even import even_cuts
 from placer.strategies.floors import Bounds, least_alive
-from placer.strategies.judging import GIB, judge
+from placer.strategies.judging import GIB, Judged, judge
 from placer.strategies.space import (
     Outline,
     microbatch_rows,
@@ -34,6 +35,8 @@ TRIED = 64
 
 # The costs of the model under a layout, and an outline of that.
 _Way: TypeAlias = tuple[Bounds, Outline]
+# The costs of the model under a layout, and that.
+_View: TypeAlias = tuple[Bounds, Layout | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +54,14 @@ def block_binds(problem: Problem, all_bounds: Collection[Bounds]) -> Infeasible 
     return _block_binds(problem, lambda: _ways(problem, all_bounds, {1}))
 
 
-def what_binds(problem: Problem, all_bounds: Collection[Bounds]) -> Infeasible:
-    """What no plan of `problem` can satisfy, where a search has found none."""
+def what_binds(problem: Problem, views: Sequence[_View]) -> Infeasible:
+    """What no plan of `problem` can satisfy, where a search of these views has found none."""
+    all_bounds = [bounds for bounds, _ in views]
     if not any(True for _ in _ways(problem, all_bounds)):
         return Infeasible(
             binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
         )
-    return _block_binds(problem, lambda: _ways(problem, all_bounds)) or _nearest(problem)
+    return _block_binds(problem, lambda: _ways(problem, all_bounds)) or _nearest(problem, views)
 
 
 def _ways(problem: Problem, all_bounds: Collection[Bounds], positions: Collection[int] = ()) -> Iterator[_Way]:
@@ -132,23 +136,44 @@ def _one_of_each_class(problem: Problem) -> list[int]:
     return list(first.values())
 
 
-def _nearest(problem: Problem) -> Infeasible:
-    """The even layout whose fullest device is over by the fewest bytes."""
-    frugal = _frugal(problem)
-    chips, blocks = problem.cluster.devices, len(problem.graph.blocks)
+def _nearest(problem: Problem, views: Sequence[_View]) -> Infeasible:
+    """The even plan whose fullest device is over by the fewest bytes."""
     best: tuple[int, str] | None = None
-    for outline in sorted(frugal, key=lambda made: (-made.positions * made.replicas, made))[:TRIED]:
-        for again in recomputes(problem):
-            cuts = even_cuts([1.0] * blocks, outline.stages)
-            verdict = judge(plan_of(problem, outline, cuts, (again,) * outline.stages))
-            excess = max(
-                held.total - min(chips[d].memory_bytes for d in outline.devices(position))
-                for position, held in enumerate(verdict.ledger.memory)
-            )
+    for bounds, layout in views:
+        for plan in _even(problem, bounds.runs.costs.degree, layout, TRIED // len(views)):
+            verdict = judge(plan, lowered=False)
+            excess = _excess(verdict)
             if verdict.violations and (best is None or excess < best[0]):
-                best = excess, f"{outline}: {verdict.complaint}"
+                best = excess, f"{_told(plan)}: {verdict.complaint}"
     binding = best[1] if best else "the rules leave no plan"
     return Infeasible(
         binding=f"memory: no layout fits; the nearest even one, {binding}",
         advice="Use more devices, devices with more memory, or fewer rows",
     )
+
+
+def _even(problem: Problem, degree: int, layout: Layout | None, tried: int) -> Iterator[Plan]:
+    """Even plans under a layout, those of most devices first."""
+    blocks = len(problem.graph.blocks)
+    every = sorted(_frugal(problem, degree), key=lambda made: (-made.positions * made.replicas, made))
+    for outline in every[: max(1, tried)]:
+        for again in recomputes(problem):
+            yield plan_of(
+                problem, outline, even_cuts([1.0] * blocks, outline.stages), (again,) * outline.stages, layout
+            )
+
+
+def _excess(verdict: Judged) -> int:
+    """Bytes that the fullest device has too much."""
+    plan, chips = verdict.plan, verdict.plan.cluster.devices
+    return max(
+        held.total - min(chips[device].memory_bytes for device in stage.devices)
+        for stage, held in zip(plan.stages, verdict.ledger.memory, strict=False)
+    )
+
+
+def _told(plan: Plan) -> str:
+    """A plan of like stages in words."""
+    stage, shape = plan.stages[0], "".join(f" {layout.shape}" for layout in plan.layouts)
+    data = f"pipeline={plan.positions} data={stage.replicas}{shape}"
+    return f"{data} microbatches={len(plan.microbatches)} {plan.schedule} shard={stage.sharding}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from placer.costs import Costs
@@ -21,7 +21,7 @@ from placer.legality import check
 from placer.plans import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search import Pins, Problem, Solution, broken_pins
 from placer.strategies.every_shape import shaped_plans
-from placer.strategies.layouts import layouts
+from placer.strategies.layouts import layouts, roomy_layouts
 from placer.strategies.orders import Grid, Machines
 
 # Some ten seconds of estimates and checks on one core.
@@ -38,30 +38,53 @@ class Exhaustive:
     exact = True
 
     def solve(self, problem: Problem) -> Solution | Infeasible:
-        """The best plan of the whole space. Raises UsageError for more than `MOST_PLANS` plans."""
-        blocks, devices = len(problem.graph.blocks), problem.cluster.size
-        plans = list(itertools.islice(every_plan(problem), MOST_PLANS + 1))
-        if len(plans) > MOST_PLANS:
-            raise UsageError(
-                f"exhaustive search was asked for {blocks} blocks on {devices} devices: "
-                f"more than {MOST_PLANS} plans; use the strategy stages, or pin some choices"
-            )
-        costs = Costs(problem.graph, problem.cluster, problem.settings)
-        seconds = [estimate_with(costs, plan).step_seconds for plan in plans]
-        broken: list[tuple[int, str]] = []
-        for index in sorted(range(len(plans)), key=seconds.__getitem__):
-            violations = check(plans[index])
-            if not violations:
-                return Solution(plan=plans[index], bound=seconds[index], evaluations=len(plans))
-            broken.append((len(violations), "; ".join(violation.message for violation in violations)))
-        return _infeasible(broken)
+        """The best plan of the whole space; where none fits, of more layouts (`roomy_layouts`). Raises UsageError for
+        more than `MOST_PLANS` plans."""
+        found = _best(problem, every_plan(problem))
+        if isinstance(found, Infeasible):
+            roomy = _best(problem, roomy_plans(problem))
+            return found if isinstance(roomy, Infeasible) else roomy
+        return found
+
+
+def _best(problem: Problem, every: Iterator[Plan]) -> Solution | Infeasible:
+    """The best of these plans."""
+    blocks, devices = len(problem.graph.blocks), problem.cluster.size
+    plans = list(itertools.islice(every, MOST_PLANS + 1))
+    if len(plans) > MOST_PLANS:
+        raise UsageError(
+            f"exhaustive search was asked for {blocks} blocks on {devices} devices: "
+            f"more than {MOST_PLANS} plans; use the strategy stages, or pin some choices"
+        )
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    seconds = [estimate_with(costs, plan).step_seconds for plan in plans]
+    broken: list[tuple[int, str]] = []
+    for index in sorted(range(len(plans)), key=seconds.__getitem__):
+        violations = check(plans[index])
+        if not violations:
+            return Solution(plan=plans[index], bound=seconds[index], evaluations=len(plans))
+        broken.append((len(violations), "; ".join(violation.message for violation in violations)))
+    return _infeasible(broken)
 
 
 def every_plan(problem: Problem) -> Iterator[Plan]:
     """Every plan the pins allow, legal or not. Raises UsageError for many kinds of devices or ways to share."""
     costs = Costs(problem.graph, problem.cluster, problem.settings)
     found = layouts(problem, costs)
-    for layout in (None, *found):
+    yield from _alike(problem, costs, (None, *found))
+    for plan in shaped_plans(problem, found):
+        yield from (made for made in _fused(plan, costs, problem.pins) if not broken_pins(made, problem.pins))
+
+
+def roomy_plans(problem: Problem) -> Iterator[Plan]:
+    """Every plan of the layouts for what fits in no others."""
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    yield from _alike(problem, costs, roomy_layouts(problem, costs))
+
+
+def _alike(problem: Problem, costs: Costs, found: Iterable[Layout | None]) -> Iterator[Plan]:
+    """The plans whose positions are all alike, under each of these layouts."""
+    for layout in found:
         machines = Machines(problem.cluster, costs.under(layout))
         for grid in _grids(problem, machines):
             for stages, schedule in _stagings(problem, grid):
@@ -71,8 +94,6 @@ def every_plan(problem: Problem) -> Iterator[Plan]:
                         for made in _fused(plan, costs, problem.pins):
                             if not broken_pins(made, problem.pins):
                                 yield made
-    for plan in shaped_plans(problem, found):
-        yield from (made for made in _fused(plan, costs, problem.pins) if not broken_pins(made, problem.pins))
 
 
 def _plan(

@@ -10,6 +10,8 @@ from placer.legality import Violation, check
 from placer.plans import Plan
 
 GIB = 2**30
+# Broken rules that are told.
+MOST_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,10 @@ class Judged:
 
     @property
     def complaint(self) -> str:
-        """The broken rules in words."""
-        return "; ".join(dict.fromkeys(violation.message for violation in self.violations))
+        """The broken rules in words, a few of many."""
+        found = list(dict.fromkeys(violation.message for violation in self.violations))
+        more = [f"and {len(found) - MOST_WORDS} more like these"] if len(found) > MOST_WORDS else []
+        return "; ".join([*found[:MOST_WORDS], *more])
 
 
 def judge(plan: Plan, *, lowered: bool = True) -> Judged:

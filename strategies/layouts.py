@@ -6,7 +6,8 @@ its groups, from `sharding`; the sum over all blocks is minimised exactly by eli
 
 Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; where
 a plan without pipeline has few microbatches also the fastest of so few, over which updates and sums of gradients are
-divided. Of unlike devices these are made for each class of them (`lineups.classes`).
+divided. Of unlike devices these are made for each class of them (`lineups.classes`). `roomy_layouts` are those to try
+where no plan of these fits: with memory dearer still, and with replicas over several nodes.
 
 `axes` says what each axis may cut. Along two axes the layout along the outer one is made first, and the ops so cut are
 cut again along the inner one, each dim once; the best for both at once may be another.
@@ -47,6 +48,8 @@ MOST_ROWS = 4
 MICROBATCHES = 8
 # Of so few microbatches a step that is far off.
 FEW_MICROBATCHES = 2
+# How much dearer memory is in layouts for what fits in no others.
+SCARCE = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,12 @@ class _Stand:
 
 @dataclass(frozen=True, slots=True)
 class _Worth:
-    """Seconds that a byte is worth, and microbatches among which what is done once a step is divided."""
+    """Seconds that a byte is worth, microbatches among which what is done once a step is divided, and whether blocks
+    run again and keep as little of what enters them as they can."""
 
     byte: float
     microbatches: int
+    again: bool = False
 
 
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
@@ -71,29 +76,46 @@ def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
 
     When the problem's seconds are over, those made so far, at least the first.
     """
+    return _made(problem, costs, degrees(problem), scarce=False)
+
+
+def roomy_layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
+    """Layouts that hold less on a device than those of `layouts`, for problems where none of these fits; where no axis
+    is pinned also of replicas over several nodes."""
+    pinned = any(count is not None for _, count in problem.pins.axes)
+    wider = () if pinned else _degrees_over_nodes(problem)
+    return _made(problem, costs, (*degrees(problem), *wider), scarce=True)
+
+
+def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bool) -> tuple[Layout, ...]:
     made = Borders(problem)
     asked = [
         (axes, stand)
-        for axes in _wanted(problem)
+        for axes in _wanted(problem, counts)
         if all(_cuts_values(made, axis, count) for axis, count in axes)
         for stand in _stands(problem, axes)
     ]
-    found = from_both_ends(
-        asked, partial(_of, made, costs), apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent
-    )
+    make = partial(_of, made, costs, scarce)
+    found = from_both_ends(asked, make, apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent)
     return tuple(dict.fromkeys(layout for each in found for layout in each))
 
 
-def _of(made: Borders, costs: Costs, asked: tuple[Axes, _Stand]) -> tuple[Layout, ...]:
+def _of(made: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, _Stand]) -> tuple[Layout, ...]:
     """The layouts along these axes."""
     axes, stand = asked
-    dear = _dear(made.problem, costs, stand.unit[0])
-    worths: tuple[_Worth, ...] = (_Worth(0.0, MICROBATCHES), _Worth(dear, MICROBATCHES))
-    if stand.microbatches <= FEW_MICROBATCHES:
-        worths += (_Worth(0.0, stand.microbatches),)
+    stand = replace(stand, rows=1) if scarce else stand
+    worths = _worths(_dear(made.problem, costs, stand.unit[0]), stand, scarce)
     along = _along_one if len(axes) == 1 else _along_two
     found = along(made, costs, axes, stand, worths)
     return tuple(layout for layout in found if layout is not None)
+
+
+def _worths(dear: float, stand: _Stand, scarce: bool) -> tuple[_Worth, ...]:
+    """What bytes and steps may be worth, of each of which there is a layout."""
+    if scarce:
+        return (_Worth(0.0, MICROBATCHES), *(_Worth(times * dear, MICROBATCHES, True) for times in (1.0, SCARCE)))
+    few = (_Worth(0.0, stand.microbatches),) if stand.microbatches <= FEW_MICROBATCHES else ()
+    return (_Worth(0.0, MICROBATCHES), _Worth(dear, MICROBATCHES), *few)
 
 
 def _cuts_values(made: Borders, axis: str, count: int) -> bool:
@@ -155,8 +177,15 @@ def degrees(problem: Problem) -> tuple[int, ...]:
     return tuple(d for d in sorted(likely) if units(problem.cluster, d))
 
 
-def _wanted(problem: Problem) -> Iterator[Axes]:
-    """The axes the pins allow and how many devices are along each: all that are pinned, or any one.
+def _degrees_over_nodes(problem: Problem) -> tuple[int, ...]:
+    """Numbers of devices of a replica that fill several whole nodes: times powers of two, and all."""
+    largest, cluster = max(node.size for node, _ in problem.cluster.groups), problem.cluster
+    likely = {*(largest * nodes for nodes in powers_of_two(cluster.size // largest)), cluster.size}
+    return tuple(d for d in sorted(likely) if d > largest and d % largest == 0 and units(cluster, d))
+
+
+def _wanted(problem: Problem, counts: Sequence[int]) -> Iterator[Axes]:
+    """The axes the pins allow and how many devices are along each: all that are pinned, or any one of these `counts`.
 
     Where nothing is pinned to more than 1, also experts x tensor where there are more devices than experts.
     """
@@ -165,18 +194,18 @@ def _wanted(problem: Problem) -> Iterator[Axes]:
     if len(split) > 1:
         yield split
         return
-    for degree, axis in product(degrees(problem), DIMS):
+    for degree, axis in product(counts, DIMS):
         allowed = pinned.get(axis, degree) == degree if axis in pinned else _searched(problem, axis)
         if allowed and split in ((), ((axis, degree),)):
             yield ((axis, degree),)
     if not split and not {"expert", "tensor"} & pinned.keys():
-        yield from _experts_by_tensor(problem)
+        yield from _experts_by_tensor(problem, counts)
 
 
-def _experts_by_tensor(problem: Problem) -> Iterator[Axes]:
+def _experts_by_tensor(problem: Problem, counts: Sequence[int]) -> Iterator[Axes]:
     """Numbers of devices that are more than a layer has experts: as many along `expert` as can have one."""
     most = min(expert_counts(problem.graph), default=0)
-    for degree in degrees(problem):
+    for degree in counts:
         along = max((count for count in range(2, most + 1) if degree % count == 0), default=degree)
         if most < degree != along:
             yield (("expert", along), ("tensor", degree // along))
@@ -229,8 +258,11 @@ def _layout(
     problem, along = made.problem, dict(axes)
     counts = Counter(block.kind for block in problem.graph.blocks)
     order = expert_order(problem.settings.expert_loads, along.get("expert", axes[-1][1]))
+    if worth.again:
+        states = [allowed[-1:] for allowed in states]
     tables = {
-        kind: _table(made, kind, states, own.weighing(worth.byte, worth.microbatches)) for kind, own in prices.items()
+        kind: _table(made, kind, states, own.weighing(worth.byte, worth.microbatches, worth.again * counts[kind]))
+        for kind, own in prices.items()
     }
     factors = [
         Factor(groups=made.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})

@@ -45,12 +45,15 @@ class _Way:
     busy: BlockSeconds
     inside: float
     kept: float
+    working: float
 
 
 class Prices:
     """Prices of one class on a replica, `devices` or the `degree` devices from `device` on, for `rows` rows.
 
-    byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch.
+    byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch. With
+    `once`, where one of so many blocks goes backward at a time and runs again for that, what it keeps then and what its
+    ops have counts as much less.
     axis: what the devices are along, which bars some choices. Rows are those the sizes of `kind` are counted in.
     load: of the most loaded device, over the even share of the rows that experts get.
     rule: which of the choices an op may take; all, where there is none.
@@ -79,7 +82,7 @@ class Prices:
         self.degree = degree
         self.rows = rows
         self.microbatches = microbatches
-        self.byte = max(byte, TIE)
+        self.byte, self.once = max(byte, TIE), 0
         self.axis = axis
         self.load = load
         self.rule = rule
@@ -89,11 +92,11 @@ class Prices:
         self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
-    def weighing(self, byte: float, microbatches: int) -> Prices:
+    def weighing(self, byte: float, microbatches: int, once: int = 0) -> Prices:
         """The same with other seconds that a byte counts, and microbatches a step; the rest is made once for both."""
         assert self._ways is not None  # made before it is copied
         made = copy(self)
-        made.byte, made.microbatches = max(byte, TIE), microbatches
+        made.byte, made.microbatches, made.once = max(byte, TIE), microbatches, once
         return made
 
     def choices(self, index: int) -> tuple[Choice, ...]:
@@ -109,8 +112,9 @@ class Prices:
         return self._ways[index][choice].inside
 
     def tie(self, index: int, choice: Choice) -> float:
-        """What the bytes count that the op keeps."""
-        return self.byte * self._ways[index][choice].kept
+        """What the bytes count that the op keeps, and that its backward has."""
+        way = self._ways[index][choice]
+        return self.byte * ((way.kept + way.working) / self.once if self.once else way.kept)
 
     def converting(self, reference: str, have: State, want: State) -> float | None:
         """Seconds of a conversion there and of its gradient back; None where there is none."""
@@ -184,7 +188,11 @@ class Prices:
                 for word, size in zip(words, sizes, strict=True)
             )
         busy = op_seconds(made, numbers, self.chip, self.costs.settings, self.rows)
-        return _Way(choice=choice, busy=busy, inside=inside, kept=numbers.saved * made.saved_bytes.at(self.rows))
+        # Gradients of the results, and of what it read: what `backwards` counts for an op.
+        working = numbers.written * made.written_bytes.at(self.rows)
+        working += numbers.read * made.backward_written_bytes.at(self.rows)
+        kept = numbers.saved * made.saved_bytes.at(self.rows)
+        return _Way(choice=choice, busy=busy, inside=inside, kept=kept, working=working)
 
     def _trains(self, reference: str) -> bool:
         tensor = self.kind.tensor(reference)

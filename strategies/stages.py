@@ -17,7 +17,7 @@ the bound; where the seconds end before every outline has its first bound, there
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -33,7 +33,7 @@ from placer.strategies.diagnosis import block_binds, what_binds
 from placer.strategies.even import even_partition
 from placer.strategies.floors import Bounds
 from placer.strategies.judging import Judged, judge
-from placer.strategies.layouts import layouts, pinned_degree
+from placer.strategies.layouts import layouts, pinned_degree, roomy_layouts
 from placer.strategies.line_search import LineSearch
 from placer.strategies.lines import are_lines
 from placer.strategies.lineups import Lineup, is_mixed
@@ -89,6 +89,10 @@ class _Search:
         """Whether devices may be lined up in more than one way."""
         return any(is_mixed(self.problem.cluster, bounds.runs.costs.degree) for bounds in self.bounds.values())
 
+    def layout(self, number: int) -> Layout | None:
+        """The layout of a number; None of the model whole."""
+        return self.layouts[number] if number >= 0 else None
+
     @property
     def least(self) -> float | None:
         """The smallest bound of what was not solved; None where nothing is left."""
@@ -110,29 +114,42 @@ class Stages:
         self.shapes = shapes
 
     def solve(self, problem: Problem) -> Solution | Infeasible:
-        """The best plan; without `shapes` of those whose positions are all alike.
+        """The best plan; without `shapes` of those whose positions are all alike. Where nothing fits, the best of more
+        layouts (`roomy_layouts`).
 
         After an interrupt, the best so far with the bound proven so far.
         """
         require_pins(problem)
         search = _begun(problem, shapes=self.shapes)
-        if not search.bounds:
-            return _uncut(problem)
-        if (binding := block_binds(problem, search.bounds.values())) is not None:
-            return binding
-        try:
-            _run(search)
-        except KeyboardInterrupt:
-            if search.ceiling == float("inf"):
-                raise
-            search.ended = "interrupt"
-        if search.ceiling == float("inf") and search.ended:
-            return Infeasible(
-                binding=f"the {search.ended} of the budget were over before a plan was found", advice="Give it more"
-            )
+        found = _best(search)
+        if found is None:
+            more = _begun_anew(search)
+            found = _best(more) or _nothing(problem, (search, more))
+        return found
+
+
+def _best(search: _Search) -> Solution | Infeasible | None:
+    """What the search finds; None where that is proven to be nothing."""
+    if not search.bounds or (search.whole and block_binds(search.problem, search.bounds.values()) is not None):
+        return None
+    try:
+        _run(search)
+    except KeyboardInterrupt:
         if search.ceiling == float("inf"):
-            return what_binds(problem, search.bounds.values())
+            raise
+        search.ended = "interrupt"
+    if search.ceiling < float("inf"):
         return _solution(search)
+    if search.ended:
+        over = f"the {search.ended} of the budget were over before a plan was found"
+        return Infeasible(binding=over, advice="Give it more")
+    return None
+
+
+def _nothing(problem: Problem, searches: Sequence[_Search]) -> Infeasible:
+    """Why searches found nothing."""
+    views = [(bounds, search.layout(number)) for search in searches for number, bounds in search.bounds.items()]
+    return what_binds(problem, views) if views else _uncut(problem)
 
 
 def _begun(problem: Problem, *, shapes: bool) -> _Search:
@@ -142,6 +159,20 @@ def _begun(problem: Problem, *, shapes: bool) -> _Search:
     views = {number: costs.under(layout) for number, layout in enumerate(found)}
     if pinned_degree(problem.pins) == 1:
         views = {-1: costs} | views
+    return _over_views(problem, found, views, shapes=shapes)
+
+
+def _begun_anew(search: _Search) -> _Search:
+    """The search of the layouts for what fits nowhere else, but for those that were searched."""
+    problem = search.problem
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    found = tuple(layout for layout in roomy_layouts(problem, costs) if layout not in search.layouts)
+    made = _over_views(problem, found, {n: costs.under(layout) for n, layout in enumerate(found)}, shapes=False)
+    made.evaluations = search.evaluations
+    return made
+
+
+def _over_views(problem: Problem, found: tuple[Layout, ...], views: dict[int, Costs], *, shapes: bool) -> _Search:
     bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
     narrow = {number: Narrow(own) for number, own in bounds.items()}
     own = {number: each.runs for number, each in bounds.items()} if shapes else {}
@@ -299,8 +330,8 @@ def _solution(search: _Search) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
     best, verdict = search.best, search.given
     if best is not None and best.value <= search.ceiling:
-        layout = search.layouts[best.outline.layout] if best.outline.layout >= 0 else None
-        verdict = judge(plan_of(search.problem, best.outline, best.partition.cuts, best.partition.recompute, layout))
+        cuts, again = best.partition.cuts, best.partition.recompute
+        verdict = judge(plan_of(search.problem, best.outline, cuts, again, search.layout(best.outline.layout)))
     assert verdict is not None
     left = [*search.open, *(each for each in (search.least, search.shaped.least) if each is not None)]
     bound = min([verdict.seconds, *left]) if search.whole else None

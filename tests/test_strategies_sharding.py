@@ -164,6 +164,19 @@ def test_the_search_over_layouts_finds_the_value_of_the_enumeration(made: Callab
     assert infeasible <= seeds // 2
 
 
+def test_what_fits_in_no_node_is_cut_over_several_unless_an_axis_is_pinned() -> None:
+    graph = chain_of([mlp(width=64, inner=4096)], [0])
+    chip = device(memory=5 * graph.parameter_bytes // 4)  # four times that with gradients and moments
+    given = problem(graph, nodes(chip, per_node=2, count=2), pins=Pins(shard="none"))
+    found, wanted = solve_with(given, "stages"), solve_with(given, "exhaustive")
+    assert found.plan.stages[0].degree == 4
+    assert found.plan.ledger is not None and wanted.plan.ledger is not None
+    assert found.bound == pytest.approx(found.plan.ledger.step_seconds, rel=1e-9)
+    assert found.plan.ledger.step_seconds == pytest.approx(wanted.plan.ledger.step_seconds, rel=1e-9)
+    with pytest.raises(InfeasibleError, match="memory"):
+        solve_with(replace(given, pins=Pins(shard="none", height=1)), "stages")
+
+
 def test_a_parameter_every_rank_uses_for_its_part_is_summed_once_a_step() -> None:
     kind = mlp(length=64, inner=64, width=64, residual=False)
     names = ("dim 1", "lead 1", "dim 1", "lead 1")
