@@ -154,7 +154,9 @@ def test_several_broken_rules_are_all_listed() -> None:
 
 
 def test_too_little_memory_is_infeasible_and_says_by_how_much() -> None:
-    with pytest.raises(InfeasibleError, match=r"memory on device 0 and 1 like it: [\d.]+ GiB of 0.50 GiB, [\d.]+ GiB too much"):
+    with pytest.raises(
+        InfeasibleError, match=r"memory on device 0 and 1 like it: [\d.]+ GiB of 0.50 GiB, [\d.]+ GiB too much"
+    ):
         require(small_memory())
 
 
