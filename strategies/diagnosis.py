@@ -148,7 +148,7 @@ def _nearest(problem: Problem, views: Sequence[_View]) -> Infeasible:
     binding = best[1] if best else "the rules leave no plan"
     return Infeasible(
         binding=f"memory: no layout fits; the nearest even one, {binding}",
-        advice="Use more devices, devices with more memory, or fewer rows",
+        advice=f"Use more devices, devices with more memory, or fewer rows{_offload(problem)}",
     )
 
 
@@ -161,6 +161,14 @@ def _even(problem: Problem, degree: int, layout: Layout | None, tried: int) -> I
             yield plan_of(
                 problem, outline, even_cuts([1.0] * blocks, outline.stages), (again,) * outline.stages, layout
             )
+
+
+def _offload(problem: Problem) -> str:
+    """What else there is to do where the hosts are known to have memory."""
+    hosts = any(node.memory_bytes for node in problem.cluster.node_list)
+    return "; or keep the optimizer's state in the hosts' memory: --offload optimizer" * (
+        hosts and problem.settings.offload == "none"
+    )
 
 
 def _excess(verdict: Judged) -> int:
