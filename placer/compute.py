@@ -69,12 +69,12 @@ def block_seconds(
     kind: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int
 ) -> BlockSeconds:
     """Seconds of a block of class `kind` for a microbatch of `rows` rows."""
-    numbers = numerics.ops(kind)
     if settings.fusion:
-        busy = _total(_chain_seconds(kind, chain, numbers, device, settings, rows) for chain in chains(kind))
+        numbers = numerics.ops(kind)
+        busy = _total((_chain_seconds(kind, chain, numbers, device, settings, rows), 1) for chain in chains(kind))
     else:
-        pairs = zip(kind.ops, numbers, strict=True)
-        busy = _total(op_seconds(op, number, device, settings, rows) for op, number in pairs)
+        alike = numerics.alike(kind)
+        busy = _total((op_seconds(op, number, device, settings, rows), count) for op, number, count in alike)
     again = CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
     return _issued(busy, host_seconds(kind, device, settings), again)
 
@@ -187,7 +187,7 @@ def _chain_seconds(
     kind: BlockClass, chain: Chain, numbers: Sequence[OpNumerics], device: Device, settings: RunSettings, rows: int
 ) -> BlockSeconds:
     """Seconds of a fused chain; never more than its ops one by one."""
-    alone = _total(op_seconds(kind.ops[i], numbers[i], device, settings, rows) for i in chain.ops)
+    alone = _total((op_seconds(kind.ops[i], numbers[i], device, settings, rows), 1) for i in chain.ops)
     if len(chain.ops) < 2:
         return alone
     forward = pass_seconds(device, chain.forward_bytes(kind, numbers, rows))
@@ -197,12 +197,13 @@ def _chain_seconds(
     )
 
 
-def _total(parts: Iterable[BlockSeconds]) -> BlockSeconds:
+def _total(parts: Iterable[tuple[BlockSeconds, int]]) -> BlockSeconds:
+    """The sum of seconds, each so many times."""
     forward = backward = weight = recompute = 0.0
-    for part in parts:
+    for part, count in parts:
         if part is not NOTHING:
-            forward += part.forward
-            backward += part.backward
-            weight += part.weight
-            recompute += part.recompute
+            forward += count * part.forward
+            backward += count * part.backward
+            weight += count * part.weight
+            recompute += count * part.recompute
     return BlockSeconds(forward=forward, backward=backward, weight=weight, recompute=recompute)

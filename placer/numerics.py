@@ -85,6 +85,23 @@ class Numerics:
             found = self._by_class[id(kind)] = (kind, numbers)
         return found[1]
 
+    def alike(self, kind: BlockClass) -> tuple[tuple[Op, OpNumerics, int], ...]:
+        """The ops of a block class that do something: one of each whose sizes are the same, and how many there are."""
+        found = self._alike.get(id(kind))
+        if found is None:
+            first: dict[object, int] = {}
+            numbers, counts = self.ops(kind), Counter[int]()
+            for index, (op, own) in enumerate(zip(kind.ops, numbers, strict=True)):
+                if op.kind not in ("view", "communication"):
+                    counts[first.setdefault(_sizes(op, own, index), index)] += 1
+            made = tuple((kind.ops[index], numbers[index], count) for index, count in counts.items())
+            found = self._alike[id(kind)] = (kind, made)
+        return found[1]
+
+    @cached_property
+    def _alike(self) -> dict[int, tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]]:
+        return {}
+
     @cached_property
     def _by_class(self) -> dict[int, tuple[BlockClass, tuple[OpNumerics, ...]]]:
         return {}
@@ -148,6 +165,17 @@ def base_dtype(graph: Graph) -> str:
         if parameter.dtype in FLOATING:
             held[parameter.dtype] += parameter.bytes
     return held.most_common(1)[0][0] if held else "float32"
+
+
+def _sizes(op: Op, numbers: OpNumerics, index: int) -> object:
+    """Equal for ops that take as long; attention is one by one, as its kernel depends on more."""
+    if op.kind == "attention":
+        return index
+    weights = op.kind in PRODUCT_KINDS and any(reference.startswith("p") for reference in op.inputs)
+    return (
+        op.kind, op.products, op.backward_products, op.forward_flops, op.backward_flops, op.read_bytes,
+        op.written_bytes, op.backward_read_bytes, op.backward_written_bytes, op.seconds, numbers, weights,
+    )  # fmt: skip
 
 
 def _weight(tensor: Tensor | Parameter) -> int:
