@@ -16,6 +16,7 @@ from typing import NamedTuple
 from placer.strategies.run_arrays import NEVER, every_run
 from placer.strategies.shape_floors import Floors, Pace
 from placer.strategies.shape_labels import best_labels
+from placer.strategies.shape_places import ShapePlaces
 from placer.strategies.shape_plans import ShapedPlan, one_turn, paces
 from placer.strategies.shape_prices import Prices
 from placer.strategies.shape_search import ShapeSearch
@@ -51,7 +52,7 @@ class ShapedSearch(ShapeSearch[_Entry]):
             return None
         grounds = Grounds(self.problem.cluster)
         runs = every_run(len(self.problem.graph.blocks))
-        return Floors(self.problem, self.views, own, grounds, runs, grounds.spots(own))
+        return Floors(ShapePlaces(self.problem, self.views, grounds, grounds.spots(own)), own, runs)
 
     @cached_property
     def _positions(self) -> tuple[int, ...]:
