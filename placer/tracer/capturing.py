@@ -22,13 +22,15 @@ from placer.tracer.batches import Batch, BatchLike, normalised, with_integer_lab
 from placer.tracer.cleaning import Plain, clean, own_state
 from placer.tracer.exporting import LossFunction, Training, ValueDependentError, export
 from placer.tracer.fitting import hints, input_names
-from placer.tracer.folding import Repeat, UnfoldableError, folded, grown, repeats
+from placer.tracer.folding import UnfoldableError, folded
+from placer.tracer.growing import grown
 from placer.tracer.lifting import ROWS, lifted
 from placer.tracer.measuring import Samples, sampled
 from placer.tracer.models import resolve
 from placer.tracer.opaque import calling, unexportable, watched
 from placer.tracer.partition import Partition, partition
 from placer.tracer.playing import Played, played
+from placer.tracer.repeated import Repeat, repeats
 
 
 def capture(
