@@ -1,0 +1,34 @@
+"""The rule that what a plan holds fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placer.estimates import hosted, tightest
+from placer.ledger import MemoryBytes
+from placer.plans import Plan
+
+GIB = 2**30
+
+
+def over_full(plan: Plan) -> Iterator[str]:
+    """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has."""
+    for device, held in tightest(plan):
+        available = plan.cluster.devices[device].memory_bytes
+        if held.total > available:
+            category, size = _largest(held)
+            yield (
+                f"memory on device {device}: {held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
+                f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
+            )
+    for node, size in sorted(hosted(plan).items()):
+        available = plan.cluster.node_list[node].memory_bytes
+        if size > available > 0:
+            yield (
+                f"memory of the host of node {node}: {size / GIB:.2f} GiB of {available / GIB:.2f} GiB, all of it the "
+                "optimizer's state of its devices"
+            )
+
+
+def _largest(held: MemoryBytes) -> tuple[str, int]:
+    return max(held.categories.items(), key=lambda entry: entry[1])
