@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from examples.verify_cases import Case, plan_of, prepare
 from placer.errors import PlacerError
 from placer.plans import Plan
-from placer.runtime.checkpoint import latest, marker_of
+from placer.runtime.checkpoint_folder import latest, marker_of
 from placer.runtime.execute import execute
 from placer.runtime.run_report import ExecuteOptions
 

@@ -132,8 +132,8 @@ def ops_bytes(kind: BlockClass, numerics: Numerics) -> tuple[Affine, ...]:
             found.append(_conversion_bytes(op, numbers))
         elif op.kind != "view":
             # The loss of labels is made of two ops, each of which writes gradients of its own.
-            back = _scaled(op.backward_written_bytes, numbers.read * (1 + (op_name(op) == "cross_entropy_loss")))
-            found.append(affine_sum((_scaled(op.written_bytes, numbers.written), back)) if any(back) else Affine())
+            back = op.backward_written_bytes.scaled(numbers.read * (1 + (op_name(op) == "cross_entropy_loss")))
+            found.append(affine_sum((op.written_bytes.scaled(numbers.written), back)) if any(back) else Affine())
     return tuple(size for size in set(found) if not any(_exceeds(other, size) for other in found))
 
 
@@ -145,7 +145,7 @@ def _conversion_bytes(op: Op, numbers: OpNumerics) -> Affine:
     after = affine_sum(_line_of(value) for value in op.outputs)
     words = op.target.split(".")[1:3]
     before = after if "all_to_all" in words or not op.outputs else op.backward_written_bytes
-    return affine_sum((_scaled(after, numbers.written), _scaled(before, numbers.read)))
+    return affine_sum((after.scaled(numbers.written), before.scaled(numbers.read)))
 
 
 def _line_of(value: Tensor) -> Affine:
@@ -163,13 +163,9 @@ def arrived_bytes(kind: BlockClass, numerics: Numerics) -> Affine:
         if op.kind == "view":
             weights.update(f"o{index}.{output}" for output in range(len(op.outputs)))
         else:
-            total = affine_sum((total, _scaled(op.written_bytes, numbers.written)))
+            total = affine_sum((total, op.written_bytes.scaled(numbers.written)))
     return total
 
 
 def _exceeds(other: Affine, size: Affine) -> bool:
     return other != size and other.fixed >= size.fixed and other.per_row >= size.per_row
-
-
-def _scaled(size: Affine, factor: float) -> Affine:
-    return Affine(round(size.fixed * factor), round(size.per_row * factor))

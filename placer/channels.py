@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from placer.cluster import Cluster
 from placer.collectives import CollectiveKind, Way, over_levels, pair_ways, slowest, ways
-from placer.mixed import MixedSum
+from placer.mixed import mixed_sum
 from placer.spans import Span
 from placer.topology import Bottleneck, bottleneck
 
@@ -31,7 +31,6 @@ class Channels:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._levels: dict[tuple[tuple[int, ...], int], Bottleneck] = {}
-        self._mixed: dict[tuple[tuple[int, ...], int], MixedSum] = {}
         self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], Way] = {}
 
     def transfer(self, span: Span, source: tuple[int, ...], target: tuple[int, ...], rows: int) -> TransferSeconds:
@@ -73,15 +72,8 @@ class Channels:
         if len(devices) < 2 or not size:
             return 0.0
         if kind == "all_reduce" and self.cluster.unlike(devices):
-            return self.mixed(devices, groups).cheapest(size)[1]
+            return mixed_sum(self.cluster, devices, groups).cheapest(size)[1]
         return over_levels(self.levels(devices, groups), self._as_run(kind, devices), size)
-
-    def mixed(self, devices: tuple[int, ...], groups: int = 1) -> MixedSum:
-        """The ways to sum over GPUs and CPUs."""
-        found = self._mixed.get((devices, groups))
-        if found is None:
-            found = self._mixed[devices, groups] = MixedSum(self.cluster, devices, groups)
-        return found
 
     def levels(self, devices: tuple[int, ...], groups: int = 1) -> Bottleneck:
         """The levels a collective over `devices` climbs."""

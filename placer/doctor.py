@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placer.calibrate import Machine, describe_machine
-from placer.calibrate.machine import installed
+from placer.fingerprint import installed
 
 CORE = (
     "placer-planner", "torch", "transformers", "networkx", "ortools", "numpy", "pydantic", "PyYAML", "typer", "rich",

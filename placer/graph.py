@@ -51,6 +51,10 @@ class Affine(NamedTuple):
         """The value for a batch of `rows` rows."""
         return self.fixed + self.per_row * rows
 
+    def scaled(self, factor: float) -> Affine:
+        """So many times as much, rounded."""
+        return Affine(round(self.fixed * factor), round(self.per_row * factor))
+
 
 def affine_sum(terms: Iterable[Affine]) -> Affine:
     """The sum of affine sizes."""

@@ -230,7 +230,7 @@ class MixedSum:
         return self.cluster.node_of[self.devices[place]]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def mixed_sum(cluster: Cluster, devices: tuple[int, ...], groups: int = 1) -> MixedSum:
     """The sums over `devices`; made once."""
     return MixedSum(cluster, devices, groups)

@@ -32,11 +32,11 @@ from placer.runtime.delayed import DelayedSums
 from placer.runtime.deliveries import Deliveries
 from placer.runtime.divided import Divided
 from placer.runtime.executor import Executor, Parts
+from placer.runtime.feeder import Feeder
 from placer.runtime.gradients import Gradients, Tie
 from placer.runtime.groups import TIMEOUT_SECONDS, Groups, by_host, device_of, join
 from placer.runtime.hollow import Hollow, hollow, named_tensors, shapes
 from placer.runtime.hollow import prepared_model as prepared_model
-from placer.runtime.labels import class_weights, labels_of
 from placer.runtime.local_sgd import LocalSteps
 from placer.runtime.lowering import Axis, LocalBlocks, Pieces
 from placer.runtime.message_parts import MessageParts
@@ -256,22 +256,21 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         made.cut, held.stages, made.weights.whole, rank=made.rank, first_rank=held.ranks[0], group=held.group,
         unlike=made.plan.cluster.unlike(made.plan.ranks[rank] for rank in held.ranks), pieces=made.pieces,
     )  # fmt: skip
+    feeder = Feeder.of(
+        made.plan, made.cut, made.weights.whole, position=position_of_rank(made.plan, made.rank),
+        replica=held.program.replica, device=made.device,
+    )  # fmt: skip
     return Parts(
         plan=made.plan,
         rank=made.rank,
-        position=position_of_rank(made.plan, made.rank),
-        replica=held.program.replica,
+        feeder=feeder,
         relay=held.relay,
-        device=made.device,
         stages=held.stages,
         gradients=gradients,
         updater=_updater(made, held, optimizer),
         state=state,
         pieces=made.pieces,
         portions=made.portions,
-        counts=made.cut.rewrites.counts,
-        weights=class_weights(made.cut, made.weights.whole),
-        labels=labels_of(made.cut, made.weights.whole),
         draws=bool(made.cut.rewrites.batched),
     )
 

@@ -20,7 +20,8 @@ from torch import fx, nn
 
 from placer.errors import UsageError
 from placer.runtime.messages import Shape
-from placer.runtime.rewrite import Rewrites, is_size, mutates, rewrites
+from placer.runtime.rewrite import Rewrites, mutates, rewrites
+from placer.tracer.lifting import is_size
 
 aten = torch.ops.aten
 

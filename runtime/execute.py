@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from placer.errors import ExecutionError, UsageError
 from placer.plans import Plan
 from placer.runtime.captured import run_dtype
-from placer.runtime.checkpoint import Checkpoints, Progress
+from placer.runtime.checkpoint import Checkpoints
+from placer.runtime.checkpoint_folder import Progress
 from placer.runtime.compiling import patience, require_compilable
 from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.engines import Loaded, loaded

@@ -4,7 +4,7 @@ everywhere."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,8 @@ from torch import distributed as dist
 from placer.ledger import Ledger, Seconds
 from placer.plans import Plan
 from placer.runtime.actions import Interpreter
-from placer.runtime.feed import Batch, Feed, checked, feeds, global_counts
+from placer.runtime.feed import Batch, Feed
+from placer.runtime.feeder import Feeder
 from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer, Relay
@@ -21,31 +22,25 @@ from placer.runtime.optimizers import Updater, clip_scale
 from placer.runtime.portions import Portions
 from placer.runtime.relaxed import Ending
 from placer.runtime.replicas import Replica
-from placer.runtime.rewrite import Count
 from placer.runtime.stages import Stage
 from placer.runtime.state import State
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What `load` puts together for one rank. labels: the labels of each loss op, from some rows of a batch. draws:
-    whether a step draws random numbers. ending: how a step ends where it does not hold all replicas together."""
+    """What `load` puts together for one rank. draws: whether a step draws random numbers. ending: how a step ends where
+    it does not hold all replicas together."""
 
     plan: Plan
     rank: int
-    position: int
-    replica: int
+    feeder: Feeder
     relay: Relay
-    device: torch.device
     stages: Mapping[int, Stage]
     gradients: Gradients
     updater: Updater
     state: State
     pieces: Pieces
     portions: Portions
-    counts: tuple[Count, ...]
-    weights: tuple[torch.Tensor | None, ...]
-    labels: Callable[[Batch], tuple[torch.Tensor, ...]]
     draws: bool
     ending: Ending | None = None
 
@@ -80,17 +75,17 @@ class Executor:
     @property
     def replica(self) -> int:
         """The replica this rank belongs to."""
-        return self._parts.replica
+        return self._parts.feeder.replica
 
     @property
     def counted(self) -> int:
         """How many losses of the model are divided by a count of labels."""
-        return len(self._parts.counts)
+        return len(self._parts.feeder.counts)
 
     @property
     def device(self) -> torch.device:
         """The device of this rank."""
-        return self._parts.device
+        return self._parts.feeder.device
 
     @property
     def stages(self) -> Mapping[int, Stage]:
@@ -196,14 +191,8 @@ class Executor:
         self.updater.step(clip_scale(self.gradient_norm or 0.0, limit))
 
     def _feeds(self, batch: Batch, *, training: bool) -> tuple[Feed, ...]:
-        parts = self._parts
-        batch = checked(batch, parts.plan.graph, parts.plan.rows)
-        counts = global_counts(batch, parts.plan, parts.counts, labels=parts.labels, weights=parts.weights)
-        step = self.steps if parts.draws else None
-        return feeds(
-            batch, parts.plan, parts.position, parts.replica, counts=counts, step=step, training=training,
-            device=parts.device,
-        )  # fmt: skip
+        step = self.steps if self._parts.draws else None
+        return self._parts.feeder.feeds(batch, step=step, training=training)
 
     def _measured(self, seconds: float) -> Ledger:
         plan = self.plan

@@ -9,9 +9,11 @@ import shutil
 from pathlib import Path
 
 from placer.plans import Plan
-from placer.runtime.checkpoint import Checkpoints, Progress, State
+from placer.runtime.checkpoint import Checkpoints
+from placer.runtime.checkpoint_folder import Progress
 from placer.runtime.export_weights import Exported, export_weights
 from placer.runtime.fitting import planned_model
+from placer.runtime.saved_state import State
 from placer.runtime.training_state import TrainingState
 from placer.runtime.world import World
 

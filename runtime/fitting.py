@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from placer import tracer
 from placer.errors import StalePlanError, UsageError
 from placer.plans import Plan
-from placer.runtime.checkpoint import latest, marker_of
+from placer.runtime.checkpoint_folder import latest, marker_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

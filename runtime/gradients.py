@@ -18,6 +18,7 @@ from placer.runtime.divided import Divided
 from placer.runtime.lowering import Pieces
 from placer.runtime.observer import Observer
 from placer.runtime.replicas import reduce_bucket
+from placer.runtime.shards import local_part
 
 Parameters = Mapping[int, Mapping[str, nn.Parameter]]  # by stage, by the model's own name
 
@@ -106,7 +107,7 @@ class Gradients:
         members = [named[name] for name in self._buckets[collective.stage, collective.unit] if name in named]
         if not members:
             return
-        gradients = [_local(_gradient(parameter)) for parameter in members]
+        gradients = [local_part(_gradient(parameter)) for parameter in members]
         self._tell(collective, reduce_bucket(gradients, lambda bucket: self._sum(collective, bucket)))
 
     def _sum(self, collective: Collective, tensor: torch.Tensor) -> None:
@@ -146,15 +147,15 @@ class Gradients:
         held = self._held(name)
         if not held:
             return None
-        total = _local(_gradient(held[0])).clone(memory_format=torch.contiguous_format)
+        total = local_part(_gradient(held[0])).clone(memory_format=torch.contiguous_format)
         for parameter in held[1:]:
-            total += _local(_gradient(parameter))
+            total += local_part(_gradient(parameter))
         return total
 
     def _give(self, name: str, total: torch.Tensor) -> None:
         self._summed.add(name)
         for parameter in self._held(name):
-            _local(_gradient(parameter)).copy_(total)
+            local_part(_gradient(parameter)).copy_(total)
 
     def _held(self, name: str) -> list[nn.Parameter]:
         stages = self._shared[name]
@@ -170,7 +171,7 @@ class Gradients:
 
     def squared(self) -> torch.Tensor:
         """The same of gradients as they lie there; to be called after the step has been ended."""
-        counted = [_local(one) for one in self._counted()]
+        counted = [local_part(one) for one in self._counted()]
         if not counted:
             first = next((one for named in self._parameters.values() for one in named.values()), torch.zeros(()))
             return torch.zeros((), dtype=torch.float64, device=first.device)
@@ -196,7 +197,3 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

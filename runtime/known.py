@@ -7,16 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from placer.rules.layouts import piece
-
 
 def numbers(tensor: torch.Tensor, assumed: Sequence[int]) -> list[int]:
     """The values of a list of integers; `assumed` where it is fake."""
     if isinstance(tensor, FakeTensor):
         return list(assumed)
     return [int(value) for value in tensor.tolist()]
-
-
-def even(rows: int, parts: int) -> list[int]:
-    """`rows` divided among `parts` as evenly as they can be."""
-    return [end - start for start, end in (piece(rows, parts, part) for part in range(parts))]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from placer.rules.layouts import piece
-from placer.runtime.known import even, numbers
+from placer.rules.layouts import even, piece
+from placer.runtime.known import numbers
 from placer.runtime.local_calls import Given
 from placer.runtime.local_collectives import exchanged
 

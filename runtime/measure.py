@@ -19,9 +19,9 @@ from typing import Literal
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed.tensor import DTensor
 
 from placer.ledger import MemoryBytes, Seconds
+from placer.runtime.shards import local_part
 
 Category = Literal["forward", "backward", "recompute", "communication", "reduction", "bubble", "optimizer", "data"]
 
@@ -107,13 +107,9 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes that `tensors` hold on this rank: a sharded one counts its own shard, a storage counts once."""
     seen: dict[int, int] = {}
     for tensor in tensors:
-        storage = _local(tensor).untyped_storage()
+        storage = local_part(tensor).untyped_storage()
         seen[storage._cdata] = storage.nbytes()
     return sum(seen.values())
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class Saved:
@@ -124,7 +120,7 @@ class Saved:
 
     def __init__(self, known: Iterable[torch.Tensor]) -> None:
         # A storage's own address, not that of its bytes: those of fake tensors have none.
-        self._apart = {_local(tensor).untyped_storage()._cdata for tensor in known}
+        self._apart = {local_part(tensor).untyped_storage()._cdata for tensor in known}
         self._holders: dict[int, int] = {}
         self.alive = 0
         self.peak = 0

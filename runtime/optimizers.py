@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.runtime.divided import Divided
+from placer.runtime.shards import local_part
 from placer.settings import RunSettings
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -70,7 +71,7 @@ class Updater:
         self._host, self._landed = host, dict[str, torch.Tensor]()
         #: What is updated instead of parameters: masters, and copies on the host.
         self._kept = {
-            name: nn.Parameter(_copied(_local(own), host))
+            name: nn.Parameter(_copied(local_part(own), host))
             for name, own in self.own.items()
             if host is not None or own.dtype in _SIXTEEN_BIT
         }
@@ -103,20 +104,20 @@ class Updater:
         for name, kept in self._kept.items():
             landed = self._landed.get(name)
             staged = kept if landed is None or kept.dtype == landed.dtype else landed.copy_(kept)
-            _local(self.own[name].detach()).copy_(staged, non_blocking=True)
+            local_part(self.own[name].detach()).copy_(staged, non_blocking=True)
 
     @torch.no_grad()
     def refresh_masters(self) -> None:
         """Take the masters and the host's copies from the weights, after those were loaded."""
         for name, kept in self._kept.items():
-            kept.copy_(_local(self.own[name].detach()))
+            kept.copy_(local_part(self.own[name].detach()))
 
     @torch.no_grad()
     def refresh_copies(self) -> None:
         """Take the host's copies from the weights, after those and the masters were loaded."""
         for name, kept in self._kept.items():
             if name not in self.masters:
-                kept.copy_(_local(self.own[name].detach()))
+                kept.copy_(local_part(self.own[name].detach()))
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
@@ -139,7 +140,7 @@ class Updater:
         """Give what is updated its gradient, and its memory, which FSDP2 may have exchanged."""
         updated, own = self.updated[name], self.own[name]
         if name not in self._kept and updated is not own:
-            updated.data = _local(own.detach())
+            updated.data = local_part(own.detach())
         updated.grad = None if gradient is None else gradient.to(updated.dtype)
         if updated is not self.named[name]:
             self.named[name].grad = None  # so that only one gradient is there twice
@@ -151,12 +152,12 @@ class Updater:
     def _gradient(self, name: str) -> torch.Tensor:
         gradient = self.named[name].grad
         assert gradient is not None
-        return _local(self._divided[name].own(gradient) if name in self._divided else gradient)
+        return local_part(self._divided[name].own(gradient) if name in self._divided else gradient)
 
 
 def _plain(parameter: nn.Parameter) -> nn.Parameter:
     """The parameter, or one over this rank's rows of it, in the same memory."""
-    return nn.Parameter(_local(parameter.detach())) if isinstance(parameter, DTensor) else parameter
+    return nn.Parameter(local_part(parameter.detach())) if isinstance(parameter, DTensor) else parameter
 
 
 def _copied(tensor: torch.Tensor, host: torch.device | None) -> torch.Tensor:
@@ -177,10 +178,6 @@ def _lay_gradient(parameter: nn.Parameter) -> None:
     gradient = parameter.grad
     if gradient is not None and gradient.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(gradient)
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def clip_scale(norm: float, limit: float | None) -> float:

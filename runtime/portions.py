@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.tensor import DTensor
 
 from placer.runtime.lowering import Pieces
+from placer.runtime.shards import local_part
 from placer.runtime.sources import Box, Ranges
 
 
@@ -110,7 +111,7 @@ class Portions:
         like: what tells the rows of it (a sharded parameter) where `held` is their plain memory.
         """
         box = self.box(name, held if like is None else like)
-        local = held.to_local() if isinstance(held, DTensor) else held
+        local = local_part(held)
         if name in self._read:
             return Portion(local.detach(), box, written=False)
         return Portion(local.detach(), box) if box.cuts else local.detach()

@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.program import Collective, Message, Program, steps
+from placer.tracer.nested import tensors_in
 
 # So many ranks are named one by one.
 MANY = 16
@@ -204,7 +205,7 @@ def _communication(kind: Kind, full: int, args: tuple[object, ...]) -> Communica
     if kind in ("send", "receive"):
         peer = next(value for value in args if isinstance(value, int))
         members = (members[peer],)
-    buffers = tuple(_tensors(args[full]))
+    buffers = tuple(tensors_in(args[full]))
     splits = [tuple(map(int, one)) for one in args if _numbers(one)] if kind == "all_to_all" else []
     received, sent = splits if len(splits) == 2 else ((), ())
     return Communication(
@@ -229,11 +230,3 @@ def _group(args: tuple[object, ...]) -> dist.ProcessGroup:
             return _resolve_process_group(dist.ProcessGroup.unbox(value).group_name)
     name = next(value for value in reversed(args) if isinstance(value, str))
     return _resolve_process_group(name)  # type: ignore[arg-type]  # torch's GroupName is a str
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            yield from _tensors(entry)

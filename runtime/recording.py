@@ -26,6 +26,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.errors import PlacerError
+from placer.tracer.replaying import storage_of
 
 # Elements of a tensor that is real while the model is built: enough for a number per layer or per pair of a head.
 SMALL = 256
@@ -133,11 +134,11 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         changed = _changed(func, args, kwargs)
         if takes and any(not isinstance(tensor, FakeTensor) for tensor in changed):
             raise UnreplayableError(f"{func} writes the values of a large tensor into a small one")
-        writes = frozenset(map(_storage, changed))
+        writes = frozenset(map(storage_of, changed))
         draws = torch.Tag.nondeterministic_seeded in func.tags
         if draws and any(not any(tensor is one for one in changed) for tensor in takes):
             raise UnreplayableError(f"{func} draws random numbers by the values of a large tensor")
-        reads = frozenset(map(_storage, takes))
+        reads = frozenset(map(storage_of, takes))
         self._log.add(
             Noted(
                 function=func,
@@ -147,7 +148,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 takes=takes,
                 reads=reads,
                 writes=writes,
-                makes=frozenset(_storage(one) for one in given if one is not None) - reads,
+                makes=frozenset(storage_of(one) for one in given if one is not None) - reads,
                 fills=bool(changed) and func._opname in _FILLS and _is_all(cast(FakeTensor, changed[0])),
                 draws=draws,
                 random=_drawn(func, args, kwargs) if draws and self._draws else None,
@@ -158,7 +159,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The places in the log of what makes `tensor`, in order: found from the last to the first."""
         search = _Search(self._log)
         search.wants_object(tensor, len(self._log.notes))
-        search.wants_content(_storage(tensor), len(self._log.notes))
+        search.wants_content(storage_of(tensor), len(self._log.notes))
         return tuple(sorted(search.found()))
 
 
@@ -241,10 +242,6 @@ def _done(note: Noted, real: dict[int, torch.Tensor]) -> None:
 def _memory(fake: FakeTensor) -> torch.Tensor:
     """Memory of the same size and strides: what a draw takes from the generator may depend on both."""
     return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_all(tensor: FakeTensor) -> bool:

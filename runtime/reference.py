@@ -1,27 +1,19 @@
-"""The reference run: one device doing the same step over the same microbatches in order, which parity is measured
-against.
+"""The reference run: one device doing the same step over the same microbatches in order; parity is measured against it.
 
 It shares no code with the pipeline: the model's own eager forward, torch's own clipping and optimizer. What parity
-means is
-put in where the model calls torch: a mean cross entropy becomes sum / count of the global batch, dropout masks are
-those of the
-rows (`dropout.kept`), batch norm keeps the running statistics of replica 0 only. Replicas' rows run one after the
-other. Where stages divide rows differently a microbatch runs whole, and each batch norm takes the rows of the replicas
-of its own stage one after the other.
+means is put in where the model calls torch (`reference_modes`); batch norm keeps the running statistics of replica 0
+only. Replicas' rows run one after the other. Where stages divide rows differently a microbatch runs whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import cast
 
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from placer.errors import UsageError
 from placer.meshes import Mesh
@@ -29,15 +21,12 @@ from placer.plans import Plan, replica_rows
 from placer.program import position_of, stage_of_block
 from placer.runtime.captured import loss_function
 from placer.runtime.cut import Cut
-from placer.runtime.dropout import attention, dropout, row_keys
+from placer.runtime.dropout import row_keys
 from placer.runtime.feed import Batch, checked, sliced, spans
-from placer.runtime.losses import counted
 from placer.runtime.mode import Mode
 from placer.runtime.optimizers import OptimizerFactory, Updater, optimizer_factory
+from placer.runtime.reference_modes import Counting, Sharing
 from placer.runtime.summed import Summed
-
-_LABELLED = (functional.cross_entropy, functional.nll_loss)
-_UNKEYED = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d, functional.dropout2d)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +138,7 @@ class Reference:
         """What each labelled mean of the model divides by, over the whole batch."""
         totals: list[float] = []
         for _, rows in pieces:
-            mode = _Counting()
+            mode = Counting()
             with self._buffers_kept(True), mode:
                 self._forward(batch, rows)
             totals = [a + b for a, b in zip(totals or [0.0] * len(mode.counts), mode.counts, strict=True)]
@@ -160,7 +149,7 @@ class Reference:
         mode = Mode(
             rows=len(rows), global_rows=self._plan.rows, training=self._model.training, counts=counts, keys=keys
         )
-        sharing = _Sharing(mode, self._batched, self._divisions(len(rows)))
+        sharing = Sharing(mode, self._batched, self._divisions(len(rows)))
         with sharing:
             loss = self._forward(batch, rows)
         if sharing.labelled == 0 and self._plan.graph.loss.reduction == "mean":
@@ -194,140 +183,8 @@ class Reference:
                         buffer.copy_(before[name])
 
 
-@dataclass
-class _Counting(TorchFunctionMode):
-    """Counts what the labelled means of a forward divide by."""
-
-    counts: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        """Note the count of a labelled mean; everything runs as it is."""
-        named = _labelled_arguments(func, args, kwargs or {})
-        if named is not None:
-            target, weight = cast(torch.Tensor, named["target"]), cast("torch.Tensor | None", named["weight"])
-            self.counts.append(counted(target, cast(int, named["ignore_index"]), weight))
-        return func(*args, **(kwargs or {}))
-
-
-class _Sharing(TorchFunctionMode):
-    """Replaces labelled means by sum / global count, dropout by the mask of the rows, batch norm by that of parts.
-
-    divisions: for each call of batch norm the rows of which it takes the statistics one after the other.
-    """
-
-    def __init__(self, mode: Mode, batched: tuple[bool, ...], divisions: tuple[tuple[int, ...], ...] = ()) -> None:
-        super().__init__()
-        self._mode, self._batched = mode, batched
-        self._divisions = iter(divisions)
-        self._tracked: torch.Tensor | None = None
-        self.labelled = 0
-        self._dropouts = 0
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        """Run `func`, or what stands for it."""
-        kwargs = kwargs or {}
-        named = _labelled_arguments(func, args, kwargs)
-        if named is not None:
-            count = self._mode.counts[self.labelled]
-            self.labelled += 1
-            total = func(**{**named, "reduction": "sum"})
-            return cast(torch.Tensor, total) / (count or 1.0)
-        if func is functional.dropout:
-            return self._dropped(*args, **kwargs)  # type: ignore[arg-type]
-        if func is torch.Tensor.add_ and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.int64:
-            self._tracked = args[0]  # the batches that the norm which follows has seen
-        if func is functional.batch_norm and self._mode.training:
-            rows = next(self._divisions, None)
-            if rows is not None:
-                return self._normed(rows, *args, **kwargs)  # type: ignore[arg-type]
-        if func is functional.scaled_dot_product_attention:
-            return self._attended(*args, **kwargs)  # type: ignore[arg-type]
-        if func in _UNKEYED and self._mode.training:
-            raise UsageError(
-                f"the model draws random numbers by {func.__name__}, which no layout can repeat; turn it off to verify"
-            )
-        return func(*args, **kwargs)
-
-    def _normed(
-        self,
-        rows: tuple[int, ...],
-        values: torch.Tensor,
-        running_mean: torch.Tensor | None,
-        running_var: torch.Tensor | None,
-        *args: object,
-        **kwargs: object,
-    ) -> torch.Tensor:
-        """Batch norm of each replica's rows; the running statistics are those of replica 0, if it has any."""
-        made: list[torch.Tensor] = []
-        parts = torch.split(values, [values.shape[0] // sum(rows) * count for count in rows])
-        for replica, part in enumerate(parts):
-            moving = (running_mean, running_var)
-            kept = [one if one is None or replica == 0 else one.clone() for one in moving]
-            if part.shape[0]:
-                made.append(functional.batch_norm(part, *kept, *args, **kwargs))  # type: ignore[arg-type]
-        if not rows[0] and self._tracked is not None:
-            self._tracked -= 1
-        return torch.cat(made)
-
-    def _dropped(
-        self, values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-    ) -> torch.Tensor:
-        if not training or p == 0.0:
-            return values
-        op = self._next()
-        return dropout(values, p, op, self._batched[op], self._mode)
-
-    def _attended(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        op = self._next() if dropout_p else 0
-        return attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, grouped=enable_gqa, op=op, mode=self._mode
-        )
-
-    def _next(self) -> int:
-        self._dropouts += 1
-        return self._dropouts - 1
-
-
 def norm_positions(plan: Plan, cut: Cut) -> tuple[int, ...]:
     """The position of each batch norm of the model, in the order of their calls."""
     home, positions = stage_of_block(plan), position_of(plan)
     found = (node for node in cut.module.graph.nodes if node.target is torch.ops.aten.batch_norm.default)
     return tuple(positions[home[cut.home[node]]] for node in found)
-
-
-def _labelled_arguments(
-    func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-) -> dict[str, object] | None:
-    """The arguments of a mean cross entropy or negative log likelihood by name; None for anything else."""
-    if func not in _LABELLED:
-        return None
-    names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-    named: dict[str, object] = {"weight": None, "ignore_index": -100, "reduction": "mean"}
-    named.update(zip(names, args, strict=False))
-    named.update(kwargs)
-    return named if named["reduction"] == "mean" else None

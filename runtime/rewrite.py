@@ -101,11 +101,6 @@ def has_rows(value: Argument, shapes: Shapes) -> bool:
     return bool(shape) and shape[0] % MARKED_ROWS == 0
 
 
-def is_size(node: fx.Node) -> bool:
-    """Whether the node's value is a size, not a tensor."""
-    return bool(node.meta.get("size"))
-
-
 def batch_norm(
     values: torch.Tensor,
     weight: torch.Tensor | None,

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import torch
 
-from placer.runtime.checkpoint import State
 from placer.runtime.executor import Executor
 from placer.runtime.measured import Held
 from placer.runtime.optimizers import Updater
+from placer.runtime.saved_state import State
 
 
 class TrainingState:

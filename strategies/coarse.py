@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from placer.plans import ScheduleName
 from placer.search import Problem
-from placer.strategies.floors import Bounds, Rhythm
+from placer.strategies.floors import Bounds
 from placer.strategies.forked import MANY_DEVICES, from_both_ends
+from placer.strategies.rhythms import Rhythm
 from placer.strategies.space import (
     Outline,
     microbatch_rows,

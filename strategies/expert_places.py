@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placer.rules.experts import overload
-from placer.rules.layouts import piece
+from placer.rules.layouts import even
 
 
 def expert_order(loads: Sequence[float], degree: int) -> tuple[int, ...]:
     """The experts of each device in turn, ascending on each; empty where none is better than their own order."""
     if len(set(loads)) < 2 or degree > len(loads):
         return ()
-    held = _longest_first(loads, _sizes(len(loads), degree))
+    held = _longest_first(loads, even(len(loads), degree))
     while _exchanged(loads, held):
         pass
     order = tuple(expert for experts in held for expert in sorted(experts))
@@ -31,14 +31,9 @@ def expert_order(loads: Sequence[float], degree: int) -> tuple[int, ...]:
 
 def least_load(loads: Sequence[float], degree: int) -> float:
     """No placement loads its most loaded device with less: the mean, or the largest beside the smallest it can have."""
-    sizes, ascending = _sizes(len(loads), degree), sorted(loads)
+    sizes, ascending = even(len(loads), degree), sorted(loads)
     beside = sum(ascending[: min(sizes) - 1])
     return max(sum(loads) / degree, ascending[-1] + beside)
-
-
-def _sizes(experts: int, degree: int) -> list[int]:
-    """How many experts each device holds."""
-    return [end - start for start, end in (piece(experts, degree, rank) for rank in range(degree))]
 
 
 def _longest_first(loads: Sequence[float], sizes: Sequence[int]) -> list[list[int]]:

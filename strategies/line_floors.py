@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from placer.plans import Layout
 from placer.search import Problem
 from placer.steptime import stalls
-from placer.strategies.floors import SLACK
 from placer.strategies.line_ways import LineWays
 from placer.strategies.lines import Line, Part, Stretch, joins, parts, stretches
+from placer.strategies.rhythms import SLACK
 from placer.strategies.run_arrays import NEVER, Floats, heads_and_rests
 from placer.strategies.runs import Runs
-from placer.strategies.shape_floors import Floors, Pace, Parts, Place
+from placer.strategies.shape_floors import Floors, Pace, Parts
+from placer.strategies.shape_places import Place, ShapePlaces
 from placer.strategies.shapes import Grounds
 from placer.strategies.space import position_counts, recomputes
 
@@ -77,7 +78,7 @@ class LineFloors:
         spots = tuple(spot for own in self.parts.values() for part in own for spot in part.spots)
         shapes = tuple(sorted({spot.shape for spot in spots}))
         ends = heads_and_rests(self.blocks)
-        self.floors = Floors(problem, views, shapes, self.grounds, ends, spots)
+        self.floors = Floors(ShapePlaces(problem, views, self.grounds, spots), shapes, ends)
         self.ways = LineWays(problem, self.floors)
         self._quick: dict[tuple[int, str], float] = {}
         self._places: dict[Part, tuple[Place, ...]] = {}
@@ -167,14 +168,14 @@ class LineFloors:
     def _of(self, part: Part) -> tuple[Place, ...]:
         """A place for each kind of spot of a part."""
         if part not in self._places:
-            kinds = dict.fromkeys(map(self.floors.key, part.spots))
+            kinds = dict.fromkeys(map(self.floors.places.key, part.spots))
             self._places[part] = tuple(self._kinds[kind] for kind in kinds)
         return self._places[part]
 
     @cached_property
     def _kinds(self) -> dict[object, Place]:
         """One place for all spots that costs cannot tell apart."""
-        return {self.floors.key(place.spot): place for place in self.floors.places}
+        return {self.floors.places.key(place.spot): place for place in self.floors.places.every}
 
     def _at(self, place: Place, positions: int, pace: Pace, *, head: bool) -> Parts:
         """The terms of all blocks of a part at its positions, were they all like this place."""

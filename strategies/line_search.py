@@ -6,40 +6,42 @@ bound, so that the smallest bound left holds for all lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
-from placer.plans import Layout, Plan
-from placer.search import Problem
 from placer.strategies.chain import Floors as ChainFloors
 from placer.strategies.chain import Piece, best_chain
 from placer.strategies.line_floors import LineFloors
 from placer.strategies.lines import Line
 from placer.strategies.run_arrays import Floats
-from placer.strategies.runs import Runs
 from placer.strategies.shape_floors import Pace
 from placer.strategies.shape_labels import Shaped
-from placer.strategies.shape_plans import ShapedPlan, paces, shaped_plan
+from placer.strategies.shape_plans import ShapedPlan, paces
 from placer.strategies.shape_prices import Prices
+from placer.strategies.shape_search import ShapeSearch
 from placer.strategies.space import pinned_stage, stage_allowed
 
 # Stages that may be priced for all lines: some seconds.
 PATIENCE = 40_000
 
 
-@dataclass
-class LineSearch:
-    """What is left of the lines. `views` are the costs of the model under each layout; without any there are none."""
+class _Entry(NamedTuple):
+    """A line of a pace, or all lines of it where these were not made yet; numbered as made."""
 
-    problem: Problem
-    layouts: tuple[Layout, ...]
-    views: dict[int, Runs]
-    open: list[float] = field(default_factory=list)
+    number: int
+    pace: Pace
+    line: Line | None = None
+
+
+@dataclass
+class LineSearch(ShapeSearch[_Entry]):
+    """What is left of the lines."""
+
     priced: int = 0
     _prices: dict[Pace, Prices] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=count)
@@ -49,46 +51,28 @@ class LineSearch:
         """Bounds of all lines."""
         return LineFloors(self.problem, self.layouts, self.views)
 
-    @cached_property
-    def queue(self) -> list[tuple[float, int, Pace, Line | None]]:
-        """What was not looked at yet, by its bound: lines, and paces whose lines were not made yet."""
-        if not self.views or not self.floors.pairs:
-            return []
-        every = paces(self.problem, tuple(sorted(self.floors.positions - {1})), self.floors.most)
-        # Under gpipe a message is waited for as often and more is held than under 1f1b, which is as fast otherwise.
-        made = [pace for pace in every if pace.schedule != "gpipe" or self.problem.pins.schedule == "gpipe"]
-        found: list[tuple[float, int, Pace, Line | None]] = [
-            (self.floors.quick(pace), next(self._numbers), pace, None) for pace in made
-        ]
-        heapify(found)
-        return found
-
-    @property
-    def least(self) -> float | None:
-        """The smallest bound of what was not solved; None where nothing is left."""
-        return min([*self.open, *(entry[0] for entry in self.queue[:1])], default=None)
-
     @property
     def nearest(self) -> float | None:
         """The bound of what is looked at next; None where nothing is left, or no patience."""
-        return self.queue[0][0] if self.queue and self.priced < PATIENCE else None
+        return super().nearest if self.priced < PATIENCE else None
 
-    def next(self, ceiling: float) -> ShapedPlan | None:
-        """Look at what has the smallest bound; a plan faster than `ceiling`, if that has one."""
-        bound, _, pace, line = self.queue[0]
-        if line is not None:
-            found = self.solved(pace, line, ceiling)
-            heappop(self.queue)
-            return found
-        made = tuple(self.floors.bounds(pace, ceiling))
-        heappop(self.queue)
-        for least, own in made:
-            heappush(self.queue, (max(bound, least), next(self._numbers), pace, own))
-        return None
+    def _paces(self) -> Iterator[tuple[float, _Entry]]:
+        if not self.views or not self.floors.pairs:
+            return
+        for pace in paces(self.problem, tuple(sorted(self.floors.positions - {1})), self.floors.most):
+            # Under gpipe a message is waited for as often and more is held than under 1f1b, which is as fast otherwise.
+            if pace.schedule != "gpipe" or self.problem.pins.schedule == "gpipe":
+                yield self.floors.quick(pace), _Entry(next(self._numbers), pace)
 
-    def plan(self, found: ShapedPlan) -> Plan:
-        """The plan that was found."""
-        return shaped_plan(self.problem, self.layouts, found)
+    def _parts(self, entry: _Entry, ceiling: float) -> Iterator[tuple[float, _Entry]] | None:
+        if entry.line is not None:
+            return None
+        made = self.floors.bounds(entry.pace, ceiling)
+        return ((least, _Entry(next(self._numbers), entry.pace, line)) for least, line in made)
+
+    def _solved(self, bound: float, entry: _Entry, ceiling: float) -> ShapedPlan | None:
+        assert entry.line is not None
+        return self.solved(entry.pace, entry.line, ceiling)
 
     def solved(self, pace: Pace, line: Line, ceiling: float) -> ShapedPlan | None:
         """The best cuts of a line below the ceiling."""

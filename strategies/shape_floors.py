@@ -4,15 +4,14 @@ For a stage on a shape of n devices, with weights w of positions that add up to 
 
     step >= sum over stages of  fill + w (steady + tail)        since  max x >= sum w x
 
-w is the part of the machines' speed that the stage's devices have: n times a device's speed over that of all. With
-w = 0 the same bounds the sum of the fills alone. Of messages the floors have what the last block of a stage makes
-(`messages`); gradients of tied parameters, the prologue and collectives of all ranks are left out, and of memory what
-depends on more than the run and the shape.
+w is that of `shape_places`. With w = 0 the same bounds the sum of the fills alone. Of messages the floors have what the
+last block of a stage makes (`messages`); gradients of tied parameters, the prologue and collectives of all ranks are
+left out, and of memory what depends on more than the run and the shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import permutations
@@ -24,12 +23,11 @@ from placer.compute import memory_rate
 from placer.costs import Costs
 from placer.memory import state_bytes
 from placer.plans import BY_FSDP, ScheduleName, Sharding
-from placer.search import Problem
 from placer.steptime import stalls
-from placer.strategies.floors import SLACK
+from placer.strategies.rhythms import SLACK
 from placer.strategies.run_arrays import A_ROW, NEVER, SIZES, Ends, Floats, size_of
-from placer.strategies.runs import Runs
-from placer.strategies.shapes import Grounds, Shape, Spot
+from placer.strategies.shape_places import Place, ShapePlaces
+from placer.strategies.shapes import Shape
 from placer.strategies.space import recomputes
 
 
@@ -50,15 +48,6 @@ class Pace:
         return self.sharding if shape.replicas > 1 else "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A spot that stands for those that cost the same; its weight, and the bytes a device of it has."""
-
-    spot: Spot
-    weight: float
-    room: int
-
-
 class Parts(NamedTuple):
     """What runs add to a step: to the sum of fills, to the largest steady, to the largest tail."""
 
@@ -70,17 +59,14 @@ class Parts(NamedTuple):
 class Floors:
     """What stages cost at least on every place of one problem, for the runs [first, last) of `ends`."""
 
-    def __init__(
-        self, problem: Problem, views: dict[int, Runs], shapes: tuple[Shape, ...], grounds: Grounds,
-        ends: Ends, spots: Iterable[Spot],
-    ) -> None:  # fmt: skip
-        self.problem = problem
-        self.views = views
+    def __init__(self, places: ShapePlaces, shapes: tuple[Shape, ...], ends: Ends) -> None:
+        self.places = places
+        self.problem = places.problem
+        self.views = places.views
+        self.grounds = places.grounds
         self.shapes = shapes
-        self.grounds = grounds
-        self.blocks = len(problem.graph.blocks)
+        self.blocks = len(places.problem.graph.blocks)
         self.ends = ends
-        self._spots = spots
         self._sums: dict[tuple[int, tuple[int, ...], int], Floats] = {}
         self._sizes: dict[int, dict[str, Floats]] = {}
         self._tails: dict[tuple[Place, Sharding], tuple[Floats, Floats]] = {}
@@ -89,35 +75,11 @@ class Floors:
         """The costs of the graph as a shape cuts it."""
         return self.views[shape.layout].costs
 
-    @cached_property
-    def places(self) -> tuple[Place, ...]:
-        """One place for all spots of a shape that costs cannot tell apart."""
-        found: dict[object, Spot] = {}
-        for spot in self._spots:
-            found.setdefault(self.key(spot), spot)
-        return tuple(self.place(spot) for spot in found.values())
-
-    def key(self, spot: Spot) -> object:
-        """Equal for spots that cost the same: shape, kinds of devices, levels that collectives climb."""
-        costs = self.costs(spot.shape)
-        leaders = spot.devices[:: spot.shape.degree]
-        kinds = tuple(sorted({costs.profiles.kind[device] for device in spot.devices}))
-        return spot.shape, spot.ground, kinds, costs.channels.levels(leaders, spot.shape.degree)
-
-    def weight(self, spot: Spot) -> float:
-        """The part of all devices' speed that those of a spot have."""
-        return len(spot.devices) * self._speeds[spot.ground] / self._speed
-
-    def room(self, spot: Spot) -> int:
-        """Bytes of a device beside its overhead; all of a ground have as many."""
-        chip = self.problem.cluster.devices[spot.devices[0]]
-        return chip.memory_bytes - chip.overhead_bytes
-
     def quick(self, rows: int, schedule: ScheduleName) -> float:
         """No plan of such microbatches is faster, whatever its positions: every block where it costs least."""
         pace = Pace(rows=rows, schedule=schedule, sharding="none")
         least = np.full(self.blocks, NEVER)
-        for place in self.places:
+        for place in self.places.every:
             if place.spot.shape.replicas <= rows:
                 full, last = (np.diff(self.passes(place, own), axis=1) for own in self._rows(pace))
                 m = pace.count(self.problem.rows)
@@ -228,24 +190,6 @@ class Floors:
         channels, count = next(iter(self.views.values())).costs.channels, self.problem.cluster.size
         ways = [channels.ways([pair])[pair] for pair in permutations(range(count), 2)]
         return min(way.latency for way in ways), min(way.per_byte for way in ways)
-
-    @cached_property
-    def _speeds(self) -> tuple[float, ...]:
-        """Rows of the model a second on a device of each ground, or what is in proportion to it."""
-        runs = self.views[min(self.views)]
-        found = []
-        for devices in self.grounds.devices:
-            seconds = [runs.seconds(b, runs.costs.profiles.kind[devices[0]], 1) for b in range(self.blocks)]
-            found.append(1 / max(1e-12, sum(each.forward + each.backward for each in seconds)))
-        return tuple(found)
-
-    @cached_property
-    def _speed(self) -> float:
-        return sum(len(own) * speed for own, speed in zip(self.grounds.devices, self._speeds, strict=True))
-
-    def place(self, spot: Spot) -> Place:
-        """A spot with its weight and room."""
-        return Place(spot=spot, weight=self.weight(spot), room=self.room(spot))
 
     def _rows(self, pace: Pace) -> tuple[int, int]:
         return pace.rows, self.problem.rows % pace.rows or pace.rows

@@ -223,7 +223,7 @@ def _bound(
     search: _Search, label: Label, part: Terms, state: State, rest: tuple[float | Floats, float | Floats]
 ) -> float | Floats:
     """No plan with this label, this stage and that rest is faster."""
-    weight = search.ways.floors.weight(state.spot)
+    weight = search.ways.floors.places.weight(state.spot)
     fill = label.fill + part.fill
     spread = fill + label.weighted + weight * (part.steady + part.tail) + rest[0]
     peaks = fill + max(label.steady, part.steady) + max(label.tail, part.tail) + rest[1]
@@ -231,7 +231,7 @@ def _bound(
 
 
 def _extended(search: _Search, label: Label, part: Terms, state: State, after: State, recompute: bool) -> Label:
-    weight = search.ways.floors.weight(state.spot)
+    weight = search.ways.floors.places.weight(state.spot)
     return Label(
         label.fill + part.fill,
         max(label.steady, part.steady),

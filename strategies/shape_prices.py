@@ -101,7 +101,7 @@ class Prices:
 
     def _fits(self, first: int, last: int, spot: Spot, position: int, positions: int, *, again: bool) -> bool:
         own = lives(self.pace.schedule, positions, positions, self.count)[position]
-        room = self.floors.room(spot)
+        room = self.floors.places.room(spot)
         key = self._run(spot.shape, first, last), spot.shape, room, own, again
         if key not in self._fitting:
             costs = self.floors.costs(spot.shape)
@@ -119,7 +119,7 @@ class Prices:
     def _kind(self, spot: Spot, lead: Spot) -> int:
         """Equal for spots at which stages cost the same."""
         tied = (spot.devices, lead.devices, lead.shape) if self.problem.graph.tied else ()
-        return self._kinds.setdefault((self.floors.key(spot), tied), len(self._kinds))
+        return self._kinds.setdefault((self.floors.places.key(spot), tied), len(self._kinds))
 
     def _ends(self, spot: Spot, following: Spot) -> tuple[object, ...]:
         """What tells two spots from other ones as far as messages can see."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from placer.strategies.floors import SLACK
+from placer.strategies.rhythms import SLACK
 from placer.strategies.run_arrays import NEVER, Floats
-from placer.strategies.shape_floors import Floors, Pace, Place
+from placer.strategies.shape_floors import Floors, Pace
+from placer.strategies.shape_places import Place
 from placer.strategies.shapes import Shape
 
 
@@ -86,6 +87,6 @@ class Ways:
 
     def _of(self, shape: Shape) -> list[tuple[Place, dict[bool, Floats], dict[bool, Floats]]]:
         if shape not in self._stages:
-            own = [place for place in self.floors.places if place.spot.shape == shape]
+            own = [place for place in self.floors.places.every if place.spot.shape == shape]
             self._stages[shape] = [(place, *self.floors.stages(place, self.pace)) for place in own]
         return self._stages[shape]

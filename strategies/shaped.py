@@ -8,18 +8,18 @@ its bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
-from placer.plans import Layout, Plan
-from placer.search import Problem
 from placer.strategies.run_arrays import NEVER, every_run
-from placer.strategies.runs import Runs
 from placer.strategies.shape_floors import Floors, Pace
 from placer.strategies.shape_labels import best_labels
-from placer.strategies.shape_plans import ShapedPlan, one_turn, paces, shaped_plan
+from placer.strategies.shape_places import ShapePlaces
+from placer.strategies.shape_plans import ShapedPlan, one_turn, paces
 from placer.strategies.shape_prices import Prices
+from placer.strategies.shape_search import ShapeSearch
 from placer.strategies.shape_ways import Ways
 from placer.strategies.shapes import Grounds, shapes
 from placer.strategies.space import position_counts
@@ -30,8 +30,7 @@ FEW = 8
 PATIENCE, PATIENCE_IN_ALL = 20_000, 40_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Plans of one pace; of `positions` positions, of any number where it is 0."""
 
     pace: Pace
@@ -39,16 +38,9 @@ class _Entry:
 
 
 @dataclass
-class ShapedSearch:
-    """What is left of the plans with shapes of their own. `views` are the costs of the model under each layout.
+class ShapedSearch(ShapeSearch[_Entry]):
+    """What is left of the plans with shapes of their own."""
 
-    Without views there are no such plans.
-    """
-
-    problem: Problem
-    layouts: tuple[Layout, ...]
-    views: dict[int, Runs]
-    open: list[float] = field(default_factory=list)
     placed: int = 0
     _ways: dict[Pace, tuple[Ways, Prices]] = field(default_factory=dict)
 
@@ -60,42 +52,7 @@ class ShapedSearch:
             return None
         grounds = Grounds(self.problem.cluster)
         runs = every_run(len(self.problem.graph.blocks))
-        return Floors(self.problem, self.views, own, grounds, runs, grounds.spots(own))
-
-    @cached_property
-    def queue(self) -> list[tuple[float, _Entry]]:
-        """What was not looked at yet, by its bound."""
-        if self.floors is None or not self._positions:
-            return []
-        own = tuple(paces(self.problem, self._positions, self._most))
-        quick = {both: self.floors.quick(*both) for both in dict.fromkeys((pace.rows, pace.schedule) for pace in own)}
-        found = [(quick[pace.rows, pace.schedule], _Entry(pace=pace)) for pace in own]
-        heapify(found)
-        return found
-
-    @property
-    def least(self) -> float | None:
-        """The smallest bound of what was not solved; None where nothing is left."""
-        return min([*self.open, *(entry[0] for entry in self.queue[:1])], default=None)
-
-    @property
-    def nearest(self) -> float | None:
-        """The bound of what is looked at next; None where nothing is left."""
-        return self.queue[0][0] if self.queue else None
-
-    def next(self, ceiling: float) -> ShapedPlan | None:
-        """Look at what has the smallest bound; a plan faster than `ceiling`, if that has one."""
-        bound, entry = self.queue[0]
-        if not entry.positions:
-            self._spread(bound, entry.pace)
-            return None
-        found = self._solved(bound, entry, ceiling)
-        heappop(self.queue)
-        return found
-
-    def plan(self, found: ShapedPlan) -> Plan:
-        """The plan that was found."""
-        return shaped_plan(self.problem, self.layouts, found)
+        return Floors(ShapePlaces(self.problem, self.views, grounds, grounds.spots(own)), own, runs)
 
     @cached_property
     def _positions(self) -> tuple[int, ...]:
@@ -107,14 +64,24 @@ class ShapedSearch:
         assert self.floors is not None
         return max(shape.replicas for shape in self.floors.shapes)
 
-    def _spread(self, bound: float, pace: Pace) -> None:
-        """Put every number of positions of a pace in its place."""
+    def _paces(self) -> Iterator[tuple[float, _Entry]]:
+        if self.floors is None or not self._positions:
+            return
+        own = tuple(paces(self.problem, self._positions, self._most))
+        quick = {both: self.floors.quick(*both) for both in dict.fromkeys((pace.rows, pace.schedule) for pace in own)}
+        for pace in own:
+            yield quick[pace.rows, pace.schedule], _Entry(pace)
+
+    def _parts(self, entry: _Entry, ceiling: float) -> Iterator[tuple[float, _Entry]] | None:
+        return None if entry.positions else self._spread(entry.pace)
+
+    def _spread(self, pace: Pace) -> Iterator[tuple[float, _Entry]]:
+        """Every number of positions of a pace that has plans."""
         ways, _ = self._of(pace)
-        heappop(self.queue)
         for positions in self._positions:
             least = float(ways.rest(positions)[0, -1])
             if pace.schedule in one_turn(self.problem, positions) and least < NEVER:
-                heappush(self.queue, (max(bound, least), _Entry(pace=pace, positions=positions)))
+                yield least, _Entry(pace, positions)
 
     def _of(self, pace: Pace) -> tuple[Ways, Prices]:
         if pace not in self._ways:

@@ -15,7 +15,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from execute_plans import two_rank_plan
-from placer.runtime.checkpoint import Checkpoints, Progress, State
+from placer.runtime.checkpoint import Checkpoints
+from placer.runtime.checkpoint_folder import Progress
+from placer.runtime.saved_state import State
 from placer.runtime.world import World, joined
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from execute_plans import tiny_plan
 from placer.errors import PlacerError
-from placer.runtime.checkpoint import State
 from placer.runtime.execute import execute
 from placer.runtime.run_report import ExecuteOptions
+from placer.runtime.saved_state import State
 from placer.runtime.training_state import TrainingState
 from placer.runtime.written import Writer
 

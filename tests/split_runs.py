@@ -13,7 +13,8 @@ from placer import tracer
 from placer.plans import Plan
 from placer.program import Collective, lower, position_of, replica_ranks
 from placer.runtime import VerifyReport, load
-from placer.runtime.checkpoint import Checkpoints, Progress
+from placer.runtime.checkpoint import Checkpoints
+from placer.runtime.checkpoint_folder import Progress
 from placer.runtime.expert_tokens import ExpertLayer, expert_layers, tallies
 from placer.runtime.gradients import Gradients
 from placer.runtime.lowering import Axis, conversions, halo

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from placer.cli import main
-from placer.runtime.bench import KINDS, Compared, Size, compared, ratio
+from placer.report.ratios import ratio
+from placer.runtime.bench import KINDS, Compared, Size, compared
 
 TINY = Size(hidden=16, layers=2, heads=4, words=32, length=8, rows=4, microbatches=2)
 

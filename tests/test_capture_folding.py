@@ -11,7 +11,7 @@ from torch import nn
 
 from placer.graph import Graph
 from placer.tracer import capture
-from placer.tracer.folding import repeats
+from placer.tracer.repeated import repeats
 
 WIDTH = 8
 SMALL = {

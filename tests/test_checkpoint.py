@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from placer.errors import ExecutionError, StalePlanError, UsageError
-from placer.runtime.checkpoint import Checkpoints, Progress, State, latest
+from placer.runtime.checkpoint import Checkpoints
+from placer.runtime.checkpoint_folder import Progress, latest
 from placer.runtime.launch import launch_module
+from placer.runtime.saved_state import State
 from placer.runtime.world import World
 
 SECONDS = 90.0

@@ -18,7 +18,7 @@ from placer.errors import UsageError
 from placer.estimates import estimate
 from placer.plans import Sharding
 from placer.program import Message, lower
-from placer.runtime.checkpoint import latest
+from placer.runtime.checkpoint_folder import latest
 from placer.runtime.execute import execute
 from placer.runtime.launch import launch_module
 from placer.runtime.run_report import ExecuteOptions, RunReport

@@ -16,7 +16,7 @@ import torch
 from examples.kills import kill_often
 from fault_ranks import STEPS, STRUCK_AT
 from placer.errors import ExecutionError
-from placer.runtime.checkpoint import latest
+from placer.runtime.checkpoint_folder import latest
 from placer.runtime.launch import launch_module
 
 SECONDS = 300.0

@@ -20,8 +20,9 @@ from placer.search import Problem
 from placer.settings import RunSettings
 from placer.steptime import StageCost, Terms, terms
 from placer.strategies.coarse import by_bound
-from placer.strategies.floors import Amount, Bounds, Floor, Rhythm, rhythm
+from placer.strategies.floors import Bounds
 from placer.strategies.narrow import Narrow
+from placer.strategies.rhythms import Amount, Floor, Rhythm, rhythm
 from placer.strategies.runs import Places, Runs
 from placer.strategies.space import outlines, plan_of, recomputes
 from problems import cluster, device, problem

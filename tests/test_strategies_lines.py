@@ -120,7 +120,7 @@ def test_no_line_of_cut_ops_is_faster_than_its_bound() -> None:
 
 def assert_bounds_hold(given: Problem, every: int = 1) -> None:
     search = as_lines(given)
-    for _, _, pace, _ in search.queue:
+    for _, (_, pace, _) in search.queue:
         for bound, line in list(search.floors.bounds(pace, math.inf))[::every]:
             found = search.solved(pace, line, math.inf)
             assert found is None or bound <= found.value * (1 + 1e-9)

@@ -21,7 +21,8 @@ from placer.program import lower
 from placer.runtime import VerifyReport, assemble, load, recording
 from placer.runtime.assemble import prepared_model
 from placer.runtime.captured import run_dtype
-from placer.runtime.checkpoint import Checkpoints, Progress
+from placer.runtime.checkpoint import Checkpoints
+from placer.runtime.checkpoint_folder import Progress
 from placer.runtime.executor import Executor
 from placer.runtime.record import Recorder, compare
 from placer.runtime.training_state import TrainingState

@@ -8,11 +8,12 @@ import platform
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
+
+from placer.fingerprint import installed
 
 # What each optional extra of the distribution brings.
 EXTRAS = {
@@ -155,14 +156,6 @@ def fingerprint(devices: int) -> str:
 
 # Raised when what is measured, or how, changes.
 CALIBRATION_VERSION = 2
-
-
-def installed(distribution: str) -> str:
-    """The installed version, or `none`."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "none"
 
 
 def _gpu_models() -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from statistics import median
 from pydantic import BaseModel, ConfigDict
 
 from placer.calibrate.fit import line
-from placer.calibrate.machine import available_memory, cpu_name, installed, threads, total_memory, usable_cores
+from placer.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
 from placer.cluster import DOUBT, Cluster, Curve, Device, Link, Node
+from placer.fingerprint import installed
 
 Points = tuple[tuple[float, float], ...]
 

@@ -12,7 +12,8 @@ from placer.cli.output import print_result
 from placer.errors import UsageError
 from placer.placement.bench_row import FAMILIES, BenchRow, family
 from placer.report.placement import bench_document, bench_view
-from placer.report.speeds import Interval, SpeedRow, speeds_document, speeds_view
+from placer.report.ratios import ratio
+from placer.report.speeds import SpeedRow, speeds_document, speeds_view
 
 if TYPE_CHECKING:
     from placer.runtime.bench import Compared
@@ -77,12 +78,6 @@ def _widths(text: str) -> tuple[int, ...]:
 
 
 def _speed_rows(found: Compared) -> list[SpeedRow]:
-    from placer.runtime.bench import ratio
-
-    def interval(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Interval:
-        made = ratio(ours, theirs)
-        return Interval(value=made.value, low=made.low, high=made.high)
-
     ours, by_hand, wrapper = found.times
     return [
         SpeedRow(
@@ -91,10 +86,10 @@ def _speed_rows(found: Compared) -> list[SpeedRow]:
             name=one.name,
             seconds=one.step_seconds,
             processor_seconds=one.step_processor_seconds,
-            ratio=None if one is ours else interval(ours.seconds, one.seconds),
-            processor_ratio=None if one is ours else interval(ours.processor_seconds, one.processor_seconds),
+            ratio=None if one is ours else ratio(ours.seconds, one.seconds),
+            processor_ratio=None if one is ours else ratio(ours.processor_seconds, one.processor_seconds),
             wrapper=wrapper.name if one is by_hand else "",
-            share=interval(wrapper.seconds, by_hand.seconds) if one is by_hand else None,
+            share=ratio(wrapper.seconds, by_hand.seconds) if one is by_hand else None,
         )
         for one in found.times
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.cli import dry_run as dry
+from placer.cli import execute_options as flags
 from placer.cli.options import Compile, CompileBackend, Json, PlanFile, Steps, Timeout
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
@@ -21,7 +22,7 @@ from placer.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
     from placer.plans import Plan
-    from placer.runtime.run_report import RunReport
+    from placer.runtime.run_report import ExecuteOptions, RunReport
 
 NAME = "execute"
 HELP = """Run a plan under torchrun, one process per rank.
@@ -35,105 +36,68 @@ def run(
     plan_file: PlanFile,
     steps: Steps = 10,
     cluster: ForCluster = None,
-    data: Annotated[str, typer.Option(help="A folder of text or of tensors, stdlib, or synthetic.")] = "synthetic",
-    tokenizer: Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")] = "",
-    engine: Annotated[
-        Literal["placer", "deepspeed"], typer.Option(help="What runs the plan; deepspeed where it can.")
-    ] = "placer",
+    data: flags.Data = "synthetic",
+    tokenizer: flags.Tokenizer = "",
+    engine: flags.Engine = "placer",
     compile: Compile = False,
     compile_backend: CompileBackend = "inductor",
-    seed: Annotated[int, typer.Option(help="The order of the data.")] = 0,
-    lr_schedule: Annotated[
-        Literal["constant", "linear", "cosine"], typer.Option(help="How the learning rate falls after the warmup.")
-    ] = "constant",
-    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps in which the learning rate rises.")] = 0,
-    final_rate: Annotated[float, typer.Option(help="Where it ends, as a share of the plan's rate.")] = 0.0,
-    eval_every: Annotated[int, typer.Option(min=0, help="Evaluate each so many steps; 0 is never.")] = 0,
-    eval_batches: Annotated[int, typer.Option(min=1, help="Batches of one evaluation.")] = 1,
-    checkpoint: Annotated[str, typer.Option(help="Save here, and go on from here if it holds a checkpoint.")] = "",
-    checkpoint_every: Annotated[int, typer.Option(min=0, help="Save each so many steps; 0 is at the end.")] = 0,
-    checkpoint_async: Annotated[
-        bool, typer.Option("--checkpoint-async", help="Write them beside the next steps.")
-    ] = False,
-    weights: Annotated[str, typer.Option(help="Start from the weights of this Hugging Face folder.")] = "",
-    save_weights: Annotated[str, typer.Option(help="Write the final weights to this new Hugging Face folder.")] = "",
-    keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 2,
-    synchrony: Annotated[
-        Literal["synchronous", "local", "stale"],
-        typer.Option(
-            help="How replicas keep together: by every step; local SGD, averaged every so many steps; stale, with "
-            "gradients some steps late. The last two change the mathematics: losses are not those of one device."
-        ),
-    ] = "synchronous",
-    average_every: Annotated[
-        int | None, typer.Option(help="With --synchrony local: steps between two averages of the replicas.")
-    ] = None,
-    staleness: Annotated[
-        int | None, typer.Option(help="With --synchrony stale: how many steps late gradients are; 0 is synchronous.")
-    ] = None,
-    # torchrun takes a bare --log for an abbreviation of its own options, even after the program's name.
-    log: Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")] = "",
-    tensorboard: Annotated[str, typer.Option(help="A folder for TensorBoard.")] = "",
-    save_expert_loads: Annotated[
-        str, typer.Option(help="Write the tokens that each expert got to this file, as --expert-loads takes it.")
-    ] = "",
-    report: Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")] = "",
+    seed: flags.Seed = 0,
+    lr_schedule: flags.LrSchedule = "constant",
+    warmup_steps: flags.WarmupSteps = 0,
+    final_rate: flags.FinalRate = 0.0,
+    eval_every: flags.EvalEvery = 0,
+    eval_batches: flags.EvalBatches = 1,
+    checkpoint: flags.Checkpoint = "",
+    checkpoint_every: flags.CheckpointEvery = 0,
+    checkpoint_async: flags.CheckpointAsync = False,
+    weights: flags.Weights = "",
+    save_weights: flags.SaveWeights = "",
+    keep: flags.Keep = 2,
+    synchrony: flags.Synchrony = "synchronous",
+    average_every: flags.AverageEvery = None,
+    staleness: flags.Staleness = None,
+    log: flags.Log = "",
+    tensorboard: flags.Tensorboard = "",
+    save_expert_loads: flags.SaveExpertLoads = "",
+    report: flags.Report = "",
     timeout: Annotated[float, Timeout] = 60.0,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Run ranks on fake tensors in this process; exit 1 where they disagree or overflow."
-        ),
-    ] = False,
-    rank: Annotated[int | None, typer.Option(min=0, help="With --dry-run: this rank; else one of each class.")] = None,
-    program: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="With --dry-run: a program that stands for the plan's own of that rank."),
-    ] = None,
-    summary: Annotated[
-        bool, typer.Option(hidden=True, help="Whether the result is printed; who reads the report shows it.")
-    ] = True,
+    dry_run: flags.DryRun = False,
+    rank: flags.Rank = None,
+    program: flags.Program = None,
+    summary: flags.Summary = True,
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""
-    if dry_run and compile:
-        raise UsageError("--dry-run runs ops one by one, on no real tensors; leave --compile out")
     if dry_run:
-        raise typer.Exit(dry.run(plan_file, cluster, rank, tuple(program or ()), json))
+        raise typer.Exit(_dry_run(plan_file, cluster, rank, tuple(program or ()), compile=compile, json=json))
     if rank is not None or program:
         raise UsageError("--rank and --program are for --dry-run; a run has all ranks and its own programs")
-    from placer.runtime.execute import execute  # the runtime needs torch; reading a plan does not
-    from placer.runtime.run_report import ExecuteOptions
+    from placer.runtime.run_report import ExecuteOptions  # the runtime needs torch; reading a plan does not
 
     options = ExecuteOptions(
-        plan_path=str(plan_file),
-        engine=engine,
-        compile=compile_backend if compile else "",
-        steps=steps,
-        data=data,
-        tokenizer=tokenizer,
-        seed=seed,
-        decay=lr_schedule,
-        warmup_steps=warmup_steps,
-        final_rate=final_rate,
-        eval_every=eval_every,
-        eval_batches=eval_batches,
-        log=log,
-        tensorboard=tensorboard,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        checkpoint_async=checkpoint_async,
-        weights=weights,
-        save_weights=save_weights,
-        keep=keep,
-        save_expert_loads=save_expert_loads,
-        report=report,
-        synchrony=synchrony,
-        average_every=average_every,
-        staleness=staleness,
-        timeout_seconds=timeout,
-    )
-    plan = load_plan(plan_file, cluster)
+        plan_path=str(plan_file), engine=engine, compile=compile_backend if compile else "", steps=steps, data=data,
+        tokenizer=tokenizer, seed=seed, decay=lr_schedule, warmup_steps=warmup_steps, final_rate=final_rate,
+        eval_every=eval_every, eval_batches=eval_batches, log=log, tensorboard=tensorboard, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, checkpoint_async=checkpoint_async, weights=weights,
+        save_weights=save_weights, keep=keep, save_expert_loads=save_expert_loads, report=report, synchrony=synchrony,
+        average_every=average_every, staleness=staleness, timeout_seconds=timeout,
+    )  # fmt: skip
+    _train(load_plan(plan_file, cluster), options, summary=summary, json=json)
+
+
+def _dry_run(
+    plan_file: Path, cluster: str | None, rank: int | None, programs: tuple[Path, ...], *, compile: bool, json: bool
+) -> int:
+    """The exit code of a dry run, which compiles nothing."""
+    if compile:
+        raise UsageError("--dry-run runs ops one by one, on no real tensors; leave --compile out")
+    return dry.run(plan_file, cluster, rank, programs, json)
+
+
+def _train(plan: Plan, options: ExecuteOptions, *, summary: bool, json: bool) -> None:
+    """Run the plan; rank 0 prints what the run gave."""
+    from placer.runtime.execute import execute
+
     done = execute(plan, options)
     if first_rank() and summary:
         print_result(run_view(done, plan), run_document(done), json)

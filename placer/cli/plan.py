@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, cast
-
-import typer
+from typing import TYPE_CHECKING, cast
 
 from placer.api import plan as make_plan
+from placer.cli import plan_options as flags
 from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads
 from placer.cli.output import print_result
 from placer.errors import UsageError
 from placer.files import require_writable
-from placer.pins import KNOWN
 from placer.references import named
 from placer.report import plan_document, plan_view
-from placer.settings import Precision, RunSettings
+from placer.settings import RunSettings
 
 if TYPE_CHECKING:
     from placer.tracer import LossFunction
@@ -30,43 +28,23 @@ def run(
     model: Model,
     cluster: ClusterSpec = "local",
     batch: Batch = None,
-    loss: Annotated[
-        str | None, typer.Option(help="package.module:function of (output, batch), for a model that returns no loss.")
-    ] = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", help="Write plan.json here; - is stdout.")] = None,
-    pin: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Fix a choice, NAME=VALUE: {KNOWN}."),
-    ] = None,
-    opaque: Annotated[
-        list[str] | None, typer.Option(help="A submodule that is not looked into: one op, counted by running it once.")
-    ] = None,
-    strategy: Annotated[
-        str, typer.Option(help="auto, stages, exhaustive, single, data, sharded, even or megatron.")
-    ] = "auto",
-    precision: Annotated[Precision, typer.Option(help="What the step computes in.")] = "float32",
-    optimizer: Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")] = "adamw",
-    learning_rate: Annotated[float, typer.Option(help="The learning rate of the run.")] = 1e-3,
-    weight_decay: Annotated[float, typer.Option(help="The weight decay of AdamW and SGD.")] = 0.01,
-    momentum: Annotated[float, typer.Option(help="The momentum of SGD.")] = 0.0,
-    clip_norm: Annotated[float, typer.Option(min=0.0, help="Clip gradients to this global norm; 0 is never.")] = 1.0,
-    recompute: Annotated[
-        Literal["auto", "none", "full"], typer.Option(help="Run forwards again instead of keeping activations.")
-    ] = "auto",
-    attention: Annotated[
-        Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")
-    ] = "flash",
-    offload: Annotated[
-        Literal["none", "optimizer"], typer.Option(help="Keep the optimizer's state on the host, which then updates.")
-    ] = "none",
-    expert_loads: Annotated[
-        str | None,
-        typer.Option(help="How many tokens each expert gets beside the others: 8,1,1,1, or a file with such numbers."),
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="End with the best so far after 200 evaluated plans, 30s of search, or 200,30s.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")] = 0,
+    loss: flags.Loss = None,
+    output: flags.Output = None,
+    pin: flags.Pin = None,
+    opaque: flags.Opaque = None,
+    strategy: flags.Strategy = "auto",
+    precision: flags.Precision = "float32",
+    optimizer: flags.Optimizer = "adamw",
+    learning_rate: flags.LearningRate = 1e-3,
+    weight_decay: flags.WeightDecay = 0.01,
+    momentum: flags.Momentum = 0.0,
+    clip_norm: flags.ClipNorm = 1.0,
+    recompute: flags.Recompute = "auto",
+    attention: flags.Attention = "flash",
+    offload: flags.Offload = "none",
+    expert_loads: flags.ExpertLoads = None,
+    budget: flags.Budget = None,
+    seed: flags.Seed = 0,
     json: Json = False,
 ) -> None:
     """Plan, print, save."""
@@ -78,21 +56,17 @@ def run(
         expert_loads=parsed_loads(expert_loads) if expert_loads else (),
     )  # fmt: skip
     made = make_plan(
-        model,
-        cluster,
-        batch=named_shapes(batch) if batch and "=" in batch else batch,
-        loss_fn=cast("LossFunction", named(loss, "the loss")) if loss else None,
-        settings=settings,
-        strategy=strategy,
-        budget=budget,
-        seed=seed,
-        pins=pin or (),
-        opaque=opaque or (),
-    )
+        model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=_loss_function(loss),
+        settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
+    )  # fmt: skip
     if output is not None:
         made.save(output)
     if output != "-":
         print_result(plan_view(made), plan_document(made), json)
+
+
+def _loss_function(name: str | None) -> LossFunction | None:
+    return cast("LossFunction", named(name, "the loss")) if name else None
 
 
 def named_shapes(text: str) -> dict[str, object]:

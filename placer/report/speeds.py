@@ -11,22 +11,11 @@ from rich.text import Text
 
 from placer.report.documents import Document
 from placer.report.printing import table
+from placer.report.ratios import Ratio
 
 # How many times as long as hand-written code a plan may take, and how near to torch's own wrapper that code must come.
 MOST = 1.03
 LEAST = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A ratio of medians, and where 95% of its resampled values lie."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +31,10 @@ class SpeedRow:
     name: str
     seconds: float
     processor_seconds: float
-    ratio: Interval | None = None
-    processor_ratio: Interval | None = None
+    ratio: Ratio | None = None
+    processor_ratio: Ratio | None = None
     wrapper: str = ""
-    share: Interval | None = None
+    share: Ratio | None = None
 
 
 def reached(row: SpeedRow) -> str:
@@ -93,5 +82,5 @@ def _document(row: SpeedRow) -> JsonValue:
     }
 
 
-def _interval(found: Interval | None) -> JsonValue:
+def _interval(found: Ratio | None) -> JsonValue:
     return None if found is None else {"value": found.value, "low": found.low, "high": found.high}

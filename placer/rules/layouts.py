@@ -196,6 +196,11 @@ def piece(size: int, degree: int, rank: int) -> tuple[int, int]:
     return size * rank // degree, size * (rank + 1) // degree
 
 
+def even(size: int, degree: int) -> list[int]:
+    """The sizes of all ranks' pieces."""
+    return [end - start for start, end in (piece(size, degree, rank) for rank in range(degree))]
+
+
 def ranges(lay: Cut, size: int, degree: int, rank: int) -> tuple[tuple[int, int], ...]:
     """The rows of a dim that the rank has, in order: one range for each of the cut's parts, or some of its `order`."""
     parts = lay.of(size).parts

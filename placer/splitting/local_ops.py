@@ -79,12 +79,12 @@ def local_op(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float 
         ),
         forward_flops=_line(few.work.forward_flops, more.work.forward_flops),
         backward_flops=_line(few.work.backward_flops, more.work.backward_flops),
-        read_bytes=_scaled(op.read_bytes, read),
-        written_bytes=_scaled(op.written_bytes, written),
-        backward_read_bytes=_scaled(op.backward_read_bytes, both),
-        backward_written_bytes=_scaled(op.backward_written_bytes, read),
-        saved_bytes=_scaled(op.saved_bytes, saved),
-        fused_saved_bytes=_scaled(op.fused_saved_bytes, saved),
+        read_bytes=op.read_bytes.scaled(read),
+        written_bytes=op.written_bytes.scaled(written),
+        backward_read_bytes=op.backward_read_bytes.scaled(both),
+        backward_written_bytes=op.backward_written_bytes.scaled(read),
+        saved_bytes=op.saved_bytes.scaled(saved),
+        fused_saved_bytes=op.fused_saved_bytes.scaled(saved),
         products=tuple(map(_product, few.work.forward, more.work.forward)),
         backward_products=tuple(map(_product, few.work.backward, more.work.backward)),
     )
@@ -224,10 +224,6 @@ def _line(few: int, more: int) -> Affine:
 def _product(few: MatrixProduct, more: MatrixProduct) -> Product:
     batch, m, n, k = map(_line, few, more)
     return Product(batch=batch, m=m, n=n, k=k)
-
-
-def _scaled(size: Affine, share: float) -> Affine:
-    return Affine(round(size.fixed * share), round(size.per_row * share))
 
 
 def _value(tensor: Tensor | Parameter) -> Tensor:

@@ -22,13 +22,15 @@ from placer.tracer.batches import Batch, BatchLike, normalised, with_integer_lab
 from placer.tracer.cleaning import Plain, clean, own_state
 from placer.tracer.exporting import LossFunction, Training, ValueDependentError, export
 from placer.tracer.fitting import hints, input_names
-from placer.tracer.folding import Repeat, UnfoldableError, folded, grown, repeats
+from placer.tracer.folding import UnfoldableError, folded
+from placer.tracer.growing import grown
 from placer.tracer.lifting import ROWS, lifted
 from placer.tracer.measuring import Samples, sampled
 from placer.tracer.models import resolve
 from placer.tracer.opaque import calling, unexportable, watched
 from placer.tracer.partition import Partition, partition
-from placer.tracer.playing import Played, played
+from placer.tracer.playing import Played, meta_like, played
+from placer.tracer.repeated import Repeat, repeats
 
 
 def capture(
@@ -179,7 +181,9 @@ def on_meta(model: nn.Module) -> nn.Module:
     tensors = [*model.parameters(), *model.buffers()]
     if all(tensor.device.type == "meta" for tensor in tensors):
         return model
-    memo: dict[int, object] = {id(tensor): _empty(tensor) for module in model.modules() for tensor in _tensors(module)}
+    memo: dict[int, object] = {
+        id(tensor): meta_like(tensor) for module in model.modules() for tensor in _tensors(module)
+    }
     with contextlib.suppress(TypeError, RuntimeError, NotImplementedError):
         return copy.deepcopy(model, memo)
     return model
@@ -188,9 +192,3 @@ def on_meta(model: nn.Module) -> nn.Module:
 def _tensors(module: nn.Module) -> list[torch.Tensor]:
     own = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
     return [tensor for tensor in own if isinstance(tensor, torch.Tensor)]
-
-
-def _empty(tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(torch.empty_like(tensor, device="meta"), requires_grad=tensor.requires_grad)
-    return torch.empty_like(tensor, device="meta")

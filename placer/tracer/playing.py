@@ -42,7 +42,7 @@ def played(plain: Plain, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Playe
 class _Player:
     def __init__(self, plain: Plain):
         self._graph = plain.graph
-        self._state = {name: _meta(tensor) for name, tensor in plain.state.items()}
+        self._state = {name: meta_like(tensor) for name, tensor in plain.state.items()}
         self._own = {storage_of(tensor) for tensor in self._state.values()}
         self._alive: list[torch.Tensor] = []
         self._keeping: list[Keeping] = []
@@ -95,7 +95,8 @@ def _tensors(value: object) -> tuple[torch.Tensor, ...]:
     return tuple(leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
-def _meta(tensor: torch.Tensor) -> torch.Tensor:
+def meta_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor or parameter like this one, without memory."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(torch.empty_like(tensor, device="meta"), requires_grad=tensor.requires_grad)
     return torch.empty_like(tensor, device="meta")

@@ -9,12 +9,14 @@ arguments, and results that are neither the whole of a storage of their own nor 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch.utils import _pytree
+
+from placer.tracer.nested import tensors_in
 
 # Whose a storage is: an argument's, a result's (by number), or nobody's that is seen.
 _Owner: TypeAlias = tuple[str, int]
@@ -66,7 +68,7 @@ class Replays:
         keeping: list[Keeping],
     ) -> object:  # fmt: skip
         """What `target` returns; `keeping` is what autograd keeps, filled by its hook or by what is remembered."""
-        tensors = list(_tensors((arguments, keywords)))
+        tensors = list(tensors_in((arguments, keywords)))
         key = _key(target, arguments, keywords, tensors)
         if key is None:
             return target(*arguments, **keywords)
@@ -125,16 +127,6 @@ def _plain(value: object) -> Hashable:
     if isinstance(value, torch.Tensor):
         return torch.Tensor
     return type(value), value
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
 
 
 def _noted(made: object, tensors: list[torch.Tensor], keeping: list[Keeping]) -> _Known | None:

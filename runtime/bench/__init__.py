@@ -7,6 +7,5 @@ tensor     Megatron's column and row products as autograd functions, and DTensor
 
 from placer.runtime.bench.contest import KINDS, Compared, Times, compared
 from placer.runtime.bench.model import Size
-from placer.runtime.bench.ratios import Ratio, ratio
 
-__all__ = ["KINDS", "Compared", "Ratio", "Size", "Times", "compared", "ratio"]
+__all__ = ["KINDS", "Compared", "Size", "Times", "compared"]

@@ -19,6 +19,7 @@ from torch.nn import functional
 from placer.runtime.bench.by_hand import Batch, adamw, clip
 from placer.runtime.bench.model import Decoder, Layer, Size, loss
 from placer.runtime.bench.plans import COLUMNS, RANKS, ROWS
+from placer.runtime.shards import local_part
 
 
 class Written:
@@ -170,11 +171,7 @@ def _clip_pieces(parameters: list[nn.Parameter]) -> None:
     local = []
     for parameter in parameters:
         grad = parameter.grad
-        one = nn.Parameter(_own(parameter.detach()))
-        one.grad = None if grad is None else _own(grad)
+        one = nn.Parameter(local_part(parameter.detach()))
+        one.grad = None if grad is None else local_part(grad)
         local.append((one, not isinstance(parameter, DTensor)))
     clip([one for one, _ in local], frozenset(id(one) for one, everywhere in local if everywhere))
-
-
-def _own(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -10,11 +10,11 @@ from placer.runtime.assemble import assembly
 from placer.runtime.captured import captured
 from placer.runtime.deepspeed.limits import require_runnable
 from placer.runtime.deepspeed.pipeline import PipelineRun
-from placer.runtime.deepspeed.run import DeepSpeedRun, Own
+from placer.runtime.deepspeed.run import DeepSpeedRun
 from placer.runtime.deepspeed.zero import ZeroRun
+from placer.runtime.feeder import Feeder
 from placer.runtime.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.hollow import hollow
-from placer.runtime.labels import class_weights, labels_of
 
 
 def load(
@@ -35,13 +35,5 @@ def load(
     index, replica = divmod(rank, replicas)
     made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
     stage = made.bare_stages((index,))[index]
-    own = Own(
-        plan=plan,
-        rank=rank,
-        replica=replica,
-        device=device,
-        counts=cut.rewrites.counts,
-        weights=class_weights(cut, made.weights.whole),
-        labels=labels_of(cut, made.weights.whole),
-    )
-    return ZeroRun(own, stage, cut.loss) if len(plan.stages) == 1 else PipelineRun(own, index, stage, cut.loss)
+    feeder = Feeder.of(plan, cut, made.weights.whole, position=0, replica=replica, device=device)
+    return ZeroRun(feeder, stage, cut.loss) if len(plan.stages) == 1 else PipelineRun(feeder, index, stage, cut.loss)

@@ -14,8 +14,9 @@ from placer.errors import UsageError
 from placer.runtime.deepspeed.config import config
 from placer.runtime.deepspeed.layer import StageLayer, borders
 from placer.runtime.deepspeed.library import deepspeed
-from placer.runtime.deepspeed.run import DeepSpeedRun, Own, set_rate, trainable
+from placer.runtime.deepspeed.run import DeepSpeedRun, set_rate, trainable
 from placer.runtime.feed import Feed
+from placer.runtime.feeder import Feeder
 from placer.runtime.optimizers import optimizer_factory
 from placer.runtime.stages import Stage
 
@@ -38,9 +39,9 @@ class PipelineRun(DeepSpeedRun):
     It gives the mean over replicas and microbatches of losses that were multiplied by their number: the sum.
     """
 
-    def __init__(self, own: Own, index: int, stage: Stage, loss: str) -> None:
-        super().__init__(own)
-        between, last = borders(own.plan), len(own.plan.stages) - 1
+    def __init__(self, feeder: Feeder, index: int, stage: Stage, loss: str) -> None:
+        super().__init__(feeder)
+        between, last = borders(feeder.plan), len(feeder.plan.stages) - 1
         if not all(between):
             raise UsageError("two stages that follow each other exchange nothing; DeepSpeed's pipeline wants a tensor")
         self._layer = StageLayer(
@@ -50,7 +51,7 @@ class PipelineRun(DeepSpeedRun):
             scale=self.scale,
             loss=loss,
         )
-        self._engine = _engine(own, index, self._layer)
+        self._engine = _engine(feeder, index, self._layer)
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
@@ -72,9 +73,9 @@ class PipelineRun(DeepSpeedRun):
         return float(self._engine.eval_batch(_nothing()))
 
 
-def _engine(own: Own, index: int, layer: StageLayer) -> _Engine:
+def _engine(feeder: Feeder, index: int, layer: StageLayer) -> _Engine:
     """The engine; layers of other ranks are placeholders that are never called."""
-    plan, library = own.plan, deepspeed()
+    plan, library = feeder.plan, deepspeed()
     stages, replicas = len(plan.stages), plan.stages[0].replicas
     module = library.pipe.PipelineModule(
         layers=[layer if at == index else nn.Identity() for at in range(stages)],

@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import distributed as dist
 from torch import nn
 
 from placer.plans import Plan
-from placer.runtime.feed import Batch, Feed, checked, feeds, global_counts
-from placer.runtime.rewrite import Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """What this rank brings: where it stands, and what the global counts of the loss need (see `runtime.executor`)."""
-
-    plan: Plan
-    rank: int
-    replica: int
-    device: torch.device
-    counts: tuple[Count, ...]
-    weights: tuple[torch.Tensor | None, ...]
-    labels: Callable[[Batch], tuple[torch.Tensor, ...]]
+from placer.runtime.feed import Batch, Feed
+from placer.runtime.feeder import Feeder
 
 
 class DeepSpeedRun(ABC):
     """One rank of a plan on DeepSpeed's engine. `steps` done so far key the dropout masks."""
 
-    def __init__(self, own: Own) -> None:
-        self._own = own
+    def __init__(self, feeder: Feeder) -> None:
+        self._feeder = feeder
         self.steps = 0
 
     @property
     def plan(self) -> Plan:
         """The plan it runs."""
-        return self._own.plan
+        return self._feeder.plan
 
     @property
     def scale(self) -> float:
@@ -48,14 +33,14 @@ class DeepSpeedRun(ABC):
     def step(self, batch: Batch) -> float:
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
         batch."""
-        loss = self._train(self._feeds(batch, training=True))
+        loss = self._train(self._feeder.feeds(batch, step=self.steps, training=True))
         self.steps += 1
         return loss
 
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""
         with torch.no_grad():
-            return self._evaluate(self._feeds(batch, training=False))
+            return self._evaluate(self._feeder.feeds(batch, step=self.steps, training=False))
 
     @abstractmethod
     def set_learning_rate(self, rate: float) -> None:
@@ -70,14 +55,6 @@ class DeepSpeedRun(ABC):
 
     @abstractmethod
     def _evaluate(self, found: tuple[Feed, ...]) -> float: ...
-
-    def _feeds(self, batch: Batch, *, training: bool) -> tuple[Feed, ...]:
-        own = self._own
-        batch = checked(batch, own.plan.graph, own.plan.rows)
-        counts = global_counts(batch, own.plan, own.counts, labels=own.labels, weights=own.weights)
-        return feeds(
-            batch, own.plan, 0, own.replica, counts=counts, step=self.steps, training=training, device=own.device
-        )
 
     def _sum(self, value: torch.Tensor) -> float:
         """The sum over all ranks."""

@@ -10,8 +10,9 @@ from torch import nn
 
 from placer.runtime.deepspeed.config import config
 from placer.runtime.deepspeed.library import deepspeed
-from placer.runtime.deepspeed.run import DeepSpeedRun, Own, set_rate, trainable
+from placer.runtime.deepspeed.run import DeepSpeedRun, set_rate, trainable
 from placer.runtime.feed import Feed
+from placer.runtime.feeder import Feeder
 from placer.runtime.optimizers import optimizer_factory
 from placer.runtime.recompute import Tensors
 from placer.runtime.stages import Block, Stage
@@ -32,16 +33,16 @@ class _Engine(Protocol):
 class ZeroRun(DeepSpeedRun):
     """One stage, held by DeepSpeed as its ZeRO stage says."""
 
-    def __init__(self, own: Own, stage: Stage, loss: str) -> None:
-        super().__init__(own)
+    def __init__(self, feeder: Feeder, stage: Stage, loss: str) -> None:
+        super().__init__(feeder)
         self._stage, self._loss = stage, loss
-        self._sharded = own.plan.stages[0].sharding == "parameters"
+        self._sharded = feeder.plan.stages[0].sharding == "parameters"
         if self._sharded:
             _gathered_by_blocks(stage)
         made = deepspeed().initialize(
             model=stage,
-            optimizer=optimizer_factory(own.plan.settings)(trainable(stage)),
-            config=config(own.plan),
+            optimizer=optimizer_factory(feeder.plan.settings)(trainable(stage)),
+            config=config(feeder.plan),
             dist_init_required=False,
         )
         self._engine = cast(_Engine, made[0])

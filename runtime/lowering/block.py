@@ -30,8 +30,9 @@ from placer.runtime.lowering.forms import COUNTED, REWRITTEN, SHARES, TALKING, l
 from placer.runtime.lowering.halo import exchange
 from placer.runtime.lowering.traced import op_nodes, out_of_place, require_same, tensor_nodes
 from placer.runtime.lowering.values import CutBlock, Values, dim_size
-from placer.runtime.rewrite import Rewrite, batch_norm, is_size
+from placer.runtime.rewrite import Rewrite, batch_norm
 from placer.splitting import block_edges, block_split, own_rows_class, parameter_states
+from placer.tracer.lifting import is_size
 
 aten = torch.ops.aten
 

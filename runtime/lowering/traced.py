@@ -12,8 +12,9 @@ from torch import fx
 from placer.errors import StalePlanError, UsageError
 from placer.graph import Block, BlockClass
 from placer.runtime.cut import Cut as Model
-from placer.runtime.rewrite import is_size, mutates
+from placer.runtime.rewrite import mutates
 from placer.tracer import STANDS_FOR
+from placer.tracer.lifting import is_size
 
 aten = torch.ops.aten
 

@@ -25,6 +25,9 @@ class Ratio:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Of the turns of the same rounds; deterministic."""

@@ -1,94 +1,14 @@
-"""legality.check(plan): the one judge. Every rule a plan breaks, by name and with what was found and what to do.
-
-Rules are one table: name -> a function from the plan to messages. Those of `STRUCTURE` speak of its shape; what crosses
-between stages and memory need a plan of sound shape and are asked only then; communication, for which the whole step is
-lowered, is asked last.
-"""
+"""The rules of a plan's shape: blocks, devices, layouts, replicas, rows, schedule, and what the settings fix."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
-from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError, UsageError
-from placer.estimates import hosted, tightest
-from placer.ledger import MemoryBytes
+from placer.errors import UsageError
 from placer.plans import Plan, Stage, replica_rows
-from placer.program import (
-    Column,
-    agreement,
-    columns,
-    like_devices,
-    lower,
-    plan_actions,
-    position_of,
-    rows_of_replica,
-    shared_parameters,
-    unequal_meshes,
-)
-from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation, violations
+from placer.program import position_of, shared_parameters
+from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
 from placer.splitting import require_layout
-
-GIB = 2**30
-
-# Microbatches per position, and one per stage, after which a schedule repeats itself: those that fill the pipeline,
-# those that drain it, and as many between them.
-FULL_TURNS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """A broken rule: its name in `RULES`, and what was found and what to do."""
-
-    rule: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.message}"
-
-
-def check(plan: Plan, *, lowered: bool = True) -> tuple[Violation, ...]:
-    """Every rule `plan` breaks; empty for a legal plan.
-
-    Without `lowered` communication is not asked, for which the whole step must be lowered: enough for a plan that is
-    only to be compared.
-    """
-    tiers = TIERS if lowered else BEFORE_LOWERING
-    read = (plan.graph, plan.cluster, plan.settings, plan.stages, plan.schedule, plan.microbatches, plan.layouts)
-    parts = (*read, tiers)
-    for known, found in _CHECKED:
-        if all(a is b for a, b in zip(known, parts, strict=True)):
-            return found
-    _CHECKED.append((parts, next(filter(None, (_asked(plan, rules) for rules in tiers)), ())))
-    return _CHECKED[-1][1]
-
-
-# The verdicts on what was checked last, by all of a plan that rules read, which never changes: who judges a plan again
-# that only got its ledger or its bound since then need not lower it again.
-_CHECKED: deque[tuple[tuple[object, ...], tuple[Violation, ...]]] = deque(maxlen=8)
-
-
-def require(plan: Plan) -> None:
-    """Raise InfeasibleError where only memory binds, IllegalPlanError listing every broken rule otherwise."""
-    found = check(plan)
-    if found:
-        raise error_of(found)
-
-
-def error_of(found: tuple[Violation, ...]) -> PlacerError:
-    """What `require` raises for the rules `found` broken, at least one."""
-    if all(violation.rule == "memory" for violation in found):
-        binding = "; ".join(violation.message for violation in found)
-        return InfeasibleError(
-            Infeasible(binding=binding, advice="Use more devices, more stages, sharding or recompute")
-        )
-    listed = "\n".join(f"- {violation}" for violation in found)
-    return IllegalPlanError(f"the plan breaks {len(found)} rule(s); plan again or correct it:\n{listed}")
-
-
-def _asked(plan: Plan, rules: dict[str, Callable[[Plan], Iterator[str]]]) -> tuple[Violation, ...]:
-    return tuple(Violation(rule=name, message=message) for name, rule in rules.items() for message in rule(plan))
 
 
 def _blocks(plan: Plan) -> Iterator[str]:
@@ -231,11 +151,6 @@ def _idle(plan: Plan, stage: Stage) -> Iterator[str]:
         )
 
 
-def _meshes(plan: Plan) -> Iterator[str]:
-    """What crosses between stages can be divided as the one makes it and the other reads it."""
-    yield from unequal_meshes(plan)
-
-
 def _schedule(plan: Plan) -> Iterator[str]:
     """The schedule fits the number of stages and positions; looping ones go round the positions in order."""
     broken = structure_violation(plan.schedule, plan.positions, len(plan.stages))
@@ -293,72 +208,20 @@ def _loss(plan: Plan) -> Iterator[str]:
         )
 
 
-def _memory(plan: Plan) -> Iterator[str]:
-    """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has."""
-    over: dict[str, list[int]] = {}
-    for device, held in tightest(plan):
-        available = plan.cluster.devices[device].memory_bytes
-        if held.total > available:
-            category, size = _largest(held)
-            figures = (
-                f"{held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
-                f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
-            )
-            over.setdefault(figures, []).append(device)
-    for figures, (first, *others) in over.items():
-        yield f"memory on device {first}{f' and {len(others)} like it' if others else ''}: {figures}"
-    for node, size in sorted(hosted(plan).items()):
-        available = plan.cluster.node_list[node].memory_bytes
-        if size > available > 0:
-            yield (
-                f"memory of the host of node {node}: {size / GIB:.2f} GiB of {available / GIB:.2f} GiB, all of it the "
-                "optimizer's state of its devices"
-            )
+def _structured(plan: Plan) -> bool:
+    """Whether stages name blocks of the model only."""
+    count = len(plan.graph.blocks)
+    return all(0 <= stage.first < stage.last <= count for stage in plan.stages)
 
 
-def _communication(plan: Plan) -> Iterator[str]:
-    """The schedule runs to its end, and all ranks agree on their communication."""
-    plan = _shortened(plan)
-    broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
-    if broken:
-        yield from broken
-        return
-    # Of devices that do the same in step, a collective among them is reached by all when one reaches it.
-    leaders = [devices[0] for devices in like_devices(plan)]
-    yield from agreement(lower(plan, columns=_telling(plan), inners=leaders), partial=True)
+def _ratios(stage: Stage) -> tuple[float, ...]:
+    shares = stage.shares or (1,) * stage.replicas
+    total = sum(shares) or 1
+    return tuple(share / total for share in shares)
 
 
-def _telling(plan: Plan) -> tuple[Column, ...]:
-    """Columns that stand for all others in what they communicate.
-
-    Where each is one replica of every position they differ in the number of their rows only: one that has rows of every
-    microbatch stands for all. Of others, one of each kind: by how many rows of which microbatch its replicas have.
-    """
-    found = columns(plan)
-    if all(len(own) == 1 for own in found[0]):
-        shares = plan.stages[0].shares or (1,)
-        return (found[shares.index(max(shares))],)
-    kinds: dict[object, Column] = {}
-    for column in found:
-        rows = tuple(rows_of_replica(plan, at, replica) for at, own in enumerate(column) for replica in own)
-        kinds.setdefault((tuple(map(len, column)), rows), column)
-    return tuple(kinds.values())
-
-
-def _shortened(plan: Plan) -> Plan:
-    """The plan with as many of its equal microbatches as show every turn of its schedule.
-
-    Once the pipeline is full a schedule repeats the same turn for each further microbatch (interleaved: for each
-    further round of as many as there are positions), so that ranks which agree over some turns agree over all.
-    tests/test_legality.py holds the schedules to it.
-    """
-    count, positions = len(plan.microbatches), plan.positions
-    enough = len(plan.stages) + FULL_TURNS * positions
-    if plan.schedule in LOOPING and count % positions:
-        return plan
-    if count <= enough or len(set(plan.microbatches[:-1])) > 1:
-        return plan
-    return replace(plan, microbatches=plan.microbatches[count - enough :])
+def _listed(values: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(map(str, values))
 
 
 STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
@@ -373,30 +236,3 @@ STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "recompute": _recompute,
     "loss": _loss,
 }
-CROSSING: dict[str, Callable[[Plan], Iterator[str]]] = {"meshes": _meshes}
-SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": _memory}
-AGREEMENT: dict[str, Callable[[Plan], Iterator[str]]] = {"communication": _communication}
-# Asked one after the other, until one is broken.
-BEFORE_LOWERING = (STRUCTURE, CROSSING, SUBSTANCE)
-TIERS = (*BEFORE_LOWERING, AGREEMENT)
-RULES = tuple(name for rules in TIERS for name in rules)
-
-
-def _structured(plan: Plan) -> bool:
-    """Whether stages name blocks of the model only."""
-    count = len(plan.graph.blocks)
-    return all(0 <= stage.first < stage.last <= count for stage in plan.stages)
-
-
-def _ratios(stage: Stage) -> tuple[float, ...]:
-    shares = stage.shares or (1,) * stage.replicas
-    total = sum(shares) or 1
-    return tuple(share / total for share in shares)
-
-
-def _largest(held: MemoryBytes) -> tuple[str, int]:
-    return max(held.categories.items(), key=lambda entry: entry[1])
-
-
-def _listed(values: tuple[int, ...] | list[int]) -> str:
-    return ", ".join(map(str, values))
