@@ -172,12 +172,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockClass:
-    """What identical blocks share: formal inputs, ops in order, outputs as local references, parameters."""
+    """What identical blocks share: formal inputs, ops in order, outputs as local references, parameters.
+
+    kept_inputs, kept_outputs: numbers of those whose storage the block keeps for backward, first or not.
+    """
 
     inputs: tuple[Tensor, ...] = ()
     ops: tuple[Op, ...] = ()
     outputs: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    kept_inputs: tuple[int, ...] = ()
+    kept_outputs: tuple[int, ...] = ()
 
     def tensor(self, reference: str) -> Tensor | Parameter:
         """What a local reference (`i2`, `o5.0`, `p1`) stands for."""

@@ -203,11 +203,11 @@ class Narrow:
     def _room(self, outline: Outline, places: Places) -> _Room:
         """Blocks of the commonest class that fit each position."""
         block, count = self.bounds.commonest
-        span = self.costs.spans.of(block, block + 1)
+        spans, kind = self.costs.spans, self.problem.graph.blocks[block].kind
         state = 0 if self._shares_parameters(block) else self.bounds.state_bytes(outline, block, block + 1)
         found: NDArray[np.int64] | None = None
         for rows, rooms in _by_rows(places.loads(outline)):
-            sizes = (span.saved.at(rows), self.costs.spans.own_inputs(block).at(rows))
+            sizes = (spans.saved_by(kind).at(rows), spans.own_inputs(block).at(rows))
             held = self._held(outline, rooms, state, sizes)
             found = held if found is None else np.minimum(found, held)
         assert found is not None

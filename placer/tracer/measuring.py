@@ -159,8 +159,24 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
                 seen.add(kept.storage)
                 owner = maker.get(kept.storage, node)
                 plain[owner] = plain.get(owner, 0) + kept.bytes
-    attentions = [n for n in graph.nodes if n.op == "call_function" and kind_of(target_name(n)) == "attention"]
-    return Saved(plain=plain, fused=_fused(attentions, facts))
+    return Saved(plain=plain, fused=_fused([node for node in graph.nodes if _is_attention(node)], facts))
+
+
+def kept_storages(node: fx.Node, facts: Facts) -> set[int]:
+    """The storages that a node keeps, and what attention reads and makes, which a fused kernel keeps."""
+    found = {one.storage for one in facts[node].kept}
+    if _is_attention(node) and facts[node].results[0].requires_grad:
+        found |= {storage_of(value) for value in _attended(node, facts)}
+    return found
+
+
+def _is_attention(node: fx.Node) -> bool:
+    return node.op == "call_function" and kind_of(target_name(node)) == "attention"
+
+
+def _attended(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
+    """Query, key and value of attention, and its result."""
+    return (*(facts[argument].results[0] for argument in node.all_input_nodes[:3]), facts[node].results[0])
 
 
 def _fused(attentions: list[fx.Node], facts: Facts) -> dict[fx.Node, int]:
@@ -172,7 +188,7 @@ def _fused(attentions: list[fx.Node], facts: Facts) -> dict[fx.Node, int]:
         if not out.requires_grad:
             continue
         total = 4 * out.numel() // out.shape[-1]
-        for value in (*(facts[argument].results[0] for argument in node.all_input_nodes[:3]), out):
+        for value in _attended(node, facts):
             if storage_of(value) not in taken:
                 taken.add(storage_of(value))
                 total += value.untyped_storage().nbytes()
