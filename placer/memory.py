@@ -48,10 +48,10 @@ ONCE = ("remade", "workspace", "communication", "closing", "temporary")
 class StageMemory:
     """One stage on one device: state that is always there, bytes kept per alive microbatch, the rest once.
 
-    staying: messages, beside `kept`, per alive microbatch. lasting: buckets that are there always. arrived: gradients kept between the parts of a backward. turning: most of
-    kept bytes of blocks and gradients of the blocks after them, with temporaries. temporary: the most at once of what is
-    remade, workspace and communication. closing, updating: beside gradients as they are reduced
-    after the last backward, bucket by bucket, and in the update.
+    staying: messages, beside `kept`, per alive microbatch. lasting: buckets that are there always. arrived: gradients
+    kept between the parts of a backward. turning: the most of kept bytes of blocks and gradients of the blocks after
+    them, with temporaries. temporary: the most at once of what is remade, workspace and communication. closing,
+    updating: beside gradients as they are reduced after the last backward, bucket by bucket, and in the update.
     """
 
     parameters: int
