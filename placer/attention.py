@@ -74,12 +74,24 @@ def attention_traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> 
 
 def saved_bytes(kind: BlockClass, op: Op, settings: RunSettings, backend: Backend) -> Affine:
     """Bytes, at the captured dtypes, that an op of a class keeps for backward under the attention kernel that runs."""
+    return op.fused_saved_bytes if _fuses(kind, op, settings, backend) else op.saved_bytes
+
+
+def score_bytes(kind: BlockClass, op: Op, settings: RunSettings, backend: Backend) -> Affine:
+    """Captured bytes of the scores that a plain attention op of a class makes; of others none."""
+    if op.kind != "attention" or not op.outputs or _fuses(kind, op, settings, backend):
+        return Affine()
+    one, two = (score_elements(op, rows) * ITEM_BYTES[op.outputs[0].dtype] for rows in (1, 2))
+    return Affine(2 * one - two, two - one)
+
+
+def _fuses(kind: BlockClass, op: Op, settings: RunSettings, backend: Backend) -> bool:
+    """Whether a fused kernel runs an attention op."""
     if op.kind != "attention" or settings.attention != "flash" or not any(op.fused_saved_bytes):
-        return op.saved_bytes
+        return False
     # Other calls name their kernel themselves; of one whose arguments were not kept nothing is known.
     chosen = op.target.startswith("aten.scaled_dot_product_attention") and op.arguments
-    fused = backend != "cpu" or not chosen or fuses_on_cpu(call_of(kind, op, 1))
-    return op.fused_saved_bytes if fused else op.saved_bytes
+    return backend != "cpu" or not chosen or fuses_on_cpu(call_of(kind, op, 1))
 
 
 def fuses_on_cpu(call: Call) -> bool:

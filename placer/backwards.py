@@ -192,15 +192,21 @@ class Backward:
         return found
 
 
-def ops_bytes(kind: BlockClass, numerics: Numerics) -> tuple[Affine, ...]:
-    """Bytes of the gradients of each op's results and of what it read; those that no other op exceeds."""
-    found = []
-    for op, numbers in zip(kind.ops, numerics.ops(kind), strict=True):
+def ops_bytes(
+    kind: BlockClass, numerics: Numerics, scores: Sequence[Affine], masks: Sequence[Affine]
+) -> tuple[Affine, ...]:
+    """Bytes of the gradients of each op's results and of what it read; those that no other op exceeds.
+
+    scores: of each op, which have a gradient before and one behind their softmax. masks: what they are made of in the
+    forward of each op.
+    """
+    found = [*masks]
+    for op, numbers, own in zip(kind.ops, numerics.ops(kind), scores, strict=True):
         if op.kind != "view":
             # The loss of labels is made of two ops, each of which writes gradients of its own.
             back = _scaled(op.backward_written_bytes, numbers.read * (1 + (op_name(op) == "cross_entropy_loss")))
-            own = Affine() if op_name(op) in PASSING else back
-            found.append(affine_sum((_scaled(op.written_bytes, numbers.written), own)) if any(back) else Affine())
+            read = Affine() if op_name(op) in PASSING else affine_sum((back, _scaled(own, 2 * numbers.read)))
+            found.append(affine_sum((_scaled(op.written_bytes, numbers.written), read)) if any(back) else Affine())
     return tuple(size for size in set(found) if not any(_exceeds(other, size) for other in found))
 
 

@@ -11,7 +11,7 @@
     workspace      the most that the backward of one op has beside that; with a backward in two parts, what arrived at
                    the weights of microbatches between the parts
     communication  what a stage got and sends of alive microbatches, where it is not among their activations: it stays
-                 until the backward; a message received while another is used; buckets or gathered blocks in flight
+                 until the backward; gradients it got and gave back; buckets or gathered blocks in flight
     overhead       the device's context
 
 Categories are each at their own peak, which do not come together. At once there are state (parameters, optimizer,
@@ -184,10 +184,9 @@ def _share(size: int, parts: int) -> int:
 
 
 def _messages(span: Span, rows: int) -> int:
-    """Bytes of messages beside those that stay: gradients of what was sent, and where there are some, what the next
-    microbatch gets."""
-    returned = span.returned.at(rows)
-    return returned + span.received.at(rows) if returned else 0
+    """Bytes of messages beside those that stay: the gradients a stage got, and those it gave back before, which the
+    stage before it may not have read yet."""
+    return span.returned.at(rows) + span.received.at(rows)
 
 
 def _reduced(

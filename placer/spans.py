@@ -12,11 +12,12 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from types import MappingProxyType
 
-from placer.attention import saved_bytes
+from placer.attention import saved_bytes, score_bytes
 from placer.backwards import Backward, arrived_bytes, ops_bytes
 from placer.cluster import Backend
 from placer.graph import Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
 from placer.held import Held, Holdings
+from placer.masks import mask_bytes
 from placer.numerics import FLOATING, Numerics
 from placer.settings import RunSettings
 
@@ -293,7 +294,13 @@ class Spans:
 
     @cached_property
     def _ops(self) -> list[tuple[Affine, ...]]:
-        return [tuple(map(self._per_row, ops_bytes(kind, self.numerics))) for kind in self.graph.classes]
+        return [tuple(map(self._per_row, self._op_sizes(kind))) for kind in self.graph.classes]
+
+    def _op_sizes(self, kind: BlockClass) -> tuple[Affine, ...]:
+        scores, masks = (
+            [of(kind, op, self.settings, self.backend) for op in kind.ops] for of in (score_bytes, mask_bytes)
+        )
+        return ops_bytes(kind, self.numerics, scores, masks)
 
     @cached_property
     def _arrived_sums(self) -> list[Affine]:

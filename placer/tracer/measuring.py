@@ -175,8 +175,9 @@ def _is_attention(node: fx.Node) -> bool:
 
 
 def _attended(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
-    """Query, key and value of attention, and its result."""
-    return (*(facts[argument].results[0] for argument in node.all_input_nodes[:3]), facts[node].results[0])
+    """Query, key and value of attention, its mask where that is one of numbers, and its result."""
+    read = (facts[argument].results[0] for argument in node.all_input_nodes[:4])
+    return (*(value for value in read if value.is_floating_point()), facts[node].results[0])
 
 
 def _fused(attentions: list[fx.Node], facts: Facts) -> dict[fx.Node, int]:
@@ -187,13 +188,20 @@ def _fused(attentions: list[fx.Node], facts: Facts) -> dict[fx.Node, int]:
         out = facts[node].results[0]
         if not out.requires_grad:
             continue
-        total = 4 * out.numel() // out.shape[-1]
+        total = 4 * out.numel() // out.shape[-1] + _numbers_of_mask(node, facts)
         for value in _attended(node, facts):
             if storage_of(value) not in taken:
                 taken.add(storage_of(value))
                 total += value.untyped_storage().nbytes()
         found[node] = total
     return found
+
+
+def _numbers_of_mask(node: fx.Node, facts: Facts) -> int:
+    """Bytes of the numbers that attention makes of a mask of booleans, which its kernels take (torch's
+    `convert_boolean_attn_mask`)."""
+    masks = (facts[argument].results[0] for argument in node.all_input_nodes[:4])
+    return sum(mask.numel() * facts[node].results[0].element_size() for mask in masks if mask.dtype == torch.bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
