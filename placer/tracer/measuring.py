@@ -35,10 +35,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Bytes each node is the first to keep, and what attention nodes would keep in a fused kernel."""
+    """Bytes each node is the first to keep, what attention nodes would keep in a fused kernel, and the numbers of the
+    inputs that a node keeps after another one did."""
 
     plain: dict[fx.Node, int]
     fused: dict[fx.Node, int]
+    again: dict[fx.Node, tuple[int, ...]]
 
 
 def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> Op:
@@ -63,6 +65,7 @@ def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> 
         backward_written_bytes=samples.affine(first.backward_written, second.backward_written),
         saved_bytes=samples.affine(saved[0].plain.get(node, 0), saved[1].plain.get(node, 0)),
         fused_saved_bytes=samples.affine(saved[0].fused.get(node, 0), saved[1].fused.get(node, 0)),
+        kept_again=saved[0].again.get(node, ()),
         products=_products(first.work.forward, second.work.forward, samples),
         backward_products=_products(first.work.backward, second.work.backward, samples),
         covered=kind != "opaque" or rule_for(target) is not None,
@@ -149,17 +152,27 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
     """
     seen: set[int] = set()
     plain: dict[fx.Node, int] = {}
+    again: dict[fx.Node, tuple[int, ...]] = {}
     maker: dict[int, fx.Node] = {}
     for node in prologue:
         for result in facts[node].results:
             maker.setdefault(storage_of(result), node)
     for node in graph.nodes:
+        if node in facts and (met := {kept.storage for kept in facts[node].kept} & seen):
+            again[node] = _numbers_of(met, node, facts)
         for kept in facts[node].kept if node in facts else ():
             if not kept.state and kept.storage not in seen:
                 seen.add(kept.storage)
                 owner = maker.get(kept.storage, node)
                 plain[owner] = plain.get(owner, 0) + kept.bytes
-    return Saved(plain=plain, fused=_fused([node for node in graph.nodes if _is_attention(node)], facts))
+    attentions = [node for node in graph.nodes if _is_attention(node)]
+    return Saved(plain=plain, fused=_fused(attentions, facts), again=again)
+
+
+def _numbers_of(storages: set[int], node: fx.Node, facts: Facts) -> tuple[int, ...]:
+    """The numbers of the inputs that have these storages."""
+    inputs = enumerate(_tensor_inputs(node))
+    return tuple(i for i, one in inputs if any(storage_of(result) in storages for result in facts[one].results))
 
 
 def kept_storages(node: fx.Node, facts: Facts) -> set[int]:
