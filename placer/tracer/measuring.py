@@ -158,7 +158,7 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
         for result in facts[node].results:
             maker.setdefault(storage_of(result), node)
     for node in graph.nodes:
-        if node in facts and (met := {kept.storage for kept in facts[node].kept} & seen):
+        if node in facts and (met := {kept.storage for kept in facts[node].kept} & seen - maker.keys()):
             again[node] = _numbers_of(met, node, facts)
         for kept in facts[node].kept if node in facts else ():
             if not kept.state and kept.storage not in seen:
@@ -166,7 +166,7 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
                 owner = maker.get(kept.storage, node)
                 plain[owner] = plain.get(owner, 0) + kept.bytes
     attentions = [node for node in graph.nodes if _is_attention(node)]
-    return Saved(plain=plain, fused=_fused(attentions, facts), again=again)
+    return Saved(plain=plain, fused=_fused(attentions, facts, set(maker)), again=again)
 
 
 def _numbers_of(storages: set[int], node: fx.Node, facts: Facts) -> tuple[int, ...]:
@@ -193,9 +193,10 @@ def _attended(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
     return (*(value for value in read if value.is_floating_point()), facts[node].results[0])
 
 
-def _fused(attentions: list[fx.Node], facts: Facts) -> dict[fx.Node, int]:
+def _fused(attentions: list[fx.Node], facts: Facts, apart: set[int]) -> dict[fx.Node, int]:
+    """Bytes that attention nodes keep in a fused kernel and no other node does; storages `apart` are not counted."""
     mine = set(attentions)
-    taken = {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
+    taken = apart | {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
     found: dict[fx.Node, int] = {}
     for node in attentions:
         out = facts[node].results[0]
