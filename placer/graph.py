@@ -104,7 +104,7 @@ class Op:
     `backward_*` is zero for an op that needs no gradient. `saved_bytes` are the bytes this op is the first to keep for
     backward (each storage counted once in a graph, parameters and buffers not counted; values of
     the prologue count at the prologue op that made them), `kept_again` the numbers of the `inputs` that it keeps
-    though an earlier op was the first to. `products` are the matrix products it is made of
+    beside: parameters, and what an earlier op was the first to keep. `products` are the matrix products it is made of
     (empty for others); `covered` is false where no FLOP rule is known for the op. `fused_saved_bytes` is what an
     `attention` op keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key, value and result
     where nobody else keeps them, and one float32 per query and head). `arguments` is what the op was called with, as

@@ -3,7 +3,7 @@
 FLOPs and matrix products follow from the rule of the local call. Bytes read and written scale with the bytes of the
 op's local tensors; saved bytes with those of its tensors that account for them exactly, else with all of them. What an
 op reads after a conversion, or with the padding that a window reads beyond the rank's rows, is a tensor of its own: an
-op that keeps it keeps it beside what the op before kept.
+op that keeps it keeps it beside the parameter it is of, or beside what the op before kept.
 """
 
 from __future__ import annotations
@@ -298,13 +298,13 @@ class LocalClass:
             self._convert(found)
 
     def _copies(self, op: Op, inputs: tuple[str, ...], choice: Choice) -> Iterator[Affine]:
-        """Bytes of what the op keeps that is a copy here, of what an earlier op kept."""
+        """Bytes of what the op keeps that is a copy here, of a parameter or of what an earlier op kept."""
         windowed = any(one.local == "window" for _, one in strands(choice))
         few, more = (Sample.of(self.kind, op, choice, self.degree, rows, self.load) for rows in (FEW, MORE))
         for number in op.kept_again:
             own, place = inputs[number], tensor_arguments(op).index(op.inputs[number])
             converted = own != self._name(op.inputs[number])
-            if windowed or (converted and own not in self._kept):
+            if (windowed and place == 0) or (converted and own not in self._kept):
                 self._kept.add(own)
                 yield _line(*(_value_bytes(tensors(sample.local)[place]) for sample in (few, more)))
 

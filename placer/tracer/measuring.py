@@ -36,7 +36,7 @@ class Samples:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """Bytes each node is the first to keep, what attention nodes would keep in a fused kernel, and the numbers of the
-    inputs that a node keeps after another one did."""
+    inputs that a node keeps without adding to the bytes: parameters, and what another node kept before."""
 
     plain: dict[fx.Node, int]
     fused: dict[fx.Node, int]
@@ -158,9 +158,11 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
         for result in facts[node].results:
             maker.setdefault(storage_of(result), node)
     for node in graph.nodes:
-        if node in facts and (met := {kept.storage for kept in facts[node].kept} & seen - maker.keys()):
+        held = facts[node].kept if node in facts else ()
+        met = {kept.storage for kept in held if kept.state or kept.storage in seen} - maker.keys()
+        if met:
             again[node] = _numbers_of(met, node, facts)
-        for kept in facts[node].kept if node in facts else ():
+        for kept in held:
             if not kept.state and kept.storage not in seen:
                 seen.add(kept.storage)
                 owner = maker.get(kept.storage, node)
