@@ -5,8 +5,8 @@ parameters. While a block k of the class c is at work there are, beside what the
 
     remade(c)   with recompute: what it saves as it runs again (not the model's last block, which kept that)
     op(c)       the most that one of its ops has: the gradients of its results and those of what it read
-    moved(k)    where parameters are sharded: those of the block and of the one before it, gathered, and its gradients,
-                to be scattered; where gradients are, these alone
+    moved(k)    where parameters are sharded: those of the block and of the one before, gathered; where gradients are,
+                the block's whole ones
 
 and what the blocks after it had kept is gone. Of a class the last block counts, after which least is gone.
 

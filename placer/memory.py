@@ -120,7 +120,7 @@ def stage_memory(
     kept, staying = (
         size.at(rows) for size in ((span.inputs, span.staying_apart) if recompute else (span.saved, span.staying))
     )
-    lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas)
+    lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=accumulates)
     beside, messages = span.backward.temporary(recompute, rows, moved), _messages(span, rows)
     share = state.gradients / whole if whole else 1.0
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
@@ -190,18 +190,19 @@ def _messages(span: Span, rows: int) -> int:
 
 
 def _reduced(
-    span: Span, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int
+    span: Span, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int, *, accumulates: bool
 ) -> tuple[int, Moved, int]:
     """What reducing `gradients` takes: bytes that are always there, what moves beside a backward, bytes after the last.
 
     DDP, which runs a stage that is the whole model if reduction may overlap, keeps its buckets; of others one at a time
     is made after the last backward (`runtime.replicas.reduce_bucket`), at most of the largest size that a search
-    takes. FSDP2 gathers the next block beside the one in use, and copies a block's gradients to scatter them.
+    takes. FSDP2 gathers the next block beside the one in use, and makes whole gradients of a block, which it scatters;
+    where microbatches add up there are whole ones of all blocks, and their copies come when the block was given up.
     """
     if replicas == 1:
         return 0, Moved(), 0
     if sharding in BY_FSDP:
-        return 0, Moved(parameters=sharding == "parameters", gradients=True), 0
+        return 0, Moved(parameters=sharding == "parameters", gradients=not accumulates), 0
     if span.whole and settings.overlap:
         return gradients, Moved(), 0
     return 0, Moved(), min(gradients, max(SIZES) + span.unit)
