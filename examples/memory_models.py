@@ -19,6 +19,15 @@ def gpt2() -> nn.Module:
     )  # fmt: skip
 
 
+def gpt2_dropout() -> nn.Module:
+    """The same with dropout of a tenth, of attention too."""
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            n_layer=4, n_embd=256, n_head=8, vocab_size=2048, n_positions=256, bos_token_id=1, eos_token_id=2
+        )
+    )
+
+
 def llama() -> nn.Module:
     """Llama with 8 query heads on 2 key-value heads."""
     return transformers.LlamaForCausalLM(

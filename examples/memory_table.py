@@ -39,7 +39,7 @@ from placer.tracer import random_batch
 # Of `examples.memory_models`, with the shapes of 8 rows (none: the model's own).
 TEXT = (("input_ids", (8, 128)),)
 MODELS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
-    **dict.fromkeys(("gpt2", "llama", "bert", "t5", "mixtral", "qwen3_moe"), TEXT),
+    **dict.fromkeys(("gpt2", "gpt2_dropout", "llama", "bert", "t5", "mixtral", "qwen3_moe"), TEXT),
     "vit": (),
     "resnet": (("pixel_values", (8, 3, 64, 64)),),
     "unet": (),

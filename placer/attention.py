@@ -11,14 +11,19 @@ are of its inputs and results; what it reads and keeps in backward (`saved_bytes
                with dropout the gradient and the mask read, the gradient written                        + 2 and the mask
 
 Attention that a model writes out op by op is counted op by op.
+
+The fused kernel of a CPU (`_scaled_dot_product_flash_attention_for_cpu`) runs a call only where nothing is dropped, no
+gradient flows to the mask, and all tensors have four dims, the mask two or four, and query, key and value the same
+width (torch/csrc: aten/src/ATen/native/transformers/sdp_utils_cpp.cpp); any other call keeps its scores there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placer.cluster import Device
-from placer.graph import ITEM_BYTES, Affine, Op
+from placer.cluster import Backend, Device
+from placer.graph import ITEM_BYTES, Affine, BlockClass, Op
+from placer.rules import Call, Value, call_of
 from placer.settings import RunSettings
 
 # FlashAttention-2 (arXiv:2307.08691, section 4.1): up to 73% of an A100's peak forward, 63% backward.
@@ -29,6 +34,7 @@ PLAIN_PRODUCTS = 4
 FLASH_REMAKES = 5 / 4
 
 FORWARD_PASSES, BACKWARD_PASSES, DROPOUT_PASSES, SCALING_PASSES = 4, 7, 2, 2
+RANK = 4  # rows, heads, positions, width
 # Kernels of each pass: two products, softmax, dropout; four products, softmax, dropout.
 FORWARD_KERNELS, BACKWARD_KERNELS = 4, 6
 
@@ -66,10 +72,37 @@ def attention_traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> 
     )
 
 
-def saved_bytes(op: Op, settings: RunSettings) -> Affine:
-    """Bytes, at the captured dtypes, that an op keeps for backward under the run's attention kernel."""
-    fused = op.kind == "attention" and settings.attention == "flash" and any(op.fused_saved_bytes)
-    return op.fused_saved_bytes if fused else op.saved_bytes
+def saved_bytes(kind: BlockClass, op: Op, settings: RunSettings, backend: Backend) -> Affine:
+    """Bytes, at the captured dtypes, that an op of a class keeps for backward under the attention kernel that runs."""
+    return op.fused_saved_bytes if _fuses(kind, op, settings, backend) else op.saved_bytes
+
+
+def score_bytes(kind: BlockClass, op: Op, settings: RunSettings, backend: Backend) -> Affine:
+    """Captured bytes of the scores that a plain attention op of a class makes; of others none."""
+    if op.kind != "attention" or not op.outputs or _fuses(kind, op, settings, backend):
+        return Affine()
+    one, two = (score_elements(op, rows) * ITEM_BYTES[op.outputs[0].dtype] for rows in (1, 2))
+    return Affine(2 * one - two, two - one)
+
+
+def _fuses(kind: BlockClass, op: Op, settings: RunSettings, backend: Backend) -> bool:
+    """Whether a fused kernel runs an attention op."""
+    if op.kind != "attention" or settings.attention != "flash" or not any(op.fused_saved_bytes):
+        return False
+    # Other calls name their kernel themselves; of one whose arguments were not kept nothing is known.
+    chosen = op.target.startswith("aten.scaled_dot_product_attention") and op.arguments
+    return backend != "cpu" or not chosen or fuses_on_cpu(call_of(kind, op, 1))
+
+
+def fuses_on_cpu(call: Call) -> bool:
+    """Whether the fused kernel of a CPU runs a `scaled_dot_product_attention`."""
+    shapes = [call.tensor(position).shape for position in range(3)]
+    mask = call.argument(3, "attn_mask")
+    if call.argument(4, "dropout_p", 0.0) or any(len(shape) != RANK for shape in shapes):
+        return False
+    if isinstance(mask, Value) and (mask.requires_grad or len(mask.shape) not in (2, RANK)):
+        return False
+    return len({shape[-1] for shape in shapes}) == 1
 
 
 def scores_kept(op: Op, rows: int) -> int:

@@ -22,6 +22,8 @@ MOST_DEVICES = 2**20
 # How a note begins that says that a calibration was disturbed.
 DOUBT = "measured while"
 
+Backend = Literal["cpu", "cuda"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -84,7 +86,7 @@ class Device:
     """
 
     name: str
-    backend: Literal["cpu", "cuda"]
+    backend: Backend
     memory_bytes: int
     memory_bandwidth: float
     rates: tuple[tuple[str, float], ...]
@@ -209,7 +211,7 @@ class Cluster:
         return len(self.devices)
 
     @cached_property
-    def backends(self) -> frozenset[str]:
+    def backends(self) -> frozenset[Backend]:
         """What runs on its devices: `cpu`, `cuda` or both."""
         return frozenset(device.backend for node, _ in self.groups for device, _ in node.devices)
 

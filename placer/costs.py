@@ -48,7 +48,7 @@ from itertools import pairwise
 
 from placer.alive import Alive, lives
 from placer.channels import Channels, TransferSeconds
-from placer.cluster import Cluster
+from placer.cluster import Backend, Cluster
 from placer.collectives import CollectiveKind
 from placer.compute import memory_rate
 from placer.exchanges import Exchanges
@@ -94,7 +94,9 @@ class Costs:
         self.apart = apart
         self.numerics = Numerics.of(graph, settings)
         uncut = {} if whole is None or layout is None else kept_whole(whole, layout)
-        self.spans = Spans(graph, self.numerics, settings, apart, uncut)
+        self._spans = {one: Spans(graph, self.numerics, settings, apart, uncut, one) for one in cluster.backends}
+        #: Of accelerators where there are some: their kernels keep no more than those of CPUs.
+        self.spans = self._spans.get("cuda") or self._spans["cpu"]
         self.channels = Channels(cluster)
         self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
         self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
@@ -289,14 +291,14 @@ class Costs:
         loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}
         found = []
         for (chip, own), device in loads.items():
-            held = tuple(self._held(stage, own, accumulates=accumulates) for stage in stages)
+            held = tuple(self._held(stage, own, chip.backend, accumulates=accumulates) for stage in stages)
             found.append((device, position_memory(held, kept, chip)))
         return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
 
-    def _held(self, stage: Stage, rows: int, *, accumulates: bool) -> StageMemory:
+    def _held(self, stage: Stage, rows: int, backend: Backend, *, accumulates: bool) -> StageMemory:
         """Bytes of a stage on a replica that takes `rows` rows."""
         return stage_memory(
-            self.spans.of(stage.first, stage.last), self.numerics, self.priced, rows=rows,
+            self._spans[backend].of(stage.first, stage.last), self.numerics, self.priced, rows=rows,
             recompute=stage.recompute, sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
         )  # fmt: skip
 

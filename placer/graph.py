@@ -107,7 +107,8 @@ class Op:
 
     `backward_*` is zero for an op that needs no gradient. `saved_bytes` are the bytes this op is the first to keep for
     backward (each storage counted once in a graph, parameters and buffers not counted; values of
-    the prologue count at the prologue op that made them). `products` are the matrix products it is made of
+    the prologue count at the prologue op that made them), `kept_again` the numbers of the `inputs` that it keeps
+    beside: parameters, and what an earlier op was the first to keep. `products` are the matrix products it is made of
     (empty for others); `covered` is false where no FLOP rule is known for the op. `fused_saved_bytes` is what an
     `attention` op keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key, value and result
     where nobody else keeps them, and one float32 per query and head). `arguments` is what the op was called with, as
@@ -132,6 +133,7 @@ class Op:
     backward_written_bytes: Affine = Affine()
     saved_bytes: Affine = Affine()
     fused_saved_bytes: Affine = Affine()
+    kept_again: tuple[int, ...] = ()
     products: tuple[Product, ...] = ()
     backward_products: tuple[Product, ...] = ()
     covered: bool = True
@@ -176,12 +178,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockClass:
-    """What identical blocks share: formal inputs, ops in order, outputs as local references, parameters."""
+    """What identical blocks share: formal inputs, ops in order, outputs as local references, parameters.
+
+    kept_inputs, kept_outputs: numbers of those whose storage the block keeps for backward, first or not.
+    """
 
     inputs: tuple[Tensor, ...] = ()
     ops: tuple[Op, ...] = ()
     outputs: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    kept_inputs: tuple[int, ...] = ()
+    kept_outputs: tuple[int, ...] = ()
 
     def tensor(self, reference: str) -> Tensor | Parameter:
         """What a local reference (`i2`, `o5.0`, `p1`) stands for."""

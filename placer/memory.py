@@ -8,10 +8,11 @@
                    16-bit weights; sharded with any sharding; none with settings.offload (see `offload`)
     activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
                    the blocks' inputs, plus what the block that runs again saves (with a backward in two parts what all
-                   of them do, of every microbatch between the parts); what a stage sends stays with it
+                   of them do, of every microbatch between the parts)
     workspace      the most that the backward of one op has beside that; with a backward in two parts, what arrived at
                    the weights of microbatches between the parts
-    communication  a message received while another is used; buckets or gathered blocks in flight
+    communication  what a stage got and sends of alive microbatches, where it is not among their activations: it stays
+                 until the backward; gradients it got and gave back; buckets or gathered blocks in flight
     overhead       the device's context
 
 Categories are each at their own peak, which do not come together. At once there are state (parameters, optimizer,
@@ -19,10 +20,8 @@ buffers, buckets that stay) and the most of
 
     first     alive - 1 microbatches, and of the one that goes backward first what `turning` says: the blocks that it
               has passed have gradients and no activations any more, the others the reverse
-    later     all gradients, and the microbatches alive then
+    later     all gradients, the microbatches alive then, and the temporaries of a backward, block by block
     closing   all gradients, and what their reduction and the update make beside them
-
-of which the first two have the temporaries of a backward (`inner`) besides.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from placer.alive import Alive
+from placer.backwards import Moved
 from placer.bucketing import SIZES
 from placer.cluster import Device
 from placer.ledger import MemoryBytes
@@ -41,18 +41,19 @@ from placer.spans import Span
 from placer.updates import state_count
 
 MASTER_BYTES = 4
-# Temporaries, which one stage has at a time.
-ONCE = ("remade", "workspace", "communication", "closing")
+# Of what one stage has at a time.
+ONCE = ("remade", "workspace", "communication", "closing", "temporary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
     """One stage on one device: state that is always there, bytes kept per alive microbatch, the rest once.
 
-    lasting: buckets that are there always. turning: most of kept bytes of blocks and gradients of the blocks after
-    them. closing, updating: beside gradients as they are reduced after the last backward, bucket by bucket, and in the
-    update. Of a backward in two parts: between them arrived gradients, and again, what blocks that ran again saved;
-    working: the workspace in place of `remade` and `workspace`.
+    staying: messages, beside `kept`, per alive microbatch. lasting: buckets that are there always. turning: the most of
+    kept bytes of blocks and gradients of the blocks after them, with temporaries. temporary: the most at once of what
+    is remade, workspace and communication. closing, updating: beside gradients as they are reduced after the last
+    backward, bucket by bucket, and in the update. Of a backward in two parts: between them arrived gradients, and
+    again, what blocks that ran again saved; working: `temporary` but for that.
     """
 
     parameters: int
@@ -63,11 +64,13 @@ class StageMemory:
     remade: int
     workspace: int
     communication: int
+    staying: int = 0
     lasting: int = 0
     arrived: int = 0
     again: int = 0
     working: int = 0
     turning: int = 0
+    temporary: int = 0
     closing: int = 0
     updating: int = 0
 
@@ -76,9 +79,14 @@ class StageMemory:
         """Bytes that are always there; gradients come and go."""
         return self.parameters + self.optimizer + self.buffers + self.lasting
 
+    @property
+    def living(self) -> int:
+        """Bytes of an alive microbatch."""
+        return self.kept + self.staying
+
     def first(self, alive: int) -> int:
-        """The most beside state and temporaries before a first backward ends, of `alive` microbatches."""
-        return (alive - 1) * self.kept + self.turning if alive else 0
+        """The most beside state before a first backward ends, of `alive` microbatches."""
+        return (alive - 1) * self.living + self.turning if alive else 0
 
 
 class State(NamedTuple):
@@ -113,23 +121,27 @@ def stage_memory(
     state = stage_state(span, numerics, settings, sharding=sharding, replicas=replicas, accumulates=accumulates)
     trainable, parts = span.held.trainable, replicas if sharding != "none" else 1
     whole = trainable * numerics.weight_bytes
-    kept, sent = (span.inputs if recompute else span.saved).at(rows), span.sent.at(rows)
-    remade, inner = span.backward.temporaries(recompute, rows)
-    lasting, moving, closing = _reduced(span, settings, whole, sharding, replicas)
+    kept, staying = (
+        size.at(rows) for size in ((span.inputs, span.staying_apart) if recompute else (span.saved, span.staying))
+    )
+    lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=accumulates)
+    beside, messages = span.backward.temporary(recompute, rows, moved), _messages(span, rows)
     share = state.gradients / whole if whole else 1.0
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
     gathering = _share(whole, parts) if sharding == "optimizer" and parts > 1 else 0
     return StageMemory(
         **state._asdict(),
-        kept=kept + sent,
-        remade=remade,
-        workspace=inner - remade,
-        communication=sent + span.returned.at(rows) + moving,
+        kept=kept,
+        remade=beside.remade,
+        workspace=beside.workspace,
+        communication=messages + beside.moved,
+        staying=staying,
         lasting=lasting,
         arrived=span.arrived.at(rows),
         again=span.again.at(rows) if recompute else 0,
-        working=span.backward.temporaries(False, rows)[1] if recompute else inner,
-        turning=span.backward.turning(recompute, rows, share) + sent,
+        working=(span.backward.temporary(False, rows, moved) if recompute else beside).at_once + messages,
+        turning=span.backward.first(recompute, rows, share, moved) + staying + messages,
+        temporary=beside.at_once + messages,
         closing=closing,
         updating=max(gathering, _updating(trainable, numerics, settings, parts)),
     )
@@ -138,23 +150,31 @@ def stage_memory(
 def position_memory(stages: tuple[StageMemory, ...], lives: Alive, device: Device | None = None) -> MemoryBytes:
     """Bytes of one device with its stages (None: without its overhead) and the microbatches that are alive there."""
     gradients, updating = (sum(getattr(stage, name) for stage in stages) for name in ("gradients", "updating"))
-    remade, workspace, inner, closing = (max(getattr(stage, name) for stage in stages) for name in ONCE)
-    later = max(sum(n * stage.kept for n, stage in zip(peak, stages, strict=True)) for peak in lives.later)
+    remade, workspace, inner, closing, temporary = (max(getattr(stage, name) for stage in stages) for name in ONCE)
+    later, kept, staying = (
+        max(sum(n * each for n, each in zip(peak, sizes, strict=True)) for peak in lives.later)
+        for sizes in zip(*((stage.living, stage.kept, stage.staying) for stage in stages), strict=True)
+    )
     if lives.parted:  # a lone stage
-        remade, workspace = lives.parted * stages[0].again, lives.parted * stages[0].arrived + stages[0].working
-    temporary = remade + workspace + inner
+        remade, temporary = lives.parted * stages[0].again, stages[0].working
+    arrived = lives.parted * stages[0].arrived
+    parted = arrived + lives.parted * stages[0].again
     at_once = max(
-        stages[0].first(lives.first) + temporary, gradients + later + temporary, gradients + max(closing, updating)
+        stages[0].first(lives.first) + parted,
+        gradients + later + temporary + parted,
+        gradients + max(closing, updating),
     )
     overhead = 0 if device is None else device.overhead_bytes
     return MemoryBytes(
         parameters=sum(stage.parameters for stage in stages),
         gradients=gradients,
         optimizer=sum(stage.optimizer for stage in stages),
-        activations=max(lives.first * stages[0].kept, later) + remade,
+        activations=max(lives.first * stages[0].kept, kept) + remade,
         buffers=sum(stage.buffers for stage in stages),
-        workspace=workspace,
-        communication=sum(stage.lasting for stage in stages) + max(inner, closing, updating),
+        workspace=workspace + arrived,
+        communication=sum(stage.lasting for stage in stages)
+        + max(lives.first * stages[0].staying, staying)
+        + max(inner, closing, updating),
         overhead=overhead,
         at_once=sum(stage.state for stage in stages) + at_once + overhead,
     )
@@ -172,24 +192,29 @@ def _share(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
+def _messages(span: Span, rows: int) -> int:
+    """Bytes of messages beside those that stay: the gradients a stage got, and those it gave back before, which the
+    stage before it may not have read yet."""
+    return span.returned.at(rows) + span.received.at(rows)
+
+
 def _reduced(
-    span: Span, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int
-) -> tuple[int, int, int]:
-    """Bytes that reducing `gradients` takes: always, beside a backward, and after the last one.
+    span: Span, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int, *, accumulates: bool
+) -> tuple[int, Moved, int]:
+    """What reducing `gradients` takes: bytes that are always there, what moves beside a backward, bytes after the last.
 
     DDP, which runs a stage that is the whole model if reduction may overlap, keeps its buckets; of others one at a time
     is made after the last backward (`runtime.replicas.reduce_bucket`), at most of the largest size that a search
-    takes. FSDP2 gathers the next block beside the one in use, and copies a block's gradients to scatter them.
+    takes. FSDP2 gathers the next block beside the one in use, and makes whole gradients of a block, which it scatters;
+    where microbatches add up there are whole ones of all blocks, and their copies come when the block was given up.
     """
     if replicas == 1:
-        return 0, 0, 0
-    if sharding == "parameters":
-        return 0, min(2 * span.unit, span.held.parameters) + min(span.unit, gradients), 0
-    if sharding == "gradients":
-        return 0, min(span.unit, gradients), 0
+        return 0, Moved(), 0
+    if sharding in BY_FSDP:
+        return 0, Moved(parameters=sharding == "parameters", gradients=not accumulates), 0
     if span.whole and settings.overlap:
-        return gradients, 0, 0
-    return 0, 0, min(gradients, max(SIZES) + span.unit)
+        return gradients, Moved(), 0
+    return 0, Moved(), min(gradients, max(SIZES) + span.unit)
 
 
 def _updating(trainable: int, numerics: Numerics, settings: RunSettings, parts: int) -> int:

@@ -6,35 +6,42 @@ of what several blocks share, and remembers the answer: searches ask for one run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 
-from placer.attention import saved_bytes
+from placer.attention import saved_bytes, score_bytes
 from placer.backwards import Backward, arrived_bytes, ops_bytes
+from placer.cluster import Backend
 from placer.graph import Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
 from placer.held import Held, Holdings
+from placer.masks import mask_bytes
 from placer.numerics import FLOATING, Numerics
 from placer.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Blocks first..last-1. Sizes in bytes per row count; `sent` leaves forward, `returned` are its gradients.
+    """Blocks first..last-1. Sizes in bytes per row count; `received` enters forward, `sent` leaves, `returned`
+    are the gradients of what is sent.
 
     `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
-    last block saves), `again` what its blocks save that run again, `arrived` what a backward in two parts keeps between
-    them, `unit` parameters of the largest block, `whole` that it is the whole model.
+    last block saves), `again` what its blocks save that run again. `staying` and `staying_apart` are received and sent
+    beside the one and beside the other: it stays with the stage until its backward. `arrived` what a backward in two
+    parts keeps between them, `unit` parameters of the largest block, `whole` that it is the whole model.
     """
 
     held: Held
     saved: Affine
     inputs: Affine
     again: Affine
+    staying: Affine
+    staying_apart: Affine
     arrived: Affine
     backward: Backward
+    received: Affine
     sent: Affine
     returned: Affine
     messages: int
@@ -47,16 +54,18 @@ class Span:
 class Spans:
     """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each.
 
-    Of parameters named in `whole` every device of a replica holds that, whatever its blocks read.
+    Of parameters named in `whole` every device of a replica holds that, whatever its blocks read. Kernels of CPUs and
+    of accelerators (`backend`) do not keep the same.
     """
 
     def __init__(
         self, graph: Graph, numerics: Numerics, settings: RunSettings, apart: int = 1,
-        whole: Mapping[str, Parameter] = MappingProxyType({}),
+        whole: Mapping[str, Parameter] = MappingProxyType({}), backend: Backend = "cuda",
     ) -> None:  # fmt: skip
         self.graph = graph
         self.numerics = numerics
         self.settings = settings
+        self.backend: Backend = backend
         self.apart = apart
         self.holdings = Holdings(graph, numerics, whole)
         self._known: dict[tuple[int, int], Span] = {}
@@ -96,11 +105,14 @@ class Spans:
         kinds = {block.kind for block in self.graph.blocks[first:last]}
         return Span(
             held=self.holdings.of(first, last),
-            saved=_between(self._saved_sums, first, last),
+            saved=self._kept_values(first, last),
             inputs=self._kept_inputs(first, last),
             again=_between(self._saved_sums, first, max(first, min(last, self.final))),
+            staying=affine_sum(self._staying(first, last, self._keepers)),
+            staying_apart=affine_sum(self._staying(first, last, self._users)),
             arrived=_between(self._arrived_sums, first, last),
             backward=Backward(self, first, last),
+            received=affine_sum(map(self.value_bytes, self._entering(first, last))),
             sent=affine_sum(self.value_bytes(r) for r in leaving),
             returned=affine_sum(self.value_bytes(r) for r in leaving if self.graph.value(r).requires_grad),
             messages=len(leaving),
@@ -115,7 +127,7 @@ class Spans:
         """For each block the values it makes that another block reads."""
         made: list[list[str]] = [[] for _ in self.graph.blocks]
         for reference in self._reader:
-            made[int(reference[1:].split(".")[0])].append(reference)
+            made[_maker(reference)].append(reference)
         return made
 
     @cached_property
@@ -155,7 +167,7 @@ class Spans:
         end = len(self.graph.blocks) - 1
         if last <= end:
             return self._inputs(first, last)
-        return affine_sum((self._inputs(first, end), self._saved[self.graph.blocks[end].kind]))
+        return affine_sum((self._inputs(first, end), self._kept_values(end, last)))
 
     def _inputs(self, first: int, last: int) -> Affine:
         """Bytes of the values that enter blocks of the span, each once."""
@@ -173,7 +185,7 @@ class Spans:
         """Bytes a block of this class keeps for backward at the run's precision and attention kernel."""
         fixed = per_row = 0.0
         for op, numbers in zip(kind.ops, self.numerics.ops(kind), strict=True):
-            kept = saved_bytes(op, self.settings)
+            kept = saved_bytes(kind, op, self.settings, self.backend)
             fixed += numbers.saved * kept.fixed
             per_row += numbers.saved * kept.per_row
         return self._per_row(Affine(round(fixed), round(per_row)))
@@ -182,11 +194,63 @@ class Spans:
     def _saved_sums(self) -> list[Affine]:
         return _sums([self._saved[block.kind] for block in self.graph.blocks])
 
+    def _kept_values(self, first: int, last: int) -> Affine:
+        """Bytes of what the ops of blocks first..last-1 keep, each storage once."""
+        met = (size for block, size in self._kept_again[first] if block < last)
+        return affine_sum((_between(self._saved_sums, first, last), *met))
+
+    @cached_property
+    def _keepers(self) -> dict[str, list[int]]:
+        """The blocks that keep each value that a block reads of another, or makes for one, in order."""
+        found: dict[str, list[int]] = {}
+        for index, block in enumerate(self.graph.blocks):
+            kind = self.graph.classes[block.kind]
+            read = (block.inputs[i] for i in kind.kept_inputs)
+            made = (f"b{index}.{i}" for i in kind.kept_outputs)
+            for reference in dict.fromkeys((*read, *made)):
+                if reference in self._reader:
+                    found.setdefault(reference, []).append(index)
+        return found
+
+    @cached_property
+    def _kept_again(self) -> list[list[tuple[int, Affine]]]:
+        """For each block what an earlier one is the first to keep: the next block that keeps it too, and its size."""
+        met = _met(self._keepers, len(self.graph.blocks))
+        return [[(block, self.value_bytes(reference)) for block, reference in found] for found in met]
+
+    @cached_property
+    def _coming(self) -> list[list[tuple[int, str]]]:
+        """For each block what is made before it: the next block that reads it, and its name."""
+        where: dict[str, list[int]] = {reference: [_maker(reference)] for reference in self._reader}
+        for index, block in enumerate(self.graph.blocks):
+            for reference in dict.fromkeys(block.inputs):
+                if reference in where:
+                    where[reference].append(index)
+        return _met(where, len(self.graph.blocks))
+
+    def _staying(self, first: int, last: int, keepers: Mapping[str, list[int]]) -> Iterator[Affine]:
+        """Sizes of the values that blocks first..last-1 get of others, or make for others, and none of them keeps."""
+        for reference in (*self._entering(first, last), *self.leaving(first, last)):
+            if not any(first <= block < last for block in keepers.get(reference, ())):
+                yield self.value_bytes(reference)
+
+    def _entering(self, first: int, last: int) -> tuple[str, ...]:
+        """Values that blocks first..last-1 read of earlier ones."""
+        return tuple(reference for block, reference in self._coming[first] if block < last)
+
     # What a backward asks (`Kept`).
 
     def kept(self, first: int, last: int, recompute: bool) -> Affine:
         """Bytes that blocks first..last-1 keep of a microbatch."""
-        return self._kept_inputs(first, last) if recompute else _between(self._saved_sums, first, last)
+        return self._kept_inputs(first, last) if recompute else self._kept_values(first, last)
+
+    def kind(self, block: int) -> int:
+        """The class of a block."""
+        return self.graph.blocks[block].kind
+
+    def first_blocks(self, first: int, last: int) -> dict[int, int]:
+        """The first block of each class among blocks first..last-1."""
+        return {self.graph.blocks[block].kind: block for block in range(last - 1, first - 1, -1)}
 
     def last_blocks(self, first: int, last: int) -> dict[int, int]:
         """The last block of each class among blocks first..last-1."""
@@ -204,6 +268,10 @@ class Spans:
         """Bytes of the gradients that blocks first..last-1 make."""
         return self.holdings.gradient_bytes(first, last)
 
+    def parameter_bytes(self, first: int, last: int) -> int:
+        """Bytes of the parameters that blocks first..last-1 read."""
+        return self.holdings.of(first, last).parameters
+
     @property
     def final(self) -> int:
         """The model's last block."""
@@ -212,7 +280,8 @@ class Spans:
     def order(self, first: int, last: int) -> object:
         """Equal for runs whose blocks are alike one by one, enter, share and hold the same in the same places."""
         shared = ((tuple(user - first for user in users if first <= user < last), size) for users, size in self._shared)
-        return self._alone[first:last], last > self.final, sorted(one for one in shared if one[0])
+        again = [(block - first, size) for block, size in self._kept_again[first] if block < last]
+        return self._alone[first:last], last > self.final, sorted(one for one in shared if one[0]), again
 
     @cached_property
     def _alone(self) -> list[tuple[int, Affine]]:
@@ -227,7 +296,13 @@ class Spans:
 
     @cached_property
     def _ops(self) -> list[tuple[Affine, ...]]:
-        return [tuple(map(self._per_row, ops_bytes(kind, self.numerics))) for kind in self.graph.classes]
+        return [tuple(map(self._per_row, self._op_sizes(kind))) for kind in self.graph.classes]
+
+    def _op_sizes(self, kind: BlockClass) -> tuple[Affine, ...]:
+        scores, masks = (
+            [of(kind, op, self.settings, self.backend) for op in kind.ops] for of in (score_bytes, mask_bytes)
+        )
+        return ops_bytes(kind, self.numerics, scores, masks)
 
     @cached_property
     def _arrived_sums(self) -> list[Affine]:
@@ -244,6 +319,21 @@ def affine_bytes(numerics: Numerics, tensor: Tensor) -> Affine:
     if tensor.batched:
         return Affine(0, numerics.bytes_of(tensor, 1))
     return Affine(numerics.bytes_of(tensor, 1), 0)
+
+
+def _maker(reference: str) -> int:
+    """The block that makes a value (`b7.0`)."""
+    return int(reference[1:].split(".")[0])
+
+
+def _met(where: Mapping[str, list[int]], count: int) -> list[list[tuple[int, str]]]:
+    """For each of `count` blocks the values met in blocks before it and again from it on: where next, and which."""
+    found: list[list[tuple[int, str]]] = [[] for _ in range(count)]
+    for reference, blocks in where.items():
+        for before, after in pairwise(blocks):
+            for block in range(before + 1, after + 1):
+                found[block].append((after, reference))
+    return found
 
 
 def _sums(own: list[Affine]) -> list[Affine]:

@@ -40,9 +40,10 @@ def kept(shape: torch.Size, probability: float, op: int, keys: torch.Tensor) -> 
     """The boolean mask of `shape`, its elements in row-major order divided evenly among the rows of `keys`."""
     per_row = math.prod(shape) // keys.numel()
     elements = torch.arange(per_row, dtype=torch.int64, device=keys.device)
-    mixed = _mixed(_mixed(keys + _scalar(op + 1)).unsqueeze(1) + elements * _GAMMA)
-    threshold = round(probability * 2**_BITS)
-    chosen: torch.Tensor = (mixed & (2**_BITS - 1)) >= threshold
+    elements *= _GAMMA
+    mixed = _mixed(_mixed(keys + _scalar(op + 1)).unsqueeze(1) + elements)
+    mixed &= 2**_BITS - 1
+    chosen: torch.Tensor = mixed >= round(probability * 2**_BITS)
     return chosen.view(shape)
 
 
@@ -71,19 +72,25 @@ def attention(
         scores = scores.masked_fill(~allowed, float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    return dropout(scores.softmax(-1), probability, op, True, mode) @ value
+    scores = scores.softmax(-1)  # nobody holds them as they were while the mask is made
+    return dropout(scores, probability, op, True, mode) @ value
 
 
 def _mixed(state: torch.Tensor) -> torch.Tensor:
-    z = state + _GAMMA
-    z = (z ^ _shifted(z, 30)) * _FIRST
-    z = (z ^ _shifted(z, 27)) * _SECOND
-    return z ^ _shifted(z, 31)
+    """splitmix64 of `state`, written over it: beside it there is one more number per element at a time."""
+    state += _GAMMA
+    state ^= _shifted(state, 30)
+    state *= _FIRST
+    state ^= _shifted(state, 27)
+    state *= _SECOND
+    state ^= _shifted(state, 31)
+    return state
 
 
 def _shifted(value: torch.Tensor, bits: int) -> torch.Tensor:
     """Logical shift right: torch's own keeps the sign."""
-    shifted: torch.Tensor = (value >> bits) & (2 ** (64 - bits) - 1)
+    shifted: torch.Tensor = value >> bits
+    shifted &= 2 ** (64 - bits) - 1
     return shifted
 
 

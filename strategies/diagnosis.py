@@ -33,6 +33,9 @@ from placer.strategies.space import (
 # Even layouts judged to find the nearest one.
 TRIED = 64
 
+# What a span holds of messages.
+MESSAGES = ("received", "sent", "returned", "staying", "staying_apart")
+
 # The costs of the model under a layout, and an outline of that.
 _Way: TypeAlias = tuple[Bounds, Outline]
 # The costs of the model under a layout, and that.
@@ -114,10 +117,10 @@ def _least(ways: Iterator[_Way], block: int) -> _Need:
 
 
 def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
-    """Bytes of a device for `block` alone, with one microbatch alive and nothing sent on, as in a longer stage: none
+    """Bytes of a device for `block` alone, with one microbatch alive and no messages, as within a longer stage: none
     with this block needs less."""
     costs, problem = bounds.runs.costs, bounds.problem
-    span = replace(costs.spans.of(block, block + 1), sent=Affine(), returned=Affine())
+    span = replace(costs.spans.of(block, block + 1), **dict.fromkeys(MESSAGES, Affine()))
     sizes = []
     for again in recomputes(problem):
         held = stage_memory(

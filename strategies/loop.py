@@ -272,6 +272,6 @@ def _fresh(search: _Search, node: Node) -> bool:
 
 
 def _numbers(load: Load) -> tuple[float, ...]:
-    further = (n for largest, alive in load.others for n in (*(largest or (0, 0, 0)), *alive))
+    further = (n for largest, alive in load.others for n in (*largest, *alive))
     ending = load.closing, load.updating
-    return (load.steady, load.tail, load.state, *(load.largest or (0, 0, 0)), *load.alive, *ending, *further)
+    return (load.steady, load.tail, load.state, *load.largest, *load.alive, *ending, *further)

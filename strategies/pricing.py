@@ -197,8 +197,8 @@ class Pricing:
             self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]
         )
         return LoopPiece(
-            part.fill, part.steady, part.tail, held.state + held.gradients, held.kept, _largest(held), recompute,
-            tuple((other.kept, _largest(other)) for other in others), held.closing, held.updating,
+            part.fill, part.steady, part.tail, held.state + held.gradients, held.living, _largest(held), recompute,
+            tuple((other.living, _largest(other)) for other in others), held.closing, held.updating,
         )  # fmt: skip
 
 
@@ -210,4 +210,4 @@ def _numbered(keys: Iterable[object]) -> tuple[int, ...]:
 
 def _largest(held: StageMemory) -> tuple[int, ...]:
     """Bytes of which a position has those of its largest stage only."""
-    return held.remade, held.workspace, held.communication
+    return (held.temporary,)

@@ -33,11 +33,11 @@ class Room(NamedTuple):
 def room(bounds: Bounds, outline: Outline, places: Places) -> Room:
     """Blocks of the commonest class that fit each position."""
     (block, count), spans = bounds.commonest, bounds.runs.costs.spans
-    span = spans.of(block, block + 1)
-    state = 0 if span.held.elsewhere else bounds.state_bytes(outline, block, block + 1)
+    kind = bounds.problem.graph.blocks[block].kind
+    state = 0 if spans.of(block, block + 1).held.elsewhere else bounds.state_bytes(outline, block, block + 1)
     found: NDArray[np.int64] | None = None
     for rows, rooms in _by_rows(places.loads(outline)):
-        sizes = (span.saved.at(rows), spans.own_inputs(block).at(rows))
+        sizes = (spans.saved_by(kind).at(rows), spans.own_inputs(block).at(rows))
         held = _held(bounds, outline, rooms, state=state, sizes=sizes)
         found = held if found is None else np.minimum(found, held)
     assert found is not None

@@ -17,7 +17,7 @@ NEVER = float("inf")
 # What a run holds, whatever its rows, and what is so much and so much a row.
 A_ROW = " a row"
 HELD = ("parameters", "trainable", "buffers")
-GROWING = ("saved", "inputs", "sent", "returned")
+GROWING = ("saved", "inputs", "staying", "staying_apart", "returned")
 SIZES = (*HELD, *GROWING, *(name + A_ROW for name in GROWING))
 
 

@@ -179,10 +179,10 @@ class Floors:
         state = state + sizes["trainable"] * state_bytes(numerics, costs.priced) / (
             shape.replicas if kept != "none" else 1
         )
-        living = (at("inputs") if again else at("saved")) + at("sent")
+        living = at("inputs") + at("staying_apart") if again else at("saved") + at("staying")
         # Before the first backward has ended there are no gradients; then there is one microbatch less.
         held = np.maximum(alive * living, gradients + (alive - 1) * living)
-        return state + sizes["buffers"] + held + at("sent") + at("returned")
+        return state + sizes["buffers"] + held + at("returned")
 
     @cached_property
     def _best_way(self) -> tuple[float, float]:

@@ -227,15 +227,17 @@ def test_a_host_that_is_not_described_is_asked_for() -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
 @pytest.mark.parametrize(("positions", "microbatches"), [(1, 4), (3, 2), (4, 9)])
-def test_kept_activations_follow_the_schedule(schedule: str, positions: int, microbatches: int) -> None:
+def test_kept_activations_and_messages_follow_the_schedule(schedule: str, positions: int, microbatches: int) -> None:
     graph = chain_graph([BlockSpec()] * 12)
     rows = (4,) * microbatches
     plan = plan_of(graph, cluster(), positions=positions, microbatches=rows, schedule=schedule)
     alive = in_flight(actions(schedule, positions, positions, microbatches))
     for position, memory in enumerate(estimate(plan).memory):
         blocks = 12 // positions
-        sent = 4 * 4 * BlockSpec().output if position < positions - 1 else 0
-        assert memory.activations == alive[position] * (blocks * 4 * BlockSpec().saved + sent)
+        assert memory.activations == alive[position] * blocks * 4 * BlockSpec().saved
+        # Of every alive microbatch what came and what went; of one the gradients of both.
+        neighbours = (position > 0) + (position < positions - 1)
+        assert memory.communication == (alive[position] + 1) * neighbours * 4 * 4 * BlockSpec().output
 
 
 def test_state_is_counted_by_precision() -> None:

@@ -26,7 +26,8 @@ rules
 splitting
 meshes
 bucketing
-tiles attention held backwards spans fusion compute collectives mixed channels exchanges communication profiles gathers
+tiles attention masks held backwards spans
+fusion compute collectives mixed channels exchanges communication profiles gathers
 updates passes offload
 memory steptime
 program

@@ -1,4 +1,5 @@
-"""What a rank holds at once is what the ledger predicts, within ten per cent, where tensors make up the bytes."""
+"""What a rank holds, at once and by category, is what the ledger predicts, within ten per cent, where tensors make up
+the bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from examples.memory_table import CLOSE, TEXT, table_lines
+from examples.memory_table import MODELS, TEXT, table_lines
 from examples.verify_cases import Case
 
 GPT2 = Case(model="examples.memory_models:gpt2", precision="float32", shapes=TEXT, microbatches=(8,))
@@ -17,10 +18,22 @@ CASES = [
     replace(GPT2, positions=2, schedule="zero-bubble", microbatches=(2, 2, 2, 2)),
     replace(GPT2, positions=2, schedule="zero-bubble", recompute=True, microbatches=(2, 2, 2, 2)),
     replace(GPT2, degree=2, axis="tensor", microbatches=(4, 4)),
-]
+    # Dropout of attention keeps its scores, and makes its masks of numbers.
+    replace(GPT2, model="examples.memory_models:gpt2_dropout"),
+    # A mask that wants a gradient, which no fused kernel of a CPU makes; values read by blocks of another stage.
+    replace(GPT2, model="examples.memory_models:t5", positions=2, microbatches=(4, 4)),
+    # Values that skip stages; blocks of unlike size, gathered one by one; copies that convolutions keep.
+    replace(GPT2, model="examples.memory_models:unet", shapes=(), positions=2, microbatches=(4, 4)),
+    replace(GPT2, model="examples.memory_models:unet", shapes=(), replicas=2, sharding="parameters"),
+    replace(GPT2, model="examples.memory_models:unet", shapes=(), degree=2, axis="height", microbatches=(4, 4)),
+    replace(
+        GPT2, model="examples.memory_models:resnet", shapes=MODELS["resnet"], positions=2, turns=2,
+        schedule="interleaved", microbatches=(2, 2, 2, 2),
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_rank_holds_at_once_what_the_ledger_predicts(case: Case) -> None:
+def test_a_rank_holds_what_the_ledger_predicts(case: Case) -> None:
     for line in table_lines(case):
-        assert line.ratios["at once"] == pytest.approx(1, abs=CLOSE), str(line)
+        assert not line.far, str(line)

@@ -78,4 +78,4 @@ def _local_class(kind: BlockClass, split: Split, degree: int, loads: tuple[float
         held_parameter(parameter, state, degree, stands)
         for parameter, state in zip(kind.parameters, found.parameters, strict=True)
     )
-    return BlockClass(inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)
+    return replace(kind, inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)

@@ -1,7 +1,9 @@
 """The ops of a split block class as one rank runs them: local sizes by the rules, conversions where they are needed.
 
 FLOPs and matrix products follow from the rule of the local call. Bytes read and written scale with the bytes of the
-op's local tensors; saved bytes with those of its tensors that account for them exactly, else with all of them.
+op's local tensors; saved bytes with those of its tensors that account for them exactly, else with all of them. What an
+op reads after a conversion, or with the padding that a window reads beyond the rank's rows, is a tensor of its own: an
+op that keeps it keeps it beside the parameter it is of, or beside what the op before kept.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from itertools import combinations
 from math import ceil, prod
 
 from placer.errors import UsageError
-from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor
+from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
 from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
 from placer.rules.grids import (
     INNER,
@@ -233,6 +235,10 @@ def _value(tensor: Tensor | Parameter) -> Tensor:
     return Tensor(shape=shape, dtype=tensor.dtype, requires_grad=tensor.trainable and not tensor.buffer)
 
 
+def _value_bytes(value: Value) -> int:
+    return value.elements * value.item_bytes
+
+
 def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
 
@@ -249,6 +255,7 @@ class LocalClass:
     _names: dict[str, str] = field(default_factory=dict)
     _converted: dict[tuple[int, int], str] = field(default_factory=dict)
     _steps: dict[tuple[str, State], str] = field(default_factory=dict)
+    _kept: set[str] = field(default_factory=set)
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -278,11 +285,24 @@ class LocalClass:
                 for number, reference in enumerate(tensor_arguments(op))
             }
             place = len(self._ops)
-            self._ops.append(replace(made, inputs=tuple(inputs[reference] for reference in op.inputs)))
+            read = tuple(inputs[reference] for reference in op.inputs)
+            saved = affine_sum((made.saved_bytes, *(self._copies(op, read, choice) if op.kept_again else ())))
+            self._ops.append(replace(made, inputs=read, saved_bytes=saved))
             self._names |= {f"o{index}.{k}": f"o{place}.{k}" for k in range(len(op.outputs))}
             self._ops.extend(inner_ops(self.kind, op, choice, self.degree, self.load))
         for found in waiting:
             self._convert(found)
+
+    def _copies(self, op: Op, inputs: tuple[str, ...], choice: Choice) -> Iterator[Affine]:
+        """Bytes of what the op keeps that is a copy here, of a parameter or of what an earlier op kept."""
+        windowed = any(one.local == "window" for _, one in strands(choice))
+        few, more = (Sample.of(self.kind, op, choice, self.degree, rows, self.load) for rows in (FEW, MORE))
+        for number in op.kept_again:
+            own, place = inputs[number], tensor_arguments(op).index(op.inputs[number])
+            converted = own != self._name(op.inputs[number])
+            if (windowed and place == 0) or (converted and own not in self._kept):
+                self._kept.add(own)
+                yield _line(*(_value_bytes(tensors(sample.local)[place]) for sample in (few, more)))
 
     def _convert(self, found: Conversion) -> None:
         name = self._name(found.reference)

@@ -33,11 +33,10 @@ def own_rows_class(kind: BlockClass, apart: int) -> BlockClass:
     for known, parts, found in _CLASSES:
         if known is kind and parts == apart:
             return found
-    made = BlockClass(
+    made = replace(
+        kind,
         inputs=tuple(own_rows_tensor(tensor, apart) for tensor in kind.inputs),
         ops=tuple(_op(op, apart) for op in kind.ops),
-        outputs=kind.outputs,
-        parameters=kind.parameters,
     )
     _CLASSES.append((kind, apart, made))
     return made

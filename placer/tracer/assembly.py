@@ -11,8 +11,9 @@ from placer.graph import Block, BlockClass, Graph, Input, Op, Parameter, Tensor
 from placer.tracer.cleaning import Plain, target_name
 from placer.tracer.lifting import is_size
 from placer.tracer.losses import found_loss, integer_bound
-from placer.tracer.measuring import Samples, Saved, measured_op, saved_bytes, tensors
+from placer.tracer.measuring import Facts, Samples, Saved, kept_storages, measured_op, saved_bytes, tensors
 from placer.tracer.partition import Partition, Piece
+from placer.tracer.replaying import storage_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,7 @@ class _Local:
     samples: Samples
     saved: tuple[Saved, Saved]
     inputs: dict[str, Tensor] = field(default_factory=dict)
+    entering: dict[str, fx.Node] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     places: dict[fx.Node, str] = field(default_factory=dict)
@@ -154,11 +156,15 @@ class _Local:
     def block_class(self) -> BlockClass:
         """What was built."""
         leaving = [node for node in self.piece.nodes if node in self.known.reference_of]
+        facts = self.samples.first
+        kept = {storage for node in self.piece.nodes for storage in kept_storages(node, facts)}
         return BlockClass(
             inputs=tuple(self.inputs.values()),
             ops=tuple(self.ops),
             outputs=tuple(self.places[node] for node in leaving),
             parameters=tuple(self.parameters.values()),
+            kept_inputs=_held(list(self.entering.values()), facts, kept),
+            kept_outputs=_held(leaving, facts, kept),
         )
 
     def _output(self, node: fx.Node) -> int:
@@ -177,6 +183,7 @@ class _Local:
             return f"p{list(self.parameters).index(name)}"
         reference = self.known.reference_of[node]
         self.inputs.setdefault(reference, tensors(node, self.samples)[0])
+        self.entering.setdefault(reference, node)
         return f"i{list(self.inputs).index(reference)}"
 
     def _module(self, node: fx.Node) -> str:
@@ -186,6 +193,11 @@ class _Local:
         if root and (path == root or path.startswith(root + ".")):
             return path[len(root) :] or "."
         return path
+
+
+def _held(nodes: list[fx.Node], facts: Facts, kept: set[int]) -> tuple[int, ...]:
+    """The numbers of the nodes whose storage is among those kept."""
+    return tuple(i for i, node in enumerate(nodes) if any(storage_of(one) in kept for one in facts[node].results))
 
 
 def _parameter(tensor: torch.Tensor) -> Parameter:

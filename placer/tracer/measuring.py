@@ -35,10 +35,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Bytes each node is the first to keep, and what attention nodes would keep in a fused kernel."""
+    """Bytes each node is the first to keep, what attention nodes would keep in a fused kernel, and the numbers of the
+    inputs that a node keeps without adding to the bytes: parameters, and what another node kept before."""
 
     plain: dict[fx.Node, int]
     fused: dict[fx.Node, int]
+    again: dict[fx.Node, tuple[int, ...]]
 
 
 def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> Op:
@@ -63,6 +65,7 @@ def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> 
         backward_written_bytes=samples.affine(first.backward_written, second.backward_written),
         saved_bytes=samples.affine(saved[0].plain.get(node, 0), saved[1].plain.get(node, 0)),
         fused_saved_bytes=samples.affine(saved[0].fused.get(node, 0), saved[1].fused.get(node, 0)),
+        kept_again=saved[0].again.get(node, ()),
         products=_products(first.work.forward, second.work.forward, samples),
         backward_products=_products(first.work.backward, second.work.backward, samples),
         covered=kind != "opaque" or rule_for(target) is not None,
@@ -149,35 +152,72 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
     """
     seen: set[int] = set()
     plain: dict[fx.Node, int] = {}
+    again: dict[fx.Node, tuple[int, ...]] = {}
     maker: dict[int, fx.Node] = {}
     for node in prologue:
         for result in facts[node].results:
             maker.setdefault(storage_of(result), node)
     for node in graph.nodes:
-        for kept in facts[node].kept if node in facts else ():
+        held = facts[node].kept if node in facts else ()
+        met = {kept.storage for kept in held if kept.state or kept.storage in seen} - maker.keys()
+        if met:
+            again[node] = _numbers_of(met, node, facts)
+        for kept in held:
             if not kept.state and kept.storage not in seen:
                 seen.add(kept.storage)
                 owner = maker.get(kept.storage, node)
                 plain[owner] = plain.get(owner, 0) + kept.bytes
-    attentions = [n for n in graph.nodes if n.op == "call_function" and kind_of(target_name(n)) == "attention"]
-    return Saved(plain=plain, fused=_fused(attentions, facts))
+    attentions = [node for node in graph.nodes if _is_attention(node)]
+    return Saved(plain=plain, fused=_fused(attentions, facts, set(maker)), again=again)
 
 
-def _fused(attentions: list[fx.Node], facts: Facts) -> dict[fx.Node, int]:
+def _numbers_of(storages: set[int], node: fx.Node, facts: Facts) -> tuple[int, ...]:
+    """The numbers of the inputs that have these storages."""
+    inputs = enumerate(_tensor_inputs(node))
+    return tuple(i for i, one in inputs if any(storage_of(result) in storages for result in facts[one].results))
+
+
+def kept_storages(node: fx.Node, facts: Facts) -> set[int]:
+    """The storages that a node keeps, and what attention reads and makes, which a fused kernel keeps."""
+    found = {one.storage for one in facts[node].kept}
+    if _is_attention(node) and facts[node].results[0].requires_grad:
+        found |= {storage_of(value) for value in _attended(node, facts)}
+    return found
+
+
+def _is_attention(node: fx.Node) -> bool:
+    return node.op == "call_function" and kind_of(target_name(node)) == "attention"
+
+
+def _attended(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
+    """Query, key and value of attention, its mask where that is one of numbers, and its result."""
+    read = (facts[argument].results[0] for argument in node.all_input_nodes[:4])
+    return (*(value for value in read if value.is_floating_point()), facts[node].results[0])
+
+
+def _fused(attentions: list[fx.Node], facts: Facts, apart: set[int]) -> dict[fx.Node, int]:
+    """Bytes that attention nodes keep in a fused kernel and no other node does; storages `apart` are not counted."""
     mine = set(attentions)
-    taken = {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
+    taken = apart | {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
     found: dict[fx.Node, int] = {}
     for node in attentions:
         out = facts[node].results[0]
         if not out.requires_grad:
             continue
-        total = 4 * out.numel() // out.shape[-1]
-        for value in (*(facts[argument].results[0] for argument in node.all_input_nodes[:3]), out):
+        total = 4 * out.numel() // out.shape[-1] + _numbers_of_mask(node, facts)
+        for value in _attended(node, facts):
             if storage_of(value) not in taken:
                 taken.add(storage_of(value))
                 total += value.untyped_storage().nbytes()
         found[node] = total
     return found
+
+
+def _numbers_of_mask(node: fx.Node, facts: Facts) -> int:
+    """Bytes of the numbers that attention makes of a mask of booleans, which its kernels take (torch's
+    `convert_boolean_attn_mask`)."""
+    masks = (facts[argument].results[0] for argument in node.all_input_nodes[:4])
+    return sum(mask.numel() * facts[node].results[0].element_size() for mask in masks if mask.dtype == torch.bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,6 +13,9 @@ from torch.utils import _pytree
 
 from placer.tracer.cleaning import Plain
 from placer.tracer.replaying import Keeping, Replays, storage_of
+
+aten = torch.ops.aten
+DROPS = 4  # the place of `dropout_p` among the arguments of attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,34 @@ class _Player:
             arguments = cast("tuple[object, ...]", _on_meta(arguments))
             keywords = cast("dict[str, object]", _on_meta(keywords))
         assert callable(node.target)
-        return self._replays.call(node.target, arguments, keywords, self._keeping)
+        return self._replays.call(_as_run(node.target, arguments), arguments, keywords, self._keeping)
+
+
+def _as_run(target: Callable[..., object], arguments: tuple[object, ...]) -> Callable[..., object]:
+    """What a run calls for `target`: it makes masks of dropout itself, of one byte per element (`runtime.dropout`)."""
+    if target in (aten.dropout.default, aten.dropout_.default):
+        return _dropout if arguments[1] and arguments[2] else target
+    drops = target is aten.scaled_dot_product_attention.default and len(arguments) > DROPS and arguments[DROPS]
+    return _attention if drops else target
+
+
+def _dropout(values: torch.Tensor, probability: float, training: bool = True) -> torch.Tensor:
+    made: torch.Tensor = aten.native_dropout(values, probability, training)[0]
+    return made
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, probability: float,
+    causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    scores = query @ key.transpose(-2, -1) * (1.0 if scale is None else scale)
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device), 0.0)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, 0.0) if mask.dtype == torch.bool else scores + mask
+    return _dropout(scores.softmax(-1), probability) @ value
 
 
 def _tensors(value: object) -> tuple[torch.Tensor, ...]:
