@@ -33,9 +33,6 @@ from placer.strategies.space import (
 # Even layouts judged to find the nearest one.
 TRIED = 64
 
-# What a span holds of messages.
-MESSAGES = ("received", "sent", "returned", "staying", "staying_apart")
-
 # The costs of the model under a layout, and an outline of that.
 _Way: TypeAlias = tuple[Bounds, Outline]
 # The costs of the model under a layout, and that.
@@ -120,7 +117,8 @@ def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
     """Bytes of a device for `block` alone, with one microbatch alive and no messages, as within a longer stage: none
     with this block needs less."""
     costs, problem = bounds.runs.costs, bounds.problem
-    span = replace(costs.spans.of(block, block + 1), **dict.fromkeys(MESSAGES, Affine()))
+    no = Affine()
+    span = replace(costs.spans.of(block, block + 1), received=no, sent=no, returned=no, staying=no, staying_apart=no)
     sizes = []
     for again in recomputes(problem):
         held = stage_memory(
