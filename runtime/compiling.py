@@ -86,7 +86,7 @@ class Compiler:
     def __init__(self, backend: str, device: torch.device) -> None:
         self._backend, self._device = backend, device
         self._blocks: dict[fx.GraphModule, fx.GraphModule] = {}
-        self._segments: dict[Hashable, _Compiled] = {}
+        self._segments: dict[Hashable, CompiledSegment] = {}
         self._mode: tuple[Mode, Mode] | None = None
 
     def run(self, code: BlockCode, mode: Mode, *given: torch.Tensor | None) -> Tensors:
@@ -98,7 +98,7 @@ class Compiler:
 
     def _compiled(self, segment: Segment) -> nn.Module:
         if segment.key not in self._segments:
-            self._segments[segment.key] = _Compiled(segment, self._backend)
+            self._segments[segment.key] = CompiledSegment(segment, self._backend)
         return self._segments[segment.key]
 
     def _held(self, mode: Mode) -> Mode:
@@ -109,7 +109,7 @@ class Compiler:
         return self._mode[1]
 
 
-class _Compiled(nn.Module):
+class CompiledSegment(nn.Module):
     """A segment compiled for each way it is run."""
 
     def __init__(self, segment: Segment, backend: str) -> None:
@@ -120,15 +120,13 @@ class _Compiled(nn.Module):
     def forward(self, mode: Mode, *given: object) -> Tensors:
         """What the segment makes of the values it reads."""
         way = (mode.rows, torch.is_grad_enabled(), *map(self._told, given))
-        if way in self._ways:
-            return self._ways[way](mode, *given)
-        # Code of its own for each way: torch compiles the same code anew only a few times. What else it reads of the
-        # mode it looks at itself, so that a block that runs again in backward mostly runs the very code of the first.
-        code = fx.GraphModule(nn.Module(), self._segment.graph, "Segment")
-        compiled: Callable[..., Tensors] = torch.compile(code.forward, backend=self._backend, fullgraph=True)
-        self._ways[way] = compiled
+        if way not in self._ways:
+            # Code of its own for each way: torch compiles the same code anew only a few times. What else it reads of
+            # the mode it looks at itself, so that a block that runs again mostly runs the very code of its forward.
+            code = fx.GraphModule(nn.Module(), self._segment.graph, "Segment")
+            self._ways[way] = torch.compile(code.forward, backend=self._backend, fullgraph=True)
         with _compiling():
-            return compiled(mode, *given)
+            return self._ways[way](mode, *given)
 
     def _told(self, one: object) -> Hashable:
         """What a way to run it is known by, of a value that it reads."""

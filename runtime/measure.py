@@ -141,9 +141,8 @@ class Saved:
 
     def _pack(self, tensor: torch.Tensor) -> _Kept:
         # An output of the op itself would hold the op that holds it: nothing of either would go without a backward
-        # that gives up the graph, and a backward in two parts keeps it. A parameter no op has made: it stays what it
-        # is, as compiled code runs otherwise on what is none, and would not repeat a block's forward.
-        kept = _Kept(tensor=tensor if tensor.is_leaf else tensor.detach())
+        # that gives up the graph, and a backward in two parts keeps it.
+        kept = _Kept(tensor=tensor.detach())
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
         if size and address not in self._apart:
