@@ -93,7 +93,7 @@ class Block(nn.Module):
         passes = iter((mode,))
 
         # Running statistics move between forward and backward, which checkpoint would take for a mistake if given them;
-        # parameters would come back as plain tensors where hooks keep what is saved, and compiled code tells them apart.
+        # parameters would come back as plain tensors where hooks keep what is saved: compiled code tells those apart.
         moves = [value.requires_grad and not isinstance(value, nn.Parameter) for value in given]
 
         def run(*moving: torch.Tensor) -> Tensors:

@@ -24,8 +24,13 @@ from placer.plans import Plan
 from placer.runtime import load
 from placer.runtime.assemble import axis_of, prepared_model
 from placer.runtime.compiling import (
-    COMPILING_SECONDS, CompiledSegment, Compiler, patience, require_compilable, require_ready,
-)  # fmt: skip
+    COMPILING_SECONDS,
+    CompiledSegment,
+    Compiler,
+    patience,
+    require_compilable,
+    require_ready,
+)
 from placer.runtime.cut import BlockCode
 from placer.runtime.lowering import LocalBlocks, forms, talks
 from placer.runtime.measure import Saved
