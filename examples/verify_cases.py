@@ -99,9 +99,9 @@ def _plan_of(case: Case) -> Plan:
     )
 
 
-def run_case(plan: Plan, steps: int = 3) -> VerifyReport:
-    """What every rank calls; captures are kept from case to case."""
-    return verify(plan, steps, capture=capture_of(plan))
+def run_case(plan: Plan, steps: int = 3, compile: str = "") -> VerifyReport:
+    """What every rank calls; captures are kept from case to case. compile: see `placer.runtime.load`."""
+    return verify(plan, steps, capture=capture_of(plan), compile=compile)
 
 
 def prepare(plan: Plan) -> bool:

@@ -4,6 +4,7 @@ python -m examples.verify_matrix                  all of them (long)
 python -m examples.verify_matrix --only gpt2      cases whose name holds a word
 python -m examples.verify_matrix --products       only replicas of several devices times pipelines and data
 python -m examples.verify_matrix --ranks 2        cases of at most so many ranks
+python -m examples.verify_matrix --compile aot_eager    blocks run by that backend of torch.compile
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from examples.verify_cases import Case, plan_of, prepare, run_case
 from examples.verify_models import TEXT
 from placer.errors import PlacerError
 from placer.plans import ScheduleName, Sharding
+from placer.runtime.compiling import BACKENDS
 from placer.runtime.pool import RankPool
 
 MODELS = (
@@ -131,6 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--products", action="store_true", help="only replicas of several devices, and their products")
     parser.add_argument("--ranks", type=int, default=8, help="cases of at most so many ranks")
     parser.add_argument("--steps", type=int, default=3, help="training steps of each case")
+    parser.add_argument("--compile", choices=BACKENDS, default="", help="run the blocks by this backend")
     options = parser.parse_args(argv)
     every = products() if options.products else cases()
     chosen = sorted(
@@ -139,26 +142,26 @@ def main(argv: list[str] | None = None) -> int:
     failed = 0
     with RankPool(max((case.ranks for case in chosen), default=1)) as pool:
         for _, group in groupby(chosen, key=lambda case: case.model):
-            for passed, line in _lines(pool, tuple(group), options.steps):
+            for passed, line in _lines(pool, tuple(group), options.steps, options.compile):
                 failed += not passed
                 print(line, flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} cases equal the reference run")
     return 1 if failed else 0
 
 
-def _lines(pool: RankPool, group: tuple[Case, ...], steps: int) -> Iterator[tuple[bool, str]]:
+def _lines(pool: RankPool, group: tuple[Case, ...], steps: int, compile: str) -> Iterator[tuple[bool, str]]:
     """The lines of one model's cases. It is captured once in each precision, before ranks are forked."""
     pool.close()
     for case in {case.precision: case for case in group}.values():
         prepare(plan_of(case))
     for case in group:
-        yield _line(pool, case, steps)
+        yield _line(pool, case, steps, compile)
 
 
-def _line(pool: RankPool, case: Case, steps: int) -> tuple[bool, str]:
+def _line(pool: RankPool, case: Case, steps: int, compile: str) -> tuple[bool, str]:
     began = time.perf_counter()
     try:
-        report = pool.run(case.ranks, run_case, plan_of(case), steps, timeout=CASE_SECONDS)[0]
+        report = pool.run(case.ranks, run_case, plan_of(case), steps, compile, timeout=CASE_SECONDS)[0]
     except PlacerError as error:
         return False, f"FAIL  {case}: {str(error).strip().splitlines()[-1]}"
     seconds = time.perf_counter() - began

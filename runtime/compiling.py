@@ -1,9 +1,10 @@
 """Blocks through torch.compile: what of each block's graph computes becomes compiled segments, the rest runs as it is.
 
 Compiled are functions of tensors below DDP, FSDP2 and recompute, which wrap and hook modules: so these gather, reduce
-and run again as they do op by op, and parameters keep their names. A segment is compiled for each number of rows, for
-training and for evaluation; blocks that do the same share it. It is compiled whole or not at all (`fullgraph`), for
-fixed sizes. Dropout is placer's own, keyed by rows (`dropout`), so that compiled code draws the same.
+and run again as they do op by op, and parameters keep their names. A segment is compiled whole or not at all
+(`fullgraph`), for each number of rows and for the sizes of what it reads; blocks that do the same share it. Where a
+size depends on values (rows that come to a rank's experts) torch compiles once more, for any size. Dropout is placer's
+own, keyed by rows (`dropout`), so that compiled code draws the same.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Compiler:
     def __init__(self, backend: str, device: torch.device) -> None:
         self._backend, self._device = backend, device
         self._blocks: dict[fx.GraphModule, fx.GraphModule] = {}
-        self._segments: dict[Hashable, _Compiled] = {}
+        self._segments: dict[Hashable, CompiledSegment] = {}
         self._mode: tuple[Mode, Mode] | None = None
 
     def run(self, code: BlockCode, mode: Mode, *given: torch.Tensor | None) -> Tensors:
@@ -97,7 +98,7 @@ class Compiler:
 
     def _compiled(self, segment: Segment) -> nn.Module:
         if segment.key not in self._segments:
-            self._segments[segment.key] = _Compiled(segment.graph, self._backend)
+            self._segments[segment.key] = CompiledSegment(segment, self._backend)
         return self._segments[segment.key]
 
     def _held(self, mode: Mode) -> Mode:
@@ -108,28 +109,30 @@ class Compiler:
         return self._mode[1]
 
 
-class _Compiled(nn.Module):
+class CompiledSegment(nn.Module):
     """A segment compiled for each way it is run."""
 
-    def __init__(self, graph: fx.Graph, backend: str) -> None:
+    def __init__(self, segment: Segment, backend: str) -> None:
         super().__init__()
-        self._graph, self._backend = graph, backend
+        self._segment, self._backend = segment, backend
         self._ways: dict[Hashable, Callable[..., Tensors]] = {}
 
     def forward(self, mode: Mode, *given: object) -> Tensors:
         """What the segment makes of the values it reads."""
-        asked = tuple(one.requires_grad if isinstance(one, torch.Tensor) else one for one in given)
-        way = (mode.rows, mode.training, mode.updates, mode.keys is None, torch.is_grad_enabled(), asked)
-        if way in self._ways:
-            return self._ways[way](mode, *given)
-        # Code of its own for each way: torch compiles the same code anew only a few times.
-        code = fx.GraphModule(nn.Module(), self._graph, "Segment")
-        compiled: Callable[..., Tensors] = torch.compile(
-            code.forward, backend=self._backend, fullgraph=True, dynamic=False
-        )
-        self._ways[way] = compiled
+        way = (mode.rows, torch.is_grad_enabled(), *map(self._told, given))
+        if way not in self._ways:
+            # Code of its own for each way: torch compiles the same code anew only a few times. What else it reads of
+            # the mode it looks at itself, so that a block that runs again mostly runs the very code of its forward.
+            code = fx.GraphModule(nn.Module(), self._segment.graph, "Segment")
+            self._ways[way] = torch.compile(code.forward, backend=self._backend, fullgraph=True)
         with _compiling():
-            return compiled(mode, *given)
+            return self._ways[way](mode, *given)
+
+    def _told(self, one: object) -> Hashable:
+        """What a way to run it is known by, of a value that it reads."""
+        if isinstance(one, torch.Tensor):
+            return (one.requires_grad, *(() if self._segment.varies else one.shape))
+        return one
 
 
 @contextmanager

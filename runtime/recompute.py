@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TypeAlias, cast
 
 import torch
@@ -28,8 +29,7 @@ def runs_again(run: Run, *given: torch.Tensor) -> Tensors:
 
 def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
     """`run(*given)`, whose saved tensors are made by one more run when the first of them is wanted."""
-    kind = given[0].device.type if given else "cpu"
-    autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
+    casts = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     places, remade = 0, list[torch.Tensor]()
 
     def place(_: torch.Tensor) -> int:
@@ -43,7 +43,9 @@ def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
 
     def made(index: int) -> torch.Tensor:
         if not remade:
-            with torch.enable_grad(), autocast, saved_tensors_hooks(keep, _itself):
+            with torch.enable_grad(), ExitStack() as casting, saved_tensors_hooks(keep, _itself):
+                for kind, dtype in casts.items():
+                    casting.enter_context(torch.autocast(kind, dtype))
                 run(*given)
             if len(remade) != places:
                 raise RuntimeError(f"a block that ran again saved {len(remade)} tensors where it saved {places}")

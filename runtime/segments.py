@@ -16,15 +16,17 @@ import torch
 from torch import fx, nn
 
 from placer.rules.opaque import TARGET
-from placer.runtime.lowering import talks
+from placer.runtime.lowering import talks, varying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A run of ops. graph: takes the mode and values, gives a tuple; key: equal where two do the same."""
+    """A run of ops. graph: takes the mode and values, gives a tuple; key: equal where two do the same; varies: whether
+    sizes depend on values, so that they differ from run to run with as many rows."""
 
     graph: fx.Graph
     key: Hashable
+    varies: bool = False
 
 
 def divided(module: fx.GraphModule, runs: Callable[[Segment], nn.Module]) -> fx.GraphModule:
@@ -33,11 +35,12 @@ def divided(module: fx.GraphModule, runs: Callable[[Segment], nn.Module]) -> fx.
     root._modules.update(module._modules)
     root._buffers.update(module._buffers)
     known: dict[fx.Node, fx.Node] = {}
+    unsized = varying(module.graph)
     for number, part in enumerate(_parts(module.graph)):
         if isinstance(part, fx.Node):
             known[part] = outer.node_copy(part, known.__getitem__)
             continue
-        cut = _Cut(module, part)
+        cut = _Cut(module, part, varies=not unsized.isdisjoint(part))
         root.add_module(f"segment{number}", runs(cut.segment()))
         made = outer.call_module(f"segment{number}", tuple(known[node] for node in (cut.mode, *cut.reads)))
         for index, node in enumerate(cut.makes):
@@ -85,6 +88,7 @@ class _Cut:
 
     module: fx.GraphModule
     nodes: list[fx.Node]
+    varies: bool
     reads: list[fx.Node] = field(default_factory=list)
 
     @property
@@ -115,7 +119,7 @@ class _Cut:
             told.append((node.target, str(args), str(kwargs)))
         outputs = tuple(own[node] for node in self.makes)
         graph.output(outputs)
-        return Segment(graph=graph, key=(tuple(told), str(outputs)))
+        return Segment(graph=graph, key=(tuple(told), str(outputs), self.varies), varies=self.varies)
 
     def _given(self, source: fx.Node, graph: fx.Graph) -> fx.Node | None:
         """What stands for a node before the run: nothing for an axis, as what needs it stays outside."""

@@ -11,6 +11,7 @@ name (`own_name` strips the path before it).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -90,12 +91,13 @@ class Block(nn.Module):
             return self.run(code, mode, *given)
         passes = iter((mode,))
 
-        # Running statistics move between forward and backward, which checkpoint would take for a mistake if given them.
-        moving = tuple(value for value in given if value.requires_grad)
+        # Running statistics move between forward and backward, which checkpoint would take for a mistake if given them;
+        # parameters would come back as plain tensors where hooks keep what is saved: compiled code tells those apart.
+        moves = [value.requires_grad and not isinstance(value, nn.Parameter) for value in given]
 
-        def run(*differentiable: torch.Tensor) -> Tensors:
-            source = iter(differentiable)
-            again = tuple(next(source) if value.requires_grad else value for value in given)
+        def run(*moving: torch.Tensor) -> Tensors:
+            source = iter(moving)
+            again = tuple(next(source) if moved else value for moved, value in zip(moves, given, strict=True))
             first = next(passes, None)
             if first is not None:
                 return self.run(code, first, *again)
@@ -103,6 +105,7 @@ class Block(nn.Module):
             with self.observer.during("recompute"):
                 return self.run(code, mode.again(), *again)
 
+        moving = itertools.compress(given, moves)
         return (runs_once if self.once else runs_again)(run, *moving)
 
 

@@ -27,6 +27,7 @@ RELAXED: dict[str, dict[str, object]] = {
     "stale": {"synchrony": "stale", "staleness": 1},
 }
 SHARDINGS: tuple[Sharding, ...] = ("optimizer", "gradients", "parameters")
+COMPILED: dict[str, object] = {"compile": "aot_eager", "checkpoint_async": True, "checkpoint_every": 1}
 SPOILING = RunSettings(learning_rate=1e30, clip_norm=None)
 
 
@@ -46,6 +47,10 @@ def main() -> None:
         if is_first():
             shutil.copytree(folder / "b", folder / name)
         run(folder, f"second half, {name}", plan, checkpoint=str(folder / name))
+    if is_first():
+        shutil.copytree(folder / "b", folder / "compiled")
+    again = replace(sharded, stages=tuple(replace(stage, recompute=True) for stage in sharded.stages))
+    run(folder, "second half, compiled", again, checkpoint=str(folder / "compiled"), eval_every=1, **COMPILED)
     for name, synchrony in RELAXED.items():
         saved = {"checkpoint": str(folder / f"{name} whole"), "checkpoint_every": SAVED_AT, **synchrony}
         run(folder, f"{name}, undisturbed", data, log=str(folder / f"{name}.jsonl"), **saved)

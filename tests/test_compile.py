@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import fx, nn
+from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
+from torch.nn import functional
 
 import compile_ranks
 from examples import verify_models
 from examples.verify_cases import Case, capture_of, plan_of
 from execute_plans import tiny_plan
+from placer import tracer
 from placer.cli.execute import run
 from placer.errors import UsageError
 from placer.plans import Plan
 from placer.runtime import load
 from placer.runtime.assemble import axis_of, prepared_model
-from placer.runtime.compiling import COMPILING_SECONDS, patience, require_compilable, require_ready
+from placer.runtime.compiling import (
+    COMPILING_SECONDS,
+    CompiledSegment,
+    Compiler,
+    patience,
+    require_compilable,
+    require_ready,
+)
 from placer.runtime.cut import BlockCode
-from placer.runtime.lowering import LocalBlocks, talks
+from placer.runtime.lowering import LocalBlocks, forms, talks
+from placer.runtime.measure import Saved
+from placer.runtime.mode import Mode
 from placer.runtime.run_report import ExecuteOptions
 from placer.runtime.segments import Segment, divided
 from placer.runtime.trust import require_runnable
 from placer.settings import RunSettings
 from ranks import on_ranks
-from split_pickers import columns_and_rows, convolutions, experts_sent_to, nothing, rows_of_the_sequence
+from split_pickers import columns_and_rows, convolutions, nothing, rows_of_the_sequence
 from split_plans import split_plan
 
 WORDS = Case(model="examples.verify_models:words", shapes=verify_models.TEXT)
 DROPPING = Case(model="examples.verify_models:dropping_words", shapes=verify_models.TEXT, microbatches=(4, 4))
 IMAGES = Case(model="examples.verify_models:images", shapes=verify_models.IMAGES, microbatches=(4, 4), recompute=True)
-MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32", microbatches=(8,))
+MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32", microbatches=(4, 4), recompute=True)
 CPU = torch.device("cpu")
+aten = torch.ops.aten
+# How often torch compiles one code anew before it gives up.
+LIMIT = torch._dynamo.config.recompile_limit
 
 PLANS = {
     "data, uneven microbatches": lambda: plan_of(replace(WORDS, replicas=2)),
@@ -46,14 +61,23 @@ PLANS = {
     ),
     "sequence, dropout": lambda: split_plan(DROPPING, 2, rows_of_the_sequence(nothing), "cut 1"),
     "height, recompute": lambda: split_plan(IMAGES, 2, convolutions("space 0"), "cut 2"),
-    "expert": lambda: split_plan(MIXTRAL, 2, experts_sent_to, "whole"),
+    "expert, recompute": lambda: plan_of(replace(MIXTRAL, axis="expert", degree=2)),
 }
 
 
 #: These take many times as long to compile as the others.
-LARGE = ("sequence, dropout", "expert")
+LARGE = ("sequence, dropout", "expert, recompute")
 
 
+@pytest.fixture(scope="module")
+def known() -> None:
+    """Ranks know the small models and torch's compiler: they are started once, and need not import it one by one."""
+    code, x, weight = next(_products([1]))
+    Compiler("aot_eager", CPU).run(code, Mode(rows=4, global_rows=4, training=True), x, weight)
+    on_ranks(2, compile_ranks.told, *(PLANS[name]() for name in PLANS if name not in LARGE))
+
+
+@pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in PLANS])
 def test_a_compiled_plan_equals_the_reference_run(name: str) -> None:
     for report, graphs in on_ranks(2, compile_ranks.equal, PLANS[name]()):
@@ -102,6 +126,68 @@ def test_like_blocks_are_compiled_once_and_others_apart() -> None:
     assert all(one == like[0] for like in by_kind.values() for one in like)
     first = [like[0] for like in by_kind.values()]
     assert all(one != other for place, one in enumerate(first) for other in first[:place])
+
+
+def _products(widths: Sequence[int]) -> Iterator[tuple[BlockCode, torch.Tensor, torch.Tensor]]:
+    """Blocks of the same ops on tensors of other sizes, with what they are given."""
+    for index, width in enumerate(widths):
+        graph = fx.Graph()
+        _, x, weight = (graph.placeholder(name) for name in ("mode", "x", "weight"))
+        product = graph.call_function(aten.linear.default, (x, weight))
+        graph.output((graph.call_function(aten.gelu.default, (product,)),))
+        module = fx.GraphModule(nn.Module(), graph)
+        code = BlockCode(index=index, inputs=("x", "p:weight"), outputs=("y",), module=module)
+        yield code, torch.randn(4, width), torch.randn(3, width, requires_grad=True)
+
+
+def test_any_number_of_like_blocks_of_other_sizes_are_compiled() -> None:
+    compiler, mode = Compiler("aot_eager", CPU), Mode(rows=4, global_rows=4, training=True)
+    counters.clear()
+    for code, x, weight in _products([*range(2, LIMIT + 4), 2, 3]):
+        (made,) = compiler.run(code, mode, x, weight)
+        torch.testing.assert_close(made, functional.gelu(x @ weight.t()))
+    assert counters["stats"]["unique_graphs"] == LIMIT + 2
+
+
+def _gated(start: Callable[..., object], end: Callable[..., object]) -> fx.GraphModule:
+    """What a block computes between two ops that talk to other ranks."""
+    graph = fx.Graph()
+    _, x = (graph.placeholder(name) for name in ("mode", "x"))
+    came = graph.call_function(start, (x,))
+    gated = graph.call_function(aten.mul.Tensor, (graph.call_function(aten.silu.default, (came,)), came))
+    graph.output((graph.call_function(end, (gated,)),))
+    return fx.GraphModule(nn.Module(), graph)
+
+
+def test_what_is_computed_at_the_ranks_of_experts_is_compiled_once_for_any_number_of_rows() -> None:
+    found: list[Segment] = []
+
+    def noted(segment: Segment) -> nn.Module:
+        found.append(segment)
+        return CompiledSegment(segment, "aot_eager")
+
+    apart = divided(_gated(forms.local_op("experts_to"), forms.local_op("experts_from")), noted)
+    divided(_gated(forms.local_op("experts_apart"), forms.local_op("experts_apart")), noted)
+    assert [segment.varies for segment in found] == [True, False]
+    (compiled,) = apart.children()
+    counters.clear()
+    for rows in range(LIMIT + 4):
+        x = torch.randn(rows, 3, requires_grad=True)
+        (made,) = compiled(Mode(rows=4, global_rows=4, training=True), x)
+        torch.testing.assert_close(made, functional.silu(x) * x)
+    # Two for sizes that torch takes for constants, 0 and 1, one for the first of the others, one for any.
+    assert counters["stats"]["unique_graphs"] <= 4
+
+
+def test_a_block_that_runs_again_in_the_step_that_is_watched_for_memory_repeats_its_forward() -> None:
+    plan = tiny_plan(1, 1, microbatches=(4, 4), recompute=True)
+    batch = tracer.random_batch(plan.graph, plan.rows, 0)
+    losses = []
+    for compile in ("", "aot_eager"):
+        executor = load(plan, compile=compile)
+        with Saved(()).watching():
+            losses.append(executor.step(batch))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_what_cannot_be_compiled_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(runs: Path) -> None
     assert half.losses + rest.losses == whole.losses
 
 
-@pytest.mark.parametrize("layout", ["data", "sharded"])
+@pytest.mark.parametrize("layout", ["data", "sharded", "compiled"])
 def test_a_run_goes_on_under_another_plan(layout: str, runs: Path) -> None:
     whole, rest = report(runs, "undisturbed"), report(runs, f"second half, {layout}")
     assert rest.first_step == SAVED_AT

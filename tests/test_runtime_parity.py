@@ -44,6 +44,7 @@ TWO_RANKS = [
     replace(WORDS, positions=2, schedule="zero-bubble", recompute=True),
     replace(WORDS, positions=2, precision="float32"),
     replace(WORDS, positions=2, precision="bfloat16-autocast"),
+    replace(WORDS, positions=2, schedule="zero-bubble", recompute=True, precision="bfloat16-autocast"),
     replace(WORDS, positions=2, precision="bfloat16"),
     replace(DROPPING, replicas=2),
     replace(DROPPING, positions=2, recompute=True),

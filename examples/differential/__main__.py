@@ -14,9 +14,11 @@ import resource
 import sys
 import time
 from collections import Counter
+from functools import partial
 
-from examples.differential.cases import Prepared
+from examples.differential.cases import Prepared, run
 from examples.differential.running import outcomes
+from placer.runtime.compiling import BACKENDS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     redrawn: Counter[str] = Counter()
     ways: set[tuple[str, str]] = set()
     began = time.perf_counter()
-    for one in outcomes(options.seed, numbers, options.ranks):
+    for one in outcomes(options.seed, numbers, options.ranks, partial(run, compile=options.compile)):
         counts[one.verdict] += 1
         redrawn += one.case.redrawn
         ways |= one.case.ways
@@ -49,12 +51,14 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--case", type=int, default=None, help="this case only")
     parser.add_argument("--seed", type=int, default=0, help="of models and plans")
     parser.add_argument("--ranks", type=int, default=8, help="plans of at most so many ranks")
+    parser.add_argument("--compile", choices=BACKENDS, default="", help="run the blocks by this backend")
     parser.add_argument("--all", action="store_true", help="print a line for equal cases too")
     return parser.parse_args(argv)
 
 
 def _command(options: argparse.Namespace, case: Prepared) -> str:
-    return f"python -m examples.differential --seed {options.seed} --ranks {options.ranks} --case {case.number}"
+    command = f"python -m examples.differential --seed {options.seed} --ranks {options.ranks} --case {case.number}"
+    return f"{command} --compile {options.compile}" if options.compile else command
 
 
 def _times(began: float) -> str:

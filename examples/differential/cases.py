@@ -62,12 +62,12 @@ def prepare(seed: int, number: int, ranks: int) -> Prepared:
     return Prepared(seed=seed, number=number, plan=drawn.plan, redrawn=drawn.redrawn)
 
 
-def run(seed: int, number: int, ranks: int) -> VerifyReport | Refused:
-    """What every rank of a case calls. It was legal when it was drawn."""
+def run(seed: int, number: int, ranks: int, compile: str = "") -> VerifyReport | Refused:
+    """What every rank of a case calls. It was legal when it was drawn. compile: see `placer.runtime.load`."""
     plan, model = prepare(seed, number, ranks).plan, number // PLANS
     capture, made = _captured(seed, model, plan), _traced(seed, model)[0]
     try:
-        return verify(plan, STEPS, model=_copied(made.model, {}), capture=capture, checked=True)
+        return verify(plan, STEPS, model=_copied(made.model, {}), capture=capture, checked=True, compile=compile)
     except (ExecutionError, IllegalPlanError, UsageError) as error:
         return Refused(why=str(error))
 

@@ -1,4 +1,5 @@
-"""Which nodes of a rank's graph talk to the other ranks of its replica, forward or backward."""
+"""Which nodes of a rank's graph talk to the other ranks of its replica, forward or backward, and which have sizes that
+depend on values."""
 
 from __future__ import annotations
 
@@ -21,3 +22,13 @@ def talks(node: fx.Node) -> bool:
     if target is exchange or target in forms.TALKING or target in CONVERSIONS.values():
         return True
     return any(target is forms.local_op(name) for name in local_ops.TALKING)
+
+
+def varying(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The nodes of as many rows as routing sends to the rank's experts, from where these come to where they go back."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        back = node.target is forms.local_op("experts_from")
+        if node.target is forms.local_op("experts_to") or not (back or found.isdisjoint(node.all_input_nodes)):
+            found.add(node)
+    return frozenset(found)
