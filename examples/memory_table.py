@@ -124,17 +124,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--real", action="store_true", help="measure on processes")
     options = parser.parse_args(argv)
+    chosen = [case for case in cases() if options.only in str(case)]
+    if not chosen:
+        parser.error(f"no case holds {options.only!r}")
     lines: list[Line] = []
     refused = 0
-    for case in cases():
-        if options.only in str(case):
-            try:
-                for line in table_lines(case, real=options.real):
-                    lines.append(line)
-                    print(line, flush=True)
-            except PlacerError as error:
-                refused += 1
-                print(f"none {case}: {error}", flush=True)
+    for case in chosen:
+        try:
+            for line in table_lines(case, real=options.real):
+                lines.append(line)
+                print(line, flush=True)
+        except PlacerError as error:
+            refused += 1
+            print(f"none {case}: {error}", flush=True)
     return _told(lines, refused)
 
 

@@ -139,6 +139,8 @@ def main(argv: list[str] | None = None) -> int:
     chosen = sorted(
         (case for case in every if options.only in str(case) and case.ranks <= options.ranks), key=lambda one: one.model
     )
+    if not chosen:
+        parser.error(f"no case of at most {options.ranks} ranks holds {options.only!r}")
     failed = 0
     with RankPool(max((case.ranks for case in chosen), default=1)) as pool:
         for _, group in groupby(chosen, key=lambda case: case.model):
