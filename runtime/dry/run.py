@@ -187,7 +187,7 @@ class _FakeState:
 
     def __init__(self, executor: Executor, mode: FakeTensorMode) -> None:
         held = TrainingState(executor).held
-        real = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in held.lasting)  # type: ignore[call-overload]
+        real = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in held.lasting)
         self._seen = [mode.from_tensor(tensor) for tensor in real]  # the mode forgets what nobody holds
         self.held = replace(held, lasting=tuple(tensor.untyped_storage() for tensor in self._seen))
 
