@@ -22,9 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """Bytes alive now and at most, of the tensors `held` from the beginning and of all that ops make meanwhile."""
+    """Bytes alive now and at most, of the tensors `held` from the beginning, of `lasting`, which no op may show before
+    it is written, and of all that ops make meanwhile."""
 
-    def __init__(self, held: Iterable[torch.Tensor]) -> None:
+    def __init__(self, held: Iterable[torch.Tensor], lasting: Iterable[torch.UntypedStorage] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
         self._seen: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -32,7 +33,7 @@ class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
         self._fake: object = None
         self.alive = 0
         self.peak = 0
-        self._count(held)
+        self._count((*_storages(held), *lasting))
 
     def __enter__(self) -> Allocated:
         self._fake = active_fake_mode()
@@ -60,11 +61,12 @@ class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
         made = func(*args, **(kwargs or {}))
         # DTensor finds out shapes on fake tensors of its own, which take no memory.
         if active_fake_mode() is self._fake:
-            self._count(leaf for leaf in _pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor))
+            leaves = (leaf for leaf in _pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor))
+            self._count(_storages(leaves))
         return made
 
-    def _count(self, tensors: Iterable[torch.Tensor]) -> None:
-        for storage in _storages(tensors):
+    def _count(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        for storage in storages:
             key = id(storage)
             if key not in self._seen:
                 self._seen[key] = weakref.ref(storage, partial(self._gone, key))

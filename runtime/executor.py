@@ -93,6 +93,11 @@ class Executor:
         return self._parts.stages
 
     @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """What engines hold from step to step beside the stages' state."""
+        return tuple(storage for replica in self._replicas.values() for storage in replica.lasting)
+
+    @property
     def portions(self) -> Portions:
         """Which part of each tensor this rank holds."""
         return self._parts.portions

@@ -45,12 +45,16 @@ PRODUCT_DTYPE = {"bfloat16-autocast": "bfloat16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Tensors that an executor holds on this rank, sharded ones as DTensors, and the stages they lie in."""
+    """Tensors that an executor holds on this rank, sharded ones as DTensors, and the stages they lie in.
+
+    lasting: what engines hold from step to step, buckets of gradients.
+    """
 
     stages: tuple[Stage, ...]
     parameters: tuple[torch.Tensor, ...]
     buffers: tuple[torch.Tensor, ...]
     optimizer: tuple[torch.Tensor, ...]
+    lasting: tuple[torch.UntypedStorage, ...] = ()
 
 
 class Holder(Protocol):
@@ -124,7 +128,12 @@ class Measurement:
             torch.cuda.reset_peak_memory_stats(self._device)
         everything = (*held.parameters, *held.buffers, *held.optimizer)
         self._watches = True
-        with Recorder() as recorder, Allocated(everything) as allocated, saved.watching(), gathered.watching():
+        with (
+            Recorder() as recorder,
+            Allocated(everything, held.lasting) as allocated,
+            saved.watching(),
+            gathered.watching(),
+        ):
             yield
         self._watches = False
         self._allocated = allocated.peak

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -32,6 +33,8 @@ from placer.runtime.observer import Observer
 from placer.runtime.recompute import Tensors
 from placer.runtime.stages import Stage
 
+_Buckets = dict[int, "weakref.ref[torch.UntypedStorage]"]
+
 
 class Replica(Protocol):
     """A stage as held by this rank."""
@@ -49,6 +52,11 @@ class Replica(Protocol):
 
     def settle(self) -> None:
         """Do between the first two steps what the engine would do in the second: it reads what it hears from others."""
+        ...
+
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """What an engine holds from step to step beside the stage's state."""
         ...
 
 
@@ -70,6 +78,11 @@ class Whole:
     def settle(self) -> None:
         """Nothing to do."""
 
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """Nothing."""
+        return ()
+
 
 class Replicated:
     """A stage under DistributedDataParallel, which reduces during the last backward."""
@@ -89,7 +102,8 @@ class Replicated:
             init_sync=False,
             **_no_buffer_sync(),  # type: ignore[arg-type]  # one of two names, both bool
         )
-        self._engine.register_comm_hook(None, _summing(group, ranks, observer))
+        self._buckets: _Buckets = {}
+        self._engine.register_comm_hook(None, _summing(group, ranks, observer, self._buckets))
 
     def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs; DDP is armed by `before_backward`, so that forwards may run ahead (gpipe)."""
@@ -105,6 +119,12 @@ class Replicated:
     def settle(self) -> None:
         """Fill the buckets in the order in which gradients came in the first step."""
         self._engine.reducer._rebuild_buckets()
+
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """The buckets that it last reduced and still has."""
+        found = (reference() for reference in self._buckets.values())
+        return tuple(storage for storage in found if storage is not None)
 
 
 class Sharded:
@@ -135,6 +155,11 @@ class Sharded:
 
     def settle(self) -> None:
         """Nothing to do."""
+
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """Nothing."""
+        return ()
 
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
         whole = {parameter for parameter in module.parameters() if not parameter.dim()}
@@ -179,10 +204,11 @@ def reduce_bucket(gradients: list[torch.Tensor], reduce: Callable[[torch.Tensor]
 
 
 def _summing(
-    group: dist.ProcessGroup, ranks: tuple[int, ...], observer: Observer
+    group: dist.ProcessGroup, ranks: tuple[int, ...], observer: Observer, buckets: _Buckets
 ) -> Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]:
     def hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
+        buckets[bucket.index()] = weakref.ref(buffer.untyped_storage())
         observer.collective(
             Collective(
                 kind="all_reduce",

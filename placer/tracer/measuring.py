@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -196,9 +197,14 @@ def _attended(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
 
 
 def _fused(attentions: list[fx.Node], facts: Facts, apart: set[int]) -> dict[fx.Node, int]:
-    """Bytes that attention nodes keep in a fused kernel and no other node does; storages `apart` are not counted."""
+    """Bytes that attention nodes keep in a fused kernel and no other node does.
+
+    Storages `apart` (of the prologue: masks) count where one attention reads them: one of many layers is no layer's.
+    """
     mine = set(attentions)
-    taken = apart | {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
+    readers = Counter(storage_of(value) for node in attentions for value in _attended(node, facts))
+    taken = {storage for storage in apart if readers[storage] != 1}
+    taken |= {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
     found: dict[fx.Node, int] = {}
     for node in attentions:
         out = facts[node].results[0]

@@ -165,8 +165,11 @@ class DryRuns:
                     _step(executor, plan)
             if _settles(plan):
                 executor.settle()
+                with mode, answered():
+                    _step(executor, plan)  # it shows the buckets as they are from now on
             executor.recorder = measurement = Measurement(plan, CPU, rank)
-            with mode, answered(), measurement.step(WATCHED_STEP, TrainingState(executor)):
+            state = _FakeState(executor, mode)
+            with mode, answered(), measurement.step(WATCHED_STEP, state):
                 _step(executor, plan)
         return measurement
 
@@ -177,6 +180,16 @@ class DryRuns:
             plan, self._model, self._capture, rank=rank, device=CPU, fill=lambda stage: faked(stage, mode, CPU)
         )
         return executor, mode
+
+
+class _FakeState:
+    """What an executor holds; what its engines do, as ops under a fake mode see it."""
+
+    def __init__(self, executor: Executor, mode: FakeTensorMode) -> None:
+        held = TrainingState(executor).held
+        real = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in held.lasting)
+        self._seen = [mode.from_tensor(tensor) for tensor in real]  # the mode forgets what nobody holds
+        self.held = replace(held, lasting=tuple(tensor.untyped_storage() for tensor in self._seen))
 
 
 def dry_run(plan: Plan, rank: int, *, model: nn.Module | None = None, programs: Sequence[Program] = ()) -> DryRun:
