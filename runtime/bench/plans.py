@@ -48,8 +48,9 @@ def _split(graph: Graph, number: int) -> Split | None:
     kind = graph.classes[number]
     block = next((block for block in graph.blocks if block.kind == number), None)
     wishes = {} if block is None else _wishes(kind, block.parameters)
-    whole = (("whole",) * len(kind.inputs), ("whole",) * len(kind.outputs))
-    return followed(kind, RANKS, wishes, *whole) if wishes else None
+    if set(wishes.values()) <= {"whole"}:  # such as the embeddings, which each has whole, as by hand
+        return None
+    return followed(kind, RANKS, wishes, ("whole",) * len(kind.inputs), ("whole",) * len(kind.outputs))
 
 
 def _wishes(kind: BlockClass, parameters: tuple[str, ...]) -> Wishes:
