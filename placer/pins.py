@@ -110,5 +110,6 @@ def _block(name: str, graph: Graph) -> str:
     names = [block.name for block in graph.blocks]
     if name in names:
         return name
-    close = difflib.get_close_matches(name, names, n=3) or names[:3]
+    within = [one for one in names if one.endswith(f".{name}")]
+    close = within or difflib.get_close_matches(name, names, n=3) or names[:3]
     raise UsageError(f"the model has no block {name!r}; there are {len(names)}, such as {', '.join(close)}")

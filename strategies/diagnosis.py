@@ -139,17 +139,17 @@ def _one_of_each_class(problem: Problem) -> list[int]:
 
 def _nearest(problem: Problem, views: Sequence[_View]) -> Infeasible:
     """The even plan whose fullest device is over by the fewest bytes."""
-    best: tuple[int, str] | None = None
+    best: tuple[int, str, str] | None = None
     for bounds, layout in views:
         for plan in _even(problem, bounds.runs.costs.degree, layout, TRIED // len(views)):
             verdict = judge(plan, lowered=False)
             excess = _excess(verdict)
             if verdict.violations and (best is None or excess < best[0]):
-                best = excess, f"{_told(plan)}: {verdict.complaint}"
+                best = excess, f"{_told(plan)}: {verdict.complaint}", _offload(verdict)
     binding = best[1] if best else "the rules leave no plan"
     return Infeasible(
         binding=f"memory: no layout fits; the nearest even one, {binding}",
-        advice=f"Use more devices, devices with more memory, or fewer rows{_offload(problem)}",
+        advice=f"Use more devices, devices with more memory, or fewer rows{best[2] if best else ''}",
     )
 
 
@@ -164,25 +164,29 @@ def _even(problem: Problem, degree: int, layout: Layout | None, tried: int) -> I
             )
 
 
-def _offload(problem: Problem) -> str:
-    """What else there is to do where the hosts are known to have memory."""
-    hosts = any(node.memory_bytes for node in problem.cluster.node_list)
-    return "; or keep the optimizer's state in the hosts' memory: --offload optimizer" * (
-        hosts and problem.settings.offload == "none"
+def _offload(verdict: Judged) -> str:
+    """What else there is to do where a plan would fit if the hosts, which are known, kept the optimizer's state."""
+    plan, chips = verdict.plan, verdict.plan.cluster.devices
+    fits = all(
+        held.total - held.optimizer <= min(chips[device].memory_bytes for device in mesh.devices)
+        for mesh, held in zip(plan.meshes, verdict.ledger.memory, strict=True)
     )
+    hosts = all(node.memory_bytes for node in plan.cluster.node_list)
+    advised = fits and hosts and plan.settings.offload == "none"
+    return "; or keep the optimizer's state in the hosts' memory: --offload optimizer" if advised else ""
 
 
 def _excess(verdict: Judged) -> int:
     """Bytes that the fullest device has too much."""
     plan, chips = verdict.plan, verdict.plan.cluster.devices
     return max(
-        held.total - min(chips[device].memory_bytes for device in stage.devices)
-        for stage, held in zip(plan.stages, verdict.ledger.memory, strict=False)
+        held.total - min(chips[device].memory_bytes for device in mesh.devices)
+        for mesh, held in zip(plan.meshes, verdict.ledger.memory, strict=True)
     )
 
 
 def _told(plan: Plan) -> str:
     """A plan of like stages in words."""
-    stage, shape = plan.stages[0], "".join(f" {layout.shape}" for layout in plan.layouts)
-    data = f"pipeline={plan.positions} data={stage.replicas}{shape}"
+    stage, axes = plan.stages[0], "".join(f" {axis}={count}" for layout in plan.layouts for axis, count in layout.axes)
+    data = f"pipeline={plan.positions} data={stage.replicas}{axes}"
     return f"{data} microbatches={len(plan.microbatches)} {plan.schedule} shard={stage.sharding}"

@@ -34,7 +34,7 @@ def run(
     plan_file: PlanFile,
     cluster: ForCluster = None,
     program: Annotated[bool, typer.Option("--program", help="Show what one rank does in a step, in order.")] = False,
-    rank: Annotated[int, typer.Option(min=0, help="The rank whose program is shown.")] = 0,
+    rank: Annotated[int, typer.Option(min=0, help="With --program: the rank whose program is shown.")] = 0,
     code: Annotated[bool, typer.Option("--code", help="With --program: also what the rank's blocks run.")] = False,
     ops: Annotated[bool, typer.Option("--ops", help="Also list the ops without a FLOP rule or a split rule.")] = False,
     json: Json = False,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -33,6 +34,14 @@ _NO_EXPORT = (
 _PARTS: dict[str, Part] = {}
 
 
+def _such_as(name: str, modules: Mapping[str, nn.Module]) -> str:
+    """Names that may have been meant."""
+    names = [one for one in modules if one]
+    within = [one for one in names if one.endswith(f".{name}")]
+    close = within or difflib.get_close_matches(name, names, n=3) or names[:3]
+    return f"it has {', '.join(close)}" if close else "it has none"
+
+
 @contextlib.contextmanager
 def calling(model: nn.Module, parts: Mapping[str, OpaqueCost]) -> Iterator[None]:
     """While this lasts the parts of `model` are opaque. Raises UsageError for a name that is no submodule."""
@@ -41,7 +50,7 @@ def calling(model: nn.Module, parts: Mapping[str, OpaqueCost]) -> Iterator[None]
     try:
         for name, cost in parts.items():
             if name not in modules or not name:
-                raise UsageError(f"the model has no submodule {name!r} that could be opaque; name one as in h.3.mlp")
+                raise UsageError(f"the model has no submodule {name!r} that could be opaque; {_such_as(name, modules)}")
             module = modules[name]
             state = (*dict(module.named_parameters()), *dict(module.named_buffers()))
             _PARTS[name] = Part(name=name, module=module, state=state, cost=cost)
