@@ -99,7 +99,7 @@ def forgetful(seed: int, number: int, ranks: int) -> VerifyReport | Refused:
         return run(seed, number, ranks)
 
 
-def hanging(seed: int, number: int, ranks: int) -> VerifyReport | Refused:
+def hanging(seed: int, number: int, ranks: int, compile: str = "") -> VerifyReport | Refused:
     """Ranks that do not come back."""
     time.sleep(60)
     return Refused(why="late")
@@ -118,6 +118,7 @@ def test_a_bug_in_an_adjoint_is_caught() -> None:
 
 def test_a_case_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     number = cut_case().number
+    monkeypatch.setattr("examples.differential.__main__.run", hanging)
     monkeypatch.setattr(running.outcomes, "__defaults__", (hanging, 1.0))
     assert main(["--seed", str(SEED), "--case", str(number)]) == 1
     shown = capsys.readouterr().out
