@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from placer.errors import Infeasible
 from placer.graph import Affine
+from placer.ledger import MemoryBytes
 from placer.memory import position_memory, stage_memory
 from placer.plans import Layout, Plan
 from placer.search import Problem
@@ -166,21 +167,17 @@ def _even(problem: Problem, degree: int, layout: Layout | None, tried: int) -> I
 
 def _offload(verdict: Judged) -> str:
     """What else there is to do where a plan would fit if the hosts, which are known, kept the optimizer's state."""
-    plan, chips = verdict.plan, verdict.plan.cluster.devices
-    fits = all(
-        held.total - held.optimizer <= min(chips[device].memory_bytes for device in mesh.devices)
-        for mesh, held in zip(plan.meshes, verdict.ledger.memory, strict=True)
-    )
+    plan = verdict.plan
     hosts = all(node.memory_bytes for node in plan.cluster.node_list)
-    advised = fits and hosts and plan.settings.offload == "none"
+    advised = hosts and plan.settings.offload == "none" and _excess(verdict, lambda held: held.optimizer) <= 0
     return "; or keep the optimizer's state in the hosts' memory: --offload optimizer" if advised else ""
 
 
-def _excess(verdict: Judged) -> int:
-    """Bytes that the fullest device has too much."""
+def _excess(verdict: Judged, apart: Callable[[MemoryBytes], int] = lambda _: 0) -> int:
+    """Bytes that the fullest device has too much, but for those `apart`."""
     plan, chips = verdict.plan, verdict.plan.cluster.devices
     return max(
-        held.total - min(chips[device].memory_bytes for device in mesh.devices)
+        held.total - apart(held) - min(chips[device].memory_bytes for device in mesh.devices)
         for mesh, held in zip(plan.meshes, verdict.ledger.memory, strict=True)
     )
 
