@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import get_args
 
 from placer.errors import UsageError
 from placer.graph import Graph
+from placer.near_names import near_names
 from placer.plans import ScheduleName, Sharding
 from placer.search import Pins
 from placer.units import quantity, written
@@ -110,6 +110,5 @@ def _block(name: str, graph: Graph) -> str:
     names = [block.name for block in graph.blocks]
     if name in names:
         return name
-    within = [one for one in names if one.endswith(f".{name}")]
-    close = within or difflib.get_close_matches(name, names, n=3) or names[:3]
+    close = near_names(name, names)
     raise UsageError(f"the model has no block {name!r}; there are {len(names)}, such as {', '.join(close)}")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A room may import any room that stands before it, and those on its own line only if they stand before it there.
 # A package (tracer, report, ...) is one room; inside it everything may import everything.
 LINES = """
-errors extras usercode references
+errors extras usercode references near_names
 files units
 budgets
 placement

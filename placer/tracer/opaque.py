@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -22,6 +21,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, UsageError
 from placer.graph import Graph
+from placer.near_names import near_names
 from placer.rules.opaque import TARGET, OpaqueCost
 from placer.tracer.trials import HERE, Part, arguments_of, rows_of, try_part
 
@@ -36,9 +36,7 @@ _PARTS: dict[str, Part] = {}
 
 def _such_as(name: str, modules: Mapping[str, nn.Module]) -> str:
     """Names that may have been meant."""
-    names = [one for one in modules if one]
-    within = [one for one in names if one.endswith(f".{name}")]
-    close = within or difflib.get_close_matches(name, names, n=3) or names[:3]
+    close = near_names(name, [one for one in modules if one])
     return f"it has {', '.join(close)}" if close else "it has none"
 
 
