@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from placer import runtime as runtime
     from placer.api import capture, estimate, plan, simulate
-    from placer.cluster import Cluster
+    from placer.cluster.cluster import Cluster
     from placer.errors import Infeasible, InfeasibleError, PlacerError
-    from placer.plans import Plan
-    from placer.search import Problem, Solution, Strategy
-    from placer.settings import RunSettings
+    from placer.plans.plan import Plan
+    from placer.plans.settings import RunSettings
+    from placer.search.problem import Problem, Solution
+    from placer.search.registry import Strategy
+
 
 __all__ = [
     "Cluster",
@@ -37,11 +39,12 @@ __all__ = [
 
 _HOMES = {
     "api": ("capture", "estimate", "plan", "simulate"),
-    "cluster": ("Cluster",),
+    "cluster.cluster": ("Cluster",),
     "errors": ("Infeasible", "InfeasibleError", "PlacerError"),
-    "plans": ("Plan",),
-    "search": ("Problem", "Solution", "Strategy"),
-    "settings": ("RunSettings",),
+    "plans.plan": ("Plan",),
+    "plans.settings": ("RunSettings",),
+    "search.problem": ("Problem", "Solution"),
+    "search.registry": ("Strategy",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

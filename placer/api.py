@@ -12,24 +12,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from placer import estimates, simulator
-from placer.budgets import Budget, budget_of
-from placer.cluster import Cluster
+from placer import simulator
+from placer.cluster.cluster import Cluster
+from placer.costs import step_estimate as estimates
 from placer.errors import UsageError
-from placer.fingerprint import versions
 from placer.graph import Graph
-from placer.ledger import Ledger
-from placer.pins import parse_pins, pin_texts
-from placer.plans import Asked, Plan
-from placer.references import reference_of
+from placer.io.usercode import reference_of
+from placer.io.versions import versions
+from placer.plans.ledger import Ledger
+from placer.plans.plan import Asked, Plan
+from placer.plans.settings import RunSettings
 from placer.rules.opaque import OpaqueCost
-from placer.search import Pins, Problem, solve_with
-from placer.settings import RunSettings
+from placer.search.budget import Budget, budget_of
+from placer.search.judge import solve_with
+from placer.search.pins import parse_pins, pin_texts
+from placer.search.problem import Pins, Problem
 from placer.simulator import Timeline
 
 if TYPE_CHECKING:
-    from placer.tracer.batches import BatchLike
-    from placer.tracer.exporting import LossFunction
+    from placer.tracer.export.exporting import LossFunction
+    from placer.tracer.inputs.batches import BatchLike
 
 
 def capture(

@@ -1,8 +1,17 @@
-"""What placer raises. Every message says what was asked, what was found and what to do."""
+"""What placer raises. Every message says what was asked, what was found and what to do.
+
+Names that may have been meant by one that there is not.
+
+Optional libraries: a missing one gives an error that names the extra to install.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +63,21 @@ class InfeasibleError(PlacerError):
     def __init__(self, infeasible: Infeasible):
         super().__init__(str(infeasible))
         self.infeasible = infeasible
+
+
+def near_names(name: str, names: Sequence[str]) -> list[str]:
+    """Of dotted names those that end in `name`, else up to three that look like it, else the first three."""
+    within = [one for one in names if one.endswith(f".{name}")]
+    return within or difflib.get_close_matches(name, names, n=3) or list(names[:3])
+
+
+def require_extra(extra: str, module: str) -> ModuleType:
+    """The module called `module`, or UsageError naming the extra of placer-planner that brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != module.split(".")[0]:
+            raise
+        raise UsageError(
+            f"this needs {module}, which is not installed; install it with: pip install 'placer-planner[{extra}]'"
+        ) from None

@@ -1,7 +1,7 @@
 """Running plans on torch.distributed: `load` for people with their own loop, `execute` for the whole one, `verify`."""
 
-from placer.runtime.assemble import load
-from placer.runtime.executor import Executor
-from placer.runtime.verifying import VerifyReport, verify
+from placer.runtime.executor.executor import Executor
+from placer.runtime.executor.load import load
+from placer.runtime.verify.parity import VerifyReport, verify
 
 __all__ = ["Executor", "VerifyReport", "load", "verify"]

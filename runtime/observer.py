@@ -1,15 +1,14 @@
 """What watches a step: the executor tells an `Observer` where time goes and which communication was really done.
 
-The default one does nothing; `placer.runtime.record` and the measuring loop give their own.
+The default one does nothing; `placer.runtime.measuring.communication_record` and the measuring loop give their own.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Literal, Protocol
 
 from placer.program import Collective, Message
-from placer.runtime.measure import Category
 
 
 class Observer(Protocol):
@@ -62,3 +61,6 @@ class Relay:
     def collective(self, collective: Collective) -> None:
         """Passes it on."""
         self.target.collective(collective)
+
+
+Category = Literal["forward", "backward", "recompute", "communication", "reduction", "bubble", "optimizer", "data"]

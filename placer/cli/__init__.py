@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from placer.cli import (
+from placer.cli.commands import (
     bench,
     calibrate,
     demo,
@@ -26,7 +26,7 @@ from placer.cli import (
 )
 from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
-from placer.fingerprint import installed
+from placer.io.versions import installed
 from placer.report import error_document
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from placer.errors import UsageError
-from placer.files import read_text
+from placer.io.files import read_text
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whose keys carry units.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]

@@ -11,12 +11,12 @@ import typer
 
 from placer import legality
 from placer.cli.output import first_rank
-from placer.cluster import Cluster
+from placer.cluster.cluster import Cluster
+from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
-from placer.estimates import estimate
-from placer.files import read_text
-from placer.fingerprint import require_fresh
-from placer.plans import Plan, is_edited
+from placer.io.files import read_text
+from placer.plans.plan import Plan, is_edited
+from placer.plans.provenance import require_fresh
 
 ForCluster = Annotated[
     str | None, typer.Option("--cluster", metavar="CLUSTER", help="Refuse a plan that was made for other machines.")

@@ -17,22 +17,22 @@ from rich.text import Text
 
 from placer import tracer
 from placer.api import simulate
-from placer.cluster import Cluster
-from placer.demo.contest import chosen, contest, contest_view
+from placer.cluster.cluster import Cluster
 from placer.demo.model import BATCH, REFERENCE
-from placer.demo.reference import reference_losses
-from placer.files import make_folder, write_text
+from placer.demo.one_device import reference_losses
+from placer.demo.strategy_table import chosen, contest, contest_view
 from placer.graph import Graph
-from placer.ledger import Ledger
-from placer.plans import Plan
+from placer.io.files import make_folder, write_text
+from placer.plans.ledger import Ledger
+from placer.plans.plan import Plan
+from placer.plans.settings import RunSettings
 from placer.report import comparison_view, ledger_document, plan_view
 from placer.report.documents import Document
-from placer.report.units import bytes_text, flops_text, seconds_text
+from placer.report.numbers import bytes_text, flops_text, seconds_text
 from placer.runtime.data import open_data
-from placer.runtime.launch import launch
-from placer.runtime.run_report import RunReport
-from placer.search import Problem
-from placer.settings import RunSettings
+from placer.runtime.distributed.launch import launch
+from placer.runtime.training.run_report import RunReport
+from placer.search.problem import Problem
 
 CLUSTER = "localx2"
 DATA = "stdlib"

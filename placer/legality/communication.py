@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from placer.plans import Plan
+from placer.plans.plan import Plan
+from placer.plans.schedule import LOOPING, violations
 from placer.program import Column, agreement, columns, like_devices, lower, plan_actions, rows_of_replica
-from placer.schedule import LOOPING, violations
 
 # Microbatches per position, and one per stage, after which a schedule repeats itself: those that fill the pipeline,
 # those that drain it, and as many between them.
@@ -48,7 +48,7 @@ def _shortened(plan: Plan) -> Plan:
 
     Once the pipeline is full a schedule repeats the same turn for each further microbatch (interleaved: for each
     further round of as many as there are positions), so that ranks which agree over some turns agree over all.
-    tests/test_legality.py holds the schedules to it.
+    tests/plans/test_legality.py holds the schedules to it.
     """
     count, positions = len(plan.microbatches), plan.positions
     enough = len(plan.stages) + FULL_TURNS * positions

@@ -15,7 +15,7 @@ from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerE
 from placer.legality.communication import disagreements
 from placer.legality.memory import over_full
 from placer.legality.structure import STRUCTURE
-from placer.plans import Plan
+from placer.plans.plan import Plan
 from placer.program import unequal_meshes
 
 

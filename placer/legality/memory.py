@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from placer.estimates import hosted, tightest
-from placer.ledger import MemoryBytes
-from placer.plans import Plan
+from placer.costs.step_estimate import hosted, tightest
+from placer.plans.ledger import MemoryBytes
+from placer.plans.plan import Plan
 
 GIB = 2**30
 

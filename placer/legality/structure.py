@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from placer.errors import UsageError
-from placer.plans import Plan, Stage, replica_rows
+from placer.plans.plan import Plan, Stage, replica_rows
+from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
 from placer.program import position_of, shared_parameters
-from placer.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
-from placer.splitting import require_layout
+from placer.spmd import require_layout
 
 
 def _blocks(plan: Plan) -> Iterator[str]:

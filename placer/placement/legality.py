@@ -1,6 +1,6 @@
 """What a placement must respect, written once: devices, support, colours, memory, contiguity.
 
-Contiguous: the classes of nodes (placer.placement.order) can be laid out so that every device's classes are the
+Contiguous: the classes of nodes (placer.placement.precedence) can be laid out so that every device's classes are the
 difference of two down-closed sets, that is, the devices follow each other without a cycle. In the latency form host
 nodes stand alone, one by one, and only the accelerators are contracted.
 """
@@ -12,8 +12,8 @@ from typing import Literal
 
 import networkx as nx
 
-from placer.placement.loads import device_nodes
-from placer.placement.order import classes, precedences
+from placer.placement.evaluator import device_nodes
+from placer.placement.precedence import classes, precedences
 from placer.placement.problem import Placement, PlacementProblem
 
 Form = Literal["contiguous", "free", "latency"]

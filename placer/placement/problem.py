@@ -2,6 +2,8 @@
 
 Times are in the problem's own `unit` (the files of this family are in milliseconds) so that a published value can be
 compared to the last digit; sizes are bytes. Device `d` is an accelerator for d < accelerators and a CPU after that.
+
+What a solver of placement files returns: a placement and a bound, both still to be judged.
 """
 
 from __future__ import annotations
@@ -74,3 +76,12 @@ class PlacementProblem:
 
 # The device of every node, in the order of the problem's nodes.
 Placement = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """`placement` is None where none was found; `bound` is then infinite if that was proved. `notes` for people."""
+
+    placement: Placement | None
+    bound: float
+    notes: tuple[str, ...] = ()

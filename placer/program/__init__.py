@@ -24,10 +24,22 @@ from placer.program.buckets import (
     shared_parameters,
 )
 from placer.program.collectives import tied_by_inner, tied_by_shard
-from placer.program.columns import Column, all_replicas, column_of, columns
-from placer.program.files import load_program, program_document
-from placer.program.instructions import Collective, Compute, Engine, Instruction, Message, OptimizerStep, Program
-from placer.program.layout import (
+from placer.program.connected_replicas import Column, all_replicas, column_of, columns
+from placer.program.instructions import (
+    Collective,
+    Compute,
+    Engine,
+    Instruction,
+    Message,
+    OptimizerStep,
+    Program,
+    load_program,
+    program_document,
+)
+from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
+from placer.program.mixed_allreduce import Step, Way, steps, way_of, way_seconds
+from placer.program.peers import Disagreement, peer_disagreements
+from placer.program.ranks import (
     Transfer,
     inner_axes,
     like_ranks,
@@ -39,11 +51,8 @@ from placer.program.layout import (
     stage_of_block,
     transfers,
 )
-from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
-from placer.program.peers import Disagreement, peer_disagreements
-from placer.program.refusals import indivisible, unequal_meshes
-from placer.program.sizes import parameter_dtype, value_bytes, value_dtype
-from placer.program.ways import Step, Way, steps, way_of, way_seconds
+from placer.program.unsupported import indivisible, unequal_meshes
+from placer.program.value_sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
     "Collective",

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
-from placer.plans import Plan
-from placer.program.layout import stage_of_block
-from placer.program.sizes import parameter_dtype
-from placer.settings import RunSettings
-from placer.splitting import held_parameters
+from placer.plans.plan import Plan
+from placer.plans.settings import RunSettings
+from placer.program.ranks import stage_of_block
+from placer.program.value_sizes import parameter_dtype
+from placer.spmd import held_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from placer.plans import Plan
+from placer.plans.plan import Plan
+from placer.plans.schedule import Action
 from placer.program.buckets import (
     ddp_buckets,
     divided_buckets,
@@ -26,13 +27,12 @@ from placer.program.buckets import (
     shard_bytes,
     shared_parameters,
 )
+from placer.program.fsdp import sharded_collectives
 from placer.program.instructions import Collective, Engine
-from placer.program.layout import like_ranks, position_of, rank_of, summed_ranks
-from placer.program.sharded import sharded_collectives
-from placer.program.sizes import parameter_dtype
-from placer.program.ways import way_of
-from placer.schedule import Action
-from placer.splitting import held_parameters
+from placer.program.mixed_allreduce import way_of
+from placer.program.ranks import like_ranks, position_of, rank_of, summed_ranks
+from placer.program.value_sizes import parameter_dtype
+from placer.spmd import held_parameters
 
 # The squared norm and the loss are summed in float64.
 SCALAR_BYTES = 8

@@ -1,13 +1,21 @@
-"""The instructions of a rank: compute, send, receive, reduce, update."""
+"""The instructions of a rank: compute, send, receive, reduce, update.
+
+Programs as JSON: `placer explain PLAN --program --rank N --json` prints one, a dry run takes those of others.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from placer.meshes import Ranges
-from placer.program.ways import Way
-from placer.schedule import Action
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from placer.errors import UsageError
+from placer.io.files import parsed_json, read_text
+from placer.plans.schedule import Action
+from placer.program.mixed_allreduce import Way
+from placer.spmd.cross_mesh import Ranges
 
 Engine = Literal["placer", "ddp", "fsdp"]
 
@@ -92,3 +100,32 @@ class Program:
     stages: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     inner: int = 0
+
+
+PROGRAM: TypeAdapter[Program] = TypeAdapter(Program)
+
+
+def program_document(program: Program) -> JsonValue:
+    """A program with everything it says; `load_program` reads it back equal."""
+    found: JsonValue = PROGRAM.dump_python(program, mode="json")
+    return found
+
+
+def load_program(path: str | Path) -> Program:
+    """The program of a file: what `program_document` gives, or a document that has it under `program`.
+
+    Raises UsageError for a file that is neither.
+    """
+    text = read_text(path, "the program")
+    document = parsed_json(text, f"{path} is not a program")
+    if isinstance(document, dict) and "program" in document:
+        document = document["program"]
+    try:
+        return PROGRAM.validate_python(document, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"{path} is not a program: {where}: {first['msg']}; make one with "
+            "`placer explain plan.json --program --rank N --json`"
+        ) from None

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from placer.meshes import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
-from placer.numerics import Numerics
-from placer.plans import Plan, replica_rows
+from placer.costs.precision import Numerics
+from placer.plans.plan import Plan, replica_rows
+from placer.plans.schedule import Action, Actions, actions, timetable
 from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
-from placer.program.columns import Column, all_replicas
+from placer.program.connected_replicas import Column, all_replicas
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
-from placer.program.layout import Transfer, position_of, rank_of, transfers
-from placer.schedule import Action, Actions, actions, timetable
-from placer.splitting import held_parameters, held_value, value_state
+from placer.program.ranks import Transfer, position_of, rank_of, transfers
+from placer.spmd import held_parameters, held_value, value_state
+from placer.spmd.cross_mesh import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
 
 
 class _Place(NamedTuple):

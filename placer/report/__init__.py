@@ -2,11 +2,11 @@
 
 from placer.report.comparison import comparison_view
 from placer.report.documents import error_document, ledger_document, plan_document
-from placer.report.expert_view import expert_placement, experts_text
+from placer.report.experts import expert_placement, experts_text
+from placer.report.mixed_allreduce import way_document, way_text
 from placer.report.ops import ops_document, ops_view
-from placer.report.plan_view import doubts, plan_table, plan_view
+from placer.report.plan_table import doubts, plan_table, plan_view
 from placer.report.printing import plain, show
-from placer.report.way_view import way_document, way_text
 
 __all__ = [
     "comparison_view",

@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from placer.ledger import Ledger, MemoryBytes
-from placer.report.plan_view import seconds_items
+from placer.plans.ledger import Ledger, MemoryBytes
+from placer.report.numbers import bytes_text, seconds_text
+from placer.report.plan_table import seconds_items
 from placer.report.printing import table, titled
-from placer.report.units import bytes_text, seconds_text
 
 
 def comparison_view(predicted: Ledger, measured: Ledger) -> RenderableType:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from placer.errors import PlacerError
-from placer.ledger import Ledger
-from placer.plans import Plan, Stage
-from placer.report.expert_view import expert_placement
-from placer.report.plan_view import memory_items, seconds_items
+from placer.plans.ledger import Ledger
+from placer.plans.plan import Plan, Stage
+from placer.report.experts import expert_placement
+from placer.report.plan_table import memory_items, seconds_items
 
 Document = dict[str, JsonValue]
 

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.placement.answers import PlaceAnswer, PlacedStage
-from placer.placement.bench_row import BenchRow
+from placer.placement.benchmark import BenchRow
 from placer.report.documents import Document
+from placer.report.numbers import bytes_text
 from placer.report.printing import table
-from placer.report.units import bytes_text
 
 SHOWN_NODES = 4
 

@@ -16,9 +16,9 @@ an op of a captured Graph.
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
-from placer.rules.captured import Unsplit, block_choices, call_of, op_choices, tensor_arguments, unsplit
+from placer.rules.flops.registry import kind_of, register, rule_for, unregister
+from placer.rules.graph_calls import Unsplit, block_choices, call_of, op_choices, tensor_arguments, unsplit
 from placer.rules.opaque import OpaqueCost
-from placer.rules.table import kind_of, register, rule_for, unregister
 
 __all__ = [
     "Argument",

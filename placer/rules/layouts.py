@@ -66,7 +66,7 @@ class Everywhere(Enum):
 class Both(NamedTuple):
     """Along the two axes of a mesh: `outer` along the first, `inner` along the second, of `fast` devices.
 
-    They cut different dims, so that it does not matter along which a tensor is cut first (`placer.rules.grids`).
+    They cut different dims, so that it does not matter along which a tensor is cut first (`two_axis_layouts`).
     """
 
     outer: Cut | Everywhere
@@ -150,8 +150,8 @@ class Choice:
     tensor argument where some argument needs rows of its neighbours, else it is empty. `counts` are numbers that the
     degree must divide besides the cut sizes (groups). `uneven`: the sizes need not divide.
 
-    `axes`: along two axes the choice along each, of which this is made (`placer.rules.grids.combined`); the inner one
-    has `fast` devices, the states are `Both`, and what else a choice says is said by those two.
+    `axes`: along two axes the choice along each, of which this is made (`two_axis_layouts.combined`); the inner one has
+    `fast` devices, the states are `Both`, and what else a choice says is said by those two.
     """
 
     name: str
@@ -254,7 +254,7 @@ def conversion(have: Lay, want: Lay) -> Collective | Literal["", "none"]:
     """What makes layout `want` of `have`; "" is free (a slice, a share, zeros around), "none": there is no way.
 
     A value goes from its maker's layout to its user's; its gradient from the user's to the maker's. Along two axes it
-    goes step by step (`placer.rules.grids.steps`), each along one.
+    goes step by step (`placer.rules.two_axis_layouts.steps`), each along one.
     """
     if have == want:
         return ""

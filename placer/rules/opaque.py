@@ -1,6 +1,6 @@
 """Costs of parts of a model that cannot be exported: one opaque op each, `placer::opaque`, computed whole.
 
-A cost is stated by a person, or counted by running the part once (`placer.tracer.opaque`).
+A cost is stated by a person, or counted by running the part once (`placer.tracer.export.opaque`).
 """
 
 from __future__ import annotations

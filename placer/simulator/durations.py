@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placer.collectives import Way, message_seconds
-from placer.costs import Costs
-from placer.meshes import Exchange, Mesh, parcels
-from placer.passes import StageSeconds
-from placer.plans import Plan, Stage
+from placer.costs.communication.collectives import Way, message_seconds
+from placer.costs.costs import Costs
+from placer.costs.timing.stage import StageSeconds
+from placer.plans.plan import Plan, Stage
 from placer.program import Collective, Compute, Message, OptimizerStep, Program, crossings, transfers
-from placer.timeline import Part
+from placer.simulator.timeline import Part
+from placer.spmd.cross_mesh import Exchange, Mesh, parcels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placer.cluster import Cluster
+from placer.cluster.cluster import Cluster
 from placer.program import Collective, Compute, Message, OptimizerStep, Program
-from placer.simulator.board import Board
+from placer.simulator.collectives import Calls
 from placer.simulator.durations import Durations
 from placer.simulator.messages import Wires
-from placer.simulator.reductions import Calls
-from placer.timeline import Part, Slice
+from placer.simulator.state import Board
+from placer.simulator.timeline import Part, Slice
 
 
 def play(programs: Sequence[Program], durations: Durations, cluster: Cluster) -> tuple[Slice, ...]:

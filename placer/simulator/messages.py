@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from placer.cluster import Cluster
+from placer.cluster.cluster import Cluster
 from placer.program import Compute, Message, Program
-from placer.simulator.board import Board, Moment
 from placer.simulator.durations import Durations
+from placer.simulator.state import Board, Moment
 
 # A stage's pass over a microbatch, by which messages are read.
 Pass = tuple[int, str, int]

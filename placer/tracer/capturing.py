@@ -17,20 +17,20 @@ from torch import fx, nn
 from placer.errors import CaptureError
 from placer.graph import Graph, Loss
 from placer.rules.opaque import OpaqueCost
-from placer.tracer.assembly import assembled
-from placer.tracer.batches import Batch, BatchLike, normalised, with_integer_labels
-from placer.tracer.cleaning import Plain, clean, own_state
-from placer.tracer.exporting import LossFunction, Training, ValueDependentError, export
-from placer.tracer.fitting import hints, input_names
-from placer.tracer.folding import UnfoldableError, folded
-from placer.tracer.growing import grown
-from placer.tracer.lifting import ROWS, lifted
-from placer.tracer.measuring import Samples, sampled
-from placer.tracer.models import resolve
-from placer.tracer.opaque import calling, unexportable, watched
-from placer.tracer.partition import Partition, partition
-from placer.tracer.playing import Played, meta_like, played
-from placer.tracer.repeated import Repeat, repeats
+from placer.tracer.export.cleaning import Plain, clean, own_state
+from placer.tracer.export.exporting import LossFunction, Training, ValueDependentError, export
+from placer.tracer.export.folding import UnfoldableError, folded
+from placer.tracer.export.opaque import calling, unexportable, watched
+from placer.tracer.export.repeated_layers import Repeat, repeats
+from placer.tracer.export.symbolic_rows import ROWS, lifted
+from placer.tracer.export.unfolding import grown
+from placer.tracer.graph_builder import assembled
+from placer.tracer.inputs.batch_checks import hints, input_names
+from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
+from placer.tracer.inputs.models import resolve
+from placer.tracer.measure.meta_run import Played, meta_like, played
+from placer.tracer.measure.op_facts import Samples, sampled
+from placer.tracer.partition.blocks import Partition, partition
 
 
 def capture(

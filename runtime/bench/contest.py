@@ -17,14 +17,14 @@ from typing import Protocol
 import torch
 from torch import distributed as dist
 
-from placer.plans import Plan
-from placer.runtime.assemble import load
-from placer.runtime.bench.by_hand import Batch, Bucketed, Piped, Traced, Wrapped
+from placer.plans.plan import Plan
 from placer.runtime.bench.megatron import Distributed, Written
 from placer.runtime.bench.model import Decoder, Size, batch, decoder
 from placer.runtime.bench.plans import RANKS, plan_of
-from placer.runtime.captured import Captured, captured
-from placer.runtime.pool import RankPool
+from placer.runtime.bench.torch_baselines import Batch, Bucketed, Piped, Traced, Wrapped
+from placer.runtime.distributed.rank_pool import RankPool
+from placer.runtime.executor.load import load
+from placer.runtime.stages.captured_model import Captured, captured
 
 OURS = "placer"
 TURN_SECONDS = 600.0

@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from torch.nn import functional
 
-from placer.runtime.bench.by_hand import Batch, adamw, clip
 from placer.runtime.bench.model import Decoder, Layer, Size, loss
 from placer.runtime.bench.plans import COLUMNS, RANKS, ROWS
-from placer.runtime.shards import local_part
+from placer.runtime.bench.torch_baselines import Batch, adamw, clip
+from placer.runtime.distributed.dtensors import local_part
 
 
 class Written:

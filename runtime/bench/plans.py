@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from placer import tracer
-from placer.cluster import Cluster, Curve, Device, Link, Node
+from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
 from placer.graph import BlockClass, Graph
-from placer.plans import Layout, Plan, Split, Stage
+from placer.plans.plan import Layout, Plan, Split, Stage
+from placer.plans.settings import RunSettings
 from placer.runtime.bench.model import Decoder, Size
-from placer.settings import RunSettings
-from placer.splitting import Wishes, followed
+from placer.spmd import Wishes, followed
 
 RANKS = 2
 SETTINGS = RunSettings(precision="float32", clip_norm=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placer.graph import Graph
 from placer.runtime.data.batches import Batch
-from placer.tracer.batches import random_batch
+from placer.tracer.inputs.batches import random_batch
 
 # Seeds of training and evaluation batches lie apart; a run is shorter than this.
 EVALUATION_OFFSET = 2**31

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Loaded
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.runtime.data.batches import Batch, Order
-from placer.runtime.data.inputs import TextInputs
+from placer.runtime.data.text_inputs import TextInputs
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py", ".text")
 STDLIB_BYTES = 2 * 2**20  # enough for some thousand windows of a demo, read and packed in well under a second

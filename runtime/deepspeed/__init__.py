@@ -10,7 +10,7 @@ The stages are the same modules placer's own engine runs, so that losses are sha
 averages over replicas and microbatches, so they are multiplied by both. https://deepspeed.readthedocs.io
 """
 
-from placer.runtime.deepspeed.loading import load
+from placer.runtime.deepspeed.load import load
 from placer.runtime.deepspeed.run import DeepSpeedRun
 
 __all__ = ["DeepSpeedRun", "load"]

@@ -12,11 +12,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from placer.plans import Plan
+from placer.plans.plan import Plan
 from placer.program import transfers
-from placer.runtime.feed import Feed
-from placer.runtime.recompute import Tensors
-from placer.runtime.stages import Stage
+from placer.runtime.stages.microbatch import Feed
+from placer.runtime.stages.recompute import Tensors
+from placer.runtime.stages.stage import Stage
 
 
 class StageLayer(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from placer.errors import IllegalPlanError
-from placer.plans import BY_FSDP, Plan, replica_rows
+from placer.plans.plan import BY_FSDP, Plan, replica_rows
 from placer.program import shared_parameters
 
 PRECISIONS = ("float32",)

@@ -11,14 +11,13 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.errors import UsageError
-from placer.runtime.deepspeed.config import config
+from placer.runtime.data_parallel.optimizer import optimizer_factory
+from placer.runtime.deepspeed.config import config, deepspeed
 from placer.runtime.deepspeed.layer import StageLayer, borders
-from placer.runtime.deepspeed.library import deepspeed
 from placer.runtime.deepspeed.run import DeepSpeedRun, set_rate, trainable
-from placer.runtime.feed import Feed
-from placer.runtime.feeder import Feeder
-from placer.runtime.optimizers import optimizer_factory
-from placer.runtime.stages import Stage
+from placer.runtime.stages.batch_split import Feeder
+from placer.runtime.stages.microbatch import Feed
+from placer.runtime.stages.stage import Stage
 
 _Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 

@@ -8,9 +8,9 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from placer.plans import Plan
-from placer.runtime.feed import Batch, Feed
-from placer.runtime.feeder import Feeder
+from placer.plans.plan import Plan
+from placer.runtime.stages.batch_split import Feeder
+from placer.runtime.stages.microbatch import Batch, Feed
 
 
 class DeepSpeedRun(ABC):

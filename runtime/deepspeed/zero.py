@@ -8,14 +8,13 @@ from typing import Protocol, cast
 import torch
 from torch import nn
 
-from placer.runtime.deepspeed.config import config
-from placer.runtime.deepspeed.library import deepspeed
+from placer.runtime.data_parallel.optimizer import optimizer_factory
+from placer.runtime.deepspeed.config import config, deepspeed
 from placer.runtime.deepspeed.run import DeepSpeedRun, set_rate, trainable
-from placer.runtime.feed import Feed
-from placer.runtime.feeder import Feeder
-from placer.runtime.optimizers import optimizer_factory
-from placer.runtime.recompute import Tensors
-from placer.runtime.stages import Block, Stage
+from placer.runtime.stages.batch_split import Feeder
+from placer.runtime.stages.microbatch import Feed
+from placer.runtime.stages.recompute import Tensors
+from placer.runtime.stages.stage import Block, Stage
 
 
 class _Engine(Protocol):

@@ -7,7 +7,7 @@ tensors  a model and a batch without memory
 world    a process group without a world
 """
 
-from placer.runtime.dry.classes import rank_classes
+from placer.runtime.dry.rank_classes import rank_classes
 from placer.runtime.dry.run import DryRun, DryRuns, dry_run
 
 __all__ = ["DryRun", "DryRuns", "dry_run", "rank_classes"]

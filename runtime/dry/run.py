@@ -24,8 +24,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from placer import legality
 from placer.errors import UsageError
-from placer.ledger import MemoryBytes
-from placer.plans import Plan
+from placer.plans.ledger import MemoryBytes
+from placer.plans.plan import Plan
 from placer.program import (
     Disagreement,
     Program,
@@ -36,16 +36,16 @@ from placer.program import (
     position_of_rank,
     replica_ranks,
 )
-from placer.runtime.assemble import loaded_alone, prepared_model
-from placer.runtime.captured import Captured, captured
-from placer.runtime.dry.inside import inside_disagreements
-from placer.runtime.dry.tensors import bare, fake_batch, faked, shaped
-from placer.runtime.dry.world import answered, fake_world
-from placer.runtime.executor import Executor
-from placer.runtime.feed import feeds
-from placer.runtime.measured import WATCHED_STEP, Measurement
-from placer.runtime.record import Communication, Recorder, compared
-from placer.runtime.training_state import TrainingState, require_optimizer_state
+from placer.runtime.checkpoint.training_state import TrainingState, require_optimizer_state
+from placer.runtime.dry.fake_tensors import bare, fake_batch, faked, shaped
+from placer.runtime.dry.fake_world import answered, fake_world
+from placer.runtime.dry.replica_agreement import inside_disagreements
+from placer.runtime.executor.executor import Executor
+from placer.runtime.executor.load import loaded_alone, prepared_model
+from placer.runtime.measuring.communication_record import Communication, Recorder, compared
+from placer.runtime.measuring.measurement import WATCHED_STEP, Measurement
+from placer.runtime.stages.captured_model import Captured, captured
+from placer.runtime.stages.microbatch import feeds
 
 CPU = torch.device("cpu")
 

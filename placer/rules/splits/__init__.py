@@ -4,12 +4,12 @@ Rules are written over named dims (`patterns`, and `named` for ops of one's own)
 table (`table`) from operator names to rules. Needs no torch.
 """
 
-from placer.rules.splits.local import filled, legal, localise
-from placer.rules.splits.naming import named
-from placer.rules.splits.parts import divided, in_blocks, in_parts, merged
+from placer.rules.splits.fused_dims import divided, in_blocks, in_parts, merged
+from placer.rules.splits.local_forms import Form, Localised, cuttable, local_forms
+from placer.rules.splits.localise import filled, legal, localise
+from placer.rules.splits.named_dims import named
 from placer.rules.splits.patterns import tensors
-from placer.rules.splits.strands import Form, Localised, cuttable, local_forms
-from placer.rules.splits.table import (
+from placer.rules.splits.registry import (
     SplitRule,
     own_choices,
     register_split,

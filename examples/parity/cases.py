@@ -1,0 +1,164 @@
+"""Cases of `verify`: a tiny model, a layout, a schedule, a precision; made into plans and run by ranks that stay."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+
+from torch import nn
+
+from examples.models import example_batch
+from examples.parity.splits import searched, widened
+from placer import tracer
+from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
+from placer.errors import UsageError
+from placer.graph import Graph
+from placer.plans.plan import Plan, ScheduleName, Sharding, Stage
+from placer.plans.settings import Precision, RunSettings
+from placer.runtime import VerifyReport, verify
+from placer.runtime.distributed.groups import device_of
+from placer.runtime.executor.load import prepared_model
+from placer.runtime.stages.captured_model import Captured, captured
+
+ROWS = 8
+KEPT = {"none": "DP", "optimizer": "ZeRO1-", "gradients": "ZeRO2-", "parameters": "FSDP"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`positions` x `replicas` ranks; `turns` stages per position. cut: blocks of the first stage (0: stages of equal
+    numbers of blocks). shapes: of the batch by input (none: those of `examples.models`). degree: devices of a replica,
+    over which its ops are cut along `axis` as a search does (`examples.parity.splits`); along two axes, `height x
+    width`, as many along each."""
+
+    model: str
+    positions: int = 1
+    replicas: int = 1
+    schedule: ScheduleName = "1f1b"
+    sharding: Sharding = "none"
+    precision: Precision = "float64"
+    microbatches: tuple[int, ...] = (3, 3, 2)
+    shares: tuple[int, ...] = ()
+    recompute: bool = False
+    optimizer: str = "adamw"
+    cut: int = 0
+    turns: int = 1
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    axis: str = "tensor"
+    degree: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the case."""
+        return self.positions * self.replicas * self.degree ** len(self.axis.split(" x "))
+
+    def __str__(self) -> str:
+        layout = f"PP{self.positions}" if self.positions > 1 else ""
+        if self.replicas > 1:
+            layout += KEPT[self.sharding] + str(self.replicas)
+        if self.degree > 1:
+            layout += f" {self.axis}{self.degree}"
+        words = [
+            self.model.rpartition(":")[2],
+            layout.strip() or "one",
+            self.schedule if self.positions > 1 else "-",
+            self.precision,
+        ]
+        words += ["recompute"] * self.recompute + [f"shares {self.shares}"] * bool(self.shares)
+        words += [f"microbatches {self.microbatches}"] * (self.microbatches != (3, 3, 2))
+        words += [f"cut {self.cut}"] * bool(self.cut) + [self.optimizer] * (self.optimizer != "adamw")
+        return " ".join(words)
+
+
+def plan_of(case: Case) -> Plan:
+    """The plan of a case on as many CPU processes as it has ranks. Raises UsageError where nothing can be cut so."""
+    plan = _plan_of(replace(case, degree=1))
+    if case.degree == 1:
+        return plan
+    found = searched(plan.graph, plan.model, plan.rows, case.axis, case.degree)
+    if not found:
+        raise UsageError(f"{case.model} has nothing to cut along {case.axis} over {case.degree} devices")
+    return widened(plan, found[0], processes(case.ranks))
+
+
+def _plan_of(case: Case) -> Plan:
+    graph = captured_graph(case.model, case.shapes)
+    return Plan(
+        model=tracer.resolve(case.model).ref,
+        graph=graph,
+        cluster=processes(case.ranks),
+        settings=RunSettings(
+            precision=case.precision, optimizer="sgd" if case.optimizer == "sgd" else "adamw", momentum=0.9
+        ),
+        stages=_stages(case, len(graph.blocks)),
+        schedule=case.schedule,
+        microbatches=case.microbatches,
+    )
+
+
+def run_case(plan: Plan, steps: int = 3, compile: str = "") -> VerifyReport:
+    """What every rank calls; captures are kept from case to case. compile: see `placer.runtime.load`."""
+    return verify(plan, steps, capture=capture_of(plan), compile=compile)
+
+
+def prepare(plan: Plan) -> bool:
+    """Capture the model of `plan` for a run in this process, from which ranks are forked; False where it is kept."""
+    if (plan.model.reference, plan.settings.precision) in _KEPT:
+        return False
+    capture_of(plan)
+    return True
+
+
+@cache
+def captured_graph(model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Graph:
+    """The planning capture of a model with ROWS rows."""
+    return tracer.capture(model, batch=dict(shapes) or example_batch(_factory(model)(), ROWS))
+
+
+def processes(count: int) -> Cluster:
+    """One node of `count` processes on a CPU; its rates are made up and decide nothing here."""
+    cpu = Device(
+        name="process", backend="cpu", memory_bytes=2**33, memory_bandwidth=1e10, rates=(("float32", 1e10),),
+        launch_seconds=1e-6, curve=Curve(points=((1.0, 1.0),)),
+    )  # fmt: skip
+    link = Link(name="loopback", latency_seconds=1e-5, bandwidth=1e9)
+    return Cluster(name="processes", groups=((Node(name="here", devices=((cpu, count),), link=link), 1),))
+
+
+_KEPT: dict[tuple[str, str], Captured] = {}
+
+
+def capture_of(plan: Plan) -> Captured:
+    """The capture of a plan's model in this process, made once."""
+    key = (plan.model.reference, plan.settings.precision)
+    if key not in _KEPT:
+        _KEPT[key] = captured(plan, prepared_model(plan, None, device_of(plan, 0)))
+    return _KEPT[key]
+
+
+def _factory(model: str) -> Callable[[], nn.Module]:
+    module, name = model.split(":")
+    made: Callable[[], nn.Module] = getattr(importlib.import_module(module), name)
+    return made
+
+
+def _stages(case: Case, blocks: int) -> tuple[Stage, ...]:
+    count = case.positions * case.turns
+    ends = [round(index * blocks / count) for index in range(count + 1)]
+    if case.cut:
+        ends[1] = case.cut
+    return tuple(
+        Stage(
+            first=first,
+            last=last,
+            devices=tuple(range(at * case.replicas, (at + 1) * case.replicas)),
+            shares=case.shares,
+            sharding=case.sharding,
+            recompute=case.recompute,
+        )
+        for index, (first, last) in enumerate(pairwise(ends))
+        for at in [index % case.positions]
+    )

@@ -1,0 +1,65 @@
+"""`placer calibrate`: measure this machine anew."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from placer.cli.options import Json
+from placer.cli.output import print_result
+from placer.cluster.cluster import Cluster
+from placer.cluster.cluster_file import cluster_yaml
+from placer.errors import UsageError
+from placer.io.files import require_writable, write_text
+from placer.report.documents import Document
+
+NAME = "calibrate"
+HELP = """Measure this machine: products by size, memory, launch, messages, all-reduces. Takes under 30 s; remembered.
+
+Example: placer calibrate localx2 -o this-machine.yaml
+"""
+
+
+def run(
+    machine: Annotated[str, typer.Argument(metavar="local|localxN", help="This machine as N devices.")] = "local",
+    output: Annotated[str | None, typer.Option("-o", "--output", help="Write a cluster file; - is stdout.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure, save, print the cluster file."""
+    from placer.cluster.calibrate import calibrate
+
+    if output is not None:
+        require_writable(output)
+    cluster = calibrate(_devices(machine), progress=lambda line: print(f"placer: {line}", file=sys.stderr))
+    if output is not None:
+        write_text(output, cluster_yaml(cluster))
+    if output != "-":
+        print_result(Text(cluster_yaml(cluster)), cluster_document(cluster), json)
+
+
+def _devices(machine: str) -> int | None:
+    found = re.fullmatch(r"local(?:x(\d+))?", machine)
+    if not found:
+        raise UsageError(f"{machine!r} cannot be measured from here; give local, or localx4 for 4 devices")
+    return int(found[1]) if found[1] else None
+
+
+def cluster_document(cluster: Cluster) -> Document:
+    """What was measured, for machines."""
+    device, link = cluster.devices[0], cluster.node_list[0].link
+    return {
+        "cluster": cluster.name,
+        "devices": cluster.size,
+        "device": device.name,
+        "rates_flops_per_second": dict(device.rates),
+        "memory_bytes": device.memory_bytes,
+        "memory_bandwidth_bytes_per_second": device.memory_bandwidth,
+        "launch_seconds": device.launch_seconds,
+        "link_latency_seconds": link.latency_seconds,
+        "link_bandwidth_bytes_per_second": link.bandwidth,
+        "notes": list(cluster.notes),
+    }

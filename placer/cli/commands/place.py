@@ -1,0 +1,54 @@
+"""`placer place`: a graph with given costs onto devices, with a proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placer.cli.options import Json
+from placer.cli.output import print_result
+from placer.errors import UsageError
+from placer.io.units import quantity
+from placer.placement.formats import OBJECTIVES, READERS, PlaceRequest, read_problem
+from placer.placement.solvers import place
+from placer.report.placement import answer_document, answer_view
+
+NAME = "place"
+HELP = """Place a graph with given costs on devices, and say how far that can be from the best.
+
+FILE is a dnn-partitioning JSON file, a PipeDream graph.txt, or another format that `--format` lists.
+
+Example: placer place bert24_training.json --json
+"""
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The graph with its costs.", show_default=False)],
+    objective: Annotated[str, typer.Option(help=f"What to minimise: {' or '.join(OBJECTIVES)}.")] = "throughput",
+    free_form: Annotated[bool, typer.Option("--free-form", help="A device's nodes need not be contiguous.")] = False,
+    devices: Annotated[int | None, typer.Option(help="Accelerators; default: what the file says.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Of each accelerator, as in '16 GiB'.")] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="Between devices, for profiles, as in '1 GB/s'.")] = None,
+    microbatches: Annotated[int | None, typer.Option(help="In a batch, for formats that ask for it.")] = None,
+    budget: Annotated[int | None, typer.Option(help="Stop after so many evaluated loads with what is there.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop solving after that time with what is there.")] = None,
+    format: Annotated[str | None, typer.Option(help=f"The file's format: {', '.join(READERS)}.")] = None,
+    json: Json = False,
+) -> None:
+    """Read, place, print."""
+    request = PlaceRequest(
+        objective=objective, free_form=free_form, devices=devices, microbatches=microbatches, budget=budget,
+        seconds=seconds,
+        memory=None if memory is None else quantity(memory, "bytes"),
+        bandwidth=None if bandwidth is None else quantity(bandwidth, "bandwidth"),
+    )  # fmt: skip
+    answer = place(read_problem(_existing(file), request, format=format), request)
+    print_result(answer_view(answer), answer_document(answer), json)
+
+
+def _existing(file: Path) -> Path:
+    if file.is_dir():
+        raise UsageError(f"the placement problem {file} is a folder; name a file in it")
+    return file

@@ -1,0 +1,1 @@
+"""Machines as values: devices, nodes, links; how they are written, found in the catalogue, measured."""

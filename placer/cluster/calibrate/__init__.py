@@ -1,0 +1,54 @@
+"""This machine, measured: a Cluster whose devices are its GPUs, or processes that share its cores.
+
+    local_cluster(n)   from the cache, measured when there is none for this machine, or one taken while it was busy
+    calibrate(n)       measured now, the cache renewed
+    describe_machine() what this machine is and what is installed, for `doctor`
+
+Measuring happens in fresh processes (`worker`), one per device, all at once; only they import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from placer.cluster.calibrate.cache import cached, store
+from placer.cluster.calibrate.launch import measure
+from placer.cluster.calibrate.machine import Machine, busy_cores, describe_machine, fingerprint, visible_gpus
+from placer.cluster.calibrate.result import doubted, idle, local_description
+from placer.cluster.cluster import Cluster
+from placer.errors import UsageError
+
+__all__ = ["Machine", "calibrate", "describe_machine", "local_cluster"]
+
+# More processes than this on one machine is a mistake in the spec, not a wish.
+MOST_PROCESSES = 256
+
+
+def local_cluster(devices: int | None = None, progress: Callable[[str], None] | None = None) -> Cluster:
+    """This machine as `devices` devices (None: its GPUs, or one process), from the cache where it is there."""
+    return calibrate(devices, refresh=False, progress=progress)
+
+
+def calibrate(
+    devices: int | None = None, refresh: bool = True, progress: Callable[[str], None] | None = None
+) -> Cluster:
+    """This machine as `devices` devices, measured with all of them at work at once; under 30 s.
+
+    `progress` is told what is being measured. Raises UsageError for an impossible number of devices, ExecutionError
+    where measuring fails.
+    """
+    gpus = visible_gpus()
+    count = devices if devices is not None else max(1, gpus)
+    if not 1 <= count <= MOST_PROCESSES:
+        raise UsageError(f"localx{count} asks for {count} devices; ask for 1 to {MOST_PROCESSES}, as in localx2")
+    on_gpus = 0 < count <= gpus
+    key = fingerprint(count)
+    known = None if refresh else cached(key, count)
+    name = "local" if devices is None else f"localx{count}"
+    load = busy_cores()
+    if known is not None and not (doubted(known) and idle(load)):
+        return replace(known, name=name)
+    cluster = local_description(measure(count, on_gpus=on_gpus, progress=progress), name=name, load=load)
+    store(key, cluster)
+    return cluster

@@ -1,0 +1,149 @@
+"""What the processes measured, and the Cluster it makes."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from pydantic import BaseModel, ConfigDict
+
+from placer.cluster.calibrate.line_fit import line
+from placer.cluster.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
+from placer.cluster.cluster import DOUBT, Cluster, Curve, Device, Link, Node
+from placer.io.versions import installed
+
+Points = tuple[tuple[float, float], ...]
+
+
+class DeviceMeasurement(BaseModel):
+    """One device: products as (FLOPs, FLOP/s) by dtype, memory bytes/second at best and over a model's ops, seconds per
+    op, bytes taken before any tensor."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    backend: str
+    memory_bytes: int
+    products: dict[str, Points]
+    memory_bandwidth: float
+    mixed_bandwidth: float
+    launch_seconds: float
+    overhead_bytes: int
+
+
+class Measurement(BaseModel):
+    """All devices, and messages and all-reduces as (bytes, seconds) medians over the pairs and ranks."""
+
+    model_config = ConfigDict(frozen=True)
+    devices: tuple[DeviceMeasurement, ...]
+    messages: Points = ()
+    all_reduces: Points = ()
+    wall_seconds: float = 0.0
+
+
+def local_description(measured: Measurement, *, name: str, load: float = 0.0) -> Cluster:
+    """The cluster of one node that was measured while `load` cores were busy with something else."""
+    count = len(measured.devices)
+    kinds = _kinds(measured.devices)
+    node = Node(
+        name="this machine",
+        devices=kinds,
+        link=_link(measured, kinds[0][0]),
+        cores=usable_cores(),
+        memory_bytes=total_memory(),
+    )
+    notes = (
+        f"measured on {cpu_name()}, {usable_cores()} cores, torch {installed('torch')}: {count} processes at once, "
+        f"OMP_NUM_THREADS={threads(count)} each, in {measured.wall_seconds:.0f} s",
+        *_doubts(load),
+    )
+    return Cluster(name=name, groups=((node, 1),), measured=True, notes=notes)
+
+
+def _doubts(load: float) -> tuple[str, ...]:
+    """A warning where other work took more than half of the machine."""
+    if idle(load):
+        return ()
+    return (
+        f"{DOUBT} other work had a load average of {load:.1f} on {usable_cores()} cores, so that predicted seconds may "
+        "be far off: run placer calibrate again when the machine is idle",
+    )
+
+
+def doubted(cluster: Cluster) -> bool:
+    """Whether a calibration was taken on a busy machine."""
+    return bool(cluster.doubts)
+
+
+def idle(load: float) -> bool:
+    """Whether `load` busy cores leave this machine free enough to measure."""
+    return load <= usable_cores() / 2
+
+
+def rounded(value: float) -> float:
+    """Four digits: more than a measurement repeats."""
+    return float(f"{value:.4g}")
+
+
+def _kinds(devices: tuple[DeviceMeasurement, ...]) -> tuple[tuple[Device, int], ...]:
+    """Equal devices in a row are one kind with the median of what they measured."""
+    runs: list[list[DeviceMeasurement]] = []
+    for device in devices:
+        if runs and runs[-1][0].name == device.name:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return tuple((_device(run, len(devices)), len(run)) for run in runs)
+
+
+def _device(run: list[DeviceMeasurement], count: int) -> Device:
+    """The kind of device a run of equal measurements shows."""
+    first = run[0]
+    source = "measured on this machine by placer calibrate"
+    curves = {dtype: _products(run, dtype) for dtype in first.products}
+    best = {dtype: max(rate for _, rate in points) for dtype, points in curves.items()}
+    shares = {
+        dtype: Curve(points=tuple((flops, rounded(rate / best[dtype])) for flops, rate in points), source=source)
+        for dtype, points in curves.items()
+    }
+    bandwidth = rounded(median(device.memory_bandwidth for device in run))
+    memory = first.memory_bytes if first.backend == "cuda" else available_memory() // count
+    return Device(
+        name=first.name,
+        backend="cuda" if first.backend == "cuda" else "cpu",
+        memory_bytes=memory,
+        memory_bandwidth=bandwidth,
+        rates=tuple((dtype, rounded(rate)) for dtype, rate in best.items()),
+        launch_seconds=rounded(median(device.launch_seconds for device in run)),
+        curve=shares["float32"],
+        memory_share=min(1.0, rounded(median(device.mixed_bandwidth for device in run) / bandwidth)),
+        overhead_bytes=int(median(device.overhead_bytes for device in run)),
+        source=source,
+        curves=tuple(shares.items()),
+    )
+
+
+def _products(run: list[DeviceMeasurement], dtype: str) -> Points:
+    """(FLOPs, median rate) over the devices."""
+    together = zip(*(device.products[dtype] for device in run), strict=True)
+    return tuple((points[0][0], median(rate for _, rate in points)) for points in together)
+
+
+def _link(measured: Measurement, device: Device) -> Link:
+    """The link between the devices: a line through the messages, one through the all-reduces.
+
+    A ring all-reduce of n bytes over k devices takes setup + 2 (k-1) latency + 2 (k-1)/k n / bandwidth.
+    """
+    count = len(measured.devices)
+    if count == 1:
+        return Link(name="none", latency_seconds=0.0, bandwidth=device.memory_bandwidth, source="one device")
+    message = line(measured.messages)
+    collective = line(measured.all_reduces)
+    bandwidth = 1 / message.slope
+    ring = 2 * (count - 1) / count / collective.slope
+    return Link(
+        name="loopback" if device.backend == "cpu" else "between the GPUs",
+        latency_seconds=rounded(message.intercept),
+        bandwidth=rounded(bandwidth),
+        collective_share=min(1.5, rounded(ring / bandwidth)),
+        setup_seconds=rounded(max(0.0, collective.intercept - 2 * (count - 1) * message.intercept)),
+        source="measured on this machine by placer calibrate",
+    )

@@ -1,0 +1,252 @@
+"""Cluster: devices in nodes, nodes on networks. Unequal devices, nodes and links are ordinary.
+
+Devices are numbered 0..n-1 over `groups` in order, node by node. A message between two devices of a node uses the
+node's `link`; between nodes it leaves through each node's `nic` (shared by the node's devices) and crosses every
+network level up to the first that holds both nodes (`Level.nodes` nodes per group of that level, 0 for all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import log
+from os import PathLike
+from typing import Literal
+
+from placer.errors import UsageError
+
+# Devices are listed one by one; more than this is a slip of the pen, and would fill the memory.
+MOST_DEVICES = 2**20
+# How a note begins that says that a calibration was disturbed.
+DOUBT = "measured while"
+
+Backend = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Something bytes cross: seconds per message and bytes/second in one direction.
+
+    `bandwidth` is nominal and of ONE of the `ports`: a message between two devices uses one port (one NIC of a node's
+    eight, one xGMI link of a chip's seven), a collective all it can reach. `share` of it is what a message achieves,
+    `collective_share` what devices achieve that all send at once (None: the same). `setup_seconds` is the fixed cost
+    of one collective on it.
+    """
+
+    name: str
+    latency_seconds: float
+    bandwidth: float
+    source: str = ""
+    ports: int = 1
+    share: float = 1.0
+    collective_share: float | None = None
+    setup_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.bandwidth > 0 and self.latency_seconds >= 0 and self.ports >= 1 and self.share > 0):
+            raise UsageError(f"link {self.name}: bandwidth, ports and share must be positive, latency not negative")
+
+    @property
+    def shared(self) -> float:
+        """The achieved share of `bandwidth` in a collective."""
+        return self.share if self.collective_share is None else self.collective_share
+
+    def seconds(self, size: float) -> float:
+        """Seconds for one message of `size` bytes."""
+        return self.latency_seconds + size / (self.bandwidth * self.share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Achieved share of a peak rate by size: points (FLOPs or bytes, share), interpolated in log size, flat outside."""
+
+    points: tuple[tuple[float, float], ...]
+    source: str = ""
+
+    def share(self, size: float) -> float:
+        """The share at `size`, interpolated."""
+        if size <= self.points[0][0]:
+            return self.points[0][1]
+        for (low, low_share), (high, high_share) in pairwise(self.points):
+            if size <= high:
+                return low_share + (high_share - low_share) * log(size / low) / log(high / low)
+        return self.points[-1][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A kind of chip. `rates` are peak dense FLOP/s by dtype name; `curve` how much of it products of a size reach.
+
+    `curves` says it by dtype where it is known apart (`efficiency` asks both).
+    `multiprocessors` is what a product's tiles are spread over (0: unknown, or no such thing); with it, efficiency is
+    computed per shape and the curve gives only the ceiling.
+    `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
+    """
+
+    name: str
+    backend: Backend
+    memory_bytes: int
+    memory_bandwidth: float
+    rates: tuple[tuple[str, float], ...]
+    launch_seconds: float
+    curve: Curve
+    memory_share: float = 1.0
+    overhead_bytes: int = 0
+    source: str = ""
+    curves: tuple[tuple[str, Curve], ...] = ()
+    multiprocessors: int = 0
+
+    def __hash__(self) -> int:
+        """Of what tells kinds of chip apart at once: all fields with their curves are hashed for every device asked."""
+        return hash((self.name, self.memory_bytes, self.launch_seconds))
+
+    def efficiency(self, dtype: str, flops: float) -> float:
+        """The share of `rate(dtype)` that one product of `flops` FLOPs reaches."""
+        return dict(self.curves).get(dtype, self.curve).share(flops)
+
+    def rate(self, dtype: str) -> float:
+        """Peak FLOP/s for products of `dtype`; types the chip lacks run at its float32 rate (float64 at half of it).
+
+        Types of 8 bits have one rate, `float8`; chips without it run them as they do 16 bits.
+        """
+        rates = dict(self.rates)
+        if dtype.startswith("float8"):
+            dtype = "float8" if "float8" in rates else "bfloat16"
+        if dtype in rates:
+            return rates[dtype]
+        return rates["float32"] / (2 if dtype == "float64" else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where training data lies: seconds per request, bytes/second of reading and writing."""
+
+    name: str
+    latency_seconds: float
+    read_bandwidth: float
+    write_bandwidth: float
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host's memory: the link of each device to it, and its bandwidth in bytes/second, which they share."""
+
+    link: Link
+    memory_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A host: its devices (kind and count, in order), the link between them, its way out, its CPU cores and memory."""
+
+    name: str
+    devices: tuple[tuple[Device, int], ...]
+    link: Link
+    nic: Link | None = None
+    cores: int = 1
+    memory_bytes: int = 0
+    storage: Storage | None = None
+    host: Host | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return sum(count for _, count in self.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of the network between nodes: groups of `nodes` nodes (0: all of them) joined by `link` per node."""
+
+    name: str
+    link: Link
+    nodes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The machines. `measured` says the constants were measured on the machine itself."""
+
+    name: str
+    groups: tuple[tuple[Node, int], ...]
+    levels: tuple[Level, ...] = ()
+    measured: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.groups or any(count < 1 or node.size < 1 for node, count in self.groups):
+            raise UsageError(f"cluster {self.name} has a group of zero nodes or zero devices; give at least one")
+        total = sum(count * node.size for node, count in self.groups)
+        if total > MOST_DEVICES:
+            raise UsageError(f"cluster {self.name} has {total} devices; at most {MOST_DEVICES} can be described")
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """Every node in order."""
+        for node, count in self.groups:
+            for _ in range(count):
+                yield node
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device in order of its number."""
+        return tuple(d for node in self.nodes for d, count in node.devices for _ in range(count))
+
+    @cached_property
+    def node_of(self) -> tuple[int, ...]:
+        """The node index of each device."""
+        return tuple(i for i, node in enumerate(self.nodes) for _ in range(node.size))
+
+    @cached_property
+    def node_list(self) -> tuple[Node, ...]:
+        """Every node, indexable."""
+        return tuple(self.nodes)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    @cached_property
+    def backends(self) -> frozenset[Backend]:
+        """What runs on its devices: `cpu`, `cuda` or both."""
+        return frozenset(device.backend for node, _ in self.groups for device, _ in node.devices)
+
+    def unlike(self, devices: Iterable[int]) -> bool:
+        """Whether some of `devices` are CPUs and others are not, so that no one library reduces over them."""
+        if len(self.backends) == 1:
+            return False
+        return len({self.devices[device].backend for device in devices if 0 <= device < self.size}) > 1
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Those of the notes that say why a measurement of this machine may be far off."""
+        return tuple(note for note in self.notes if note.startswith(DOUBT))
+
+    def level_of(self, nodes: set[int]) -> int:
+        """The first network level whose groups hold all of `nodes`; -1 within one node."""
+        if len(nodes) == 1:
+            return -1
+        for index, level in enumerate(self.levels):
+            if level.nodes == 0 or len({n // level.nodes for n in nodes}) == 1:
+                return index
+        return len(self.levels) - 1
+
+    @staticmethod
+    def load(spec: Cluster | str) -> Cluster:
+        """A Cluster from itself, a YAML path, a catalogue name with counts (`h100x8*4`), `local` or `localx4`.
+
+        Raises UsageError for an unknown name, unit or missing field, naming the line.
+        """
+        if isinstance(spec, Cluster):
+            return spec
+        if not isinstance(spec, str | PathLike) or not str(spec).strip():
+            raise UsageError(
+                f"the cluster is {spec!r}; give a Cluster, a cluster file, a name such as h100x8*4, or localx2"
+            )
+        from placer.cluster.catalogue import load_cluster  # the reader needs these types
+
+        return load_cluster(str(spec))

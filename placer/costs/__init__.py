@@ -1,0 +1,1 @@
+"""Seconds and bytes of a plan before it runs: compute, communication, memory, put together by timing."""

@@ -1,0 +1,1 @@
+"""Seconds of messages and collectives between devices."""

@@ -1,0 +1,69 @@
+"""What tiles, waves, depth and alignment leave of a product's efficiency on a GPU.
+
+A product is computed in tiles by multiprocessors: a tile that sticks out computes for nothing (tile quantisation), and
+the last wave of tiles keeps some multiprocessors idle (wave quantisation): NVIDIA, "Matrix Multiplication Background
+User's Guide", sections on tile and wave quantization. The library picks the best tile; smaller tiles reread more. A
+tile's inner loop needs some steps of k to fill its software pipeline (CUTLASS, "Efficient GEMM in CUDA").
+
+    share = max over tiles (speed(tile) * b m n / (waves * multiprocessors * tile area)) * k / (k + fill) * alignment
+
+relative to the same for the shape at which ceilings are measured, so that this shape reaches the ceiling itself.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+
+from placer.cluster.cluster import Device
+from placer.graph import ITEM_BYTES
+
+# Rows x columns of result per tile and the speed of their inner loops: the tile sizes of cuBLAS, "larger tiles are more
+# efficient" (NVIDIA's guide, figure "tile size and efficiency": 256x128 1.0, 128x128 0.95 to 1.0, 64x64 about 0.5).
+TILES = (
+    (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (256, 64, 0.9), (64, 256, 0.9), (128, 64, 0.75),
+    (64, 128, 0.75), (64, 64, 0.5),
+)  # fmt: skip
+
+# Steps of k before a tile's pipeline is full: 4 stages of 32 (CUTLASS, efficient_gemm.md, multistage on Ampere).
+FILL = 128
+
+# What is left where rows do not start at a multiple of so many bytes. Asynchronous copies move 16, 8 or 4 bytes
+# (CUTLASS, cp_async); narrower ones cost up to 42% (head sizes that are no multiple of 8 in BigScience's runs; even
+# ones). Odd sizes at 16 bits have none at all: padding GPT-2's vocabulary from 50257 to 50304 made nanoGPT's whole step
+# 25% faster on an A100 (A. Karpathy, 3 February 2023). The head is 27% of that model's FLOPs (232 M of 857 M a token);
+# at 40% of the peak overall and 75% in an aligned product it takes 0.27 * 0.40 / 0.75 = 14.5% of the padded step, hence
+# 1 + 0.25 / 0.145 = 2.7 times as long unpadded.
+ALIGNMENT = ((16, 1.0), (4, 0.58), (1, 0.37))
+
+# m, n, k of the product whose rate is the measured ceiling of an A100 (stas00/ml-engineering@744d01e, accelerators).
+BEST = (1024, 10240, 5120)
+
+
+def shape_share(device: Device, dtype: str, batch: int, m: int, n: int, k: int, *, rows: bool = False) -> float:
+    """The share of the device's ceiling that this shape keeps, above 0, at most 1.
+
+    The contiguous dims are n and k, or, for a sum over rows (`rows`: a weight gradient), m and n.
+    """
+    item = ITEM_BYTES[dtype]
+    best = _share(device.multiprocessors, item, 1, *BEST)
+    share = _share(device.multiprocessors, item, batch, m, n, k) / best
+    return min(1.0, share) * alignment_share(item, (m, n) if rows else (n, k))
+
+
+@lru_cache(maxsize=65536)
+def _share(multiprocessors: int, item: int, batch: int, m: int, n: int, k: int) -> float:
+    best = max(speed * _filled(multiprocessors, batch, m, n, a, b) for a, b, speed in TILES)
+    return best * k / (k + FILL)
+
+
+def alignment_share(item: int, sizes: tuple[int, int]) -> float:
+    """What is left of a product whose contiguous dims have these sizes of `item` bytes."""
+    return next(share for step, share in ALIGNMENT if all(size * item % step == 0 for size in sizes))
+
+
+def _filled(multiprocessors: int, batch: int, m: int, n: int, rows: int, columns: int) -> float:
+    """The share of the tiles' area, over whole waves, that is result."""
+    tiles = batch * ceil(m / rows) * ceil(n / columns)
+    waves = ceil(tiles / multiprocessors)
+    return batch * m * n / (waves * multiprocessors * rows * columns)

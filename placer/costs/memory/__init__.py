@@ -1,0 +1,1 @@
+"""Bytes of one device, by category and at once."""

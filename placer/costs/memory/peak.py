@@ -1,0 +1,229 @@
+"""Peak bytes of one device, by category and at once.
+
+    parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
+                   with `gradients` (FSDP2 without resharding keeps both)
+    gradients      the same elements at the same dtype; sharded with these two, but whole where several microbatches add
+                   up (only the last backward scatters, unit by unit, giving up the whole ones as it goes)
+    optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
+                   16-bit weights; sharded with any sharding; none with settings.offload (see `offload`)
+    activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
+                   the blocks' inputs, plus what the block that runs again saves (with a backward in two parts what all
+                   of them do, of every microbatch between the parts)
+    workspace      the most that the backward of one op has beside that; with a backward in two parts, what arrived at
+                   the weights of microbatches between the parts
+    communication  what a stage got and sends of alive microbatches, where it is not among their activations: it stays
+                 until the backward; gradients it got and gave back; buckets or gathered blocks in flight
+    overhead       the device's context
+
+Categories are each at their own peak, which do not come together. At once there are state (parameters, optimizer,
+buffers, buckets that stay) and the most of
+
+    first     alive - 1 microbatches, and of the one that goes backward first what `turning` says: the blocks that it
+              has passed have gradients and no activations any more, the others the reverse
+    later     all gradients, the microbatches alive then, and the temporaries of a backward, block by block
+    closing   all gradients, and what their reduction and the update make beside them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from placer.cluster.cluster import Device
+from placer.costs.communication.gradient_buckets import SIZES
+from placer.costs.memory.backward import Moved
+from placer.costs.memory.block_ranges import Span
+from placer.costs.memory.in_flight import Alive
+from placer.costs.precision import Numerics
+from placer.plans.ledger import MemoryBytes
+from placer.plans.plan import BY_FSDP, Sharding
+from placer.plans.settings import RunSettings, state_count
+
+MASTER_BYTES = 4
+# Of what one stage has at a time.
+ONCE = ("remade", "workspace", "communication", "closing", "temporary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """One stage on one device: state that is always there, bytes kept per alive microbatch, the rest once.
+
+    staying: messages, beside `kept`, per alive microbatch. lasting: buckets that are there always. turning: the most of
+    kept bytes of blocks and gradients of the blocks after them, with temporaries. temporary: the most at once of what
+    is remade, workspace and communication. closing, updating: beside gradients as they are reduced after the last
+    backward, bucket by bucket, and in the update. Of a backward in two parts: between them arrived gradients, and
+    again, what blocks that ran again saved; working: `temporary` but for that.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    buffers: int
+    kept: int
+    remade: int
+    workspace: int
+    communication: int
+    staying: int = 0
+    lasting: int = 0
+    arrived: int = 0
+    again: int = 0
+    working: int = 0
+    turning: int = 0
+    temporary: int = 0
+    closing: int = 0
+    updating: int = 0
+
+    @property
+    def state(self) -> int:
+        """Bytes that are always there; gradients come and go."""
+        return self.parameters + self.optimizer + self.buffers + self.lasting
+
+    @property
+    def living(self) -> int:
+        """Bytes of an alive microbatch."""
+        return self.kept + self.staying
+
+    def first(self, alive: int) -> int:
+        """The most beside state before a first backward ends, of `alive` microbatches."""
+        return (alive - 1) * self.living + self.turning if alive else 0
+
+
+class State(NamedTuple):
+    """Bytes of what a stage holds whatever it computes."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    buffers: int
+
+
+def stage_state(
+    span: Span, numerics: Numerics, settings: RunSettings, *, sharding: Sharding, replicas: int, accumulates: bool
+) -> State:
+    """Bytes of one stage on each of its replicas; `accumulates`: over several microbatches."""
+    parts = replicas if sharding in BY_FSDP else 1
+    held = span.held
+    own, whole = _share(held.parameters, parts), held.trainable * numerics.weight_bytes
+    return State(
+        parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
+        gradients=whole if accumulates else _share(whole, parts),
+        optimizer=_share(held.trainable * state_bytes(numerics, settings), replicas if sharding != "none" else 1),
+        buffers=held.buffers,
+    )
+
+
+def stage_memory(
+    span: Span, numerics: Numerics, settings: RunSettings, *, rows: int, recompute: bool, sharding: Sharding,
+    replicas: int, accumulates: bool = False,
+) -> StageMemory:  # fmt: skip
+    """Bytes of one stage for microbatches of `rows` rows on each replica; `accumulates`: over several of them."""
+    state = stage_state(span, numerics, settings, sharding=sharding, replicas=replicas, accumulates=accumulates)
+    trainable, parts = span.held.trainable, replicas if sharding != "none" else 1
+    whole = trainable * numerics.weight_bytes
+    kept, staying = (
+        size.at(rows) for size in ((span.inputs, span.staying_apart) if recompute else (span.saved, span.staying))
+    )
+    lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=accumulates)
+    beside, messages = span.backward.temporary(recompute, rows, moved), _messages(span, rows)
+    share = state.gradients / whole if whole else 1.0
+    # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
+    gathering = _share(whole, parts) if sharding == "optimizer" and parts > 1 else 0
+    return StageMemory(
+        **state._asdict(),
+        kept=kept,
+        remade=beside.remade,
+        workspace=beside.workspace,
+        communication=messages + beside.moved,
+        staying=staying,
+        lasting=lasting,
+        arrived=span.arrived.at(rows),
+        again=span.again.at(rows) if recompute else 0,
+        working=(span.backward.temporary(False, rows, moved) if recompute else beside).at_once + messages,
+        turning=span.backward.first(recompute, rows, share, moved) + staying + messages,
+        temporary=beside.at_once + messages,
+        closing=closing,
+        updating=max(gathering, _updating(trainable, numerics, settings, parts)),
+    )
+
+
+def position_memory(stages: tuple[StageMemory, ...], lives: Alive, device: Device | None = None) -> MemoryBytes:
+    """Bytes of one device with its stages (None: without its overhead) and the microbatches that are alive there."""
+    gradients, updating = (sum(getattr(stage, name) for stage in stages) for name in ("gradients", "updating"))
+    remade, workspace, inner, closing, temporary = (max(getattr(stage, name) for stage in stages) for name in ONCE)
+    later, kept, staying = (
+        max(sum(n * each for n, each in zip(peak, sizes, strict=True)) for peak in lives.later)
+        for sizes in zip(*((stage.living, stage.kept, stage.staying) for stage in stages), strict=True)
+    )
+    if lives.parted:  # a lone stage
+        remade, temporary = lives.parted * stages[0].again, stages[0].working
+    arrived = lives.parted * stages[0].arrived
+    parted = arrived + lives.parted * stages[0].again
+    at_once = max(
+        stages[0].first(lives.first) + parted,
+        gradients + later + temporary + parted,
+        gradients + max(closing, updating),
+    )
+    overhead = 0 if device is None else device.overhead_bytes
+    return MemoryBytes(
+        parameters=sum(stage.parameters for stage in stages),
+        gradients=gradients,
+        optimizer=sum(stage.optimizer for stage in stages),
+        activations=max(lives.first * stages[0].kept, kept) + remade,
+        buffers=sum(stage.buffers for stage in stages),
+        workspace=workspace + arrived,
+        communication=sum(stage.lasting for stage in stages)
+        + max(lives.first * stages[0].staying, staying)
+        + max(inner, closing, updating),
+        overhead=overhead,
+        at_once=sum(stage.state for stage in stages) + at_once + overhead,
+    )
+
+
+def state_bytes(numerics: Numerics, settings: RunSettings) -> int:
+    """Bytes of optimizer state per element on the device that updates it."""
+    if settings.offload == "optimizer":
+        return 0
+    item = 8 if numerics.weights == "float64" else 4
+    return item * (state_count(settings) + numerics.masters)
+
+
+def _share(size: int, parts: int) -> int:
+    return -(-size // parts)
+
+
+def _messages(span: Span, rows: int) -> int:
+    """Bytes of messages beside those that stay: the gradients a stage got, and those it gave back before, which the
+    stage before it may not have read yet."""
+    return span.returned.at(rows) + span.received.at(rows)
+
+
+def _reduced(
+    span: Span, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int, *, accumulates: bool
+) -> tuple[int, Moved, int]:
+    """What reducing `gradients` takes: bytes that are always there, what moves beside a backward, bytes after the last.
+
+    DDP, which runs a stage that is the whole model if reduction may overlap, keeps its buckets; of others one at a time
+    is made after the last backward (`runtime.replicas.reduce_bucket`), at most of the largest size that a search
+    takes. FSDP2 gathers the next block beside the one in use, and makes whole gradients of a block, which it scatters;
+    where microbatches add up there are whole ones of all blocks, and their copies come when the block was given up.
+    """
+    if replicas == 1:
+        return 0, Moved(), 0
+    if sharding in BY_FSDP:
+        return 0, Moved(parameters=sharding == "parameters", gradients=not accumulates), 0
+    if span.whole and settings.overlap:
+        return gradients, Moved(), 0
+    return 0, Moved(), min(gradients, max(SIZES) + span.unit)
+
+
+def _updating(trainable: int, numerics: Numerics, settings: RunSettings, parts: int) -> int:
+    """Bytes that an update on the device makes beside gradients: float32 ones of masters, each in place of one that
+    goes; where SGD decays weights, on GPUs a list of new ones (torch/optim/sgd.py, `_foreach_add(grads, params,
+    alpha=weight_decay)`).
+    """
+    if settings.offload == "optimizer":
+        return 0
+    if numerics.masters:
+        return _share(trainable * (MASTER_BYTES - numerics.weight_bytes), parts)
+    decays = settings.optimizer == "sgd" and settings.weight_decay != 0
+    return _share(trainable * numerics.weight_bytes, parts) if decays else 0

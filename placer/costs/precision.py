@@ -1,0 +1,185 @@
+"""Precision: which dtype each op of a captured block runs in under a setting, and how its bytes scale.
+
+A graph is captured at one base dtype. `float32`, `float64`, `bfloat16` and `float16` run everything that was captured
+at the base dtype in that type; what the model itself casts elsewhere stays. `bfloat16-autocast` runs products in
+bfloat16, the ops of torch's float32 list in float32, and the others in the widest type of their inputs. With
+`settings.float8` products of 16 bits that read a parameter run in 8, while what they read and write stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Parameter, Tensor
+from placer.plans.settings import RunSettings
+
+FLOATING = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+
+# Ops torch.autocast runs in float32 (torch docs, "Autocast Op Reference", CUDA ops that autocast to float32).
+FLOAT32_OPS = frozenset({
+    "softmax", "_softmax", "log_softmax", "_log_softmax", "layer_norm", "native_layer_norm", "group_norm", "rms_norm",
+    "cross_entropy_loss", "nll_loss", "nll_loss_forward", "nll_loss2d", "mse_loss", "smooth_l1_loss", "l1_loss",
+    "binary_cross_entropy_with_logits", "kl_div", "exp", "log", "pow", "rsqrt", "sum", "prod", "norm", "cumsum",
+    "softplus", "cosh", "sinh", "tan", "acos", "asin", "reciprocal",
+})  # fmt: skip
+EIGHT_BITS = "float8_e4m3fn"
+PRODUCT_KINDS = ("matmul", "convolution", "attention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpNumerics:
+    """The dtype an op's products run in and factors on the captured read, written and saved bytes."""
+
+    dtype: str
+    read: float
+    written: float
+    saved: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """The dtypes of a run: `base` as captured, `weights` as kept on the device, `compute` of products."""
+
+    base: str
+    weights: str
+    compute: str
+    autocast: bool
+    float8: bool = False
+
+    @staticmethod
+    def of(graph: Graph, settings: RunSettings) -> Numerics:
+        """The dtypes of `graph` under `settings`."""
+        base = base_dtype(graph)
+        if settings.precision == "bfloat16-autocast":
+            return Numerics(base=base, weights="float32", compute="bfloat16", autocast=True, float8=settings.float8)
+        return Numerics(
+            base=base, weights=settings.precision, compute=settings.precision, autocast=False, float8=settings.float8
+        )
+
+    @property
+    def masters(self) -> bool:
+        """Whether the optimizer keeps float32 copies of 16-bit weights."""
+        return self.weights in ("bfloat16", "float16")
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of one element of a parameter at the base dtype, and of its gradient."""
+        return ITEM_BYTES[self.weights]
+
+    def kept(self, dtype: str) -> str:
+        """The dtype a weight or value captured as `dtype` has outside of autocast ops."""
+        return self.weights if dtype == self.base else dtype
+
+    def bytes_of(self, tensor: Tensor, rows: int) -> int:
+        """Bytes of a value that crosses blocks: bfloat16 under autocast only where the graph says so, else as kept."""
+        return tensor.bytes_at(rows) // ITEM_BYTES[tensor.dtype] * ITEM_BYTES[self.kept(tensor.dtype)]
+
+    def ops(self, kind: BlockClass) -> tuple[OpNumerics, ...]:
+        """For each op of a block class its numerics, types carried along the edges; remembered by the class itself."""
+        found = self._by_class.get(id(kind))
+        if found is None:
+            known: dict[str, str] = {}
+            numbers = tuple(self._op(kind, index, op, known) for index, op in enumerate(kind.ops))
+            found = self._by_class[id(kind)] = (kind, numbers)
+        return found[1]
+
+    def alike(self, kind: BlockClass) -> tuple[tuple[Op, OpNumerics, int], ...]:
+        """The ops of a block class that do something: one of each whose sizes are the same, and how many there are."""
+        found = self._alike.get(id(kind))
+        if found is None:
+            first: dict[object, int] = {}
+            numbers, counts = self.ops(kind), Counter[int]()
+            for index, (op, own) in enumerate(zip(kind.ops, numbers, strict=True)):
+                if op.kind not in ("view", "communication"):
+                    counts[first.setdefault(_sizes(op, own, index), index)] += 1
+            made = tuple((kind.ops[index], numbers[index], count) for index, count in counts.items())
+            found = self._alike[id(kind)] = (kind, made)
+        return found[1]
+
+    @cached_property
+    def _alike(self) -> dict[int, tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]]:
+        return {}
+
+    @cached_property
+    def _by_class(self) -> dict[int, tuple[BlockClass, tuple[OpNumerics, ...]]]:
+        return {}
+
+    def _op(self, kind: BlockClass, index: int, op: Op, known: dict[str, str]) -> OpNumerics:
+        tensors = [(reference, kind.tensor(reference)) for reference in op.inputs]
+        types = [known.get(reference) or self.kept(tensor.dtype) for reference, tensor in tensors]
+        runs = self._runs_in(op, [t for t in types if t in FLOATING])
+        before = after = 0.0
+        for (_, tensor), running in zip(tensors, types, strict=True):
+            taken = runs if self.autocast and op.kind in PRODUCT_KINDS and running in FLOATING else running
+            before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
+            after += _weight(tensor) * ITEM_BYTES[taken]
+        read = after / before if before else self._plain
+        out_before = out_after = 0.0
+        for output, tensor in enumerate(op.outputs):
+            made = self._made(tensor, runs)
+            known[f"o{index}.{output}"] = made
+            out_before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
+            out_after += _weight(tensor) * ITEM_BYTES[made]
+        written = out_after / out_before if out_before else read
+        dtype = EIGHT_BITS if self._in_eight_bits(op, runs) else runs
+        return OpNumerics(dtype=dtype, read=read, written=written, saved=max(read, written))
+
+    def _runs_in(self, op: Op, inputs: list[str]) -> str:
+        widest = max(inputs, key=lambda t: ITEM_BYTES[t], default=self.weights)
+        if not self.autocast:
+            return widest if op.kind not in PRODUCT_KINDS or widest != self.base else self.compute
+        if op.kind in PRODUCT_KINDS:
+            return self.compute
+        return "float32" if op_name(op) in FLOAT32_OPS else widest
+
+    def _in_eight_bits(self, op: Op, runs: str) -> bool:
+        """Whether a product of 16 bits with a parameter is done in 8."""
+        if not self.float8 or op.kind not in ("matmul", "convolution") or runs not in ("bfloat16", "float16"):
+            return False
+        return any(reference.startswith("p") for reference in op.inputs)
+
+    def _made(self, tensor: Tensor, runs: str) -> str:
+        if tensor.dtype not in FLOATING:
+            return tensor.dtype
+        if self.autocast:
+            return runs if tensor.dtype == self.base else tensor.dtype
+        return self.kept(tensor.dtype)
+
+    @property
+    def _plain(self) -> float:
+        return ITEM_BYTES[self.weights] / ITEM_BYTES[self.base]
+
+
+def op_name(op: Op) -> str:
+    """The bare name of an op's target: `softmax` of `aten.softmax.int`."""
+    parts = op.target.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def base_dtype(graph: Graph) -> str:
+    """The floating dtype most parameter bytes were captured at (float32 without parameters)."""
+    held: Counter[str] = Counter()
+    for parameter in graph.parameters.values():
+        if parameter.dtype in FLOATING:
+            held[parameter.dtype] += parameter.bytes
+    return held.most_common(1)[0][0] if held else "float32"
+
+
+def _sizes(op: Op, numbers: OpNumerics, index: int) -> object:
+    """Equal for ops that take as long; attention is one by one, as its kernel depends on more."""
+    if op.kind == "attention":
+        return index
+    weights = op.kind in PRODUCT_KINDS and any(reference.startswith("p") for reference in op.inputs)
+    return (
+        op.kind, op.products, op.backward_products, op.forward_flops, op.backward_flops, op.read_bytes,
+        op.written_bytes, op.backward_read_bytes, op.backward_written_bytes, op.seconds, numbers, weights,
+    )  # fmt: skip
+
+
+def _weight(tensor: Tensor | Parameter) -> int:
+    """Elements, of one row where they depend on rows."""
+    if isinstance(tensor, Parameter):
+        return tensor.elements
+    return tensor.bytes_at(1) // ITEM_BYTES[tensor.dtype]

@@ -1,0 +1,115 @@
+"""The closed step time: three numbers per stage, a sum and two maxima. See `costs/costs.py` for the whole formula.
+
+    step = sum over stages of fill + max over positions of (sum of steady) + max over positions of (sum of tail) + fixed
+
+With F, B seconds of one full microbatch (B with recompute and gathers), W the weight part of B, X_f and X_b the
+messages a stage sends on and gets back per microbatch, X = X_f + X_b, A the seconds of adding to gradients that exist
+already, F', B' of the last microbatch (which may be smaller), m microbatches, p positions, v stages per position:
+
+    1f1b          fill = F + B + X
+                  steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls X
+    gpipe         the same
+    interleaved   fill = (F + B + X) / v;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
+                  idle = max(0, p (F + B + X) - m (F + B))
+    zero-bubble   fill = F + B + X - hidden;  steady = that of 1f1b + hidden
+                  hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
+    (m = 1: steady = (1 - 1/v) (F + B + idle))
+
+A message is taken only when the computation before it in the receiver's order is done, so that gpipe waits for each:
+stalls = m-1. With 1f1b p microbatches are in flight and a round trip of 2 (p-1) messages passes per p microbatches:
+stalls = (m-1) - ceil((m-1) / p). Bubble of GPipe and 1F1B: arXiv:1811.06965, 2006.09503; interleaved
+(p-1)/v: arXiv:2104.04473 section 2.2.2; ZB-H1: arXiv:2401.10241 section 2.1. `hidden` moves from fill to steady so that
+it never counts for the slowest stage itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """One stage under a plan: seconds of a full microbatch, of the last one, and of what follows the last backward.
+
+    `backward` holds everything between a microbatch's gradient arriving and leaving: recompute and gathers too.
+    """
+
+    forward: float
+    backward: float
+    weight: float = 0.0
+    last_forward: float = 0.0
+    last_backward: float = 0.0
+    send_forward: float = 0.0
+    send_backward: float = 0.0
+    accumulate: float = 0.0
+    reduction: float = 0.0
+    optimizer: float = 0.0
+
+    @property
+    def work(self) -> float:
+        """F + B."""
+        return self.forward + self.backward
+
+    @property
+    def tail(self) -> float:
+        """What follows the last backward: exposed reduction (tied parameters too), then the optimizer."""
+        return self.reduction + self.optimizer
+
+    @property
+    def messages(self) -> float:
+        """X."""
+        return self.send_forward + self.send_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What one stage adds to the formula."""
+
+    fill: float
+    steady: float
+    tail: float
+
+
+def stalls(schedule: str, positions: int, microbatches: int) -> int:
+    """How many round trips of one message a schedule waits for on the slowest chain."""
+    return (microbatches - 1) - (0 if schedule == "gpipe" else ceil((microbatches - 1) / positions))
+
+
+def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, microbatches: int) -> Terms:
+    """Fill, steady and tail of one stage; `turns` stages share a position."""
+    m = microbatches
+    work, messages = stage.work, stage.messages
+    fill, steady = work + messages, 0.0
+    if m > 1:
+        steady = stalls(schedule, positions, m) * messages / turns
+        steady += (m - 2) * work + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
+    if turns > 1:
+        # With few microbatches a position has done all of a turn before the first of them comes round again.
+        idle = max(0.0, positions * (work + messages) - m * work)
+        return Terms(fill / turns, steady + (1 - 1 / turns) * (work + idle), stage.tail)
+    if schedule == "zero-bubble":
+        hidden = _hidden(stage, positions, m)
+        return Terms(fill - hidden, steady + hidden, stage.tail)
+    return Terms(fill, steady, stage.tail)
+
+
+def step_seconds(
+    stages: Sequence[StageCost], schedule: str, *, positions: int, microbatches: int, fixed: float = 0.0
+) -> float:
+    """The step time of stages in order; stage s sits at position s % positions."""
+    turns = len(stages) // positions
+    parts = [terms(s, schedule, positions=positions, turns=turns, microbatches=microbatches) for s in stages]
+    steady = max(sum(part.steady for part in parts[p::positions]) for p in range(positions))
+    tail = max(sum(part.tail for part in parts[p::positions]) for p in range(positions))
+    return sum(part.fill for part in parts) + steady + tail + fixed
+
+
+def _hidden(stage: StageCost, positions: int, microbatches: int) -> float:
+    """Seconds of a stage's weight gradients that fill what would be bubble: its drain, and its warm-up if it can."""
+    if positions == 1:
+        return 0.0
+    inner = stage.backward - stage.weight
+    filling = min(1.0, (microbatches - 1) / (positions - 1))
+    return stage.weight + filling * min(stage.weight, stage.forward, inner)

@@ -1,0 +1,117 @@
+"""Code that people give: their factory, model, loss. Where it fails the error names their line, not one of placer's.
+
+Code named by text, `package.module:name`, so that a plan can say which loss it was made with.
+"""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from placer.errors import PlacerError, UsageError
+
+# Nobody looks for a mistake of their own in these.
+_FOREIGN = frozenset({"placer", "torch", *sys.stdlib_module_names})
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_LONGEST = 400
+
+
+@contextmanager
+def blamed(what: str) -> Iterator[None]:
+    """Around a call of a person's code, `what` in words. Whatever it raises becomes a UsageError that names its line.
+
+    SystemExit too: a factory that ends the process would end placer without a word, and with its exit code.
+    """
+    try:
+        yield
+    except PlacerError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = source_line(error, own=True)
+        raise UsageError(f"{what} raised {said(error)}{f' at {where}' if where else ''}; correct it there") from error
+
+
+def said(error: BaseException) -> str:
+    """`ValueError: what it says`, one line of it."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    kind = type(error).__name__
+    return f"{kind}: {first[:_LONGEST]}" if first else kind
+
+
+def source_line(error: BaseException, *, own: bool = False) -> str:
+    """`file:line (code)` of the innermost frame that is neither torch's, Python's nor placer's, "" where none is.
+
+    own: rather one outside installed libraries, where there is one: a mistake there shows only inside them.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno} ({(error.text or '').strip()})"
+    frames = list(_frames(error))
+    mine = [frame for frame in frames if not any(part in frame[0] for part in _INSTALLED)]
+    for filename, line in reversed(mine if own and mine else frames):
+        return f"{filename}:{line} ({linecache.getline(filename, line).strip()})"
+    return ""
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
+    """(file, line) of the frames of other people's code, outermost first; those of the cause last."""
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame, line in traceback.walk_tb(seen.__traceback__):
+            if _is_users(frame):
+                yield frame.f_code.co_filename, line
+        seen = seen.__cause__
+
+
+def _is_users(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.split(".")[0] not in _FOREIGN and not frame.f_code.co_filename.startswith("<")
+
+
+_REFERENCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
+
+
+def reference_of(function: Callable[..., object], what: str) -> str:
+    """`package.module:name` of a function at the top of a module; UsageError for one that cannot be found again."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    reference = f"{module}:{name}"
+    if module == "__main__" or not name.isidentifier() or named(reference, what) is not function:
+        raise UsageError(
+            f"{what} {name or function!r} of {module or 'no module'} cannot be found by the ranks that run the plan; "
+            "define it with def at the top of an importable module"
+        )
+    return reference
+
+
+def named(reference: str, what: str) -> Callable[..., object]:
+    """The function `package.module:name`. Raises UsageError where it is not there, or its module does not import."""
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None:
+        raise UsageError(
+            f"{what} {reference!r} is no reference; write package.module:function, as in examples.gpt:build "
+            "(dots between folders, no .py)"
+        )
+    module, name = parts.groups()
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # what a person names lies in the folder the command is run in
+    with blamed(f"importing {what} {reference!r}"):
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ModuleNotFoundError as error:
+            if not _names(error.name, module):
+                raise
+            raise UsageError(f"{what} {reference!r} cannot be imported: {error}; is {module} on the path?") from None
+    if not callable(found):
+        raise UsageError(f"{what} {reference!r} is not there: {module} has no function {name!r}")
+    function: Callable[..., object] = found
+    return function
+
+
+def _names(missing: str | None, module: str) -> bool:
+    """Whether the module that is missing is the one asked for, not one that it imports itself."""
+    return missing is not None and (module == missing or module.startswith(f"{missing}."))

@@ -1,0 +1,32 @@
+"""What is installed, and which machine this is: what shapes a plan besides its inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+LIBRARIES = ("placer-planner", "torch", "transformers")
+MACHINE = "machine"
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """The libraries that shape a plan, and this machine, as they stand in plan.json."""
+    return ((MACHINE, machine()), *((name, installed(name)) for name in LIBRARIES))
+
+
+def machine() -> str:
+    """Tells this machine from others without naming it."""
+    return _digest(platform.node())
+
+
+def installed(name: str) -> str:
+    """The installed version of a distribution, or `none`."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The problems and cost models of Piper, Aceso and Galvatron, as published."""

@@ -1,0 +1,61 @@
+"""RunSettings: what changes a step besides the plan. Explicit inputs of every prediction and of every run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from placer.errors import UsageError
+
+Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Settings of a training step.
+
+    precision: `float32` and `float64` compute in that type; `bfloat16` and `float16` keep weights and activations in 16
+    bits with float32 master weights in the optimizer (Megatron's way); `bfloat16-autocast` keeps float32 weights and
+    computes products in bfloat16 under torch.autocast.
+    attention: `eager` materialises the scores, `flash` does not.
+    recompute: `auto` lets the search choose per stage, `none` and `full` (every block) fix it.
+    fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
+    float8: whether products with weights run in 8 bits, as Transformer Engine's do (prices only; not the casts to it).
+    offload: `optimizer` keeps the optimizer's state in the memory of the host, which updates: gradients go there and
+    weights come back. Where devices are processes of a CPU it lies there anyway.
+    overlap: whether gradient reduction may run beside the backward pass.
+    expert_loads: of each expert of a layer how many tokens it gets beside the others (any unit; the same in all
+    layers); costs are then those of the most loaded device. Empty: all alike.
+    """
+
+    precision: Precision = "float32"
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    momentum: float = 0.0
+    clip_norm: float | None = 1.0
+    attention: Literal["eager", "flash"] = "flash"
+    recompute: Literal["auto", "none", "full"] = "auto"
+    fusion: bool = False
+    float8: bool = False
+    offload: Literal["none", "optimizer"] = "none"
+    overlap: bool = True
+    expert_loads: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UsageError(f"clip_norm is {self.clip_norm}; give a positive norm, or none for no clipping")
+        bad = [load for load in self.expert_loads if not 0 <= load < inf]
+        if bad or (self.expert_loads and not sum(self.expert_loads)):
+            found = f"holds {bad[0]}" if bad else "is zero for every expert"
+            raise UsageError(f"expert_loads {found}; give finite loads that are not negative, some above zero")
+        if not self.learning_rate >= 0:
+            raise UsageError(f"learning_rate is {self.learning_rate}; give a number that is not negative")
+
+
+def state_count(settings: RunSettings) -> int:
+    """Tensors of optimizer state per parameter, masters not counted."""
+    return 2 if settings.optimizer == "adamw" else int(settings.momentum != 0)

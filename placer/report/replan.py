@@ -1,0 +1,139 @@
+"""A plan beside the one it takes the place of: what changes, and what moving the state takes.
+
+What it takes to bring a checkpoint into a plan: bytes that each device and node reads, and how long that lasts.
+
+    state of a device   parameters and optimizer state, by category of the predicted ledger
+    seconds             the node that reads most: latency + bytes / read bandwidth of its storage
+
+Where a node's storage is not described the seconds are not known (None). Nodes read beside each other; a storage that
+several nodes share is as slow as it is described for one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from placer.plans.plan import Plan, Stage
+from placer.program import position_of
+from placer.report.documents import Document, plan_document
+from placer.report.numbers import bytes_text, seconds_text
+from placer.report.plan_table import STATE, ranges_text, rows_text
+from placer.report.printing import table, titled
+
+
+def replan_view(old: Plan, new: Plan, moving: Moving) -> RenderableType:
+    """Both plans side by side, what is different first said in a line."""
+    changed = [name for name, before, after in _rows(old, new) if before != after]
+    line = f"what changes: {', '.join(changed)}" if changed else "nothing changes"
+    return Group(Text(line, style="bold"), titled("the plan before and after", _table(old, new)), Text(_moved(moving)))
+
+
+def replan_document(old: Plan, new: Plan, moving: Moving) -> Document:
+    """The same for machines."""
+    return {
+        "before": plan_document(old),
+        "after": plan_document(new),
+        "changes": [name for name, before, after in _rows(old, new) if before != after],
+        "state_bytes": moving.bytes,
+        "fullest_node_bytes": moving.fullest,
+        "moving_seconds": moving.seconds,
+    }
+
+
+def _table(old: Plan, new: Plan) -> Table:
+    view = table("", "before", "after", left=3)
+    for row in _rows(old, new):
+        view.add_row(*row)
+    return view
+
+
+def _rows(old: Plan, new: Plan) -> list[tuple[str, str, str]]:
+    """(what, before, after)."""
+    pairs = [(old, new)]
+    shown = [
+        (name, text(before), text(after))
+        for before, after in pairs
+        for name, text in (
+            ("cluster", lambda plan: f"{plan.cluster.name}, {plan.cluster.size} devices"),
+            ("devices used", lambda plan: str(plan.world_size)),
+            ("microbatches", lambda plan: rows_text(plan.microbatches)),
+            ("schedule", lambda plan: plan.schedule),
+        )
+    ]
+    for index in range(max(len(old.stages), len(new.stages))):
+        shown.append((f"stage {index}", _stage(old, index), _stage(new, index)))
+    return [*shown, ("predicted step", _step(old), _step(new)), ("fullest device", _peak(old), _peak(new))]
+
+
+def _stage(plan: Plan, index: int) -> str:
+    if index >= len(plan.stages):
+        return "-"
+    stage = plan.stages[index]
+    words = [
+        f"blocks {stage.first}-{stage.last - 1} on {ranges_text(stage.devices)}",
+        f"{stage.replicas} replica{'s' if stage.replicas > 1 else ''}",
+    ]
+    words += [] if stage.layout is None else [plan.layouts[stage.layout].shape]
+    return ", ".join([*words, *_state(stage)])
+
+
+def _state(stage: Stage) -> list[str]:
+    sharded = [] if stage.sharding == "none" else [STATE[stage.sharding]]
+    return [*sharded, *(["recompute"] if stage.recompute else [])]
+
+
+def _step(plan: Plan) -> str:
+    return seconds_text(plan.ledger.step_seconds) if plan.ledger else "-"
+
+
+def _peak(plan: Plan) -> str:
+    return bytes_text(plan.ledger.peak_memory) if plan.ledger else "-"
+
+
+def _moved(moving: Moving) -> str:
+    text = f"state to load: {bytes_text(moving.bytes)} by all devices, {bytes_text(moving.fullest)} by the fullest node"
+    if moving.seconds is None:
+        return f"{text}; the cluster does not say how fast its storage reads"
+    return f"{text}, about {seconds_text(moving.seconds)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """bytes: read by all devices together; fullest: by the node that reads most; seconds: until the last has read."""
+
+    bytes: int
+    fullest: int
+    seconds: float | None
+
+
+def state_moved(plan: Plan) -> Moving:
+    """What loading the state of a plan takes; nothing is known of a plan without a prediction."""
+    if plan.ledger is None:
+        return Moving(bytes=0, fullest=0, seconds=None)
+    held = [memory.parameters + memory.optimizer for memory in plan.ledger.memory]
+    size_of = {
+        device: held[position]
+        for stage, position in zip(plan.stages, position_of(plan), strict=True)
+        for device in stage.devices
+    }
+    per_node: Counter[int] = Counter()
+    for device, size in size_of.items():
+        per_node[plan.cluster.node_of[device]] += size
+    return Moving(
+        bytes=sum(size_of.values()), fullest=max(per_node.values(), default=0), seconds=_seconds(plan, per_node)
+    )
+
+
+def _seconds(plan: Plan, per_node: Counter[int]) -> float | None:
+    longest = 0.0
+    for node, size in per_node.items():
+        storage = plan.cluster.node_list[node].storage
+        if storage is None:
+            return None
+        longest = max(longest, storage.latency_seconds + size / storage.read_bandwidth)
+    return longest

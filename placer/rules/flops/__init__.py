@@ -1,0 +1,1 @@
+"""What an operator computes: products and FLOPs forward and backward, a file for each family."""

@@ -1,0 +1,96 @@
+"""Pooling and resampling: every dim before space freely, space as a sliding window where windows are regular."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.rules.calls import Call
+from placer.rules.layouts import Choice, Halo
+from placer.rules.splits.patterns import Labels, Pattern, broadcast, numbered, partial, pattern_choices
+
+
+def max_pool(call: Call) -> tuple[Choice, ...]:
+    """`max_poolNd(x, kernel, stride, padding, dilation, ceil_mode)`."""
+    space = _space(call)
+    return _windowed(call, broadcast(call.argument(3, "padding", 0), space, 0), call.argument(4, "dilation", 1))
+
+
+def average_pool(call: Call) -> tuple[Choice, ...]:
+    """`avg_poolNd(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor)`: linear.
+
+    Space stays whole where windows at the edge are divided by another count than the others.
+    """
+    space = _space(call)
+    padding = broadcast(call.argument(3, "padding", 0), space, 0)
+    counted = call.argument(5, "count_include_pad", True) is not False or not any(padding)
+    if call.argument(4, "ceil_mode", False) is True or not counted:
+        return (*per_plane(call), partial(call))
+    return (*_windowed(call, padding, 1), partial(call))
+
+
+def adaptive_average_pool(call: Call) -> tuple[Choice, ...]:
+    """`adaptive_avg_poolNd(x, sizes)`: a dim pooled to 1 is a mean; one that divides evenly is cut with its result."""
+    x, out = call.tensor(0).shape, call.outputs[0].shape
+    first = len(x) - _space(call)
+    labels = numbered(x)
+    dims = range(first, len(x))
+    means = tuple(labels[dim] for dim in dims if out[dim] == 1 and labels[dim])
+    even = {dim for dim in dims if out[dim] > 1 and x[dim] % out[dim] == 0}
+    after = tuple(label if dim < first or dim in even else "" for dim, label in enumerate(labels))
+    before = tuple(label if after[dim] or label in means else "" for dim, label in enumerate(labels))
+    choices = pattern_choices(Pattern(inputs=(before,), outputs=(after,), summed=means))
+    ratios = {labels[dim]: Halo(dim, x[dim] // out[dim], x[dim] // out[dim]) for dim in even}
+    return (*(_adapted(choice, means, ratios) for choice in choices), partial(call))
+
+
+def _adapted(choice: Choice, means: Labels, ratios: dict[str, Halo]) -> Choice:
+    if choice.name in means:
+        return replace(choice, local="mean_share")
+    if choice.name in ratios:
+        return replace(choice, local="adaptive", halo=(ratios[choice.name],))
+    return choice
+
+
+def per_plane(call: Call) -> tuple[Choice, ...]:
+    """Only the dims before space: pooling with indices, bilinear resampling."""
+    first = len(call.tensor(0).shape) - _space(call)
+    labels = tuple(label if dim < first else "" for dim, label in enumerate(numbered(call.tensor(0).shape)))
+    return pattern_choices(Pattern(inputs=(labels,), outputs=(labels,) * len(call.outputs)))
+
+
+def nearest(call: Call) -> tuple[Choice, ...]:
+    """`upsample_nearestNd(x, sizes)`: space too where each row is repeated the same number of times; linear."""
+    x, out = call.tensor(0).shape, call.outputs[0].shape
+    labels = tuple(label if dim < 2 or out[dim] % x[dim] == 0 else "" for dim, label in enumerate(numbered(x)))
+    choices = pattern_choices(Pattern(inputs=(labels,), outputs=(labels,)))
+    return (*(replace(choice, local="nearest") for choice in choices), partial(call))
+
+
+def shuffled(call: Call) -> tuple[Choice, ...]:
+    """`pixel_shuffle(x, factor)`, `pixel_unshuffle`: every dim, its outer part; linear."""
+    labels = numbered(call.tensor(0).shape)
+    after = tuple("" if size == 1 else label for size, label in zip(call.outputs[0].shape, labels, strict=True))
+    return (*pattern_choices(Pattern(inputs=(labels,), outputs=(after,))), partial(call))
+
+
+def _windowed(call: Call, padding: tuple[int, ...], dilation: object) -> tuple[Choice, ...]:
+    x, space = call.tensor(0).shape, _space(call)
+    kernel = broadcast(call.argument(1, "kernel_size"), space, 1)
+    stride = broadcast(call.argument(2, "stride", ()), space, 0)
+    apart = broadcast(call.argument(4, "dilation", 1), space, 1) if dilation != 1 else (1,) * space
+    first, labels = len(x) - space, numbered(x)
+    after = tuple("" if size == 1 else label for size, label in zip(call.outputs[0].shape, labels, strict=True))
+    choices = pattern_choices(Pattern(inputs=(labels,), outputs=(after,)))
+    halos = {
+        labels[first + at]: Halo(first + at, kernel[at], stride[at] or kernel[at], padding[at], apart[at])
+        for at in range(space)
+    }
+    return tuple(
+        replace(choice, local="window", halo=(halos[choice.name],)) if choice.name in halos else choice
+        for choice in choices
+    )
+
+
+def _space(call: Call) -> int:
+    name = call.target.rpartition("::")[2].removesuffix("_with_indices")
+    return int(name[-2])

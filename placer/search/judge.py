@@ -1,0 +1,105 @@
+"""The judge: `solve_with` runs a strategy, then checks and estimates what it returned, so that none grades itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.costs.step_estimate import estimate
+from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
+from placer.legality import check
+from placer.plans.plan import Plan
+from placer.rules.expert_loads import require_loads
+from placer.search.problem import Pins, Problem, Solution
+from placer.search.registry import strategy
+
+# What a strategy adds up in its own order may differ from the estimate by rounding.
+ROUNDING = 1e-9
+
+
+def solve_with(problem: Problem, name: str) -> Solution:
+    """What the strategy `name` finds, judged: legal, within the pins, estimated afresh, ready to save.
+
+    Raises InfeasibleError where nothing fits, UsageError for an unknown name or a bad problem, StrategyError where the
+    strategy returned a plan for another problem, an illegal plan, a wrong estimate or a bound above its own plan.
+    """
+    require_sound(problem)
+    found = strategy(name).solve(problem)
+    if isinstance(found, Infeasible):
+        raise InfeasibleError(found)
+    return judged(problem, found, name)
+
+
+def judged(problem: Problem, found: Solution, name: str) -> Solution:
+    """`found` with its plan completed by ledger, bound and runners-up; raises StrategyError for a false claim."""
+    plan, ledger = found.plan, estimate(found.plan)
+    complaints = [*_foreign(plan, problem), *broken_pins(plan, problem.pins), *(v.message for v in check(plan))]
+    claimed = ledger.step_seconds if plan.ledger is None else plan.ledger.step_seconds
+    if abs(claimed - ledger.step_seconds) > ROUNDING * ledger.step_seconds:
+        complaints.append(f"it claims {claimed!r} s a step, the estimate is {ledger.step_seconds!r} s")
+    if found.bound is not None and found.bound > ledger.step_seconds * (1 + ROUNDING):
+        complaints.append(f"its bound of {found.bound!r} s is above the {ledger.step_seconds!r} s of its plan")
+    if complaints:
+        raise StrategyError(f"the strategy {name!r} returned a plan that does not hold: {'; '.join(complaints)}")
+    complete = replace(
+        plan, strategy=plan.strategy or name, seed=problem.seed, ledger=ledger, bound=found.bound,
+        alternatives=found.alternatives,
+    )  # fmt: skip
+    return replace(found, plan=complete)
+
+
+def require_sound(problem: Problem) -> None:
+    """Raise UsageError for a problem without blocks, rows, devices or evaluations, or with loads of other experts."""
+    require_loads(problem.graph, problem.settings.expert_loads)
+    for what, count in (
+        ("blocks to place", len(problem.graph.blocks)),
+        ("rows in the batch", problem.rows),
+        ("devices in the cluster", problem.cluster.size),
+        ("evaluations in the budget", 1 if problem.budget is None else problem.budget),
+    ):
+        if count < 1:
+            raise UsageError(f"a plan was asked for with {count} {what}; give at least 1")
+
+
+def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
+    """Each pin that `plan` does not honour, in words."""
+    wanted: tuple[tuple[str, object, set[object]], ...] = (
+        ("data", pins.data, {stage.replicas for stage in plan.stages}),
+        ("shard", pins.shard, {stage.sharding for stage in plan.stages}),
+        ("pipeline", pins.pipeline, {plan.positions}),
+        ("microbatches", pins.microbatches, {len(plan.microbatches)}),
+        ("schedule", pins.schedule, {plan.schedule}),
+        ("recompute", pins.recompute, {stage.recompute for stage in plan.stages}),
+        ("bucket", pins.bucket, {plan.bucket_bytes}),
+    )
+    broken = [f"pin {name}={pin} is not honoured" for name, pin, found in wanted if pin is not None and found != {pin}]
+    for axis, degree in pins.axes:
+        if degree is not None and _degrees(plan, axis) != {degree}:
+            broken.append(f"pin {axis}={degree} is not honoured")
+    index = {block.name: i for i, block in enumerate(plan.graph.blocks)} if pins.stage_of else {}
+    for name, stage in pins.stage_of:
+        held = stage < len(plan.stages) and plan.stages[stage].first <= index[name] < plan.stages[stage].last
+        if not held:
+            broken.append(f"pin {name}@stage={stage} is not honoured")
+    return tuple(broken)
+
+
+def _degrees(plan: Plan, axis: str) -> set[int]:
+    """The devices of a replica along an axis, of every stage."""
+    layouts = [None if stage.layout is None else plan.layouts[stage.layout] for stage in plan.stages]
+    return {1 if layout is None else dict(layout.axes).get(axis, 1) for layout in layouts}
+
+
+def _foreign(plan: Plan, problem: Problem) -> list[str]:
+    """What of the plan's inputs is not the problem's."""
+    pairs = {
+        "model": (plan.model, problem.model),
+        "graph": (plan.graph, problem.graph),
+        "cluster": (plan.cluster, problem.cluster),
+        "settings": (plan.settings, problem.settings),
+        "rows": (plan.rows, problem.rows),
+    }
+    return [
+        f"its {what} is not the problem's"
+        for what, (mine, given) in pairs.items()
+        if mine is not given and mine != given
+    ]

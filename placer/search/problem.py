@@ -1,0 +1,79 @@
+"""Problem, Pins, Solution: what every strategy is given, and what it may return."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from placer.cluster.cluster import Cluster
+from placer.graph import Graph
+from placer.plans.plan import Alternative, ModelRef, Plan
+from placer.plans.settings import RunSettings
+
+# What ends a search before its proof is complete; empty where nothing did.
+Ended: TypeAlias = Literal["", "interrupt", "evaluations", "seconds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """Choices the user has fixed; None is free. bucket: in bytes."""
+
+    data: int | None = None
+    shard: str | None = None
+    pipeline: int | None = None
+    microbatches: int | None = None
+    schedule: str | None = None
+    recompute: bool | None = None
+    tensor: int | None = None
+    height: int | None = None
+    width: int | None = None
+    sequence: int | None = None
+    expert: int | None = None
+    bucket: int | None = None
+    stage_of: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def axes(self) -> tuple[tuple[str, int | None], ...]:
+        """How many devices of a replica each axis is pinned to."""
+        return (
+            ("tensor", self.tensor), ("height", self.height), ("width", self.width), ("sequence", self.sequence),
+            ("expert", self.expert),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is to be placed, where, under which settings and pins. `rows` is the global batch.
+
+    budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    settings: RunSettings
+    model: ModelRef
+    rows: int
+    pins: Pins = Pins()
+    seed: int = 0
+    budget: int | None = None
+    until: float | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Whether the seconds are over."""
+        return self.until is not None and time.perf_counter() >= self.until
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """A legal plan with its estimate, a proven lower bound where the strategy has one, and what was looked at.
+
+    ended: what ended the search before its proof was complete, if anything.
+    """
+
+    plan: Plan
+    bound: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    evaluations: int = 0
+    ended: Ended = ""

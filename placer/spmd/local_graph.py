@@ -1,0 +1,81 @@
+"""local_graph(graph, layout): the graph of one device of a replica, its ops of local sizes, collectives between them.
+
+A conversion becomes an op of kind `communication` whose target names what happens forward and backward
+(`placer.all_gather.reduce_scatter`; `-` where nothing moves) and whose written bytes are the whole buffer of each. What
+an op communicates inside itself, and the rows a window wants of its neighbours, follow it as such ops too.
+
+Of unequal pieces the graph is that of the rank in the middle, which has neighbours on both sides. Where each device has
+rows of its own (`Layout.apart`), the sizes are counted in those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placer.errors import UsageError
+from placer.graph import BlockClass, Graph
+from placer.plans.plan import Layout, Split
+from placer.rules.expert_loads import overload, require_loads
+from placer.rules.two_axis_layouts import middle
+from placer.spmd.device_rows import own_rows
+from placer.spmd.expert_order import expert_devices
+from placer.spmd.layout_conversions import border_state
+from placer.spmd.local_ops import LocalClass
+from placer.spmd.parameter_layouts import class_edges, held_parameter, held_value
+
+
+def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = ()) -> Graph:
+    """The graph of one device, of the most loaded one where experts have `loads`.
+
+    Raises UsageError for a layout that is not of this graph or cannot be, and for loads of other experts.
+    """
+    require_layout(graph, layout)
+    require_loads(graph, loads)
+    counted = own_rows(graph, layout.apart)
+    classes = tuple(
+        kind if split is None else _local_class(kind, split, layout.degree, loads)
+        for kind, split in zip(counted.classes, layout.splits, strict=True)
+    )
+    return replace(counted, classes=classes)
+
+
+def require_layout(graph: Graph, layout: Layout) -> None:
+    """Raise UsageError where the layout is of another graph, or neighbours disagree about a value between them."""
+    if layout.degree < 1 or len(layout.splits) != len(graph.classes):
+        raise UsageError(
+            f"a layout over {layout.degree} devices splits {len(layout.splits)} block classes, "
+            f"the model has {len(graph.classes)}; plan again"
+        )
+    inner = {split.inner for split in layout.splits if split is not None} - {1, layout.inner}
+    if inner or layout.degree % layout.inner:
+        raise UsageError(
+            f"a layout over {layout.degree} devices has {layout.inner} along its inner axis, splits of it "
+            f"{min(inner, default=layout.inner)}; plan again"
+        )
+    made: dict[str, str] = {}
+    for index, block in enumerate(graph.blocks):
+        split, kind = layout.splits[block.kind], graph.classes[block.kind]
+        inputs = ("whole",) * len(kind.inputs) if split is None else split.inputs
+        for reference, text in zip(block.inputs, inputs, strict=True):
+            if made.get(reference, "whole") != text:
+                raise UsageError(
+                    f"block {block.name} takes {reference} as {text}, it is made as {made.get(reference, 'whole')}; "
+                    "plan again"
+                )
+        outputs = ("whole",) * len(kind.outputs) if split is None else split.outputs
+        made |= {f"b{index}.{k}": text for k, text in enumerate(outputs)}
+
+
+def _local_class(kind: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
+    found = class_edges(kind, split)
+    made = LocalClass(kind, found, degree, overload(loads, split.experts, expert_devices(split, degree)))
+    stands = middle(degree, split.inner)
+    inputs = tuple(
+        held_value(tensor, border_state(text, split.inner), degree, stands)
+        for tensor, text in zip(kind.inputs, split.inputs, strict=True)
+    )
+    parameters = tuple(
+        held_parameter(parameter, state, degree, stands)
+        for parameter, state in zip(kind.parameters, found.parameters, strict=True)
+    )
+    return replace(kind, inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)

@@ -1,0 +1,318 @@
+"""The ops of a split block class as one rank runs them: local sizes by the rules, conversions where they are needed.
+
+FLOPs and matrix products follow from the rule of the local call. Bytes read and written scale with the bytes of the
+op's local tensors; saved bytes with those of its tensors that account for them exactly, else with all of them. What an
+op reads after a conversion, or with the padding that a window reads beyond the rank's rows, is a tensor of its own: an
+op that keeps it keeps it beside the parameter it is of, or beside what the op before kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from math import ceil, prod
+
+from placer.errors import UsageError
+from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
+from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
+from placer.rules.layouts import SAME, Choice, Cut, Inner, State, conversion, inner_bytes, piece
+from placer.rules.splits import filled, local_forms, tensors
+from placer.rules.two_axis_layouts import (
+    INNER,
+    OUTER,
+    Step,
+    both_states,
+    fast_of,
+    held_shape,
+    middle,
+    place,
+    state_along,
+    steps,
+    strands,
+)
+from placer.spmd.layout_conversions import LEAVES, Conversion, Edges
+from placer.spmd.parameter_layouts import held_value
+
+# Row counts at which a local call is looked at; sizes are affine in rows.
+FEW, MORE = 4, 5
+NOTHING = "-"
+# Rows at loaded experts are counted in so many: 16 bytes of bfloat16, as products like them.
+EVEN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """An op of `rows` rows, whole and on one rank."""
+
+    rows: int
+    whole: Call
+    local: Call
+
+    @staticmethod
+    def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int, load: float = 1.0) -> Sample:
+        """The op of a class as its choice says; at experts `load` times their even share of the rows."""
+        whole = call_of(kind, op, rows)
+        local = local_forms(whole, choice, degree, middle(degree, choice.fast)).call
+        for _, one in strands(choice) if load != 1.0 else ():
+            local = loaded(local, one, load)
+        return Sample(rows=rows, whole=whole, local=local)
+
+    @property
+    def work(self) -> Work:
+        """What the rank computes."""
+        rule = rule_for(self.whole.target)
+        return Work() if rule is None else rule(self.local)
+
+
+def local_op(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Op:
+    """The op one rank runs, its inputs still named as in the whole class; at experts `load` times their even share."""
+    if all(one.name == "whole" for _, one in strands(choice)):
+        return op
+    few, more = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
+    read, written = _share(tensors(few.local), tensors(few.whole)), _share(few.local.outputs, few.whole.outputs)
+    both = _share((*tensors(few.local), *few.local.outputs), (*tensors(few.whole), *few.whole.outputs))
+    saved = _saved_share(op, few, both)
+    return replace(
+        op,
+        outputs=tuple(
+            replace(tensor, shape=tuple(map(_line, a.shape, b.shape)))
+            for tensor, a, b in zip(op.outputs, few.local.outputs, more.local.outputs, strict=True)
+        ),
+        forward_flops=_line(few.work.forward_flops, more.work.forward_flops),
+        backward_flops=_line(few.work.backward_flops, more.work.backward_flops),
+        read_bytes=op.read_bytes.scaled(read),
+        written_bytes=op.written_bytes.scaled(written),
+        backward_read_bytes=op.backward_read_bytes.scaled(both),
+        backward_written_bytes=op.backward_written_bytes.scaled(read),
+        saved_bytes=op.saved_bytes.scaled(saved),
+        fused_saved_bytes=op.fused_saved_bytes.scaled(saved),
+        products=tuple(map(_product, few.work.forward, more.work.forward)),
+        backward_products=tuple(map(_product, few.work.backward, more.work.backward)),
+    )
+
+
+def loaded(local: Call, choice: Choice, load: float) -> Call:
+    """The call of a rank that has `load` times as many of the rows that lie at experts, or are computed there."""
+    at_experts = [isinstance(state.value, Cut) and state.value.sent for state in choice.inputs]
+    if choice.local.startswith("experts"):
+        at_experts[0] = True
+    grown = iter([_grown(value, load) if at else value for value, at in zip(tensors(local), at_experts, strict=True)])
+    sent = (isinstance(state.value, Cut) and state.value.sent for state in choice.outputs)
+    return replace(
+        local,
+        arguments=tuple(filled(argument, grown) for argument in local.arguments),
+        keywords=tuple((name, filled(argument, grown)) for name, argument in local.keywords),
+        outputs=tuple(_grown(value, load) if at else value for value, at in zip(local.outputs, sent, strict=True)),
+    )
+
+
+def _grown(value: Value, load: float) -> Value:
+    # Loads are averages: a number of rows that no kernel likes follows from none.
+    return value._replace(shape=(ceil(value.shape[0] * load / EVEN) * EVEN, *value.shape[1:]))
+
+
+def conversion_ops(tensor: Tensor | Parameter, found: Conversion, degree: int) -> Iterator[tuple[Step, Op]]:
+    """What turns a value of the whole shape `tensor` from one state into another, each op of it along one axis.
+
+    UsageError where nothing does.
+    """
+    value = _value(tensor)
+    for step in steps(found.have, found.want):
+        forward = conversion(step.have.value, step.want.value)
+        backward = conversion(step.want.gradient, step.have.gradient) if value.requires_grad else ""
+        if "none" in (forward, backward):
+            raise UsageError(f"{found.reference} lies as {found.have} and is wanted as {found.want}: there is no way")
+        if step.have.value == step.want.value and not (value.requires_grad and step.have != step.want):
+            continue
+        size = _bytes(held_value(value, left_as_is(step), degree, _middle(degree, step.before)))
+        yield (
+            step,
+            Op(
+                name=f"convert {found.reference}",
+                target=f"placer.{forward or NOTHING}.{backward or NOTHING}{_line_word(step.axis, fast_of(*step[3:]))}",
+                kind="communication",
+                outputs=(held_value(value, step.after, degree, _middle(degree, step.after)),),
+                written_bytes=size if forward else Affine(),
+                backward_written_bytes=size if backward else Affine(),
+            ),
+        )
+
+
+def line_name(axis: int | None, fast: int) -> str:
+    """How a communication says that it runs along one of two axes, the inner of `fast` devices (`communication`)."""
+    return "" if axis is None else f"{('outer', 'inner')[axis]}{fast}"
+
+
+def _line_word(axis: int | None, fast: int) -> str:
+    return "" if axis is None else f".{line_name(axis, fast)}"
+
+
+def _middle(degree: int, state: State) -> int:
+    return middle(degree, fast_of(state))
+
+
+def left_as_is(step: Step) -> State:
+    """What a step leaves as it is: how the value lies along the other axis."""
+    if step.axis is None:
+        return SAME
+    left = [SAME if axis == step.axis else state_along(step.before, axis) for axis in (OUTER, INNER)]
+    return both_states(left[OUTER], left[INNER], fast_of(step.before, step.after))
+
+
+def inner_ops(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Iterator[Op]:
+    """What an op communicates inside itself: rows of its neighbours, collectives of its choice."""
+    if any(one.inner or any(one.halo) for _, one in strands(choice)):
+        few, more = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
+        for axis, one in strands(choice):
+            line = _line_word(axis, choice.fast)
+            yield from (_collective(op, inner, few, more, line) for inner in one.inner)
+            if any(one.halo):
+                even = (Sample.of(kind, op, choice, degree, rows) for rows in (FEW, MORE))
+                moved = _line(*(_halo_bytes(sample, choice, axis, degree) for sample in even))
+                yield _moving(op, ("exchange", "exchange"), moved, moved, line)
+
+
+def _collective(op: Op, inner: Inner, few: Sample, more: Sample, line: str) -> Op:
+    moved = _line(*(inner_bytes(inner, tensors(sample.local)) for sample in (few, more)))
+    words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
+    return _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine(), line)
+
+
+def _moving(op: Op, words: tuple[str, str], forward: Affine, backward: Affine, line: str) -> Op:
+    return Op(
+        name=f"inside {op.name}", target=f"placer.{words[0]}.{words[1]}{line}", kind="communication",
+        written_bytes=forward, backward_written_bytes=backward,
+    )  # fmt: skip
+
+
+def _halo_bytes(sample: Sample, choice: Choice, axis: int | None, degree: int) -> int:
+    """Bytes a rank in the middle gets of its neighbours along an axis, first along the outer one."""
+    total, rank = 0, middle(degree, choice.fast)
+    (one,) = (found for at, found in strands(choice) if at == axis)
+    count, at = (degree, rank) if axis is None else place(degree, rank, choice.fast, axis)
+    values = zip(one.halo, choice.inputs, tensors(sample.local), tensors(sample.whole), strict=True)
+    for halo, state, local, whole in values:
+        if halo is not None:
+            shape = list(held_shape(whole.shape, state.value, degree, rank)) if axis == OUTER else list(local.shape)
+            start, end = piece(whole.shape[halo.dim], count, at)
+            shape[halo.dim] = max(0, local.shape[halo.dim] - (end - start))
+            total += prod(shape) * local.item_bytes
+    return total
+
+
+def _share(local: Sequence[Value], whole: Sequence[Value]) -> float:
+    total = sum(value.elements * value.item_bytes for value in whole)
+    return sum(value.elements * value.item_bytes for value in local) / total if total else 1.0
+
+
+def _saved_share(op: Op, sample: Sample, otherwise: float) -> float:
+    """The share of what the op keeps: that of the fewest of its tensors that add up to it, else of all."""
+    kept = op.saved_bytes.at(sample.rows)
+    whole = [*tensors(sample.whole), *sample.whole.outputs]
+    local = [*tensors(sample.local), *sample.local.outputs]
+    for count in (1, 2, 3):
+        for chosen in combinations(range(len(whole)), count):
+            if kept and sum(whole[i].elements * whole[i].item_bytes for i in chosen) == kept:
+                return _share([local[i] for i in chosen], [whole[i] for i in chosen])
+    return otherwise
+
+
+def _line(few: int, more: int) -> Affine:
+    per_row = (more - few) // (MORE - FEW)
+    return Affine(few - per_row * FEW, per_row)
+
+
+def _product(few: MatrixProduct, more: MatrixProduct) -> Product:
+    batch, m, n, k = map(_line, few, more)
+    return Product(batch=batch, m=m, n=n, k=k)
+
+
+def _value(tensor: Tensor | Parameter) -> Tensor:
+    if isinstance(tensor, Tensor):
+        return tensor
+    shape = tuple(Affine(size) for size in tensor.shape)
+    return Tensor(shape=shape, dtype=tensor.dtype, requires_grad=tensor.trainable and not tensor.buffer)
+
+
+def _value_bytes(value: Value) -> int:
+    return value.elements * value.item_bytes
+
+
+def _bytes(tensor: Tensor) -> Affine:
+    return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
+
+
+@dataclass
+class LocalClass:
+    """The ops of a split class in order, conversions before their first user; `outputs` as the class names them."""
+
+    kind: BlockClass
+    edges: Edges
+    degree: int
+    load: float = 1.0
+    _ops: list[Op] = field(default_factory=list)
+    _names: dict[str, str] = field(default_factory=dict)
+    _converted: dict[tuple[int, int], str] = field(default_factory=dict)
+    _steps: dict[tuple[str, State], str] = field(default_factory=dict)
+    _kept: set[str] = field(default_factory=set)
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """Every op of the rank."""
+        self._make()
+        return tuple(self._ops)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The values that leave the block."""
+        self._make()
+        return tuple(
+            self._converted.get((LEAVES, number)) or self._name(reference)
+            for number, reference in enumerate(self.kind.outputs)
+        )
+
+    def _make(self) -> None:
+        if self._ops:
+            return
+        waiting = list(self.edges.conversions)
+        for index, (op, choice) in enumerate(zip(self.kind.ops, self.edges.choices, strict=True)):
+            while waiting and any(user == index for user, _ in waiting[0].users):
+                self._convert(waiting.pop(0))
+            made = local_op(self.kind, op, choice, self.degree, self.load)
+            inputs = {
+                reference: self._converted.get((index, number)) or self._name(reference)
+                for number, reference in enumerate(tensor_arguments(op))
+            }
+            place = len(self._ops)
+            read = tuple(inputs[reference] for reference in op.inputs)
+            saved = affine_sum((made.saved_bytes, *(self._copies(op, read, choice) if op.kept_again else ())))
+            self._ops.append(replace(made, inputs=read, saved_bytes=saved))
+            self._names |= {f"o{index}.{k}": f"o{place}.{k}" for k in range(len(op.outputs))}
+            self._ops.extend(inner_ops(self.kind, op, choice, self.degree, self.load))
+        for found in waiting:
+            self._convert(found)
+
+    def _copies(self, op: Op, inputs: tuple[str, ...], choice: Choice) -> Iterator[Affine]:
+        """Bytes of what the op keeps that is a copy here, of a parameter or of what an earlier op kept."""
+        windowed = any(one.local == "window" for _, one in strands(choice))
+        few, more = (Sample.of(self.kind, op, choice, self.degree, rows, self.load) for rows in (FEW, MORE))
+        for number in op.kept_again:
+            own, place = inputs[number], tensor_arguments(op).index(op.inputs[number])
+            converted = own != self._name(op.inputs[number])
+            if (windowed and place == 0) or (converted and own not in self._kept):
+                self._kept.add(own)
+                yield _line(*(_value_bytes(tensors(sample.local)[place]) for sample in (few, more)))
+
+    def _convert(self, found: Conversion) -> None:
+        name = self._name(found.reference)
+        for step, made in conversion_ops(self.kind.tensor(found.reference), found, self.degree):
+            key = (found.reference, step.after)
+            if key not in self._steps:
+                self._ops.append(replace(made, inputs=(name,)))
+                self._steps[key] = f"o{len(self._ops) - 1}.0"
+            name = self._steps[key]
+        self._converted |= dict.fromkeys(found.users, name)
+
+    def _name(self, reference: str) -> str:
+        return self._names.get(reference, reference)

@@ -1,0 +1,310 @@
+"""From what torch.export gives to a plain graph: calls of operators, named parameters, inputs, one tuple of results.
+
+Left out: metadata assertions and guards. No-grad regions (rotary tables) are inlined: what enters one from a parameter
+passes through a detach, which has the same value and the same gradient. In-place writes into fresh values that depend
+on no parameter (shifted labels) become out-of-place, so that every result shows in the edges what it depends on.
+Each node carries `meta["module"]` (its module's path) and `meta["source"]` (file:line).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from placer.errors import CaptureError
+from placer.tracer.export.exporting import Raw
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """A clean graph and what its get_attr nodes name: parameters, buffers (by the model's names) and constants."""
+
+    graph: fx.Graph
+    state: dict[str, torch.Tensor]
+
+
+def clean(raw: Raw, names: dict[int, str]) -> Plain:
+    """The plain graph of an exported module; `names` gives the model's own name of each tensor, by identity."""
+    copier = _Copier(raw, names)
+    results = copier.copy(raw.module, {})
+    copier.graph.output(tuple(results))
+    out_of_place(copier.graph, copier.state)
+    drop_dead(copier.graph)
+    return Plain(graph=copier.graph, state=copier.state)
+
+
+def own_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by the model's own names, shared ones once."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def target_name(node: fx.Node) -> str:
+    """`aten::linear` for an operator, `builtin::getitem` for a function."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target._schema.name)
+    return f"builtin::{getattr(node.target, '__name__', node.target)}"
+
+
+def is_mutable(node: fx.Node) -> bool:
+    """Whether the schema says that the node writes into an argument (it is silent about batch norm's statistics)."""
+    return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether the node draws random numbers."""
+    return (
+        isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    ) or target_name(node) in ("aten::dropout", "aten::feature_dropout", "aten::alpha_dropout")
+
+
+def drop_dead(graph: fx.Graph) -> None:
+    """Erase calls nobody reads, except writes and random draws (which advance the generator)."""
+    for node in reversed(list(graph.nodes)):
+        if node.op in ("call_function", "get_attr") and not node.users and not is_mutable(node) and not is_random(node):
+            graph.erase_node(node)
+
+
+class _Copier:
+    """Copies nodes into one new graph, inlining regions."""
+
+    def __init__(self, raw: Raw, names: dict[int, str]):
+        self.graph = fx.Graph()
+        self.state: dict[str, torch.Tensor] = {}
+        self._raw = raw
+        self._names = names
+        self._trained: set[fx.Node] = set()
+        self._read: dict[str, fx.Node] = {}
+
+    def copy(
+        self, module: fx.GraphModule, known: dict[fx.Node, fx.Node], around: fx.Node | None = None
+    ) -> list[fx.Node]:
+        """Copy the nodes of `module`; the copies of its results. `around` is the region's node when it is one."""
+        places = iter(self._raw.input_names)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                if node not in known:
+                    known[node] = self.graph.placeholder(next(places))
+            elif node.op == "get_attr":
+                if any(not _is_region(user) or node is not _region(user) for user in node.users):
+                    known[node] = self._attribute(module, str(node.target))
+            elif node.op == "output":
+                return [known[result] for result in node.all_input_nodes] if around is None else _results(node, known)
+            elif _is_region(node):
+                self._inline(module, node, known)
+            elif not target_name(node).endswith(_DROPPED):
+                self._call(node, known, around)
+        raise CaptureError("the exported graph has no output; report this as a bug of placer")
+
+    def _call(self, node: fx.Node, known: dict[fx.Node, fx.Node], around: fx.Node | None) -> None:
+        if node.op != "call_function":
+            raise CaptureError(f"the exported graph holds {node.op} {node.target}; report this as a bug of placer")
+        first = node.args[0] if node.args else None
+        if (
+            target_name(node) == "builtin::getitem"
+            and isinstance(first, fx.Node)
+            and isinstance(known.get(first), list)
+        ):
+            results = known[first]
+            known[node] = results[node.args[1]]  # type: ignore[index]
+            return
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise CaptureError(
+                f"forward uses {node.target} at {_source(node)}, which placer cannot cut; "
+                "write it with plain tensor operations"
+            )
+        made = self.graph.create_node(
+            "call_function",
+            node.target,
+            fx.map_arg(node.args, lambda argument: known[argument]),
+            fx.map_arg(node.kwargs, lambda argument: known[argument]),
+        )
+        stack = node.meta.get("nn_module_stack") or (around.meta.get("nn_module_stack") if around is not None else None)
+        made.meta["module"], made.meta["calls"] = _module_path(stack)
+        made.meta["source"] = _source(node) or (_source(around) if around is not None else "")
+        if any(argument in self._trained for argument in made.all_input_nodes):
+            self._trained.add(made)
+        known[node] = made
+
+    def _attribute(self, module: fx.GraphModule, target: str) -> fx.Node:
+        value = _attribute(module, target)
+        if not isinstance(value, torch.Tensor):
+            raise CaptureError(f"the exported graph reads {target}, a {type(value).__name__}; report this as a bug")
+        name = self._names.get(id(_attribute(self._raw.wrapper, target))) or self._constant(value)
+        self.state.setdefault(name, value)
+        if name in self._read:
+            return self._read[name]
+        made = self._read[name] = self.graph.create_node("get_attr", name)
+        if isinstance(value, nn.Parameter):
+            self._trained.add(made)
+        return made
+
+    def _constant(self, value: torch.Tensor) -> str:
+        """Constants made in forward have no name of their own; equal ones share one."""
+        for name, known in self.state.items():
+            if name.startswith("constant_") and not value.is_meta and not known.is_meta and _equal(value, known):
+                return name
+        return f"constant_{sum(name.startswith('constant_') for name in self.state)}"
+
+    def _inline(self, module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, fx.Node]) -> None:
+        region = _attribute(module, str(_region(node).target))
+        if not isinstance(region, fx.GraphModule):
+            raise CaptureError(f"a region at {_source(node)} is no graph; report this as a bug of placer")
+        kind = str(node.target)
+        if "autocast" in kind and node.args[2]:
+            raise CaptureError(
+                f"forward enables torch.autocast at {_source(node)}; leave it out and set the run's precision instead"
+            )
+        inputs = [argument for argument in node.args if isinstance(argument, fx.Node) and argument is not _region(node)]
+        quiet = "set_grad_enabled" in kind and not node.args[0]
+        entering = [self._detached(known[argument]) if quiet else known[argument] for argument in inputs]
+        places = [inner for inner in region.graph.nodes if inner.op == "placeholder"]
+        inside = dict(zip(places, entering, strict=True))
+        known[node] = self.copy(region, inside, around=node)  # type: ignore[assignment]
+
+    def _detached(self, node: fx.Node) -> fx.Node:
+        if node not in self._trained:
+            return node
+        made = self.graph.call_function(torch.ops.aten.detach.default, (node,))
+        made.meta.update(module=node.meta.get("module", ""), source=node.meta.get("source", ""), calls={})
+        return made
+
+
+def out_of_place(graph: fx.Graph, state: dict[str, torch.Tensor]) -> None:
+    """Replace in-place writes into fresh values that depend on no parameter by their out-of-place forms."""
+    trained: set[fx.Node] = set()
+    for node in list(graph.nodes):
+        is_weight = node.op == "get_attr" and isinstance(state[str(node.target)], nn.Parameter)
+        if is_weight or any(argument in trained for argument in node.all_input_nodes):
+            trained.add(node)
+        elif node.op == "call_function" and is_mutable(node):
+            _rewrite(graph, node)
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
+    chain = _views_to_base(node.args[0])
+    if chain is None:
+        return
+    base, views = chain
+    with graph.inserting_before(node):
+        written = _pure(graph, node)
+        if written is None:
+            return
+        for view in views:
+            written = _scatter(graph, view, written)
+    for made in _new_nodes(graph, node):
+        made.meta.update(module=node.meta["module"], source=node.meta["source"], calls=node.meta["calls"])
+    order = {other: index for index, other in enumerate(graph.nodes)}
+    target = written
+    base.replace_all_uses_with(target, lambda user: order[user] > order[node])
+    node.replace_all_uses_with(target if not views else node)
+    if not node.users:
+        graph.erase_node(node)
+
+
+def _new_nodes(graph: fx.Graph, before: fx.Node) -> list[fx.Node]:
+    made, at = [], before.prev
+    while at.op == "call_function" and "module" not in at.meta:
+        made.append(at)
+        at = at.prev
+    return made
+
+
+def _pure(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+    name = target_name(node).removeprefix("aten::").removesuffix("_")
+    view = node.args[0]
+    if name == "copy":
+        return graph.call_function(torch.ops.aten.expand_as.default, (_as_type(graph, node.args[1], view), view))
+    if name in ("fill", "zero"):
+        value = node.args[1] if name == "fill" else 0
+        if isinstance(value, fx.Node):
+            return graph.call_function(torch.ops.aten.expand_as.default, (_as_type(graph, value, view), view))
+        return graph.call_function(torch.ops.aten.full_like.default, (view, value))
+    packet = getattr(torch.ops.aten, name, None)
+    overload = getattr(packet, str(node.target).rpartition(".")[2], None) if packet is not None else None
+    return None if overload is None else graph.call_function(overload, node.args, node.kwargs)
+
+
+def _as_type(graph: fx.Graph, value: object, like: object) -> fx.Node:
+    if not isinstance(value, fx.Node) or not isinstance(like, fx.Node):
+        raise CaptureError("an in-place copy has no tensor; report this as a bug of placer")
+    return graph.call_function(torch.ops.aten.type_as.default, (value, like))
+
+
+def _views_to_base(node: object) -> tuple[fx.Node, list[fx.Node]] | None:
+    views: list[fx.Node] = []
+    while isinstance(node, fx.Node) and node.op == "call_function":
+        if target_name(node) in ("aten::slice", "aten::select"):
+            views.append(node)
+            node = node.args[0]
+            continue
+        return None if _may_alias(node) else (node, views)
+    return None
+
+
+def _may_alias(node: fx.Node) -> bool:
+    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
+
+
+def _scatter(graph: fx.Graph, view: fx.Node, value: fx.Node) -> fx.Node:
+    base, *rest = view.args
+    operator = torch.ops.aten.slice_scatter if target_name(view) == "aten::slice" else torch.ops.aten.select_scatter
+    return graph.call_function(operator.default, (base, value, *rest), dict(view.kwargs))
+
+
+def _is_region(node: fx.Node) -> bool:
+    return node.op == "call_function" and str(node.target) in ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def _region(node: fx.Node) -> fx.Node:
+    return next(
+        argument
+        for argument in node.args
+        if isinstance(argument, fx.Node) and argument.op == "get_attr" and str(argument.target).startswith("submod")
+    )
+
+
+def _results(node: fx.Node, known: dict[fx.Node, fx.Node]) -> list[fx.Node]:
+    given = node.args[0]
+    return [known[result] for result in (given if isinstance(given, (tuple, list)) else (given,))]  # type: ignore[index]
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
+
+
+def _attribute(module: nn.Module, target: str) -> object:
+    """What a dotted name stands for in `module`, None where it has none (constants are the exported module's own)."""
+    found: object = module
+    for part in target.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _module_path(stack: object) -> tuple[str, dict[str, str]]:
+    """The innermost module's path, and for each module around that is called again, which call this is."""
+    if not isinstance(stack, dict) or not stack:
+        return "", {}
+    calls: dict[str, str] = {}
+    path = ""
+    for key, (found, _) in stack.items():
+        path = str(found).removeprefix("model").removeprefix(".")
+        call = re.search(r"@\d+$", str(key))
+        if call:
+            calls[path] = call.group(0)
+    return path, calls
+
+
+def _source(node: fx.Node) -> str:
+    frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
+    if not frames:
+        return ""
+    own = [frame for frame in frames if "/torch/nn/" not in frame[0]]
+    file, line = (own or frames)[-1]
+    return f"{'/'.join(file.split('/')[-2:])}:{line}"

@@ -1,0 +1,179 @@
+"""torch.export of a model in training mode, at a fixed number of rows, with errors that name the model's source line.
+
+The loss is part of the graph: `loss_fn(output, batch)` where given, else the output's own `loss`; a model without one
+gives its output tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree
+
+from placer.errors import CaptureError, PlacerError, UsageError
+from placer.io.usercode import said, source_line
+
+LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
+
+# How torch 2.13 says that an export would need the value of a tensor.
+_NEEDS_VALUES = (
+    "data-dependent", "DataDependent", "_local_scalar_dense", "unbacked", "Tensor.item() cannot be called on meta",
+    "Cannot copy out of meta tensor",
+)  # fmt: skip
+
+
+class Training(nn.Module):
+    """What is exported: the model followed by its loss."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFunction | None):
+        super().__init__()
+        self.model = model
+        self.loss_fn = loss_fn
+
+    def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The loss alone where there is one, else every output tensor."""
+        if self.loss_fn is not None:
+            return (_number(self.loss_fn(self.model(**_arguments(self.model, batch)), batch), self.loss_fn),)
+        output = self.model(**batch)
+        loss = getattr(output, "loss", None)
+        if isinstance(loss, torch.Tensor):
+            return (loss,)
+        return tuple(leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+
+
+def _arguments(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What of the batch forward takes by name; the rest is for the caller's loss. Bare `**inputs` take everything."""
+    formal = inspect.signature(model.forward).parameters.values()
+    named = {one.name for one in formal if one.kind is not one.VAR_KEYWORD and one.kind is not one.VAR_POSITIONAL}
+    takes_any = not named and any(one.kind is one.VAR_KEYWORD for one in formal)
+    return batch if takes_any else {name: tensor for name, tensor in batch.items() if name in named}
+
+
+def _number(loss: object, loss_fn: LossFunction) -> torch.Tensor:
+    name = getattr(loss_fn, "__qualname__", type(loss_fn).__name__)
+    if not isinstance(loss, torch.Tensor):
+        raise UsageError(f"the loss {name} gave a {type(loss).__name__}; it must return a tensor of one number")
+    if loss.numel() != 1:
+        raise UsageError(
+            f"the loss {name} gave a tensor of shape {tuple(loss.shape)}; it must return one number: "
+            "end it in .mean() or .sum()"
+        )
+    return loss
+
+
+class ValueDependentError(CaptureError):
+    """The export would have needed the value of a tensor; no other batch helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """What torch.export gave: the module, its placeholders' names in the batch's order, whether it ends in a loss."""
+
+    module: fx.GraphModule
+    wrapper: Training
+    input_names: tuple[str, ...]
+
+
+def export(wrapper: Training, batch: dict[str, torch.Tensor]) -> Raw:
+    """The exported module for exactly these shapes. Raises CaptureError naming the model's source line."""
+    try:
+        module = _exported(wrapper, batch, None)
+    except PlacerError:
+        raise
+    except Exception as error:
+        module = _with_default_device(wrapper, batch, error)
+    if not isinstance(module, fx.GraphModule):
+        raise CaptureError(f"torch.export gave a {type(module).__name__}, not a graph; report this as a bug of placer")
+    return Raw(module=module, wrapper=wrapper, input_names=tuple(batch))
+
+
+def _exported(wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None) -> nn.Module:
+    with _training(wrapper), _quiet(), device or contextlib.nullcontext():
+        made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
+        return made
+
+
+def _with_default_device(wrapper: Training, batch: dict[str, torch.Tensor], error: Exception) -> nn.Module:
+    """A model that makes tensors without naming a device mixes devices on meta: there they are made on meta."""
+    devices = {tensor.device for tensor in batch.values()}
+    if devices != {torch.device("meta")}:
+        raise capture_error(wrapper.model, batch, error) from error
+    try:
+        return _exported(wrapper, batch, torch.device("meta"))
+    except Exception:
+        raise capture_error(wrapper.model, batch, error) from error
+
+
+def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Exception) -> CaptureError:
+    """The error a person sees: where in the model, what was said, what to do."""
+    where = source_line(error) or "the line is not known"
+    name = type(model).__name__
+    if _depends_on_values(error):
+        return ValueDependentError(
+            f"{name} cannot be captured: {where}: {said(error)}. "
+            "Export needs shapes and branches that do not depend on the values of tensors: "
+            "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where"
+        )
+    given = ", ".join(f"{key} {_text(tensor)}" for key, tensor in batch.items())
+    return CaptureError(
+        f"{name} or its loss raised {said(error)} at {where}, when it was run on {given}; correct that line, or the "
+        "names, sizes and types of the batch (NAME=ROWSxSIZE:TYPE with --batch; placer varies the rows)"
+    )
+
+
+def _depends_on_values(error: BaseException) -> bool:
+    """Whether an export failed because it would have needed the value of a tensor, which meta tensors do not have."""
+    text = f"{type(error).__name__} {error}"
+    return any(sign in text for sign in _NEEDS_VALUES)
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+@contextlib.contextmanager
+def _training(wrapper: Training) -> Iterator[None]:
+    modes = {module: module.training for module in wrapper.modules()}
+    # Parts of a model (T5's decoder) have configurations of their own.
+    configs = {id(config): config for config in (getattr(m, "config", None) for m in modes) if _caches(config)}
+    try:
+        wrapper.train()
+        for config in configs.values():
+            setattr(config, "use_cache", False)  # noqa: B010 - its type is the model's own
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for config in configs.values():
+            setattr(config, "use_cache", True)  # noqa: B010 - its type is the model's own
+
+
+def _caches(config: object) -> bool:
+    """Whether a Hugging Face configuration asks for the cache of generation, which training has no use for."""
+    return bool(getattr(config, "use_cache", False))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing of torch's on the screen: its warnings, its log and its print of a failure, said here in one line.
+
+    What the model itself writes to standard error is shown where the export succeeds.
+    """
+    before, written = logging.root.manager.disable, io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(written):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+    sys.stderr.write(written.getvalue())

@@ -1,0 +1,161 @@
+"""Parts of a model that cannot be exported: each becomes one call of `placer::opaque`, which runs the part itself.
+
+    placer::opaque(inputs, state, name) -> results        inputs: tensors; state: the part's parameters and buffers
+
+While a model is exported (`calling`), the forward of each part is replaced by that call. On fake and meta tensors the
+call only has the shapes of its results; they, the FLOPs and the bytes kept for backward come from trying the part
+(`trials`) at both row counts of the export. On real tensors it runs the part with its own autograd, so that nothing
+differs.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree
+
+from placer.errors import CaptureError, UsageError, near_names
+from placer.graph import Graph
+from placer.rules.opaque import TARGET, OpaqueCost
+from placer.tracer.export.opaque_trials import HERE, Part, arguments_of, rows_of, try_part
+
+# How placer's and torch 2.13's errors name what only running can tell.
+_NO_EXPORT = (
+    "do not depend on the values", "fake impl", "fake kernel", "Meta tensors", "meta tensor", "no meta",
+    "'Meta' backend", "FakeTensor",
+)  # fmt: skip
+
+_PARTS: dict[str, Part] = {}
+
+
+def _such_as(name: str, modules: Mapping[str, nn.Module]) -> str:
+    """Names that may have been meant."""
+    close = near_names(name, [one for one in modules if one])
+    return f"it has {', '.join(close)}" if close else "it has none"
+
+
+@contextlib.contextmanager
+def calling(model: nn.Module, parts: Mapping[str, OpaqueCost]) -> Iterator[None]:
+    """While this lasts the parts of `model` are opaque. Raises UsageError for a name that is no submodule."""
+    modules = dict(model.named_modules())
+    replaced: list[nn.Module] = []
+    try:
+        for name, cost in parts.items():
+            if name not in modules or not name:
+                raise UsageError(f"the model has no submodule {name!r} that could be opaque; {_such_as(name, modules)}")
+            module = modules[name]
+            state = (*dict(module.named_parameters()), *dict(module.named_buffers()))
+            _PARTS[name] = Part(name=name, module=module, state=state, cost=cost)
+            object.__setattr__(module, "forward", _caller(_PARTS[name]))
+            replaced.append(module)
+        yield
+    finally:
+        for module in replaced:
+            vars(module).pop("forward", None)
+
+
+def bind(model: nn.Module, names: tuple[str, ...]) -> None:
+    """From now on the parts `names` run the code of `model`."""
+    modules = dict(model.named_modules())
+    for name in names:
+        _PARTS[name].module = modules[name]
+
+
+def parts_of(graph: Graph) -> tuple[str, ...]:
+    """The names of the opaque parts of a captured graph."""
+    target = f"{TARGET.replace('::', '.')}."
+    names = (ast.literal_eval(op.arguments.rpartition(", ")[2]) for _, op in graph.ops if op.target.startswith(target))
+    return tuple(dict.fromkeys(names))
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module) -> Iterator[list[str]]:
+    """The submodules whose forward began and did not end, outermost first, as they are when something was raised."""
+    inside: list[str] = []
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda *_, own=name: inside.append(own)))
+        handles.append(module.register_forward_hook(lambda *_: inside.pop() and None))
+    try:
+        yield inside
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def unexportable(error: BaseException) -> bool:
+    """Whether an export failed for what a part does with values, or for an operator without shapes of its own."""
+    text = str(error)
+    return any(sign in text for sign in _NO_EXPORT)
+
+
+def _caller(part: Part) -> Callable[..., object]:
+    """What stands for the part's forward while a model is exported."""
+
+    def forward(*arguments: object, **keywords: object) -> object:
+        leaves, call = _pytree.tree_flatten((arguments, keywords))
+        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        constants = tuple(HERE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+        trailing = tuple(tuple(tensor.shape[1:]) for tensor in inputs)
+        if not inputs:
+            raise CaptureError(f"{part.name} takes no tensor, and cannot be opaque; make a part around it opaque")
+        if part.call is not None and (part.call, part.constants, part.trailing) != (call, constants, trailing):
+            raise CaptureError(
+                f"{part.name} is called with other arguments each time, and cannot be opaque; make a part around it "
+                "opaque"
+            )
+        part.call, part.constants, part.trailing = call, constants, trailing
+        try_part(part, inputs)
+        own = dict((*part.module.named_parameters(), *part.module.named_buffers()))
+        made = torch.ops.placer.opaque(inputs, [own[name] for name in part.state], part.name)
+        return made[0] if part.single else tuple(made)
+
+    return forward
+
+
+def _opaque(inputs: list[torch.Tensor], state: list[torch.Tensor], name: str) -> list[torch.Tensor]:
+    """The operator: shapes on fake and meta tensors, the part itself on real ones."""
+    part = _PARTS.get(name)
+    if part is None:
+        raise CaptureError(f"the opaque part {name} is not known in this process; capture its model first")
+    if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*inputs, *state)):
+        trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*inputs, *state))
+        return list(_Shapes.apply(name, trains, *inputs, *state))  # type: ignore[no-untyped-call]
+    arguments, keywords = arguments_of(part, inputs)
+    made = torch.func.functional_call(part.module, dict(zip(part.state, state, strict=True)), arguments, keywords)
+    return [made] if isinstance(made, torch.Tensor) else list(made)
+
+
+class _Shapes(torch.autograd.Function):
+    """Results of the right shapes, gradients of the right shapes, and as many bytes kept between."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, name: str, trains: bool, *tensors: torch.Tensor) -> object:
+        found = _PARTS[name].results(rows_of(tensors))
+        device = tensors[0].device
+        if trains:
+            ctx.save_for_backward(torch.empty(found.kept, dtype=torch.uint8, device=device))
+        ctx.tensors = [(t.shape, t.dtype, t.device, t.requires_grad) for t in tensors]  # type: ignore[attr-defined]
+        made = [
+            torch.empty(shape, dtype=dtype, device=device)
+            for shape, dtype in zip(found.shapes, found.dtypes, strict=True)
+        ]
+        fixed = [result for result in made if not result.is_floating_point()]
+        ctx.mark_non_differentiable(*fixed)
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *_: torch.Tensor) -> object:
+        wanted = ctx.tensors  # type: ignore[attr-defined]
+        made = (torch.zeros(s, dtype=dtype, device=d) if needs else None for s, dtype, d, needs in wanted)
+        return None, None, *made
+
+
+_LIBRARY = torch.library.Library("placer", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define("opaque(Tensor[] inputs, Tensor[] state, str name) -> Tensor[]")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("opaque", _opaque, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]

@@ -1,0 +1,195 @@
+"""Running an opaque part on this machine, to see the shapes of its results and what it costs.
+
+A copy of the part with small random weights is run on zeros of the inputs' shapes, once for each number of rows; a
+straight line through what was seen tells the rest.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import FlopCounterMode
+
+from placer.errors import CaptureError
+from placer.io.usercode import said
+from placer.rules.opaque import Counted, OpaqueCost, state_cost
+
+SEED = 0
+RUNS = 5
+# Half-width of the random weights that a part is tried with.
+SCALE = 0.02
+# Stands for a tensor among the leaves of a call.
+HERE = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What running a part showed: shapes and types of its results, FLOPs, bytes kept beside its state, forward seconds.
+
+    Seconds are those of this machine, the least of some runs.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+    forward_flops: int
+    backward_flops: int
+    kept: int
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Part:
+    """A part that is being captured or run: the module that has its code, how it is called, what trying it showed."""
+
+    name: str
+    module: nn.Module
+    state: tuple[str, ...]
+    cost: OpaqueCost
+    call: _pytree.TreeSpec | None = None
+    constants: tuple[object, ...] = ()
+    trailing: tuple[tuple[int, ...], ...] = ()
+    single: bool = True
+    tried: dict[int, Tried] = field(default_factory=dict)
+
+    def results(self, rows: int) -> Tried:
+        """What a call whose first input has `rows` rows gives: on the line through what was tried."""
+        if rows in self.tried:
+            return self.tried[rows]
+        (low, one), (high, other) = sorted(self.tried.items())[:2] if len(self.tried) > 1 else (self._only(),) * 2
+
+        def at(first: int, second: int) -> int:
+            return first if low == high else first + (second - first) * (rows - low) // (high - low)
+
+        return Tried(
+            shapes=tuple(tuple(map(at, first, second)) for first, second in zip(one.shapes, other.shapes, strict=True)),
+            dtypes=one.dtypes,
+            forward_flops=at(one.forward_flops, other.forward_flops),
+            backward_flops=at(one.backward_flops, other.backward_flops),
+            kept=at(one.kept, other.kept),
+        )
+
+    def _only(self) -> tuple[int, Tried]:
+        return next(iter(self.tried.items()))
+
+
+def try_part(part: Part, inputs: list[torch.Tensor]) -> None:
+    """Run a copy of the part on this machine once for this number of rows; tell the rules what it costs."""
+    rows = rows_of(inputs)
+    if rows in part.tried:
+        return
+    with _disable_current_modes(), torch.random.fork_rng(devices=()):
+        torch.manual_seed(SEED)
+        try:
+            part.tried[rows] = _run(part, inputs)
+        except Exception as error:
+            raise CaptureError(
+                f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(error)}; "
+                "make a part around it opaque"
+            ) from error
+    first, other = sorted(part.tried)[0], sorted(part.tried)[-1]
+    state_cost(part.name, _counted(part, first, other))
+
+
+def _run(part: Part, inputs: list[torch.Tensor]) -> Tried:
+    module = _real(part.module)
+    given = [
+        torch.zeros(tuple(t.shape), dtype=t.dtype).requires_grad_(t.is_floating_point() and t.requires_grad)
+        for t in inputs
+    ]
+    own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage()._cdata not in own:
+            kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        arguments, keywords = arguments_of(part, given)
+        made = module(*arguments, **keywords)
+    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    if not all(isinstance(result, torch.Tensor) for result in results):
+        raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns a tensor or a tuple of tensors")
+    part.single = isinstance(made, torch.Tensor)
+    trained = [result for result in results if result.requires_grad]
+    size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    with FlopCounterMode(display=False) as backward:
+        if trained:
+            torch.autograd.backward(trained, [torch.ones_like(result) for result in trained])
+    return Tried(
+        shapes=tuple(tuple(result.shape) for result in results), dtypes=tuple(result.dtype for result in results),
+        forward_flops=forward.get_total_flops(), backward_flops=backward.get_total_flops(), kept=size,
+        seconds=_timed(part, module, given) if part.cost.timed else 0.0,
+    )  # fmt: skip
+
+
+def _timed(part: Part, module: nn.Module, given: list[torch.Tensor]) -> float:
+    """The least of some runs, in seconds."""
+    arguments, keywords = arguments_of(part, given)
+    found = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        module(*arguments, **keywords)
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def _real(module: nn.Module) -> nn.Module:
+    """A copy with small random weights on the CPU."""
+    made = copy.copy(module)
+    memo: dict[int, object] = {id(t): _filled(t) for t in (*module.parameters(), *module.buffers())}
+    forward = vars(module).pop("forward")
+    try:
+        made = copy.deepcopy(module, memo)
+    finally:
+        object.__setattr__(module, "forward", forward)
+    return made
+
+
+def _filled(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
+    if made.is_floating_point():
+        made.uniform_(-SCALE, SCALE)
+    return nn.Parameter(made, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+
+
+def _counted(part: Part, low: int, high: int) -> Counted:
+    """The stated cost, or the line through what was counted."""
+    cost, seconds = part.cost, None
+    if cost.timed or cost.seconds is not None:
+        seconds = (0.0, cost.seconds) if cost.seconds is not None else _line(part, low, high)
+    if cost.flops is not None:
+        return Counted(forward=(cost.fixed, cost.flops), backward=(2 * cost.fixed, 2 * cost.flops), seconds=seconds)
+    pairs = [
+        (getattr(part.tried[low], name), getattr(part.tried[high], name))
+        for name in ("forward_flops", "backward_flops")
+    ]
+    each = [(second - first) // (high - low) if high > low else 0 for first, second in pairs]
+    lines = [(first - slope * low, slope) for (first, _), slope in zip(pairs, each, strict=True)]
+    return Counted(forward=lines[0], backward=lines[1], seconds=seconds)
+
+
+def _line(part: Part, low: int, high: int) -> tuple[float, float]:
+    """Seconds that grow with the rows, from nothing: so few rows tell no slope."""
+    return 0.0, part.tried[high].seconds / max(1, high)
+
+
+def rows_of(inputs: Sequence[torch.Tensor]) -> int:
+    """Rows of a call with these tensors."""
+    return int(inputs[0].shape[0]) if inputs[0].dim() else 1
+
+
+def arguments_of(part: Part, inputs: list[torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The call's arguments with `inputs` in the places of its tensors."""
+    assert part.call is not None
+    left = iter(inputs)
+    leaves = [next(left) if leaf is HERE else leaf for leaf in part.constants]
+    arguments, keywords = _pytree.tree_unflatten(leaves, part.call)
+    return arguments, keywords

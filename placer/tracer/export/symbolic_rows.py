@@ -1,0 +1,113 @@
+"""One graph for every number of rows: two exports, the sizes that differ between them written as functions of rows.
+
+Exports are static (dim 0 is 3, then 5). Where an integer differs between them it is affine in rows, `fixed + per_row *
+rows`, and becomes a node that computes it from the first batched input. Sizes that are not affine (a batch cut in two
+halves) are refused, because 3 and 5 rows give different remainders.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from placer.errors import CaptureError
+from placer.tracer.export.cleaning import Plain, target_name
+
+ROWS = (3, 5)
+
+
+def lifted(at_first: Plain, at_second: Plain, batched_inputs: tuple[str, ...]) -> Plain:
+    """The graph of `at_first` with its row-dependent sizes computed. Raises CaptureError where the graphs differ."""
+    lifter = _Lifter(at_first.graph, batched_inputs)
+    pairs = _paired(at_first.graph, at_second.graph)
+    for first, second in pairs:
+        first.args = lifter.merge(first.args, second.args, first)  # type: ignore[assignment]
+        first.kwargs = lifter.merge(first.kwargs, second.kwargs, first)  # type: ignore[assignment]
+    return at_first
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether the node computes a size, not a tensor."""
+    return bool(node.meta.get("size"))
+
+
+class _Lifter:
+    def __init__(self, graph: fx.Graph, batched_inputs: tuple[str, ...]):
+        self._graph = graph
+        self._batched = batched_inputs
+        self._made: dict[tuple[int, int], fx.Node] = {}
+        self._rows: fx.Node | None = None
+        self._last: fx.Node | None = None
+
+    def merge(self, first: object, second: object, node: fx.Node) -> object:
+        """`first` with integers that differ from `second` replaced by size nodes."""
+        if isinstance(first, (tuple, list)) and isinstance(second, (tuple, list)) and len(first) == len(second):
+            merged = [self.merge(a, b, node) for a, b in zip(first, second, strict=True)]
+            return merged if isinstance(first, list) else tuple(merged)
+        if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+            return {key: self.merge(first[key], second[key], node) for key in first}
+        if isinstance(first, fx.Node) and isinstance(second, fx.Node):
+            return first
+        if type(first) is int and type(second) is int and first != second:
+            return self._size(first, second, node)
+        # nan differs from itself.
+        if first != second and repr(first) != repr(second):
+            raise _not_affine(node, first, second)
+        return first
+
+    def _size(self, first: int, second: int, node: fx.Node) -> fx.Node:
+        per_row, remainder = divmod(second - first, ROWS[1] - ROWS[0])
+        if remainder:
+            raise _not_affine(node, first, second)
+        key = (first - per_row * ROWS[0], per_row)
+        if key not in self._made:
+            self._made[key] = self._computed(*key)
+        return self._made[key]
+
+    def _computed(self, fixed: int, per_row: int) -> fx.Node:
+        if self._rows is None:
+            batched = next(n for n in self._graph.nodes if n.op == "placeholder" and n.target in self._batched)
+            self._last = [n for n in self._graph.nodes if n.op == "placeholder"][-1]
+            self._rows = self._insert(torch.ops.aten.sym_size.int, (batched, 0))
+        size = self._rows
+        if per_row != 1:
+            size = self._insert(operator.mul, (size, per_row))
+        return self._insert(operator.add, (size, fixed)) if fixed else size
+
+    def _insert(self, target: object, arguments: tuple[object, ...]) -> fx.Node:
+        assert self._last is not None
+        with self._graph.inserting_after(self._last):
+            made = self._graph.call_function(target, arguments)  # type: ignore[arg-type]
+        made.meta.update(module="", source="", calls={}, size=True)
+        self._last = made
+        return made
+
+
+def _paired(first: fx.Graph, second: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
+    ours, theirs = list(first.nodes), list(second.nodes)
+    twin: dict[fx.Node, fx.Node] = {}
+    for a, b in zip(ours, theirs, strict=False):
+        twin[a] = b
+        same = a.op == b.op and a.target == b.target
+        if not same or [twin[x] for x in a.all_input_nodes] != list(b.all_input_nodes):
+            raise CaptureError(
+                f"the model runs other operations for {ROWS[0]} rows than for {ROWS[1]}: {target_name(a)} at "
+                f"{a.meta.get('source', '')} against {target_name(b)} at {b.meta.get('source', '')}; "
+                "make forward independent of the number of rows"
+            )
+    if len(ours) != len(theirs):
+        raise CaptureError(
+            f"the model runs {len(ours)} operations for {ROWS[0]} rows and {len(theirs)} for {ROWS[1]}; "
+            "make forward independent of the number of rows"
+        )
+    return iter(list(zip(ours, theirs, strict=True)))
+
+
+def _not_affine(node: fx.Node, first: object, second: object) -> CaptureError:
+    return CaptureError(
+        f"{target_name(node)} at {node.meta.get('source', '')} uses {first} for {ROWS[0]} rows and {second} for "
+        f"{ROWS[1]}: it does not grow evenly with the rows; make it independent of the number of rows"
+    )

@@ -1,0 +1,1 @@
+"""What capture is given: models and batches."""

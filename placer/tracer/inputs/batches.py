@@ -1,0 +1,220 @@
+"""Example batches: tensors, shapes or text, normalised to names, shapes and dtypes; real random ones for a Graph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+import torch
+from torch import nn
+
+from placer.errors import UsageError
+from placer.graph import Graph, Input
+from placer.tracer.inputs.batch_checks import require_names, require_rows
+from placer.tracer.inputs.implied_batch import implied_shapes, label_shapes, require_positions
+
+BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One input: `shape` for one batch of the example's rows; where `batched`, dim 0 is the rows.
+
+    guessed: nobody said what type it has.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    batched: bool
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A normalised example batch: `rows` of it, its inputs in order, and what was assumed to make it."""
+
+    rows: int
+    entries: tuple[Entry, ...]
+    assumptions: tuple[str, ...] = ()
+
+    def tensors(self, rows: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+        """Zero tensors for `rows` rows."""
+        shapes = {e.name: ((rows, *e.shape[1:]) if e.batched else e.shape, e.dtype) for e in self.entries}
+        return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
+
+
+def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss: bool = False) -> Batch:
+    """`batch` as names, shapes and dtypes for `model`.
+
+    Tensors or shapes by input name, in the order of forward's arguments, or text: "8x128" (rows x the rest of the first
+    input's shape), "8" (rows; the rest as the model implies). None: one row per device of what the configuration
+    implies. A shape may come with its type: ((8, 128), torch.int64), or "int64". Labels are added to Hugging Face
+    models unless `own_loss`. Raises UsageError where nothing implies a shape, and where names or rows do not fit.
+    """
+    config = getattr(model, "config", None)
+    assumptions: tuple[str, ...] = ()
+    if batch is None or isinstance(batch, (str, int)):
+        shapes, assumptions = _from_text(model, batch, devices)
+        found: Mapping[str, object] = shapes
+    elif isinstance(batch, torch.Tensor):
+        found = _by_position(model, (batch,))
+    elif isinstance(batch, Mapping):
+        found = batch
+    elif isinstance(batch, Sequence):
+        found = _by_position(model, batch)
+    else:
+        raise UsageError(f"the batch is {batch!r:.80}; give shapes or tensors by name, as in {{'x': (8, 64)}}, or 8x64")
+    if not own_loss and config is not None and "labels" not in found:
+        first = {name: _shape(name, value) for name, value in found.items()}
+        found = {**found, **label_shapes(model, first)}
+    sizes = {name: _shape(name, value) for name, value in found.items()}
+    require_names(model, found, own_loss=own_loss)
+    require_rows(sizes)
+    require_positions(model, sizes)
+    return _batch(found, assumptions)
+
+
+def with_integer_labels(batch: Batch, taken: Collection[str]) -> Batch | None:
+    """`batch` with what may be classes as int64, where nobody said what type it has; None where there is none such.
+
+    That is one number per row, and what forward does not take (`taken`), which is for the loss.
+    """
+    unsaid = [e for e in batch.entries if e.guessed and e.dtype.is_floating_point]
+    changed = [e.name for e in unsaid if len(e.shape) == 1 or e.name not in taken]
+    if not changed:
+        return None
+    entries = tuple(replace(e, dtype=torch.int64) if e.name in changed else e for e in batch.entries)
+    note = f"{', '.join(changed)} of the batch taken for int64: with floating numbers the loss does not compute"
+    return replace(batch, entries=entries, assumptions=(*batch.assumptions, note))
+
+
+def random_batch(graph: Graph, rows: int, seed: int) -> dict[str, torch.Tensor]:
+    """A real random batch on the CPU for the inputs of `graph`: integers within their range, masks of ones."""
+    generator = torch.Generator().manual_seed(seed)
+    made: dict[str, torch.Tensor] = {}
+    for entry in graph.inputs:
+        made[entry.name] = _random(entry, rows, generator)
+    return made
+
+
+def _random(entry: Input, rows: int, generator: torch.Generator) -> torch.Tensor:
+    shape = entry.tensor.shape_at(rows)
+    dtype: torch.dtype = getattr(torch, entry.tensor.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+    if entry.high is None or dtype == torch.bool:
+        # Nothing bounds it from above (a mask): ones are always valid.
+        return torch.ones(shape, dtype=dtype)
+    return torch.randint(0, entry.high, shape, generator=generator, dtype=dtype)
+
+
+def _from_text(
+    model: nn.Module, text: str | int | None, devices: int
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    sizes = _sizes(text)
+    rows = sizes[0] if sizes else devices
+    shapes, assumptions = implied_shapes(model, rows, sizes[1:])
+    if not sizes:
+        assumptions = (f"batch of {rows}: one row per device", *assumptions)
+    return shapes, assumptions
+
+
+def _sizes(text: str | int | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    try:
+        sizes = tuple(int(part) for part in str(text).lower().split("x"))
+    except ValueError:
+        raise UsageError(
+            f"the batch {text!r} is no shape; write rows x sizes, as in 8x128, or name the inputs"
+        ) from None
+    if any(size < 1 for size in sizes):
+        raise UsageError(f"the batch {text!r} has a size below 1; write rows x sizes, as in 8x128")
+    return sizes
+
+
+def _by_position(model: nn.Module, values: Sequence[object]) -> dict[str, object]:
+    names = [
+        name
+        for name, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(names) < len(values):
+        raise UsageError(
+            f"the batch has {len(values)} tensors, forward of {type(model).__name__} takes {len(names)} by position "
+            f"({', '.join(names) or 'none'}); give a dict of names"
+        )
+    if values and all(isinstance(value, int) for value in values):
+        return {names[0]: tuple(values)}
+    return dict(zip(names, values, strict=False))
+
+
+def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
+    if not found:
+        raise UsageError("the batch is empty; give at least one input, as in {'input_ids': (8, 128)}")
+    entries = []
+    for name, value in found.items():
+        shape = _shape(name, value)
+        dtype = _given_dtype(name, value)
+        entries.append(
+            Entry(
+                name=name,
+                shape=shape,
+                dtype=dtype or _likely_dtype(name),
+                batched=bool(shape),
+                guessed=dtype is None,
+            )
+        )
+    rows = next((entry.shape[0] for entry in entries if entry.shape), 1)
+    if rows < 1:
+        raise UsageError(f"the batch has {rows} rows; give at least one")
+    return Batch(
+        rows=rows,
+        entries=tuple(replace(entry, batched=bool(entry.shape) and entry.shape[0] == rows) for entry in entries),
+        assumptions=assumptions,
+    )
+
+
+def _shape(name: str, value: object) -> tuple[int, ...]:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if _is_typed(value):
+        value = value[0]
+    if isinstance(value, Sequence) and all(isinstance(size, int) and size >= 0 for size in value):
+        return tuple(value)
+    raise UsageError(
+        f"input {name!r} of the batch is {value!r}; give a tensor, a shape such as (8, 128), or (shape, torch dtype)"
+    )
+
+
+def _is_typed(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether a shape comes with its type."""
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and len(value) == 2
+        and isinstance(value[1], torch.dtype | str)
+    )
+
+
+def _given_dtype(name: str, value: object) -> torch.dtype | None:
+    """The type an input is said to have; None where only its shape is given."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    if not _is_typed(value):
+        return None
+    found = value[1] if isinstance(value[1], torch.dtype) else getattr(torch, str(value[1]), None)
+    if not isinstance(found, torch.dtype):
+        raise UsageError(f"input {name!r} of the batch has the type {value[1]!r}; give {', '.join(DTYPES)}")
+    return found
+
+
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "bool")
+
+
+def _likely_dtype(name: str) -> torch.dtype:
+    integer = name.endswith(("_ids", "ids", "labels", "label", "mask", "tokens", "targets", "target", "index", "idx"))
+    return torch.int64 if integer else torch.get_default_dtype()

@@ -1,0 +1,233 @@
+"""What a model may be given as: a module, "package.module:factory", a Hugging Face config or config.json."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from placer.errors import UsageError
+from placer.io.files import parsed_json, read_text
+from placer.io.usercode import blamed, named, said
+from placer.plans.plan import ModelRef
+
+# Which of transformers' tables names the class of a configuration without `architectures`, first match wins.
+_TABLES = (
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_MAPPING_NAMES",
+)
+
+# Fields of a configuration that count something; other fields may be negative (a token that is not there is -1).
+_COUNTS = re.compile(r"(n|num)_.*|.*_(size|layers|heads|dim)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedModel:
+    """A model found: how to refer to it and how to build it."""
+
+    ref: ModelRef
+    _make: Callable[[], nn.Module]
+
+    def build(self, device: str | torch.device = "meta", seed: int = 0) -> nn.Module:
+        """The model on `device`; on "meta" without weights, elsewhere initialised from `seed`.
+
+        A module given by the caller is given back as it is where it already lies on `device`.
+        """
+        return _built(self._make, device, seed)
+
+
+def resolve(model: object) -> ResolvedModel:
+    """Find `model`. Raises UsageError for what is none, CaptureError never."""
+    if isinstance(model, ResolvedModel):
+        return model
+    if isinstance(model, ModelRef):
+        return _from_reference(model)
+    if isinstance(model, nn.Module):
+        given = model
+        return _resolved("module", _class_name(given), lambda: given)
+    if isinstance(model, str) and not model.strip():
+        raise UsageError("the model has no name; give package.module:factory, or a Hugging Face config.json")
+    if isinstance(model, str) and ":" in model and not Path(model).exists():
+        return _resolved("factory", model, _factory(model))
+    if isinstance(model, (str, Path)):
+        return _from_config(_config_of_file(Path(model)))
+    if hasattr(model, "to_dict") and hasattr(model, "model_type"):
+        return _from_config(model)
+    raise UsageError(
+        f"{model!r} is no model; give a torch.nn.Module, 'package.module:factory', a Hugging Face config or config.json"
+    )
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Identifies code names, shapes and configuration: the same model gives the same text, weights do not matter."""
+    parts = [f"{name} {_class_name(module)} {module.extra_repr()}" for name, module in model.named_modules()]
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        parts.append(f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.requires_grad}")
+    for name, tensor in model.named_buffers(remove_duplicate=False):
+        parts.append(f"{name} {tuple(tensor.shape)} {tensor.dtype}")
+    config = getattr(model, "config", None)
+    if config is not None and hasattr(config, "to_dict"):
+        parts.append(_config_text(config))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _resolved(kind: str, reference: str, make: Callable[[], nn.Module]) -> ResolvedModel:
+    known = fingerprint(make() if kind == "module" else _built(make, "meta", 0))
+    if kind == "module":
+        return ResolvedModel(ref=ModelRef(kind="module", reference=reference, fingerprint=known), _make=make)
+    if kind == "factory":
+        return ResolvedModel(ref=ModelRef(kind="factory", reference=reference, fingerprint=known), _make=make)
+    return ResolvedModel(ref=ModelRef(kind="config", reference=reference, fingerprint=known), _make=make)
+
+
+def _from_reference(ref: ModelRef) -> ResolvedModel:
+    if ref.kind == "module":
+        raise UsageError(
+            f"the plan was made for a module built by its caller ({ref.reference}), which the plan cannot rebuild; "
+            "pass the module, or plan again with 'package.module:factory'"
+        )
+    if ref.kind == "factory":
+        return ResolvedModel(ref=ref, _make=_factory(ref.reference))
+    config = _config(parsed_json(ref.reference, "the plan's model"), "the plan's model")
+    return ResolvedModel(ref=ref, _make=_maker(config))
+
+
+def _from_config(config: object) -> ResolvedModel:
+    return _resolved("config", _config_text(config), _maker(config))
+
+
+def _config_text(config: object) -> str:
+    content = config.to_dict()  # type: ignore[attr-defined]
+    content["architectures"] = content.get("architectures") or [_class_of(config).__name__]
+    # The attention kernel changes the graph, and to_dict leaves it out.
+    content["attn_implementation"] = getattr(config, "_attn_implementation", None)
+    content.pop("transformers_version", None)
+    return json.dumps(content, sort_keys=True, default=str)
+
+
+def _config_of_file(path: Path) -> object:
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise UsageError(
+            f"the model {path} does not exist; give a config.json, or 'package.module:factory' with a colon"
+        )
+    return _config(parsed_json(read_text(file, "the model"), f"the model {file}"), str(file))
+
+
+def _config(content: object, where: str) -> object:
+    import transformers
+
+    if not isinstance(content, dict) or "model_type" not in content:
+        raise UsageError(f"{where} is no Hugging Face configuration: it has no model_type")
+    negative = [name for name, value in content.items() if _COUNTS.fullmatch(name) and _is_negative(value)]
+    if negative:
+        raise UsageError(f"{where}: {negative[0]} is {content[negative[0]]}; give a count of at least 0")
+    settings = dict(content)
+    family = settings.pop("model_type")
+    if not isinstance(family, str) or family not in transformers.CONFIG_MAPPING:
+        known = sorted(transformers.CONFIG_MAPPING)
+        like = ", ".join(difflib.get_close_matches(str(family), known, n=3)) or "gpt2, llama, bert, vit, ..."
+        raise UsageError(
+            f"{where}: transformers {transformers.__version__} knows no model_type {family!r} among its {len(known)}; "
+            f"like it: {like}"
+        )
+    with _refused(where):
+        return transformers.AutoConfig.for_model(family, **settings)
+
+
+def _is_negative(value: object) -> bool:
+    return isinstance(value, int | float) and value < 0
+
+
+def _maker(config: object) -> Callable[[], nn.Module]:
+    chosen = _class_of(config)
+
+    def make() -> nn.Module:
+        with _refused(f"the configuration of {getattr(config, 'model_type', type(config).__name__)!r}"):
+            return chosen(config)
+
+    return make
+
+
+@contextlib.contextmanager
+def _refused(where: str) -> Iterator[None]:
+    """Whatever transformers says against a configuration, as one line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{where} is refused by transformers: {said(error)}; correct the configuration") from error
+
+
+def _class_of(config: object) -> Callable[..., nn.Module]:
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    names = list(getattr(config, "architectures", None) or [])
+    family = str(getattr(config, "model_type", ""))
+    for table in _TABLES:
+        found = getattr(modeling_auto, table, {}).get(family)
+        if found is not None:
+            names.append(found if isinstance(found, str) else found[0])
+    for name in names:
+        made = getattr(transformers, name, None)
+        if made is not None:
+            chosen: Callable[..., nn.Module] = made
+            return chosen
+    raise UsageError(f"transformers has no model for model_type {family!r} (architectures {names or 'not given'})")
+
+
+def _factory(reference: str) -> Callable[[], nn.Module]:
+    found = named(reference, "the model")
+    _require_no_arguments(found, reference)
+
+    def make() -> nn.Module:
+        with blamed(f"the factory {reference}"):
+            model = found()
+        if hasattr(model, "to_dict") and hasattr(model, "model_type"):
+            model = _maker(model)()
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"{reference} gave a {type(model).__name__}; it must return a torch.nn.Module")
+        return model
+
+    return make
+
+
+def _require_no_arguments(factory: Callable[..., object], reference: str) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (ValueError, TypeError):  # code that does not say what it takes
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise UsageError(
+            f"the factory {reference}{signature} is called without arguments: {error}; give each a default, or name a "
+            "function without arguments"
+        ) from None
+
+
+def _built(make: Callable[[], nn.Module], device: str | torch.device, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        with torch.device(device):
+            model = make()
+    return model
+
+
+def _class_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"

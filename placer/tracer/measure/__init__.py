@@ -1,0 +1,1 @@
+"""What each call of the graph is, in numbers: shapes, FLOPs, bytes, names of dims."""

@@ -1,0 +1,1 @@
+"""Which block each op belongs to."""

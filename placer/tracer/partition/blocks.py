@@ -1,0 +1,229 @@
+"""Which block each node belongs to: the one function that capture and trace share, so that their names agree.
+
+Nodes in execution order fall into runs of one unit (`units`), with gaps between them. A gap with weights (stem,
+embeddings, downsampling, final norm and head) is a block of its own, unless it is small and between two units of one
+stack; a gap without weights is divided where the fewest bytes cross. Runs in execution order are convex and all values
+flow forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import fx, nn
+
+from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.symbolic_rows import is_size
+from placer.tracer.measure.call_cache import storage_of
+from placer.tracer.measure.meta_run import Played
+from placer.tracer.partition.prologue import prologue_of, written_by
+from placer.tracer.partition.units import units_of, within
+
+# A weighted gap between two units of one stack joins its neighbour below this share of the mean unit's weight.
+SMALL_GAP = 1 / 8
+# Bytes that no cut is worth.
+NEVER_CUT = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A block before it has values: its name, the path its module names are relative to, its nodes in order."""
+
+    name: str
+    root: str
+    nodes: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Blocks in order and the prologue; size nodes belong to none."""
+
+    pieces: tuple[Piece, ...]
+    prologue: Piece
+
+    def block_of(self) -> dict[fx.Node, int]:
+        """The block of each node, -1 for the prologue."""
+        found = dict.fromkeys(self.prologue.nodes, -1)
+        for index, piece in enumerate(self.pieces):
+            found.update(dict.fromkeys(piece.nodes, index))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Consecutive positions `first` to `last` (exclusive) of one unit; no unit: a gap."""
+
+    unit: str
+    first: int
+    last: int
+
+
+def partition(plain: Plain, model: nn.Module, facts: dict[fx.Node, Played]) -> Partition:
+    """The blocks of `plain`, a graph of `model` that was played with `facts`."""
+    prologue = prologue_of(plain, facts)
+    order = _order(plain.graph, prologue)
+    flow = _Flow(order, facts, plain)
+    units = units_of(model, order, flow.values)
+    runs = _runs(order, units)
+    runs = _without_small_gaps(runs, order, flow, units)
+    runs = _joined_writes(runs, order, facts)
+    pieces = _named(runs, order, plain, units)
+    return Partition(
+        pieces=pieces,
+        prologue=Piece(name="prologue", root="", nodes=tuple(n for n in plain.graph.nodes if n in prologue)),
+    )
+
+
+class _Flow:
+    """Bytes and values that cross each position of the order, and the weights each node reads."""
+
+    def __init__(self, order: list[fx.Node], facts: dict[fx.Node, Played], plain: Plain):
+        self.position = {node: index for index, node in enumerate(order)}
+        self.bytes = [0] * (len(order) + 2)
+        self.values = [0] * (len(order) + 2)
+        for node in order:
+            size = sum(result.numel() * result.element_size() for result in facts[node].results)
+            users = [self.position[user] for user in _readers(node) if user in self.position]
+            if not isinstance(facts[node].value, torch.Tensor):
+                size = NEVER_CUT  # several results are taken apart where they were made
+            if users:
+                for at, sign in ((self.position[node] + 1, 1), (max(users) + 1, -1)):
+                    self.bytes[at] += sign * size
+                    self.values[at] += sign
+        self.bytes, self.values = list(accumulate(self.bytes)), list(accumulate(self.values))
+        self.weights = {node: _weight_names(node, plain) for node in order}
+        self.sizes = {name: tensor.numel() for name, tensor in plain.state.items()}
+
+    def weight(self, nodes: list[fx.Node]) -> int:
+        """Elements of the distinct parameters the nodes read."""
+        return sum(self.sizes[name] for name in {name for node in nodes for name in self.weights[node]})
+
+
+def _readers(node: fx.Node) -> list[fx.Node]:
+    return [user for user in node.users if user.op != "output"]
+
+
+def _weight_names(node: fx.Node, plain: Plain) -> tuple[str, ...]:
+    return tuple(
+        str(argument.target)
+        for argument in node.all_input_nodes
+        if argument.op == "get_attr" and isinstance(plain.state[str(argument.target)], nn.Parameter)
+    )
+
+
+def _order(graph: fx.Graph, prologue: set[fx.Node]) -> list[fx.Node]:
+    """Calls in execution order, each getitem right behind the call it takes from."""
+    order: list[fx.Node] = []
+    for node in graph.nodes:
+        if node.op == "call_function" and node not in prologue and not is_size(node) and not _is_getitem(node):
+            order.append(node)
+            order.extend(user for user in node.users if _is_getitem(user))
+    return order
+
+
+def _is_getitem(node: fx.Node) -> bool:
+    return target_name(node) == "builtin::getitem"
+
+
+def _runs(order: list[fx.Node], units: list[str]) -> list[_Run]:
+    runs: list[_Run] = []
+    known: dict[str, str] = {}
+    for index, node in enumerate(order):
+        made = node.all_input_nodes[0] if _is_getitem(node) else node
+        path = made.meta["module"]
+        if path not in known:
+            known[path] = next((unit for unit in units if within(path, unit)), "")
+        # A unit that is called again is another block with the same weights.
+        unit = known[path] + made.meta["calls"].get(known[path], "")
+        if runs and runs[-1].unit == unit:
+            runs[-1] = replace(runs[-1], last=index + 1)
+        else:
+            runs.append(_Run(unit=unit, first=index, last=index + 1))
+    return runs
+
+
+def _without_small_gaps(runs: list[_Run], order: list[fx.Node], flow: _Flow, units: list[str]) -> list[_Run]:
+    weights = [flow.weight(order[run.first : run.last]) for run in runs if run.unit]
+    enough = SMALL_GAP * sum(weights) / max(len(weights), 1)
+    kept: list[_Run] = []
+    for index, run in enumerate(runs):
+        after = runs[index + 1] if index + 1 < len(runs) else None
+        if run.unit and kept and kept[-1].unit == run.unit:
+            kept[-1] = replace(kept[-1], last=run.last)
+        elif run.unit or _stands_alone(
+            run, kept[-1] if kept else None, after, flow.weight(order[run.first : run.last]), enough
+        ):
+            first = kept[-1].last if kept else 0
+            kept.append(replace(run, first=first))
+        elif kept:
+            cut = run.last if after is None else min(range(run.first, run.last + 1), key=lambda at: flow.bytes[at])
+            kept[-1] = replace(kept[-1], last=cut)
+    if not kept:
+        return [_Run(unit="", first=0, last=len(order))] if order else []
+    return [replace(run, last=kept[i + 1].first if i + 1 < len(kept) else len(order)) for i, run in enumerate(kept)]
+
+
+def _stands_alone(run: _Run, before: _Run | None, after: _Run | None, weight: int, enough: float) -> bool:
+    if not weight:
+        return False
+    if before is None or after is None:
+        return True
+    same_stack = before.unit.rpartition(".")[0] == after.unit.rpartition(".")[0]
+    return not same_stack or weight >= enough
+
+
+def _joined_writes(runs: list[_Run], order: list[fx.Node], facts: dict[fx.Node, Played]) -> list[_Run]:
+    """Join runs so that no cut lies between a value and an in-place write into it."""
+    position = {node: index for index, node in enumerate(order)}
+    born: dict[int, int] = {}
+    forbidden: list[tuple[int, int]] = []
+    for node in order:
+        for result in facts[node].results:
+            born.setdefault(storage_of(result), position[node])
+        for written in written_by(node):
+            for result in facts[written].results:
+                if storage_of(result) in born:
+                    forbidden.append((born[storage_of(result)], position[node]))
+    joined: list[_Run] = []
+    for run in runs:
+        if joined and any(start < run.first <= end for start, end in forbidden):
+            joined[-1] = replace(joined[-1], last=run.last)
+        else:
+            joined.append(run)
+    return joined
+
+
+def _named(runs: list[_Run], order: list[fx.Node], plain: Plain, units: list[str]) -> tuple[Piece, ...]:
+    pieces: list[Piece] = []
+    taken: dict[str, int] = {}
+    for run in runs:
+        nodes = tuple(order[run.first : run.last])
+        root = run.unit.partition("@")[0]
+        name = root or _gap_name(nodes, plain, units)
+        taken[name] = taken.get(name, 0) + 1
+        pieces.append(Piece(name=name if taken[name] == 1 else f"{name}@{taken[name]}", root=root, nodes=nodes))
+    return tuple(pieces)
+
+
+def _gap_name(nodes: tuple[fx.Node, ...], plain: Plain, units: list[str]) -> str:
+    """The module around the gap's weights, or where units lie in it too, the modules that hold them, at most three."""
+    holders: dict[str, None] = {}
+    for node in nodes:
+        if _weight_names(node, plain):
+            holders.setdefault(node.meta["module"] or "model")
+    around = _common_path(list(holders))
+    if around and not any(within(unit, around) for unit in units):
+        return around
+    names = list(holders) or [nodes[0].meta["module"] or "model"]
+    return "+".join(names[:3]) + ("+..." if len(names) > 3 else "")
+
+
+def _common_path(paths: list[str]) -> str:
+    common: list[str] = []
+    for parts in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common)

@@ -1,0 +1,155 @@
+"""trace(model) -> Traced: the same graph as `capture` finds, over real weights, to be cut into stages and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree
+
+from placer.errors import StalePlanError
+from placer.graph import Graph
+from placer.rules.opaque import OpaqueCost
+from placer.tracer.capturing import Captured, captured, on_meta
+from placer.tracer.export.cleaning import Plain, own_state
+from placer.tracer.export.exporting import LossFunction
+from placer.tracer.export.opaque import bind, parts_of
+from placer.tracer.graph_builder import references
+from placer.tracer.inputs.batches import Batch, BatchLike, Entry, normalised
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A whole model as a graph that runs: `module(*inputs in the order of input_names)` gives a tuple of outputs.
+
+    block_of: the block of each call by fx node name, -1 for the prologue and for nodes that compute sizes.
+    reference_of: the global reference of each value that leaves its block (`b7.0`, `b-1.2`); inputs are `x:name`.
+    The module runs at any number of rows; parameters and buffers have the model's own names and are the model's own.
+    """
+
+    graph: Graph
+    module: fx.GraphModule
+    block_of: Mapping[str, int]
+    reference_of: Mapping[str, str]
+    input_names: tuple[str, ...]
+
+
+def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunction | None = None) -> Traced:
+    """Trace a real model for execution, on the device it lies on, with a Graph's inputs or an example batch.
+
+    Raises StalePlanError where the model's graph differs from the one given: the model or its versions changed.
+    """
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    if isinstance(graph_or_batch, Graph):
+        example = _batch_of(graph_or_batch)
+    else:
+        example = normalised(model, graph_or_batch, own_loss=loss_fn is not None)
+    opaque = parts_of(graph_or_batch) if isinstance(graph_or_batch, Graph) else ()
+    found = _captured(model, example, loss_fn, device, opaque)
+    bind(model, opaque)
+    if isinstance(graph_or_batch, Graph):
+        _require_same(graph_or_batch, found.graph)
+    known = references(found.plain, found.parts)
+    return Traced(
+        graph=found.graph,
+        module=_runnable(found.plain, model, device),
+        block_of={
+            node.name: known.block_of.get(node, -1) for node in found.plain.graph.nodes if node.op == "call_function"
+        },
+        reference_of={node.name: reference for node, reference in known.reference_of.items()},
+        input_names=tuple(str(node.target) for node in found.plain.graph.nodes if node.op == "placeholder"),
+    )
+
+
+def _batch_of(graph: Graph) -> Batch:
+    entries = tuple(
+        Entry(
+            name=entry.name,
+            shape=entry.tensor.shape_at(graph.rows),
+            dtype=getattr(torch, entry.tensor.dtype),
+            batched=entry.tensor.batched,
+        )
+        for entry in graph.inputs
+    )
+    return Batch(rows=graph.rows, entries=entries)
+
+
+def _require_same(planned: Graph, found: Graph) -> None:
+    if [block.name for block in planned.blocks] != [block.name for block in found.blocks]:
+        raise StalePlanError(
+            f"the plan was made for {len(planned.blocks)} blocks, the model has {len(found.blocks)} now: "
+            "its code or the versions of torch and transformers changed; plan again"
+        )
+    for index, block in enumerate(planned.blocks):
+        if (
+            planned.block_class(index).outputs != found.block_class(index).outputs
+            or block.inputs != found.blocks[index].inputs
+        ):
+            raise StalePlanError(f"block {block.name} exchanges other values than the plan knows; plan again")
+
+
+def _captured(
+    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: torch.device, opaque: tuple[str, ...]
+) -> Captured:
+    """Captured on meta, as `capture` does, because models build other masks on other devices.
+
+    Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device.
+    """
+    parts = dict.fromkeys(opaque, OpaqueCost())
+    found = captured(on_meta(model), example, loss_fn, opaque=parts)
+    own = own_state(model)
+    if any(tensor.is_meta for name, tensor in found.plain.state.items() if name not in own):
+        return captured(model, example, loss_fn, device, opaque=parts)
+    return found
+
+
+def _runnable(plain: Plain, model: nn.Module, device: torch.device) -> fx.GraphModule:
+    root, own = nn.Module(), own_state(model)
+    for name, tensor in plain.state.items():
+        _put(root, name, own.get(name, tensor))
+    _with_kernels_of(plain.graph, device)
+    for node in plain.graph.nodes:
+        node.args, node.kwargs = _on_device(node.args, device), _on_device(node.kwargs, device)
+    module = fx.GraphModule(root, plain.graph)
+    module.train(model.training)
+    return module
+
+
+def _with_kernels_of(graph: fx.Graph, device: torch.device) -> None:
+    """The CPU counts floats only (torch 2.13: histogram_cpu not implemented for 'Int'), while experts are integers."""
+    for node in graph.nodes:
+        if device.type == "cpu" and node.target is torch.ops.aten.histc.default:
+            node.target = histc_of_integers
+
+
+def histc_of_integers(values: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
+    """`aten.histc` where there is no kernel for integers."""
+    return torch.histc(values.to(torch.float32), bins, low, high).type_as(values)
+
+
+#: Functions of this package that stand in a traced graph for an operator.
+STANDS_FOR: dict[object, torch._ops.OpOverload] = {histc_of_integers: torch.ops.aten.histc.default}
+
+
+def _on_device(arguments: T, device: torch.device) -> T:
+    moved: T = _pytree.tree_map(
+        lambda leaf: device if isinstance(leaf, torch.device) and leaf.type == "meta" else leaf, arguments
+    )
+    return moved
+
+
+def _put(root: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    *path, leaf = name.split(".")
+    for part in path:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    if isinstance(tensor, nn.Parameter):
+        root.register_parameter(leaf, tensor)
+    else:
+        root.register_buffer(leaf, tensor)

@@ -1,0 +1,1 @@
+"""Checkpoints that are complete or do not exist."""

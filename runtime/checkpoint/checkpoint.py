@@ -1,0 +1,237 @@
+"""Checkpoints that are complete or do not exist, and load under another layout.
+
+The optimizer's state is flattened to parameter names, so that a pipeline of two stages loads what four wrote.
+The folder must be visible to all ranks; what lies in it is told in `checkpoint_folder`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar, cast
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+
+from placer.errors import ExecutionError, PlacerError, StalePlanError, UsageError
+from placer.io.files import make_folder
+from placer.runtime.checkpoint.background import Beside
+from placer.runtime.checkpoint.folder import (
+    UNREADABLE,
+    Marker,
+    Progress,
+    aside,
+    begin_writing,
+    candidates,
+    complete,
+    failed_to_write,
+    first_line,
+    lock_folder,
+    put_aside,
+    read_marker,
+    remove_older,
+    stored_keys,
+    unreadable,
+)
+from placer.runtime.checkpoint.stateful import (
+    State,
+    Stateful,
+    on_host,
+    random_key,
+    take_random_state,
+    with_random_state,
+)
+from placer.runtime.checkpoint.writer import Writer
+from placer.runtime.distributed.progress import Tick, Turns
+from placer.runtime.distributed.world import DEFAULT_TIMEOUT_SECONDS, World
+from placer.runtime.weights.tensor_chunks import LoadPlanner, SavePlanner
+
+# Ranks read at the speed of their disks; waiting for the slowest is no fault. A rank that dies is still seen at once.
+READING_SECONDS = 1800.0
+
+T = TypeVar("T")
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder; every rank makes one and calls its methods together with the others.
+
+    patience_seconds: a rank that writes nothing for so long hangs.
+    """
+
+    def __init__(
+        self, folder: str | Path, world: World, *, fingerprint: str, keep: int = 2,
+        patience_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> None:  # fmt: skip
+        self._folder, self._world, self._fingerprint, self._keep = Path(folder), world, fingerprint, keep
+        self._patience = patience_seconds
+        self._group: dist.ProcessGroup | None = None
+        self._together: _Together | None = None
+        self._lock: int | None = None
+        self._beside = Beside()
+        self.notes: tuple[str, ...] = ()
+
+    def save(self, saved: Stateful, progress: Progress) -> Path:
+        """Write a checkpoint of all ranks and return its folder. Raises ExecutionError; older ones stay as they are."""
+        self.finish()
+        state = with_random_state(saved.state_dict(), self._world)
+        dist.barrier()  # a rank that hangs until here is seen within the time of a step, not that of writing
+        return self._written(state, progress)
+
+    def save_beside(self, saved: Stateful, progress: Progress) -> Path:
+        """The same, written beside what follows: only the copy to host memory is done when this returns.
+
+        One that is still being written is waited for first. A failure is raised by the next call of any method here.
+        """
+        self.finish()
+        state = on_host(with_random_state(saved.state_dict(), self._world))
+        self._writers()  # groups are made by all ranks in one order, so not in the thread
+        self._beside.start(lambda: self._written(state, progress))
+        return self._path(progress)
+
+    def finish(self) -> None:
+        """Wait until what is written beside is complete. Raises ExecutionError where it failed."""
+        self._beside.finish()
+
+    def require_no_failure(self) -> None:
+        """Raise ExecutionError where what is written beside has failed already."""
+        self._beside.require_no_failure()
+
+    def _path(self, progress: Progress) -> Path:
+        return self._folder / f"step-{progress.step:08d}"
+
+    def _written(self, state: State, progress: Progress) -> Path:
+        final = self._path(progress)
+        partial = self._folder / f".step-{progress.step:08d}.partial"
+        together = self._writers()
+        turns, group = together.turns, together.group
+        turns.first(lambda: self._begun(partial, turns.tick))
+        try:
+            writer = Writer(partial, turns.tick)
+            save(state, storage_writer=writer, planner=SavePlanner(), process_group=group)
+            parts: list[list[WriteResult]] = [[]] * self._world.size
+            dist.all_gather_object(parts, turns.all(writer.write), group=group)
+            turns.first(lambda: self._complete(writer, parts, partial, final, progress, turns.tick))
+        except (CheckpointException, OSError, PlacerError) as error:
+            if self._world.first:
+                shutil.rmtree(partial, ignore_errors=True)
+            self._together = None  # these turns have ended
+            raise ExecutionError(failed_to_write(final, error)) from error
+        return final
+
+    def _begun(self, partial: Path, tick: Tick) -> None:
+        begin_writing(self._folder, partial, tick)
+        self._claimed()
+
+    def resume(self, saved: Stateful) -> Progress | None:
+        """Load the last complete checkpoint into `saved` and say how far it had come; None where there is none.
+
+        One that cannot be read is passed over for an older one, kept under another name, and named in `notes`.
+        Raises StalePlanError for a checkpoint of another model, UsageError where one exists and none loads, or another
+        run uses the folder.
+        """
+        self.agree(self._claimed)
+        wrong: dict[Path, str] = {}
+        for path in self.agree(lambda: candidates(self._folder)):
+            why = self._load(path, saved)
+            if why is None:
+                self.agree(lambda: put_aside(wrong))
+                self.notes = tuple(
+                    f"the checkpoint {bad} cannot be read ({reason}); it is kept as {aside(bad).name}, "
+                    f"and the run goes on from {path.name}"
+                    for bad, reason in wrong.items()
+                )
+                marker = read_marker(path)
+                return Progress(step=marker.step, position=marker.position)
+            wrong[path] = why
+        if wrong:
+            listed = "; ".join(f"{path} does not load: {reason}" for path, reason in wrong.items())
+            raise UsageError(f"the checkpoint {listed}; repair it, move it away or give another folder")
+        return None
+
+    def _load(self, path: Path, saved: Stateful) -> str | None:
+        """Load `path`; why that cannot be, where it cannot. Every rank gives the same answer."""
+        why = self.agree(lambda: unreadable(path))
+        if why is not None:
+            return why
+        if read_marker(path).fingerprint != self._fingerprint:
+            raise StalePlanError(
+                f"the checkpoint {path} is of another model than the plan's; give another folder with --checkpoint"
+            )
+        state = with_random_state(saved.state_dict(), self._world)
+        known = random_key(self._world.rank) in stored_keys(path)
+        if not known:
+            del state["random"]
+        try:
+            reader = FileSystemReader(path)
+            load(state, storage_reader=reader, planner=LoadPlanner(), process_group=self._readers())
+        except (CheckpointException, *UNREADABLE) as error:
+            return first_line(error)
+        if known:
+            take_random_state(state, self._world)
+        saved.load_state_dict(state)
+        return None
+
+    def _claimed(self) -> None:
+        """Hold the folder for this run, until this object is gone."""
+        if self._lock is None:
+            self._lock = lock_folder(make_folder(self._folder))
+            weakref.finalize(self, os.close, self._lock)
+
+    def agree(self, deed: Callable[[], T]) -> T:
+        """What `deed` gives on the first rank, on every rank; every rank raises what it raises there."""
+        given: list[T | PlacerError | None] = [None]
+        if self._world.first:
+            try:
+                given = [deed()]
+            except PlacerError as error:
+                given = [error]
+        dist.broadcast_object_list(given, src=0, group=self._readers())
+        if isinstance(given[0], PlacerError):
+            raise given[0]
+        return cast(T, given[0])
+
+    def _complete(
+        self, writer: Writer, parts: list[list[WriteResult]], partial: Path, final: Path, progress: Progress, tick: Tick
+    ) -> None:
+        writer.conclude(parts)
+        made = Marker(
+            step=progress.step, position=progress.position, fingerprint=self._fingerprint, ranks=self._world.size
+        )
+        complete(partial, final, made)
+        remove_older(self._folder, self._keep, tick)
+
+    def _readers(self) -> dist.ProcessGroup:
+        """A group of all ranks that waits as long as reading may take."""
+        if self._group is None:
+            self._group = _group(READING_SECONDS)
+        return self._group
+
+    def _writers(self) -> _Together:
+        """A group of all ranks for what takes no time, and turns for writing."""
+        if self._together is None:
+            turns = Turns.agreed(self._world, self._patience, self.agree)
+            self._together = _Together(turns=turns, group=_group(self._patience))
+        return self._together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Together:
+    """How ranks that write keep together."""
+
+    turns: Turns
+    group: dist.ProcessGroup
+
+
+def _group(seconds: float) -> dist.ProcessGroup:
+    made = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+    assert isinstance(made, dist.ProcessGroup)
+    return made

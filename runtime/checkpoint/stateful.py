@@ -1,0 +1,65 @@
+"""What a checkpoint is made of: nested dicts by the model's own names, and this rank's random state beside them."""
+
+from __future__ import annotations
+
+from typing import Protocol, Union
+
+import torch
+
+from placer.runtime.distributed.world import World
+from placer.runtime.weights.tensor_chunks import Portion
+
+Leaf = Union["State", torch.Tensor, Portion, float, int, bool, str, tuple[float, ...], None]
+State = dict[str, Leaf]
+
+
+class Stateful(Protocol):
+    """What is saved: nested dicts of tensors (DTensors where sharded) and numbers, by the model's own names."""
+
+    def state_dict(self) -> State:
+        """Parameters, buffers and optimizer state of this rank."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` gave."""
+        ...
+
+
+def on_host(state: State) -> State:
+    """A copy of `state` in host memory, which the steps that follow do not change."""
+    return {name: _on_host(value) for name, value in state.items()}
+
+
+def _on_host(value: Leaf) -> Leaf:
+    if isinstance(value, dict):
+        return on_host(value)
+    if isinstance(value, Portion):
+        return value.on_host()
+    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+
+
+def with_random_state(state: State, world: World) -> State:
+    """`state`, and the states of this rank's random generators."""
+    random: State = {"cpu": torch.get_rng_state()}
+    if world.device.type == "cuda":
+        random["cuda"] = torch.cuda.get_rng_state(world.device)
+    return {**state, "random": {str(world.rank): random}}
+
+
+def take_random_state(state: State, world: World) -> None:
+    """Take the random states out of `state` and set this rank's generators to its own."""
+    every = state.pop("random")
+    assert isinstance(every, dict)
+    random = every[str(world.rank)]
+    assert isinstance(random, dict)
+    for kind, value in random.items():
+        assert isinstance(value, torch.Tensor)
+        if kind == "cpu":
+            torch.set_rng_state(value)
+        else:
+            torch.cuda.set_rng_state(value, world.device)
+
+
+def random_key(rank: int) -> str:
+    """The name under which a checkpoint holds the random state of every rank that wrote it."""
+    return f"random.{rank}.cpu"

@@ -1,0 +1,103 @@
+"""What a checkpoint holds of an executor: parameters, buffers, float32 masters, optimizer state, by the model's names.
+
+    model/NAME            the parameter or buffer
+    masters/NAME          its float32 master, where it has 16 bits
+    optimizer/NAME/KEY    the optimizer's state of it (`exp_avg`, `step`, ...)
+
+Each rank gives its own part: a tensor, or a `Portion` of one that is cut or sharded; torch.distributed.checkpoint makes
+one whole of them, which loads under any other layout.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from placer.runtime.checkpoint.stateful import State
+from placer.runtime.data_parallel.optimizer import Updater
+from placer.runtime.executor.executor import Executor
+from placer.runtime.measuring.measurement import Held
+
+
+class TrainingState:
+    """The state of one rank's executor, as `Checkpoints` saves and loads it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def state_dict(self) -> State:
+        """This rank's part, in the memory where it lies: what is loaded into it has been taken over.
+
+        An optimizer that has not stepped yet is given the state of a step that changed nothing.
+        """
+        updater, part = self._executor.updater, self._executor.portions.of
+        require_optimizer_state(updater)
+        return {
+            **self.weights(),
+            "masters": {
+                _own(name): part(_own(name), master, updater.own[name]) for name, master in updater.masters.items()
+            },
+            "optimizer": {
+                _own(name): {
+                    key: part(_own(name), value, updater.own[name]) if value.dim() else value
+                    for key, value in _optimizer_state(updater, tensor).items()
+                }
+                for name, tensor in updater.updated.items()
+            },
+        }
+
+    def weights(self) -> State:
+        """The same of parameters and buffers alone."""
+        part = self._executor.portions.of
+        return {"model": {name: part(name, tensor) for name, tensor in self._executor.held_state().items()}}
+
+    def consolidate(self) -> None:
+        """Bring all replicas to the same state, where steps do not; reading the state does so too."""
+        self._executor.consolidate()
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state`, this rank's own memory, holds now."""
+        self._executor.updater.refresh_copies()
+
+    @property
+    def held(self) -> Held:
+        """The tensors of this rank by category."""
+        stages, updater = self._executor.stages.values(), self._executor.updater
+        states = (_optimizer_state(updater, tensor) for tensor in updater.updated.values())
+        return Held(
+            stages=tuple(stages),
+            parameters=tuple(p for stage in stages for p in stage.own_parameters().values()),
+            buffers=tuple(b for stage in stages for b in stage.own_buffers().values()),
+            optimizer=tuple(
+                tensor
+                for tensor in (*updater.masters.values(), *(tensor for state in states for tensor in state.values()))
+                if tensor.device.type == self._executor.device.type
+            ),
+            lasting=self._executor.lasting,
+        )
+
+
+def _own(name: str) -> str:
+    """The model's name; a second copy of a tied parameter on the same rank is `name@stage`, and has the same state."""
+    return name.split("@")[0]
+
+
+def _optimizer_state(updater: Updater, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors of the optimizer's state of one parameter."""
+    state = updater.optimizer.state.get(tensor, {}) if updater.optimizer is not None else {}
+    return {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def require_optimizer_state(updater: Updater) -> None:
+    """Make the state of an optimizer that has never stepped, by a step with zero gradients and learning rate zero."""
+    optimizer = updater.optimizer
+    if optimizer is None or optimizer.state:
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for parameter in updater.updated.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    updater.clear()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

@@ -1,0 +1,1 @@
+"""Replicas: how their gradients and state are kept together."""

@@ -1,0 +1,199 @@
+"""What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the devices of its
+replica where each has a part, over the stages that share a parameter, and their norm over the whole model taken, each
+element counted once. After an update of rows of theirs replicas get each other's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from placer.program import Collective
+from placer.runtime.data_parallel.replicas import reduce_bucket
+from placer.runtime.data_parallel.zero1 import Divided
+from placer.runtime.distributed import mixed_allreduce as mixed_sums
+from placer.runtime.distributed.dtensors import local_part
+from placer.runtime.observer import Observer
+from placer.runtime.spmd import Pieces
+
+Parameters = Mapping[int, Mapping[str, nn.Parameter]]  # by stage, by the model's own name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tie:
+    """How the gradients of a tied parameter are summed over the stages that hold it.
+
+    by_shard: shard by shard; otherwise as a whole, into which each rank puts its shard, which is number `shard` of
+    `shards`. counts: whether this rank's gradient is a part of the sum; otherwise another rank of its replica has the
+    same.
+    """
+
+    by_shard: bool
+    counts: bool
+    shard: int = 0
+    shards: int = 1
+
+    def first_row(self, rows: int) -> int:
+        """The row of `rows` at which this rank's shard begins: FSDP2 divides dim 0 as `torch.chunk` does."""
+        return min(self.shard * -(-rows // self.shards), rows)
+
+
+class Gradients:
+    """The gradients of this rank's stages.
+
+    buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter;
+    ties: how their gradients are summed.
+    pieces: what this rank holds of each.
+    divided: the stages whose optimizer's state the replicas divide.
+    counts_own: whether this rank's whole (not sharded or divided) gradients enter the norm: only one replica's do.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        *,
+        buckets: Mapping[tuple[int, str], tuple[str, ...]],
+        shared: Mapping[str, tuple[int, ...]],
+        ties: Mapping[str, Tie],
+        divided: Mapping[int, Divided],
+        counts_own: bool,
+        pieces: Pieces,
+        group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
+        observer: Observer,
+    ) -> None:
+        self._parameters, self._buckets, self._shared = parameters, buckets, shared
+        self._counts_own, self._pieces, self._ties = counts_own, pieces, ties
+        self._group_of, self.observer, self._divided = group_of, observer, divided
+        self._summed: set[str] = set()
+        self._squared: torch.Tensor | None = None
+
+    def reduce(self, collective: Collective) -> None:
+        """Do one of placer's collectives on gradients, or on parameters that were updated."""
+        if collective.purpose in ("gradients", "parts"):
+            self._reduce_bucket(collective)
+        elif collective.purpose == "tied":
+            self._reduce_tied(collective)
+        elif collective.purpose == "parameters":
+            named = self._parameters[collective.stage]
+            members = [named[name] for name in self._buckets[collective.stage, collective.unit]]
+            self._tell(collective, self._divided[collective.stage].gather(members))
+        else:
+            self._squared = self._local_squared()
+            self.sum_over(collective, self._squared)
+
+    def sum_over(self, collective: Collective, tensor: torch.Tensor) -> None:
+        """All-reduce `tensor` in place."""
+        self._sum(collective, tensor)
+        self._tell(collective, tensor.numel() * tensor.element_size())
+
+    def norm(self) -> float:
+        """The norm of the whole model's gradients; to be called once per step, which it ends."""
+        self._sum_local_ties()
+        squared = self._local_squared() if self._squared is None else self._squared
+        self._squared, self._summed = None, set()
+        return float(squared.sqrt())
+
+    def finish(self) -> None:
+        """End a step that needs no norm."""
+        self._sum_local_ties()
+        self._squared, self._summed = None, set()
+
+    def _reduce_bucket(self, collective: Collective) -> None:
+        named = self._parameters[collective.stage]
+        members = [named[name] for name in self._buckets[collective.stage, collective.unit] if name in named]
+        if not members:
+            return
+        gradients = [local_part(_gradient(parameter)) for parameter in members]
+        self._tell(collective, reduce_bucket(gradients, lambda bucket: self._sum(collective, bucket)))
+
+    def _sum(self, collective: Collective, tensor: torch.Tensor) -> None:
+        ranks, way = collective.ranks, collective.way
+        if way is None:
+            dist.all_reduce(tensor, group=self._group_of(ranks))
+        else:
+            mixed_sums.sum_over(tensor, way, ranks, dist.get_rank(), self._group_of)
+
+    def _reduce_tied(self, collective: Collective) -> None:
+        name = collective.unit
+        total = self._sum_over_stages(name)
+        if total is None:
+            return
+        tie, gradient = self._ties[name], _gradient(self._held(name)[0])
+        if not tie.counts:
+            total.zero_()
+        if tie.by_shard or not isinstance(gradient, DTensor):
+            self.sum_over(collective, total)
+            self._give(name, total)
+            return
+        whole = total.new_zeros(gradient.shape)
+        mine = whole.narrow(0, tie.first_row(whole.shape[0]), total.shape[0])
+        mine.copy_(total)
+        self.sum_over(collective, whole)
+        self._give(name, mine)
+
+    def _sum_local_ties(self) -> None:
+        """Tied parameters whose holders are all on this rank have no collective."""
+        for name in self._shared:
+            if name not in self._summed:
+                total = self._sum_over_stages(name)
+                if total is not None:
+                    self._give(name, total)
+
+    def _sum_over_stages(self, name: str) -> torch.Tensor | None:
+        held = self._held(name)
+        if not held:
+            return None
+        total = local_part(_gradient(held[0])).clone(memory_format=torch.contiguous_format)
+        for parameter in held[1:]:
+            total += local_part(_gradient(parameter))
+        return total
+
+    def _give(self, name: str, total: torch.Tensor) -> None:
+        self._summed.add(name)
+        for parameter in self._held(name):
+            local_part(_gradient(parameter)).copy_(total)
+
+    def _held(self, name: str) -> list[nn.Parameter]:
+        stages = self._shared[name]
+        return [self._parameters[s][name] for s in stages if s in self._parameters and name in self._parameters[s]]
+
+    def _local_squared(self) -> torch.Tensor:
+        """The squared norm of what this rank counts: shards always, whole gradients on one replica, tied ones once.
+
+        What all devices of a replica hold alike is counted by the first of them.
+        """
+        self._sum_local_ties()
+        return self.squared()
+
+    def squared(self) -> torch.Tensor:
+        """The same of gradients as they lie there; to be called after the step has been ended."""
+        counted = [local_part(one) for one in self._counted()]
+        if not counted:
+            first = next((one for named in self._parameters.values() for one in named.values()), torch.zeros(()))
+            return torch.zeros((), dtype=torch.float64, device=first.device)
+        sixteen = any(one.element_size() < 4 for one in counted)
+        norms = torch._foreach_norm(counted, 2.0, dtype=torch.float32 if sixteen else None)
+        return torch.stack(list(norms)).double().square().sum()
+
+    def _counted(self) -> Iterator[torch.Tensor]:
+        for stage, named in self._parameters.items():
+            for name, parameter in named.items():
+                if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
+                    continue
+                gradient = self._divided[stage].own(parameter.grad) if stage in self._divided else parameter.grad
+                if self._pieces.counts(name) and (isinstance(gradient, DTensor) or self._counts_own):
+                    yield gradient
+
+    def _tell(self, collective: Collective, size: int) -> None:
+        self.observer.collective(replace(collective, bytes=size))
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """The gradient; zeros are put where there is none, as every rank must take part."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

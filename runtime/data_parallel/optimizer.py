@@ -1,0 +1,185 @@
+"""The optimizer of one rank: AdamW or SGD over its own parameters, with float32 masters for 16-bit weights.
+
+Of what FSDP2 shards the optimizer sees this rank's rows as plain tensors: what works element by element needs no more,
+and ops on DTensors take longer to be dispatched than small tensors to be updated.
+
+Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the whole model, as torch.nn.utils does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from placer.plans.settings import RunSettings
+from placer.runtime.data_parallel.zero1 import Divided
+from placer.runtime.distributed.dtensors import local_part
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+_SIXTEEN_BIT = frozenset({torch.bfloat16, torch.float16})
+# One kernel does a step of AdamW three times as fast as its ops one by one (float32 on a CPU core, hidden 64 and 256).
+_FUSED = frozenset({"cpu", "cuda"})
+# torch.nn.utils.clip_grad_norm_ adds this to the norm it divides by.
+CLIP_EPSILON = 1e-6
+
+
+def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> OptimizerFactory:
+    """What makes the optimizer that the settings name; `fused`: AdamW by one kernel for all it does, which needs
+    gradients that lie as their parameters (`Updater` sees to that)."""
+
+    def make(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        parameters = list(given)
+        if settings.optimizer == "sgd":
+            return torch.optim.SGD(
+                parameters,
+                lr=settings.learning_rate,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+            )
+        one_kernel = fused and all(p.is_floating_point() and p.device.type in _FUSED for p in parameters)
+        return torch.optim.AdamW(
+            parameters,
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            fused=one_kernel,
+        )
+
+    return make
+
+
+class Updater:
+    """Holds named parameters, their float32 masters where they have 16 bits, and the optimizer of either.
+
+    divided: with whom this rank divides the optimizer's state of a parameter; it then updates its rows of it only.
+    host: where the state lies and updates are made, on copies of the parameters, if not where they are.
+    """
+
+    def __init__(
+        self, named: dict[str, nn.Parameter], make: OptimizerFactory, divided: Mapping[str, Divided] | None = None,
+        *, host: torch.device | None = None,
+    ) -> None:  # fmt: skip
+        self.named = {name: p for name, p in named.items() if p.requires_grad}
+        self._divided = divided or {}
+        #: What this rank updates of each parameter: the parameter, or its own rows of it, in the parameter's memory.
+        self.own = {name: self._rows(name, p) for name, p in self.named.items()}
+        self._host, self._landed = host, dict[str, torch.Tensor]()
+        #: What is updated instead of parameters: masters, and copies on the host.
+        self._kept = {
+            name: nn.Parameter(_copied(local_part(own), host))
+            for name, own in self.own.items()
+            if host is not None or own.dtype in _SIXTEEN_BIT
+        }
+        self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in _SIXTEEN_BIT}
+        #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
+        self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
+        self.optimizer = make(self.updated.values()) if self.updated else None
+
+    def step(self, scale: float) -> None:
+        """Update with all gradients multiplied by `scale`, then forget the gradients."""
+        gradients = {name: self._gradient(name) for name, p in self.named.items() if p.grad is not None}
+        if scale != 1.0:
+            torch._foreach_mul_(list(gradients.values()), scale)
+        gradients = self._brought(gradients)
+        for name in self.updated:
+            self._hand_over(name, gradients.pop(name, None))
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.copy_masters()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for parameter in (*self.named.values(), *self.updated.values()):
+            parameter.grad = None
+
+    @torch.no_grad()
+    def copy_masters(self) -> None:
+        """Round the masters, and bring what the host updated, into the weights."""
+        for name, kept in self._kept.items():
+            landed = self._landed.get(name)
+            staged = kept if landed is None or kept.dtype == landed.dtype else landed.copy_(kept)
+            local_part(self.own[name].detach()).copy_(staged, non_blocking=True)
+
+    @torch.no_grad()
+    def refresh_masters(self) -> None:
+        """Take the masters and the host's copies from the weights, after those were loaded."""
+        for name, kept in self._kept.items():
+            kept.copy_(local_part(self.own[name].detach()))
+
+    @torch.no_grad()
+    def refresh_copies(self) -> None:
+        """Take the host's copies from the weights, after those and the masters were loaded."""
+        for name, kept in self._kept.items():
+            if name not in self.masters:
+                kept.copy_(local_part(self.own[name].detach()))
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Use `rate` from the next step on."""
+        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+            group["lr"] = rate
+
+    def _brought(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The gradients on the host, in memory that they are copied to beside each other."""
+        if self._host is None:
+            return gradients
+        for name, gradient in gradients.items():
+            if name not in self._landed:
+                self._landed[name] = _empty(gradient, self._host, gradient.dtype)
+            self._landed[name].copy_(gradient, non_blocking=True)
+        for device in {gradient.device for gradient in gradients.values() if gradient.is_cuda}:
+            torch.cuda.synchronize(device)
+        return {name: self._landed[name] for name in gradients}
+
+    def _hand_over(self, name: str, gradient: torch.Tensor | None) -> None:
+        """Give what is updated its gradient, and its memory, which FSDP2 may have exchanged."""
+        updated, own = self.updated[name], self.own[name]
+        if name not in self._kept and updated is not own:
+            updated.data = local_part(own.detach())
+        updated.grad = None if gradient is None else gradient.to(updated.dtype)
+        if updated is not self.named[name]:
+            self.named[name].grad = None  # so that only one gradient is there twice
+        _lay_gradient(updated)
+
+    def _rows(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(self._divided[name].own(parameter)) if name in self._divided else parameter
+
+    def _gradient(self, name: str) -> torch.Tensor:
+        gradient = self.named[name].grad
+        assert gradient is not None
+        return local_part(self._divided[name].own(gradient) if name in self._divided else gradient)
+
+
+def _plain(parameter: nn.Parameter) -> nn.Parameter:
+    """The parameter, or one over this rank's rows of it, in the same memory."""
+    return nn.Parameter(local_part(parameter.detach())) if isinstance(parameter, DTensor) else parameter
+
+
+def _copied(tensor: torch.Tensor, host: torch.device | None) -> torch.Tensor:
+    """What is updated instead of a parameter."""
+    dtype = torch.float32 if tensor.dtype in _SIXTEEN_BIT else tensor.dtype
+    return _empty(tensor.detach(), host or tensor.device, dtype).copy_(tensor.detach())
+
+
+def _empty(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for what is as large as `tensor`; a GPU copies to and from that of its host at the speed of the link."""
+    pinned = tensor.is_cuda and device.type == "cpu"
+    return torch.empty_like(tensor, device=device, dtype=dtype, pin_memory=pinned)
+
+
+def _lay_gradient(parameter: nn.Parameter) -> None:
+    """Have the gradient lie in memory as its parameter: the fused kernels read both in the order of memory, and what
+    `torch.autograd.grad` gives (a backward in two parts) may lie otherwise."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.stride() != parameter.stride():
+        parameter.grad = torch.empty_like(parameter).copy_(gradient)
+
+
+def clip_scale(norm: float, limit: float | None) -> float:
+    """The factor for all gradients of a model whose gradient norm is `norm`."""
+    return 1.0 if limit is None else min(1.0, limit / (norm + CLIP_EPSILON))

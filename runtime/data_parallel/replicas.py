@@ -1,0 +1,242 @@
+"""The replicas of a stage: how its state is held and its gradients are summed.
+
+    Whole      parameters on every replica; placer reduces the gradients (several stages), or there is one replica
+    Replicated the same by DistributedDataParallel: one-stage plans that reduce beside the backward
+    Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
+               parameters gathered between forward and backward. It divides along dim 0: parameters without dims stay
+               whole, and placer reduces their gradients
+
+Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
+FSDP2 by a divide factor of 1. Only the backward of a stage's last microbatch reduces.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from placer.plans.plan import BY_FSDP, Sharding
+from placer.program import Collective
+from placer.runtime.observer import Observer
+from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.recompute import Tensors
+from placer.runtime.stages.stage import Stage
+
+_Buckets = dict[int, "weakref.ref[torch.UntypedStorage]"]
+
+
+class Replica(Protocol):
+    """A stage as held by this rank."""
+
+    stage: Stage
+    grouped: bool
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs."""
+        ...
+
+    def before_backward(self, last: bool) -> None:
+        """To be called before each backward; `last` says that it completes the stage's gradients."""
+        ...
+
+    def settle(self) -> None:
+        """Do between the first two steps what the engine would do in the second: it reads what it hears from others."""
+        ...
+
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """What an engine holds from step to step beside the stage's state."""
+        ...
+
+
+class Whole:
+    """A stage with all of its state on this rank; nothing is reduced by itself."""
+
+    grouped = False
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs."""
+        return cast(Tensors, self.stage(mode, *tensors))
+
+    def before_backward(self, last: bool) -> None:
+        """Nothing to prepare."""
+
+    def settle(self) -> None:
+        """Nothing to do."""
+
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """Nothing."""
+        return ()
+
+
+class Replicated:
+    """A stage under DistributedDataParallel, which reduces during the last backward."""
+
+    grouped = True
+
+    def __init__(
+        self, stage: Stage, group: dist.ProcessGroup, ranks: tuple[int, ...], bucket_bytes: int, observer: Observer
+    ) -> None:
+        self.stage = stage
+        # Autograd gives dims of size 1 other strides than DDP's buckets do; both say the same.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        self._engine = DistributedDataParallel(
+            stage,
+            process_group=group,
+            bucket_cap_mb=bucket_bytes / 2**20,
+            init_sync=False,
+            **_no_buffer_sync(),  # type: ignore[arg-type]  # one of two names, both bool
+        )
+        self._buckets: _Buckets = {}
+        self._engine.register_comm_hook(None, _summing(group, ranks, observer, self._buckets))
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs; DDP is armed by `before_backward`, so that forwards may run ahead (gpipe)."""
+        with self._engine.no_sync():
+            return cast(Tensors, self._engine(mode, *tensors))
+
+    def before_backward(self, last: bool) -> None:
+        """Arm the reducer before the backward that completes the gradients."""
+        self._engine.require_backward_grad_sync = last
+        if last:
+            self._engine.reducer.prepare_for_backward([])
+
+    def settle(self) -> None:
+        """Fill the buckets in the order in which gradients came in the first step."""
+        self._engine.reducer._rebuild_buckets()
+
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """The buckets that it last reduced and still has."""
+        found = (reference() for reference in self._buckets.values())
+        return tuple(storage for storage in found if storage is not None)
+
+
+class Sharded:
+    """A stage under FSDP2."""
+
+    grouped = True
+
+    def __init__(self, stage: Stage, mesh: DeviceMesh, sharding: Sharding) -> None:
+        self.stage = stage
+        gives_up = sharding == "parameters"
+        # A block may return a view, of which torch 2.13 warns as an in-place write into it would lose a hook. There is
+        # none: `cut` lets an op that writes a value of another block write a copy.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        for block in stage.blocks:
+            if any(parameter.dim() for parameter in block.parameters()):
+                self._shard(block, mesh, gives_up)
+        # The root is used by several blocks: it stays gathered from forward to backward.
+        self._root = self._shard(stage, mesh, False)
+
+    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+        """The stage's outputs."""
+        return cast(Tensors, self.stage(mode, *tensors))
+
+    def before_backward(self, last: bool) -> None:
+        """Scatter gradients in the last backward only."""
+        self._root.set_requires_gradient_sync(last)
+        self._root.set_is_last_backward(last)
+
+    def settle(self) -> None:
+        """Nothing to do."""
+
+    @property
+    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
+        """Nothing."""
+        return ()
+
+    def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
+        whole = {parameter for parameter in module.parameters() if not parameter.dim()}
+        fully_shard(module, mesh=mesh, reshard_after_forward=gives_up, ignored_params=whole)
+        sharded = cast(FSDPModule, module)
+        sharded.set_gradient_divide_factor(1.0)
+        # Without this FSDP2 uses a pre-multiplied sum, which gloo does not have.
+        sharded.set_force_sum_reduction_for_comms(True)
+        return sharded
+
+
+def replica(
+    stage: Stage,
+    *,
+    beside: bool,
+    sharding: Sharding,
+    ranks: tuple[int, ...],
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    bucket_bytes: int,
+    observer: Observer,
+) -> Replica:
+    """`stage` held as its plan says by `ranks` (group None: by one rank); `beside`: DDP sums its gradients."""
+    if group is None:
+        return Whole(stage)
+    if sharding in BY_FSDP:
+        return Sharded(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
+    if beside:
+        return Replicated(stage, group, ranks, bucket_bytes, observer)
+    return Whole(stage)
+
+
+def reduce_bucket(gradients: list[torch.Tensor], reduce: Callable[[torch.Tensor], None]) -> int:
+    """Sum `gradients` over replicas in one tensor, which `reduce` sums, in place; the bytes of it."""
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    reduce(flat)
+    offset = 0
+    for gradient in gradients:
+        gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
+        offset += gradient.numel()
+    return flat.numel() * flat.element_size()
+
+
+def _summing(
+    group: dist.ProcessGroup, ranks: tuple[int, ...], observer: Observer, buckets: _Buckets
+) -> Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]:
+    def hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        buckets[bucket.index()] = weakref.ref(buffer.untyped_storage())
+        observer.collective(
+            Collective(
+                kind="all_reduce",
+                engine="ddp",
+                purpose="gradients",
+                ranks=ranks,
+                bytes=buffer.numel() * buffer.element_size(),
+                stage=0,
+                unit=f"bucket {bucket.index()}",
+            )
+        )
+        work = dist.all_reduce(buffer, group=group, async_op=True)
+
+        def reduced(future: torch.futures.Future[object]) -> torch.Tensor:
+            future.value()  # raises what the all-reduce ended with
+            return buffer
+
+        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(reduced))
+
+    # DDP compares the annotations themselves, which are text in this file.
+    hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    return hook
+
+
+def _no_buffer_sync() -> dict[str, bool]:
+    """Buffers are replica 0's by definition and are sent when they are read (evaluation, checkpoints).
+
+    torch 2.13 renames the argument and warns about the old name.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}

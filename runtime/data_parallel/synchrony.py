@@ -1,0 +1,95 @@
+"""How the replicas of a plan keep together: after every step, or, where that is asked for, less strictly.
+
+synchronous    every step uses the gradients of the whole global batch: the mathematics of one device
+local          local SGD (Stich, ICLR 2019): each replica steps alone, and every K steps all take the average
+stale          every step uses the summed gradients of S steps before: they travel while the next steps compute
+
+The last two change the mathematics, each as its own module says (`local_sgd`, `delayed`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from placer.errors import UsageError
+from placer.plans.plan import Plan
+from placer.runtime.stages.microbatch import spans
+from placer.spmd.cross_mesh import Mesh
+
+SynchronyKind = Literal["synchronous", "local", "stale"]
+
+CHANGES = "changes the mathematics: losses are not those of one device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchrony:
+    """A kind with its number. average_every: the steps between two averages (`local` alone). staleness: by how many
+    steps the gradients of an update are late (`stale` alone; 0 is the synchronous step). Raises UsageError for a
+    number that is missing, wrong or of another kind."""
+
+    kind: SynchronyKind = "synchronous"
+    average_every: int | None = None
+    staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_number(self.kind, "local", "--average-every", self.average_every, 1)
+        _require_number(self.kind, "stale", "--staleness", self.staleness, 0)
+
+    def __str__(self) -> str:
+        if self.kind == "synchronous":
+            return "synchronous"
+        if self.kind == "local":
+            return f"synchrony local, averaged every {self.average_every} steps: {CHANGES}"
+        return f"synchrony stale, gradients {self.staleness} steps late: {CHANGES}"
+
+
+def _require_number(kind: str, owner: str, option: str, number: int | None, least: int) -> None:
+    if kind != owner and number is not None:
+        raise UsageError(
+            f"{option} {number} was given with --synchrony {kind}, which does not read it; "
+            f"give --synchrony {owner}, or leave it out"
+        )
+    if kind == owner and (number is None or number < least):
+        raise UsageError(
+            f"--synchrony {owner} needs {option} with a number of steps from {least} on, {number} was given"
+        )
+
+
+SYNCHRONOUS = Synchrony()
+
+
+def require_replicas(plan: Plan, synchrony: Synchrony) -> None:
+    """Raise UsageError where `plan` has no replicas that could keep together in this way, with the reason."""
+    reason = None if synchrony.kind == "synchronous" else _refusal(plan, synchrony)
+    if reason:
+        raise UsageError(
+            f"--synchrony {synchrony.kind} was asked for, but {reason}; it needs a plan whose stages all have the same "
+            "replicas (more than one) of one device each, with unsharded state. Plan so, or leave --synchrony out"
+        )
+
+
+def _refusal(plan: Plan, synchrony: Synchrony) -> str | None:
+    if plan.settings.offload != "none":
+        return "its optimizer's state is on the host"
+    meshes = [Mesh.of(plan, stage) for stage in plan.meshes]
+    for number, stage in enumerate(plan.stages):
+        if stage.sharding != "none":
+            return f"stage {number} shards its {stage.sharding} over its replicas, so that none can step alone"
+        if stage.degree > 1:
+            return f"stage {number} splits its tensors over {stage.degree} devices of a replica"
+        if plan.cluster.unlike(stage.devices):
+            return f"the replicas of stage {number} are on GPUs and on CPUs, which are only summed step by step"
+        if stage.replicas == 1:
+            return f"stage {number} has one replica, which has nobody to differ from"
+    if not all(mesh.like(meshes[0]) for mesh in meshes):
+        return "its stages divide the batch over different replicas, so that no replica is a whole model"
+    idle = [replica for replica in range(plan.meshes[0].replicas) if not rows_of(plan, replica)]
+    if idle and synchrony.kind == "local":
+        return f"replica {idle[0]} has no rows of the batch, so that it has no gradients of its own"
+    return None
+
+
+def rows_of(plan: Plan, replica: int) -> int:
+    """Rows of the global batch that a replica of the first stage computes."""
+    return sum(len(rows) for rows in spans(plan, 0, replica))

@@ -1,0 +1,39 @@
+"""load(plan): this rank's stage cut from the model as for placer's own engine, given to DeepSpeed."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from placer import legality
+from placer.plans.plan import Plan
+from placer.runtime.deepspeed.limits import require_runnable
+from placer.runtime.deepspeed.pipeline import PipelineRun
+from placer.runtime.deepspeed.run import DeepSpeedRun
+from placer.runtime.deepspeed.zero import ZeroRun
+from placer.runtime.distributed.groups import TIMEOUT_SECONDS, device_of, join
+from placer.runtime.executor.load import assembly
+from placer.runtime.stages.batch_split import Feeder
+from placer.runtime.stages.captured_model import captured
+from placer.runtime.weights.meta_model import hollow
+
+
+def load(
+    plan: Plan, model: nn.Module | None = None, *, weights: str = "", timeout_seconds: float = TIMEOUT_SECONDS
+) -> DeepSpeedRun:
+    """The run of this process's rank on DeepSpeed's engine; `model` and `weights` as for `placer.runtime.load`.
+
+    Raises IllegalPlanError naming what DeepSpeed cannot run, UsageError where it is not installed, and what
+    `placer.runtime.load` raises.
+    """
+    legality.require(plan)
+    require_runnable(plan)
+    rank = join(plan, timeout_seconds)
+    device = device_of(plan, rank)
+    source = hollow(plan, model, device, weights)
+    cut = captured(plan, source.model).cut(plan, source.model)
+    replicas = plan.stages[0].replicas
+    index, replica = divmod(rank, replicas)
+    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
+    stage = made.bare_stages((index,))[index]
+    feeder = Feeder.of(plan, cut, made.weights.whole, position=0, replica=replica, device=device)
+    return ZeroRun(feeder, stage, cut.loss) if len(plan.stages) == 1 else PipelineRun(feeder, index, stage, cut.loss)

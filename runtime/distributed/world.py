@@ -1,0 +1,146 @@
+"""The ranks of a plan under torchrun: what this process is among them, and the process group while it runs.
+
+`joined(plan, ...)` checks first that torchrun started as many ranks as the plan wants, and ends in order.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import count
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch exports them unsaid
+
+from placer.errors import UsageError
+from placer.plans.plan import Plan
+from placer.runtime.distributed import groups
+from placer.runtime.distributed.faults import Watch, guarded
+from placer.runtime.distributed.torchrun import die_with_parent
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+# Every rank joins the same number of times; each time the store's keys are new.
+_JOINED = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process among the ranks of a plan, and how it sees the others."""
+
+    rank: int
+    size: int
+    device: torch.device
+    watch: Watch | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank speaks for all: logs, progress, files."""
+        return self.rank == 0
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def torchrun_command(plan: Plan, plan_path: str) -> str:
+    """The command that starts `plan` on one machine."""
+    return f"torchrun --nproc-per-node {plan.world_size} --no-python placer execute {plan_path}"
+
+
+def require_world(plan: Plan, plan_path: str = "plan.json") -> World:
+    """This rank. Raises UsageError without torchrun, with more or fewer ranks than planned, or without its GPU."""
+    if not under_torchrun():
+        raise UsageError(
+            f"a plan runs under torchrun, which did not start this process; run: {_advice(plan, plan_path)}"
+        )
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size != plan.world_size:
+        more = "more" if size > plan.world_size else "fewer"
+        raise UsageError(
+            f"the plan wants {plan.world_size} ranks, torchrun started {size}, {more} than it wants; "
+            f"run: {_advice(plan, plan_path)}"
+        )
+    return World(rank=rank, size=size, device=device_of(plan, rank))
+
+
+def _advice(plan: Plan, plan_path: str) -> str:
+    nodes = len({plan.cluster.node_of[device] for device in plan.ranks})
+    if nodes == 1:
+        return torchrun_command(plan, plan_path)
+    return f"{torchrun_command(plan, plan_path)}  (or on {nodes} nodes, as many ranks on each as the plan has there)"
+
+
+def device_of(plan: Plan, rank: int) -> torch.device:
+    """The device that `rank` computes on. Raises UsageError where this machine does not have it."""
+    device = groups.device_of(plan, rank)
+    if device.type == "cuda" and (not torch.cuda.is_available() or torch.cuda.device_count() <= device.index):
+        raise UsageError(
+            f"the plan puts rank {rank} on {device}, a {plan.cluster.devices[plan.ranks[rank]].name}; this machine "
+            f"has {torch.cuda.device_count()} GPUs; run on the planned machines, or plan again with --cluster local"
+        )
+    return device
+
+
+@contextmanager
+def joined(
+    plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+) -> Iterator[World]:
+    """The process group of `plan` around the body; no operation waits longer than `timeout_seconds`.
+
+    Raises UsageError as `require_world` does, ExecutionError naming the rank where one dies or hangs.
+    """
+    world = require_world(plan, plan_path)
+    die_with_parent()
+    if world.device.type == "cuda":
+        torch.cuda.set_device(world.device)
+    timeout = timedelta(seconds=timeout_seconds)
+    store = _store(world, timeout)
+    watch = Watch(PrefixStore("watch", store), world.rank, world.size)
+    world = replace(world, watch=watch)
+    with guarded(watch):
+        watch.join()
+        dist.init_process_group(
+            groups.backend_of(plan, world.rank),
+            store=PrefixStore("group", store),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timeout,
+        )
+        try:
+            yield world
+            _end_in_order(watch)
+        except BaseException:
+            _end_at_once(world)
+            raise
+
+
+def _store(world: World, timeout: timedelta) -> Store:
+    """The store of this attempt: torchrun's own where it shares it, so that it outlives every rank."""
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world.size, is_master=world.first and not shared,
+        timeout=timeout, wait_for_workers=False, multi_tenant=True,
+    )  # fmt: skip
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"placer/{attempt}/{next(_JOINED)}", store)
+
+
+def _end_in_order(watch: Watch) -> None:
+    # Without this order 1 to 3 of 10 runs abort while the interpreter shuts down (seen with torch 2.13 and gloo).
+    gc.collect()
+    dist.barrier()
+    watch.leave()
+    dist.destroy_process_group()
+
+
+def _end_at_once(world: World) -> None:
+    """After a failure: leave the group without waiting for the others; NCCL's destroy waits, the exit does it."""
+    gc.collect()
+    if dist.is_initialized() and world.device.type == "cpu":
+        dist.destroy_process_group()

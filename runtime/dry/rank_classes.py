@@ -1,0 +1,33 @@
+"""rank_classes(plan): ranks in classes whose dry runs are alike but for the ranks they name.
+
+Ranks are of one class where they stand at the same position (and so have the same stages), hold the same of what a
+replica divides (`like_devices`), have the same rows of every microbatch, the same kind of device, and are of the first
+replica or not: the first is the one whose whole gradients enter the norm.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from placer.plans.plan import Plan
+from placer.program import like_devices, rank_of, rows_of_replica
+from placer.spmd.cross_mesh import Mesh
+
+
+def rank_classes(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each class, in order."""
+    inner_class = {inner: number for number, inners in enumerate(like_devices(plan)) for inner in inners}
+    # Where positions divide rows differently each replica has partners and parts of its own; where GPUs and CPUs sum
+    # together, each rank.
+    alike = len({Mesh.of(plan, mesh).division.ratios for mesh in plan.meshes}) == 1
+    unlike = plan.cluster.unlike(plan.ranks)
+    found: dict[object, list[int]] = {}
+    for position, mesh in enumerate(plan.meshes):
+        rows = [rows_of_replica(plan, position, replica) for replica in range(mesh.replicas)]
+        for replica, inner in product(range(mesh.replicas), range(mesh.degree)):
+            rank = rank_of(plan, position, replica, inner)
+            chip = plan.cluster.devices[plan.ranks[rank]]
+            partners = rank if unlike else None if alike else replica
+            key = position, inner_class[inner], rows[replica], partners, chip.name, replica == 0
+            found.setdefault(key, []).append(rank)
+    return tuple(map(tuple, found.values()))

@@ -1,0 +1,1 @@
+"""A plan on one rank: loaded, and its program carried out instruction by instruction."""

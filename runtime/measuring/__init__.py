@@ -1,0 +1,1 @@
+"""Seconds, bytes and communication of a running step."""

@@ -1,0 +1,88 @@
+"""The nodes of a traced block beside the ops that the plan knows."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+
+import torch
+from torch import fx
+
+from placer.errors import StalePlanError, UsageError
+from placer.graph import Block, BlockClass
+from placer.runtime.stages.block_code import Cut as Model
+from placer.runtime.stages.rewrite import mutates
+from placer.tracer import STANDS_FOR
+from placer.tracer.export.symbolic_rows import is_size
+
+aten = torch.ops.aten
+
+
+def op_nodes(model: Model, index: int) -> list[fx.Node]:
+    """The nodes of a block that are ops of its class, in order; `getitem` only names a result."""
+    return [
+        node
+        for node in model.module.graph.nodes
+        if node.op == "call_function"
+        and model.block_of.get(node.name) == index
+        and node.target is not operator.getitem
+        and not is_size(node)
+    ]
+
+
+def require_same(block: Block, kind: BlockClass, nodes: Sequence[fx.Node]) -> None:
+    """The traced block has the ops that the plan knows, one by one. Raises StalePlanError otherwise."""
+    for node, op in zip_longest(nodes, kind.ops):
+        found = "nothing" if node is None else _target(node)
+        planned = "nothing" if op is None else op.target
+        if found != planned:
+            raise StalePlanError(
+                f"block {block.name} does {found} where the plan has {planned}: the model's code or the versions of "
+                "torch and transformers changed; plan again"
+            )
+
+
+def tensor_nodes(node: fx.Node) -> Iterator[fx.Node]:
+    """The tensors an op takes, in the order of a choice's states; one given twice comes twice."""
+
+    def visit(argument: object) -> Iterator[fx.Node]:
+        if isinstance(argument, fx.Node) and not is_size(argument):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            for part in argument:
+                yield from visit(part)
+
+    for argument in (*node.args, *node.kwargs.values()):
+        yield from visit(argument)
+
+
+def out_of_place(node: fx.Node) -> Callable[..., object]:
+    """What to call for an op on converted values, which may be views of others and lie otherwise in memory.
+
+    Raises UsageError where a value is written that is read later.
+    """
+    target = node.target
+    assert callable(target)
+    if target in (aten.view.default, aten._unsafe_view.default):
+        reshape: Callable[..., object] = aten.reshape.default
+        return reshape
+    if not mutates(node):
+        return target
+    base = node.args[0]
+    assert isinstance(base, fx.Node) and isinstance(target, torch._ops.OpOverload)
+    if base.op == "get_attr" or any(node < user for user in base.users if user is not node):
+        raise UsageError("it writes a value that is read later; use the out-of-place form in the model")
+    packet = getattr(aten, target._schema.name.partition("::")[2].rstrip("_"), None)
+    found: Callable[..., object] | None = getattr(packet, target._overloadname, None)
+    if found is None:
+        raise UsageError("it writes in place and has no other form; use one in the model")
+    return found
+
+
+def _target(node: fx.Node) -> str:
+    """As an op of a Graph names it."""
+    operator_ = STANDS_FOR.get(node.target, node.target)
+    if isinstance(operator_, torch._ops.OpOverload):
+        return f"{operator_._schema.name.replace('::', '.')}.{operator_._overloadname}"
+    return str(operator_)

@@ -1,0 +1,341 @@
+"""The captured graph cut into one module per block; a stage is a run of them.
+
+A block's module is a function: it takes the values it reads by global reference (`x:input_ids`, `b-1.0`, `b3.0`),
+parameters
+and buffers by the model's own names (`p:lm_head.weight`), and returns the values that others read. Sizes (integers,
+symbolic or not) are never values between
+blocks: each block computes those it needs from the tensors at hand. Ops that neither the loss nor a buffer needs are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import fx, nn
+
+from placer.errors import UsageError
+from placer.runtime.stages.rewrite import Rewrites, mutates, rewrites
+from placer.runtime.stages.shapes import Shape
+from placer.tracer.export.symbolic_rows import is_size
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCode:
+    """The module of one block: `module(mode, *inputs)` returns the values `outputs`, both named by global
+    references."""
+
+    index: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    module: fx.GraphModule
+
+
+class Local(Protocol):
+    """How the ops of a block are written where they are cut over the devices of a replica."""
+
+    def op(self, node: fx.Node) -> fx.Node | None:
+        """The rank's form of `node`; None where it is written as it is."""
+        ...
+
+    def output(self, node: fx.Node) -> fx.Node:
+        """A value as it leaves the block."""
+        ...
+
+
+class Lowering(Protocol):
+    """Which blocks are cut over the devices of a replica."""
+
+    def block(self, model: Cut, index: int, into: Writer) -> Local | None:
+        """How block `index` is written `into` its graph; None where every device runs all of it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """A captured model ready to be cut: `model` holds the parameters, `module` the graph and its constants.
+
+    shapes: of every tensor of the graph, at `MARKED_ROWS` rows. shape_at: of one of them at any number of rows, without
+    autocast. lowering: where replicas have several devices.
+    """
+
+    model: nn.Module
+    module: fx.GraphModule
+    block_of: Mapping[str, int]
+    reference_of: Mapping[str, str]
+    loss: str
+    shapes: Mapping[fx.Node, tuple[int, ...]]
+    shape_at: Callable[[fx.Node, int], Shape]
+    lowering: Lowering | None = None
+
+    @cached_property
+    def rewrites(self) -> Rewrites:
+        """What is called instead of the captured op, by node."""
+        return rewrites(self.module.graph, self.loss_node, self.shapes)
+
+    @cached_property
+    def loss_node(self) -> fx.Node | None:
+        """The node of the loss."""
+        names = (name for name, reference in self.reference_of.items() if self.loss and reference == self.loss)
+        return next((self._by_name[name] for name in names), None)
+
+    @cached_property
+    def home(self) -> dict[fx.Node, int]:
+        """The block of every node that computes; writes to a buffer belong to the block that reads the buffer."""
+        found: dict[fx.Node, int] = {}
+        for node in self.module.graph.nodes:
+            if node.op == "call_function":
+                before = max((found.get(a, -1) for a in node.all_input_nodes), default=-1)
+                found[node] = self.block_of.get(node.name, before)
+        for node, home in found.items():
+            if home < 0 and mutates(node) and first_argument(node).op == "get_attr":
+                found[node] = self._owner_block(str(first_argument(node).target), found)
+        return found
+
+    @cached_property
+    def wanted(self) -> frozenset[fx.Node]:
+        """The nodes that the loss or a buffer needs."""
+        order = list(self.module.graph.nodes)
+        goal = self.module.graph.output_node() if self.loss_node is None else self.loss_node
+        keep = {goal, *(n for n in order if mutates(n) and first_argument(n).op == "get_attr")}
+        size = 0
+        while size != len(keep):
+            size = len(keep)
+            for node in reversed(order):
+                if node in keep:
+                    keep.update(node.all_input_nodes)
+                elif mutates(node) and node.args[0] in keep:
+                    keep.add(node)
+        return frozenset(keep)
+
+    @cached_property
+    def nodes_of(self) -> dict[int, tuple[fx.Node, ...]]:
+        """The wanted nodes of each block that are not sizes, in order."""
+        lists: dict[int, list[fx.Node]] = {}
+        for node in self.module.graph.nodes:
+            if node in self.home and node in self.wanted and not is_size(node):
+                lists.setdefault(self.home[node], []).append(node)
+        return {block: tuple(nodes) for block, nodes in lists.items()}
+
+    @cached_property
+    def outputs_of(self) -> dict[int, tuple[fx.Node, ...]]:
+        """The nodes of each block that other blocks read, and the loss."""
+        leaving: dict[fx.Node, None] = {}
+        for block, nodes in self.nodes_of.items():
+            for node in nodes:
+                for source in _tensors(node):
+                    if source in self.home and self.home[source] != block:
+                        leaving[source] = None
+        for count in self.rewrites.counts:
+            leaving[count.target] = None
+        if self.loss_node is not None:
+            leaving[self.loss_node] = None
+        found: dict[int, list[fx.Node]] = {}
+        for node in leaving:
+            if node in self.home:
+                found.setdefault(self.home[node], []).append(node)
+        return {block: tuple(nodes) for block, nodes in found.items()}
+
+    def name(self, node: fx.Node) -> str:
+        """The global reference of a value that crosses blocks."""
+        if node.op == "placeholder":
+            return f"x:{node.target}"
+        return self.reference_of.get(node.name, f"n:{node.name}")
+
+    def block(self, index: int) -> BlockCode:
+        """The module of block `index` with all its outputs."""
+        return self._code(index, self.nodes_of.get(index, ()), self.outputs_of.get(index, ()))
+
+    def prologue(self, references: Iterable[str]) -> BlockCode:
+        """A module that computes those of `references` that belong to the prologue, from the model's inputs."""
+        asked = set(references)
+        outputs = tuple(node for node in self.outputs_of.get(-1, ()) if self.name(node) in asked)
+        keep = set(outputs)
+        for node in reversed(self.nodes_of.get(-1, ())):
+            if node in keep:
+                keep.update(_tensors(node))
+        return self._code(-1, tuple(n for n in self.nodes_of.get(-1, ()) if n in keep), outputs)
+
+    def state(self, target: str) -> torch.Tensor | None:
+        """The model's own parameter or buffer that a `get_attr` target stands for; None for a constant of the graph."""
+        found = _attribute(self.model, target)
+        return found if isinstance(found, torch.Tensor) else None
+
+    @cached_property
+    def _by_name(self) -> dict[str, fx.Node]:
+        return {node.name: node for node in self.module.graph.nodes}
+
+    def _owner_block(self, target: str, home: dict[fx.Node, int]) -> int:
+        prefix = target.rpartition(".")[0]
+        for node, block in home.items():
+            for source in node.all_input_nodes:
+                if block >= 0 and source.op == "get_attr" and str(source.target).rpartition(".")[0] == prefix:
+                    return block
+        return 0
+
+    def _code(self, index: int, nodes: tuple[fx.Node, ...], outputs: tuple[fx.Node, ...]) -> BlockCode:
+        writer = Writer(self, index)
+        for node in nodes:
+            writer.copy(node)
+        return writer.code(outputs)
+
+
+class Writer:
+    """Writes the graph of one block; where it is cut over the devices of a replica, as the rank runs it."""
+
+    def __init__(self, cut: Cut, index: int) -> None:
+        self._cut, self._index = cut, index
+        self.graph = fx.Graph()
+        self._root = nn.Module()
+        self._written: dict[fx.Node, fx.Node] = {}
+        self._inputs: dict[str, None] = {}
+        self.mode = self.graph.placeholder("mode")
+        self._after_inputs = self.mode
+        self._attached: dict[str, fx.Node] = {}
+        lowering = cut.lowering if index >= 0 else None
+        self._local = None if lowering is None else lowering.block(cut, index, self)
+
+    def copy(self, node: fx.Node) -> None:
+        """Write `node` with what it reads."""
+        found = None if self._local is None else self._local.op(node)
+        if found is not None:
+            self._written[node] = found
+            return
+        change = self._cut.rewrites.by_node.get(node)
+        if mutates(node) and first_argument(node).op != "get_attr":
+            self._own(node)
+        if change is None:
+            for source in node.all_input_nodes:
+                self.value(source)
+            self._written[node] = self.graph.node_copy(node, self.value)
+            return
+        arguments = fx.map_arg(change.arguments, self.value)
+        new = self.graph.call_function(change.function, arguments, {"mode": self.mode})
+        new.meta = dict(node.meta)
+        self._written[node] = new
+
+    def code(self, outputs: tuple[fx.Node, ...]) -> BlockCode:
+        """The finished block."""
+        leaving = self.value if self._local is None else self._local.output
+        self.graph.output(tuple(map(leaving, outputs)))
+        self.graph.lint()
+        return BlockCode(
+            index=self._index,
+            inputs=tuple(self._inputs),
+            outputs=tuple(self._cut.name(node) for node in outputs),
+            module=fx.GraphModule(self._root, self.graph, f"Block{self._index}"),
+        )
+
+    def attached(self, name: str, module: nn.Module) -> fx.Node:
+        """A module that the graph holds under `name`."""
+        if name not in self._attached:
+            put(self._root, name, module)
+            with self.graph.inserting_after(self._after_inputs):
+                self._attached[name] = self.graph.get_attr(name)
+        return self._attached[name]
+
+    @property
+    def rows(self) -> fx.Node:
+        """The rows of the microbatch."""
+        if "rows" not in self._attached:
+            with self.graph.inserting_after(self._after_inputs):
+                self._attached["rows"] = self.graph.create_node(
+                    "call_function", getattr, (self.mode, "rows"), name="rows"
+                )
+        return self._attached["rows"]
+
+    def value(self, node: fx.Node) -> fx.Node:
+        """What stands for a node of the model's graph here."""
+        if node not in self._written:
+            self._written[node] = self._make(node)
+        return self._written[node]
+
+    def _make(self, node: fx.Node) -> fx.Node:
+        if node.op == "get_attr":
+            return self._constant(node)
+        if is_size(node):
+            return self._size(node)
+        return self._input(node, self._cut.name(node))
+
+    def _constant(self, node: fx.Node) -> fx.Node:
+        target = str(node.target)
+        if self._cut.state(target) is not None:
+            return self._input(node, f"p:{target}")
+        put(self._root, target, _attribute(self._cut.module, target))
+        return self.graph.get_attr(target)
+
+    def _size(self, node: fx.Node) -> fx.Node:
+        """A size, computed again from the model input it comes from."""
+        for source in node.all_input_nodes:
+            self.value(source)
+        return self.graph.node_copy(node, self.value)
+
+    def _input(self, node: fx.Node, name: str) -> fx.Node:
+        self._inputs[name] = None
+        with self.graph.inserting_after(self._after_inputs):
+            new = self.graph.placeholder(f"v{len(self._inputs)}_{node.name}")
+        self._after_inputs = new
+        new.meta = dict(node.meta)
+        return new
+
+    def _own(self, node: fx.Node) -> None:
+        """An op that writes a value of another block writes a copy: the received value must stay as it was."""
+        base = first_argument(node)
+        if self.value(base).op != "placeholder":
+            return
+        later = [u for u in base.users if self._cut.home.get(u, self._index) != self._index and _after(u, node)]
+        if later:
+            raise UsageError(
+                f"{node.name} ({node.meta.get('source', '')}) writes a value in place that another block reads later; "
+                "use the out-of-place form"
+            )
+        self._written[base] = self.graph.call_function(aten.clone.default, (self.value(base),))
+
+
+def _after(first: fx.Node, second: fx.Node) -> bool:
+    return second < first
+
+
+def first_argument(node: fx.Node) -> fx.Node:
+    """The node whose value `node` takes first; what an in-place op writes to."""
+    base = node.args[0]
+    assert isinstance(base, fx.Node)
+    return base
+
+
+def _tensors(node: fx.Node) -> Iterable[fx.Node]:
+    """The tensors a node reads, those its sizes are computed from included."""
+    for source in node.all_input_nodes:
+        if is_size(source):
+            yield from _tensors(source)
+        else:
+            yield source
+
+
+def _attribute(owner: object, target: str) -> object | None:
+    for part in target.split("."):
+        owner = getattr(owner, part, None)
+        if owner is None:
+            return None
+    return owner
+
+
+def put(root: nn.Module, target: str, value: object) -> None:
+    """Attach `value` to `root` under the dotted name `target`."""
+    *path, leaf = target.split(".")
+    for part in path:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    if isinstance(value, nn.Parameter):
+        root.register_parameter(leaf, value)
+    elif isinstance(value, torch.Tensor):
+        root.register_buffer(leaf, value)
+    else:
+        setattr(root, leaf, value)

@@ -1,0 +1,124 @@
+"""Captured: a model's graph made ready to be cut, without its weights, so that one capture can serve several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import fx, nn
+
+from placer import tracer
+from placer.graph import Graph
+from placer.io import usercode as references
+from placer.plans.plan import Plan
+from placer.runtime.stages.block_code import Cut
+from placer.runtime.stages.rewrite import MARKED_ROWS, rewrites
+from placer.runtime.stages.shapes import Sampled, Shape, shapes_of
+
+PRECISIONS = {
+    "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
+    "bfloat16-autocast": torch.float32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of all
+    its tensors at MARKED_ROWS rows. graph: the plan's; dtypes: of its inputs in a run."""
+
+    module: fx.GraphModule
+    block_of: Mapping[str, int]
+    reference_of: Mapping[str, str]
+    marked: Mapping[fx.Node, Shape]
+    graph: Graph
+    dtypes: Mapping[str, torch.dtype]
+
+    @cached_property
+    def sampled(self) -> Sampled:
+        """The shapes of all its tensors at any number of rows."""
+        rows = MARKED_ROWS + 1
+        more = shapes_of(self.module, self.graph, self.dtypes, rows=rows, autocast=False)
+        return Sampled(rows=(MARKED_ROWS, rows), first=self.marked, second=more)
+
+    def cut(self, plan: Plan, model: nn.Module) -> Cut:
+        """The graph with the weights of `model`, ready to be cut into the plan's stages."""
+        return Cut(
+            model=model,
+            module=self.module,
+            block_of=self.block_of,
+            reference_of=self.reference_of,
+            loss=plan.graph.loss.value,
+            shapes={node: found.shape for node, found in self.marked.items()},
+            shape_at=lambda node, rows: self.sampled.at(node, rows),
+        )
+
+    @property
+    def unkeyed(self) -> tuple[str, ...]:
+        """Random ops other than dropout: what they draw depends on the layout."""
+        shapes = {node: found.shape for node, found in self.marked.items()}
+        return rewrites(self.module.graph, None, shapes).unkeyed
+
+    def casts_to(self, dtype: torch.dtype) -> tuple[str, ...]:
+        """The modules (or source lines) of the model in which a tensor has `dtype`."""
+        places = ((n.meta.get("module") or n.meta.get("source") or n.name, shape) for n, shape in self.marked.items())
+        found = {str(place): None for place, shape in places if shape.dtype == dtype}
+        return tuple(found)
+
+
+def captured(plan: Plan, model: nn.Module) -> Captured:
+    """Capture a real model, which is in the plan's precision. Raises CaptureError, StalePlanError for another graph."""
+    return made_ready(plan, tracer.trace(model, _in_precision(plan), loss_function(plan)))
+
+
+def made_ready(plan: Plan, traced: tracer.Traced) -> Captured:
+    """A trace of the plan's model, in the plan's precision, ready to be cut; the trace is used up."""
+    module = _without_memory(traced.module)
+    return Captured(
+        module=module,
+        block_of=traced.block_of,
+        reference_of=traced.reference_of,
+        marked=shapes_of(module, plan.graph, input_dtypes(plan), rows=MARKED_ROWS, autocast=False),
+        graph=plan.graph,
+        dtypes=input_dtypes(plan),
+    )
+
+
+def loss_function(plan: Plan) -> Callable[[object, dict[str, torch.Tensor]], torch.Tensor] | None:
+    """The loss the plan was made with; None where the model's output holds it."""
+    if not plan.model.loss:
+        return None
+    return cast(
+        Callable[[object, dict[str, torch.Tensor]], torch.Tensor], references.named(plan.model.loss, "the loss")
+    )
+
+
+def input_dtypes(plan: Plan) -> dict[str, torch.dtype]:
+    """The dtype each input has in a run: floating inputs follow the precision."""
+    return {entry.name: run_dtype(plan, getattr(torch, entry.tensor.dtype)) for entry in plan.graph.inputs}
+
+
+def _in_precision(plan: Plan) -> Graph:
+    """The plan's graph with the inputs of a run: a layer refuses floating inputs of another dtype than its weights."""
+    dtypes = input_dtypes(plan)
+    inputs = tuple(
+        replace(entry, tensor=replace(entry.tensor, dtype=str(dtypes[entry.name]).removeprefix("torch.")))
+        for entry in plan.graph.inputs
+    )
+    return replace(plan.graph, inputs=inputs)
+
+
+def run_dtype(plan: Plan, dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, or the precision's where it is a floating one."""
+    return PRECISIONS[plan.settings.precision] if dtype.is_floating_point else dtype
+
+
+def _without_memory(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph with parameters that are one number seen as a whole tensor."""
+    for owner in module.modules():
+        for name, parameter in list(owner.named_parameters(recurse=False)):
+            seen = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+            setattr(owner, name, nn.Parameter(seen, requires_grad=parameter.requires_grad))
+    return module

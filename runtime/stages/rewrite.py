@@ -1,0 +1,250 @@
+"""What is changed in the captured graph before it runs: ops whose result depends on how the batch is divided.
+
+    dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
+    mean losses                       -> local sum over global count (`losses`)
+    batch norm, writes to buffers     -> read the Mode: training or evaluation, first run or recompute
+
+`rewrites(graph, loss)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to
+which the
+Mode is added as keyword `mode` when a block is built.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from placer.errors import UsageError
+from placer.runtime.stages import losses
+from placer.runtime.stages.dropout import attention, dropout
+from placer.runtime.stages.pass_context import Mode
+
+aten = torch.ops.aten
+
+Shapes = Mapping[fx.Node, tuple[int, ...]]
+
+#: A number of rows that no other size is a multiple of: a prime, used on fake tensors only.
+MARKED_ROWS = 1_000_003
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """`function(*arguments, mode=...)` in place of a node."""
+
+    function: Callable[..., object]
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What the mean of a loss op divides by: labels (not `ignore_index`) of `target`, by `weight` where given."""
+
+    target: fx.Node
+    ignore_index: int
+    weight: fx.Node | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrites:
+    """All changes of a graph. `batched` says for each dropout op, in graph order, whether dim 0 holds batch rows.
+
+    nonlinear: why the loss does not add up over rows; empty where it does. unkeyed: random ops that stay torch's own.
+    """
+
+    by_node: dict[fx.Node, Rewrite]
+    counts: tuple[Count, ...]
+    batched: tuple[bool, ...]
+    nonlinear: str
+    unkeyed: tuple[str, ...]
+
+
+def rewrites(graph: fx.Graph, loss: fx.Node | None, shapes: Shapes) -> Rewrites:
+    """The changes to `graph` whose loss is the node `loss` (None: it has none). `shapes`: at MARKED_ROWS rows."""
+    by_node: dict[fx.Node, Rewrite] = {}
+    batched: list[bool] = []
+    unkeyed: list[str] = []
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if _drops(node):
+            by_node[node] = _keyed(node, len(batched), has_rows(node.args[0], shapes))
+            batched.append(has_rows(node.args[0], shapes))
+        elif node.target is aten.batch_norm.default:
+            by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
+        elif _writes_buffer(node):
+            by_node[node] = Rewrite(function=written, arguments=(node.target, *node.args))
+        elif _is_random(node):
+            unkeyed.append(f"{node.target} ({node.name})")
+    means, nonlinear = _means(loss, shapes) if loss is not None else ([], "")
+    counts = _share_means(means, by_node)
+    return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), nonlinear=nonlinear, unkeyed=tuple(unkeyed))
+
+
+def arguments(node: fx.Node) -> dict[str, Argument]:
+    """The arguments of an aten node by name, defaults filled in, in the order of its schema."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    found = {formal.name: formal.default_value for formal in schema.arguments}
+    found.update({formal.name: value for formal, value in zip(schema.arguments, node.args, strict=False)})
+    found.update(node.kwargs)
+    return found
+
+
+def has_rows(value: Argument, shapes: Shapes) -> bool:
+    """Whether dim 0 of a node's tensor is a whole number of entries per row."""
+    shape = shapes[value] if isinstance(value, fx.Node) else ()
+    return bool(shape) and shape[0] % MARKED_ROWS == 0
+
+
+def batch_norm(
+    values: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+    *,
+    mode: Mode,
+) -> torch.Tensor:
+    """Batch norm over the rows at hand; running statistics are written once per pass and used in evaluation."""
+    if not training or (not mode.training and mean is not None):
+        return torch.nn.functional.batch_norm(values, mean, variance, weight, bias, False, momentum, epsilon)
+    if not mode.updating and mean is not None and variance is not None:
+        # Copies, not None: recompute must keep as many tensors for backward as the first pass did.
+        mean, variance = mean.clone(), variance.clone()
+    return torch.nn.functional.batch_norm(values, mean, variance, weight, bias, True, momentum, epsilon)
+
+
+def written(
+    op: Callable[..., torch.Tensor], buffer: torch.Tensor, *args: object, mode: Mode, **kwargs: object
+) -> torch.Tensor:
+    """An in-place op on a buffer, done once per pass in training and not in evaluation."""
+    return op(buffer, *args, **kwargs) if mode.updating else buffer
+
+
+def _drops(node: fx.Node) -> bool:
+    if node.target in (aten.dropout.default, aten.dropout_.default):
+        return bool(node.args[2]) and bool(node.args[1] != 0.0)
+    return node.target is aten.scaled_dot_product_attention.default and bool(arguments(node)["dropout_p"] != 0.0)
+
+
+def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
+    if node.target is aten.scaled_dot_product_attention.default:
+        return Rewrite(function=attention, arguments=(*arguments(node).values(), op))
+    return Rewrite(function=dropout, arguments=(node.args[0], node.args[1], op, batched))
+
+
+def _is_random(node: fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    found = arguments(node)
+    if "num_layers" in found:  # recurrent: dropout is between layers
+        return bool(found["dropout"] and found["train"] and found["num_layers"] != 1)
+    return node.target not in (aten.dropout.default, aten.dropout_.default, aten.scaled_dot_product_attention.default)
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether the op writes its first argument."""
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
+        and bool(node.args)
+        and isinstance(node.args[0], fx.Node)
+    )
+
+
+def _writes_buffer(node: fx.Node) -> bool:
+    return mutates(node) and isinstance(node.args[0], fx.Node) and node.args[0].op == "get_attr"
+
+
+# Ops through which a loss stays linear in each of its tensor inputs (products only by constants).
+_LINEAR = frozenset({
+    aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.neg.default, aten.to.dtype, aten.to.dtype_layout,
+    aten.to.device, aten._to_copy.default, aten.clone.default, aten.view.default, aten.reshape.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.alias.default, aten.detach.default, aten.contiguous.default,
+    aten.sum.default, aten.sum.dim_IntList, aten.stack.default, aten.unsqueeze.default, operator.add, operator.getitem,
+})  # fmt: skip
+_SCALED = frozenset(
+    {aten.mul.Tensor, aten.div.Tensor, aten.mul_.Tensor, aten.div_.Tensor, operator.mul, operator.truediv}
+)
+_MEANS = frozenset({aten.mean.default, aten.mean.dim})
+_ELEMENTWISE = frozenset({
+    aten.mse_loss.default, aten.l1_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default,
+    aten.binary_cross_entropy.default, aten.binary_cross_entropy_with_logits.default, aten.kl_div.default,
+    aten.soft_margin_loss.default,
+})  # fmt: skip
+_LABELLED = frozenset({
+    aten.cross_entropy_loss.default, aten.nll_loss.default, aten.nll_loss_nd.default, aten.nll_loss2d.default
+})  # fmt: skip
+_NONE, _MEAN, _SUM = 0, 1, 2  # at::Reduction
+
+
+def _means(loss: fx.Node, shapes: Shapes) -> tuple[list[fx.Node], str]:
+    """The mean ops the loss is linear in, and why it is not linear in the rows, if so."""
+    found: dict[fx.Node, None] = {}
+    waiting = [loss]
+    while waiting:
+        node = waiting.pop()
+        if node.target in _MEANS | _ELEMENTWISE | _LABELLED:
+            if node.target in _MEANS and shapes[node]:
+                return [], f"the loss takes a mean over some dims only: {node.name}"
+            if node.target in _MEANS or arguments(node)["reduction"] == _MEAN:
+                found[node] = None
+        elif node.target in _SCALED and not isinstance(node.args[1], fx.Node):
+            waiting += node.all_input_nodes
+        elif node.target in _LINEAR:
+            if node.target not in (aten.sum.default, aten.sum.dim_IntList):
+                waiting += node.all_input_nodes
+        elif _depends_on_rows(node):
+            return [], f"the loss is not a sum or mean over rows: {node.target} ({node.name})"
+    return list(found), ""
+
+
+def _depends_on_rows(node: fx.Node) -> bool:
+    return node.op != "get_attr"
+
+
+def _share_means(means: list[fx.Node], by_node: dict[fx.Node, Rewrite]) -> tuple[Count, ...]:
+    counts: list[Count] = []
+    for node in means:
+        named = arguments(node)
+        if node.target in _LABELLED:
+            by_node[node] = _labelled(node.target is aten.cross_entropy_loss.default, named, len(counts))
+            counts.append(_count(named))
+        elif node.target in _MEANS:
+            by_node[node] = Rewrite(function=losses.share_of_mean, arguments=(node.args[0],))
+        else:
+            loss = cast("Argument", node.target)  # a graph's argument may be an operator
+            by_node[node] = Rewrite(function=share_of_elementwise, arguments=(loss, *named.values()))
+    return tuple(counts)
+
+
+def share_of_elementwise(op: torch._ops.OpOverload, *args: object, mode: Mode) -> torch.Tensor:
+    """The share of these rows in an elementwise loss of torch that would return the mean."""
+    names = [formal.name for formal in op._schema.arguments]
+    given = [_NONE if name == "reduction" else value for name, value in zip(names, args, strict=True)]
+    positional = {n: v for n, v, f in zip(names, given, op._schema.arguments, strict=True) if not f.kwarg_only}
+    keyword = {n: v for n, v, f in zip(names, given, op._schema.arguments, strict=True) if f.kwarg_only}
+    return losses.share_of_mean(op(*positional.values(), **keyword), mode)
+
+
+def _labelled(is_cross_entropy: bool, named: dict[str, Argument], index: int) -> Rewrite:
+    first = (named["self"], named["target"], named["weight"], named["ignore_index"])
+    if is_cross_entropy:
+        return Rewrite(function=losses.cross_entropy, arguments=(*first, named["label_smoothing"], index))
+    return Rewrite(function=losses.nll, arguments=(*first, index))
+
+
+def _count(named: dict[str, Argument]) -> Count:
+    target, weight, ignored = named["target"], named["weight"], named["ignore_index"]
+    if not isinstance(target, fx.Node) or not isinstance(ignored, int):
+        raise UsageError("the loss has labels that are not a tensor of the batch; give labels as a model input")
+    return Count(target=target, ignore_index=ignored, weight=weight if isinstance(weight, fx.Node) else None)

@@ -1,0 +1,82 @@
+"""Shapes, dtypes and gradient need of the values of a captured graph for a number of rows, found by running it on fake
+tensors: what a receiver must allocate, also where autocast or a cast of the model makes the dtype differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+
+from placer.graph import Graph
+
+
+def shapes_of(
+    module: fx.GraphModule, graph: Graph, dtypes: Mapping[str, torch.dtype], *, rows: int, autocast: bool
+) -> dict[fx.Node, Shape]:
+    """The shape of every tensor of `module` at `rows` rows; `dtypes` are those of its inputs."""
+    device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
+    # Autocast knows no meta device, on which a model without weights lies.
+    casting = torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
+    # No backward follows: nothing is kept for it, nor counted by who watches what the step keeps.
+    with FakeTensorMode(allow_non_fake_inputs=True), casting, saved_tensors_hooks(_forgotten, _never):
+        inputs = [
+            torch.empty(entry.tensor.shape_at(rows), dtype=dtypes[entry.name], device=device) for entry in graph.inputs
+        ]
+        player = _Player(module)
+        player.run(*inputs)
+    return player.found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The shapes of a graph at two numbers of rows, in which every size is affine (`placer.tracer` sees to that)."""
+
+    rows: tuple[int, int]
+    first: Mapping[fx.Node, Shape]
+    second: Mapping[fx.Node, Shape]
+
+    def at(self, node: fx.Node, rows: int) -> Shape:
+        """The shape of a tensor at any number of rows."""
+        sizes = zip(self.first[node].shape, self.second[node].shape, strict=True)
+        return replace(self.first[node], shape=tuple(self._size(*size, rows) for size in sizes))
+
+    def _size(self, first: int, second: int, rows: int) -> int:
+        per_row = (second - first) // (self.rows[1] - self.rows[0])
+        return first + per_row * (rows - self.rows[0])
+
+
+def _forgotten(tensor: torch.Tensor) -> None:
+    """Keep nothing of a tensor."""
+
+
+def _never(kept: object) -> torch.Tensor:
+    raise AssertionError("there is no backward here")
+
+
+class _Player(fx.Interpreter):
+    """Notes what every node gives."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.found: dict[fx.Node, Shape] = {}
+
+    def run_node(self, n: fx.Node) -> object:
+        """Run one node and note its value."""
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            self.found[n] = Shape(tuple(map(int, value.shape)), value.dtype, bool(value.requires_grad))
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a value looks like on the way: full shape for the rows at hand, dtype, whether gradients come back."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool

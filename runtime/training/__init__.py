@@ -1,0 +1,1 @@
+"""The whole loop under torchrun: data, steps, logs, report."""

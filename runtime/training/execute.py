@@ -1,0 +1,267 @@
+"""execute(plan, options): train under torchrun as the plan says. Every rank calls it and gets the same RunReport.
+
+    plan + options -> checks -> process group -> executor + data -> [resume] -> steps -> RunReport
+
+A step is: a batch by its position, the learning rate of the step, `executor.step`, the log. The global batch is
+the same on every rank; so are the losses, and with them every decision (to stop, to evaluate, to save).
+
+Whether a run will be able to write what it is asked for: known before the first rank joins, not after the last.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+
+from placer.errors import ExecutionError, UsageError, require_extra
+from placer.io.files import require_folder, require_writable
+from placer.plans.plan import Plan
+from placer.runtime.checkpoint.checkpoint import Checkpoints
+from placer.runtime.checkpoint.final_weights import save_weights
+from placer.runtime.checkpoint.folder import Progress
+from placer.runtime.data import Batch, Data, open_data
+from placer.runtime.distributed.world import World, joined
+from placer.runtime.executor.compile import patience, require_compilable
+from placer.runtime.measuring.expert_tokens import ExpertLayer, require_alike, save_loads
+from placer.runtime.measuring.measurement import plan_flops, plan_peak_flops, tokens_per_row
+from placer.runtime.stages.captured_model import run_dtype
+from placer.runtime.training.engines import Loaded, loaded
+from placer.runtime.training.learning_rate import LearningRate
+from placer.runtime.training.logs import Logs, open_logs
+from placer.runtime.training.one_device import one_device_losses
+from placer.runtime.training.run_report import Evaluation, ExecuteOptions, RunReport
+from placer.runtime.training.trust import require_runnable
+from placer.runtime.weights.hf_export import require_new
+
+
+def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
+    """Run `options.steps` steps of `plan`, going on from the last complete checkpoint where there is one.
+
+    Raises UsageError outside torchrun or with the wrong number of ranks, StalePlanError for another model or version,
+    ExecutionError where a rank dies, hangs, or the loss is not a number.
+    """
+    require_outputs(options)
+    require_compilable(plan, options.compile)
+    patient = patience(options.timeout_seconds, options.compile)
+    with joined(plan, plan_path=options.plan_path, timeout_seconds=patient) as world:
+        for warning in require_runnable(plan, compiled=bool(options.compile)):
+            if world.first:
+                print(f"placer: {warning}", file=sys.stderr)
+        if world.first and options.kept_together.kind != "synchronous":
+            print(f"placer: {options.kept_together}", file=sys.stderr)
+        report = _prepared(plan, options, world).run()
+        if options.report and world.first:
+            report.save(options.report)
+        return report
+
+
+def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
+    """Everything a run needs, its state restored from the last complete checkpoint."""
+    if options.save_expert_loads:
+        require_alike(plan)
+    data = open_data(options.data, plan.graph, rows=plan.rows, seed=options.seed, tokenizer=options.tokenizer)
+    rates = LearningRate(
+        peak=plan.settings.learning_rate,
+        steps=options.steps,
+        decay=options.decay,
+        warmup_steps=options.warmup_steps,
+        final=options.final_rate,
+    )
+    quiet = not world.first
+    logs = open_logs(
+        jsonl="" if quiet else options.log,
+        tensorboard="" if quiet else options.tensorboard,
+        steps=options.steps,
+        progress=options.progress and not quiet,
+    )
+    engine = loaded(plan, options, world)
+    checkpoints = _checkpoints(plan, options, world)
+    found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
+    for note in checkpoints.notes if checkpoints and world.first else ():
+        print(f"placer: {note}", file=sys.stderr)
+    start = found or Progress(step=0, position=0)
+    if options.one_device and start.step:
+        raise UsageError(
+            f"the run goes on from step {start.step}, where one device cannot begin; "
+            "give another folder with --checkpoint"
+        )
+    engine.runs.steps = start.step
+    return _Run(
+        plan=plan,
+        options=options,
+        world=world,
+        engine=engine,
+        data=data,
+        logs=logs,
+        rates=rates,
+        checkpoints=checkpoints,
+        start=start,
+    )
+
+
+def _checkpoints(plan: Plan, options: ExecuteOptions, world: World) -> Checkpoints | None:
+    if not options.checkpoint:
+        return None
+    return Checkpoints(
+        options.checkpoint, world, fingerprint=plan.model.fingerprint, keep=options.keep,
+        patience_seconds=options.timeout_seconds,
+    )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """The loop and what it has gathered so far."""
+
+    plan: Plan
+    options: ExecuteOptions
+    world: World
+    engine: Loaded
+    data: Data
+    logs: Logs
+    rates: LearningRate
+    checkpoints: Checkpoints | None
+    start: Progress
+    losses: list[float] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    saved: str = ""
+
+    def run(self) -> RunReport:
+        """All steps that are left."""
+        try:
+            if self._relaxed:
+                self.logs.write("synchrony", self.start.step, {"synchrony": str(self.options.kept_together)})
+            if self.start.step:
+                self.logs.write("resumed", self.start.step, {"position": self.start.position})
+            for done in range(self.start.step, self.options.steps):
+                self._step(done)
+                self._after(done + 1)
+            self.engine.consolidate()
+            if self.checkpoints:
+                self.checkpoints.finish()
+            if self.options.save_weights and self.engine.state:
+                save_weights(self.plan, self.world, self.engine.state, self.options.save_weights)
+            return self._report(self._experts())
+        finally:
+            self.logs.close()
+
+    @property
+    def _relaxed(self) -> bool:
+        return self.options.kept_together.kind != "synchronous"
+
+    def _position(self, step: int) -> int:
+        """Batches trained on before `step`; one per step since the checkpoint."""
+        return self.start.position + step - self.start.step
+
+    def _batch(self, position: int) -> Batch:
+        return self._converted(self.data.batch(position))
+
+    def _converted(self, batch: Batch) -> Batch:
+        """Floating inputs in the precision of the run."""
+        return {name: tensor.to(run_dtype(self.plan, tensor.dtype)) for name, tensor in batch.items()}
+
+    def _step(self, step: int) -> None:
+        began = time.perf_counter()
+        rate = self.rates.at(step)
+        self.engine.runs.set_learning_rate(rate)
+        with self.engine.step(step - self.start.step):
+            with self.engine.reading():
+                batch = self._batch(self._position(step))
+            loss = self.engine.runs.step(batch)
+        seconds = time.perf_counter() - began
+        if not math.isfinite(loss):
+            raise ExecutionError(
+                f"the loss of step {step + 1} is {loss}; the weights are spoilt. Lower the learning rate ({rate:g}), "
+                "or start again from the last checkpoint with other data"
+            )
+        self.losses.append(loss)
+        self.step_seconds.append(seconds)
+        self.logs.write("step", step + 1, {"loss": loss, "learning_rate": rate, **self._speed(seconds)})
+
+    def _speed(self, seconds: float) -> dict[str, float]:
+        """Step seconds, rows and tokens per second, MFU where the devices' rate is known."""
+        shown = {"step_seconds": seconds, "rows_per_second": self.plan.rows / seconds}
+        tokens, peak = tokens_per_row(self.plan), plan_peak_flops(self.plan)
+        if tokens:
+            shown["tokens_per_second"] = self.plan.rows * tokens / seconds
+        if peak:
+            shown["mfu"] = plan_flops(self.plan) / seconds / peak
+        return shown
+
+    def _after(self, done: int) -> None:
+        """Evaluation and checkpoint due after `done` steps."""
+        options = self.options
+        if options.eval_every and done % options.eval_every == 0:
+            self._evaluate(done)
+        last = done == options.steps
+        due = options.checkpoint_every and done % options.checkpoint_every == 0
+        if self.checkpoints:
+            self.checkpoints.require_no_failure()
+        if self.checkpoints and self.engine.state and (due or last):
+            began = time.perf_counter()
+            progress = Progress(step=done, position=self._position(done))
+            write = self.checkpoints.save_beside if options.checkpoint_async else self.checkpoints.save
+            self.saved = str(write(self.engine.state, progress))
+            self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})
+
+    def _evaluate(self, done: int) -> None:
+        batches = range(self.options.eval_batches)
+        loss = sum(self.engine.runs.evaluate(self._converted(self.data.held_out(k))) for k in batches) / len(batches)
+        self.evaluations.append(Evaluation(step=done, loss=loss))
+        self.logs.write("evaluation", done, {"loss": loss})
+
+    def _one_device(self) -> tuple[float, ...]:
+        steps = ((self.rates.at(step), self._batch(step)) for step in range(len(self.losses)))
+        return one_device_losses(self.plan, self.world, steps, self.options.weights)
+
+    def _experts(self) -> tuple[ExpertLayer, ...]:
+        """The tokens of every layer's experts, written where asked; all ranks call it."""
+        found = self.engine.experts(self.plan, len(self.losses))
+        for layer in found:
+            tokens = ",".join(map(str, layer.tokens))
+            self.logs.write(
+                "experts", self.options.steps,
+                {
+                    "layer": layer.name, "tokens": tokens, "min": min(layer.tokens), "mean": layer.mean,
+                    "max": max(layer.tokens), "dropped": layer.dropped,
+                },
+            )  # fmt: skip
+        if found and self.options.save_expert_loads and self.world.first:
+            save_loads(found, self.options.save_expert_loads)
+        return found
+
+    def _report(self, experts: tuple[ExpertLayer, ...]) -> RunReport:
+        return RunReport(
+            ranks=self.plan.world_size,
+            data=self.data.name,
+            first_step=self.start.step,
+            losses=tuple(self.losses),
+            step_seconds=tuple(self.step_seconds),
+            rows=self.plan.rows,
+            tokens_per_row=tokens_per_row(self.plan),
+            evaluations=tuple(self.evaluations),
+            predicted=self.plan.ledger,
+            measured=self.engine.ledger(),
+            one_device_losses=self._one_device() if self.options.one_device else (),
+            checkpoint=self.saved,
+            weights=self.options.save_weights,
+            engine=self.options.engine,
+            compile=self.options.compile,
+            synchrony=self.options.kept_together,
+            experts=experts,
+        )
+
+
+def require_outputs(options: ExecuteOptions) -> None:
+    """Raise UsageError for files and folders that cannot be written, and for TensorBoard where it is not installed."""
+    for path in filter(None, (options.report, options.log, options.save_expert_loads)):
+        require_writable(path)
+    for folder in filter(None, (options.checkpoint, options.tensorboard)):
+        require_folder(folder)
+    if options.save_weights:
+        require_folder(options.save_weights)
+        require_new(options.save_weights)
+    if options.tensorboard:
+        require_extra("report", "tensorboard")

@@ -1,0 +1,39 @@
+"""The losses that one device gets in the steps of a run: rank 0 computes them, the others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from placer.plans.plan import Plan
+from placer.runtime.data import Batch
+from placer.runtime.distributed.world import World
+from placer.runtime.executor.load import prepared_model
+from placer.runtime.stages.captured_model import captured
+from placer.runtime.verify.reference import Reference
+
+# One device does the work of all; waiting for it is no fault. A rank that dies is still seen at once.
+WAITING_SECONDS = 24 * 3600.0
+
+
+def one_device_losses(
+    plan: Plan, world: World, steps: Iterable[tuple[float, Batch]], weights: str = ""
+) -> tuple[float, ...]:
+    """The loss of each step (its learning rate, its global batch) from the plan's initial weights, or from the folder
+    `weights`, on every rank."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=WAITING_SECONDS))
+    box: list[tuple[float, ...]] = [()]
+    if world.first:
+        box = [tuple(_losses(plan, world, steps, weights))]
+    dist.broadcast_object_list(box, src=0, group=group)
+    return box[0]
+
+
+def _losses(plan: Plan, world: World, steps: Iterable[tuple[float, Batch]], weights: str) -> Iterable[float]:
+    model = prepared_model(plan, None, world.device, weights)
+    reference = Reference.of(plan, model, captured(plan, model).cut(plan, model))
+    for rate, batch in steps:
+        reference.set_learning_rate(rate)
+        yield reference.step(batch).loss

@@ -1,0 +1,186 @@
+"""What a run was asked for and what it gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from placer.errors import UsageError
+from placer.io.files import read_text, write_text
+from placer.plans.ledger import Ledger
+from placer.runtime.data_parallel.synchrony import CHANGES, SYNCHRONOUS, Synchrony, SynchronyKind
+from placer.runtime.distributed.world import DEFAULT_TIMEOUT_SECONDS
+from placer.runtime.measuring.expert_tokens import ExpertLayer
+from placer.runtime.training.learning_rate import Decay
+
+EngineName = Literal["placer", "deepspeed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteOptions:
+    """How a plan is run. Paths are "" where nothing is to be written; see `data.open_data` for `data`.
+
+    The learning rate is that of the plan's settings, warmed up and decayed as said here. `eval_every` and
+    `checkpoint_every` count steps, 0 is never; a checkpoint folder without `checkpoint_every` gets one at the end.
+    `checkpoint_async` writes them beside the steps that follow. `weights` is a Hugging Face folder to start from,
+    `save_weights` a new one to end with, `save_expert_loads` a file for the tokens that each expert got, as
+    `--expert-loads` takes it. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves nothing, and only
+    seconds are measured). `compile` is the backend of torch.compile that runs the blocks, "" for op by op.
+    `one_device` repeats the run's steps on one device and reports its losses.
+    `report` is where the RunReport goes. `synchrony` with its number (`average_every` or `staleness`) is how replicas
+    keep together (see `synchrony`): all but the default change the mathematics, so neither `one_device` nor another
+    engine goes with them.
+    """
+
+    plan_path: str = "plan.json"
+    engine: EngineName = "placer"
+    compile: str = ""
+    steps: int = 10
+    data: str = "synthetic"
+    tokenizer: str = ""
+    seed: int = 0
+    decay: Decay = "constant"
+    warmup_steps: int = 0
+    final_rate: float = 0.0
+    eval_every: int = 0
+    eval_batches: int = 1
+    log: str = ""
+    tensorboard: str = ""
+    checkpoint: str = ""
+    checkpoint_every: int = 0
+    checkpoint_async: bool = False
+    keep: int = 2
+    weights: str = ""
+    save_weights: str = ""
+    save_expert_loads: str = ""
+    report: str = ""
+    one_device: bool = False
+    synchrony: SynchronyKind = "synchronous"
+    average_every: int | None = None
+    staleness: int | None = None
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UsageError(f"{self.steps} steps were asked for; give at least 1")
+        if min(self.eval_every, self.checkpoint_every) < 0 or min(self.eval_batches, self.keep) < 1:
+            raise UsageError(
+                "intervals are 0 (never) or more steps, eval_batches and keep at least 1; give such numbers"
+            )
+        if self.checkpoint_every and not self.checkpoint:
+            raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
+        if self.checkpoint_async and not self.checkpoint:
+            raise UsageError("--checkpoint-async needs a folder; give it with --checkpoint")
+        if (self.checkpoint or self.save_weights) and self.engine != "placer":
+            raise UsageError(
+                f"a checkpoint or weights were asked for with --engine {self.engine}, which keeps its state in its own "
+                "way; leave --checkpoint and --save-weights out, or run with --engine placer"
+            )
+        if self.kept_together.kind != "synchronous" and (self.one_device or self.engine != "placer"):
+            asked = (
+                "the losses of one device were asked for" if self.one_device else f"--engine {self.engine} was given"
+            )
+            raise UsageError(
+                f"{asked} was asked for with --synchrony {self.synchrony}, which {CHANGES} "
+                "and is done by placer's own engine; leave one of them out"
+            )
+        if self.compile and self.engine != "placer":
+            raise UsageError(
+                f"--compile was asked for with --engine {self.engine}, whose own modules it does not know; "
+                "leave it out, or run with --engine placer"
+            )
+        if self.timeout_seconds <= 0:
+            raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
+
+    @property
+    def kept_together(self) -> Synchrony:
+        """How replicas keep together. Raises UsageError for a number that does not go with the kind."""
+        return Synchrony(kind=self.synchrony, average_every=self.average_every, staleness=self.staleness)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The loss on held-out data after `step` steps."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """One run: loss and seconds of each step from `first_step` on, and what was predicted beside what was measured.
+
+    `checkpoint` and `weights` are where those were saved, "" where they were not. `measured` is None where the run was
+    too short to measure (it leaves out the first steps, which set up buffers), or another engine than placer's ran it.
+    `compile` is the backend that compiled the blocks. `experts` are the tokens of every layer's experts over the run.
+    `synchrony` prints as a warning where it changes the mathematics; `predicted` is of the synchronous run.
+    """
+
+    ranks: int
+    data: str
+    first_step: int
+    losses: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    rows: int
+    tokens_per_row: int = 0
+    evaluations: tuple[Evaluation, ...] = ()
+    predicted: Ledger | None = None
+    measured: Ledger | None = None
+    one_device_losses: tuple[float, ...] = ()
+    checkpoint: str = ""
+    weights: str = ""
+    engine: EngineName = "placer"
+    compile: str = ""
+    synchrony: Synchrony = SYNCHRONOUS
+    experts: tuple[ExpertLayer, ...] = ()
+
+    @property
+    def median_step_seconds(self) -> float:
+        """Of the steps after the first two where there are more; 0 where no step was left to do."""
+        steady = self.step_seconds[2:] or self.step_seconds
+        return median(steady) if steady else 0.0
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """At the median step; None where no step was left to do."""
+        return self.rows / self.median_step_seconds if self.median_step_seconds else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """As `rows_per_second`; None also where the model reads no text."""
+        return self.rows_per_second * self.tokens_per_row if self.rows_per_second and self.tokens_per_row else None
+
+    @property
+    def mfu(self) -> float | None:
+        """The share of the devices' rate that the model's FLOPs take at the median step; None where it is not known."""
+        ledger = self.measured or self.predicted
+        if ledger is None or not ledger.peak_flops or not self.median_step_seconds:
+            return None
+        return ledger.flops / self.median_step_seconds / ledger.peak_flops
+
+    @property
+    def one_device_difference(self) -> float | None:
+        """The largest relative difference between the losses of this run and of one device; None where not asked."""
+        pairs = zip(self.losses, self.one_device_losses, strict=False)
+        return max((abs(a - b) / max(abs(b), 1e-300) for a, b in pairs), default=None)
+
+    def to_json(self) -> str:
+        """As JSON; `from_json` reads it back equal."""
+        return REPORT.dump_json(self, indent=1).decode()
+
+    def save(self, path: str | Path) -> None:
+        """Write it atomically."""
+        write_text(path, self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> RunReport:
+        """Read what `save` wrote."""
+        return REPORT.validate_json(read_text(path, "the report of the run"))
+
+
+REPORT: TypeAdapter[RunReport] = TypeAdapter(RunReport)

@@ -1,0 +1,1 @@
+"""A plan's steps beside one device's."""

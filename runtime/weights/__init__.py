@@ -1,0 +1,1 @@
+"""Where a rank's weights come from, which part it holds, and how they leave."""

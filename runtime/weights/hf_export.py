@@ -1,0 +1,137 @@
+"""From a checkpoint to a Hugging Face folder: safetensors by the model's own names, with config.json, read back by
+transformers' `from_pretrained`.
+
+    FOLDER/model.safetensors                      or model-00001-of-00003.safetensors ... with their index
+    FOLDER/config.json                            of a transformers model
+
+One file's worth of tensors is in memory at a time. Tied weights are kept once, under the first of their names, as
+transformers keeps them. The folder appears when all of it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from placer.errors import ExecutionError, UsageError
+from placer.io.files import write_text
+from placer.runtime.weights.hf_folder import INDEX, ONE_FILE
+
+# transformers' own default of `save_pretrained(max_shard_size)` is 50 GB since version 5, and was 5 GB: files that any
+# machine can hold at once.
+FILE_BYTES = 5 * 10**9
+_MODEL = "model."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written: a folder of `files` weight files with `tensors` tensors of `bytes` bytes."""
+
+    folder: str
+    files: int
+    tensors: int
+    bytes: int
+
+
+def require_new(folder: str | Path) -> None:
+    """Raise UsageError where `folder` holds something already: weights are never written over others."""
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"{folder} exists and is not an empty folder; name another for the weights")
+
+
+def export_weights(checkpoint: Path, model: nn.Module, folder: str | Path, file_bytes: int = FILE_BYTES) -> Exported:
+    """Write the weights of a checkpoint of `model` (meta is fine) to the new `folder`, in files of about `file_bytes`.
+
+    Raises UsageError where the folder is not new or the checkpoint lacks a weight, ExecutionError where the disk fails.
+    """
+    require_new(folder)
+    sizes = _sizes(checkpoint, model)
+    groups = tuple(_grouped(sizes, file_bytes))
+    final = Path(folder)
+    partial = final.with_name(f".{final.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        place: dict[str, str] = {}
+        for index, names in enumerate(groups):
+            file = ONE_FILE if len(groups) == 1 else f"model-{index + 1:05d}-of-{len(groups):05d}.safetensors"
+            save_file(_read(checkpoint, {name: sizes[name] for name in names}), partial / file, {"format": "pt"})
+            place |= dict.fromkeys(names, file)
+        total = sum(map(_bytes, sizes.values()))
+        _describe(partial, model, place, total, several=len(groups) > 1)
+        if final.exists():
+            final.rmdir()
+        os.replace(partial, final)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise ExecutionError(
+            f"the weights could not be written to {folder}: {error}; free space and try again"
+        ) from None
+    return Exported(folder=str(folder), files=len(groups), tensors=len(sizes), bytes=total)
+
+
+def _sizes(checkpoint: Path, model: nn.Module) -> dict[str, TensorStorageMetadata]:
+    """What the checkpoint says of each weight, tied ones once, in the model's order."""
+    every = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    seen: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        seen.setdefault(id(tensor), []).append(name)
+    found: dict[str, TensorStorageMetadata] = {}
+    for names in seen.values():
+        known = next((every[_MODEL + name] for name in names if _MODEL + name in every), None)
+        if not isinstance(known, TensorStorageMetadata):
+            raise UsageError(
+                f"the checkpoint {checkpoint} lacks {names[0]}; give a checkpoint of {type(model).__name__}"
+            )
+        found[names[0]] = known
+    return found
+
+
+def _grouped(sizes: Mapping[str, TensorStorageMetadata], file_bytes: int) -> Iterator[tuple[str, ...]]:
+    """Runs of weights of at most `file_bytes`, or of one weight."""
+    names: list[str] = []
+    filled = 0
+    for name, size in sizes.items():
+        if names and filled + _bytes(size) > file_bytes:
+            yield tuple(names)
+            names, filled = [], 0
+        names.append(name)
+        filled += _bytes(size)
+    yield tuple(names)
+
+
+def _read(checkpoint: Path, sizes: Mapping[str, TensorStorageMetadata]) -> dict[str, torch.Tensor]:
+    found = {name: torch.empty(size.size, dtype=size.properties.dtype) for name, size in sizes.items()}
+    named = {_MODEL + name: tensor for name, tensor in found.items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process reads: so it is meant
+        load(named, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    return found
+
+
+def _bytes(size: TensorStorageMetadata) -> int:
+    return size.size.numel() * size.properties.dtype.itemsize
+
+
+def _describe(folder: Path, model: nn.Module, place: Mapping[str, str], total: int, *, several: bool) -> None:
+    """The index of several files, and the configuration of a transformers model."""
+    if several:
+        index = {"metadata": {"total_size": total}, "weight_map": dict(place)}
+        write_text(folder / INDEX, json.dumps(index, indent=1, sort_keys=True))
+    config = getattr(model, "config", None)
+    if config is not None and hasattr(config, "to_dict"):
+        content = {**config.to_dict(), "architectures": [type(model).__name__]}
+        write_text(folder / "config.json", json.dumps(content, indent=1, sort_keys=True, default=str))

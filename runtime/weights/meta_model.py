@@ -1,0 +1,121 @@
+"""A model whose tensors have shapes and names but no memory, and where their values come from.
+
+Ranks capture and cut such a model, and read of its weights only what they hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from placer import tracer
+from placer.errors import PlacerError, StalePlanError, UsageError
+from placer.plans.plan import Plan
+from placer.runtime.stages.captured_model import PRECISIONS
+from placer.runtime.weights.deferred_init import Recording
+from placer.runtime.weights.pretrained import pretrained
+from placer.runtime.weights.sources import Box, Replayed, Source, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hollow:
+    """`model`: in the plan's precision and training mode, each tensor one number seen as many, or, where the caller
+    gave the model, the real ones. note: why every rank must build the whole model, "" where none must."""
+
+    model: nn.Module
+    source: Source
+    note: str = ""
+
+
+def hollow(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> Hollow:
+    """The model of a plan for a rank on `device`, its values those of the seed, or of a Hugging Face folder `weights`.
+
+    Raises UsageError for weights of another model, StalePlanError for another model.
+    """
+    if model is not None and weights:
+        raise UsageError(f"--weights {weights} is given beside a model that has its own; give one of them")
+    if model is not None:
+        given = _converted(plan, _same(plan, model), device)
+        return Hollow(model=given, source=Whole(named_tensors(given)))
+    resolved = _rebuildable(plan)
+    recording, note = Recording(draws=not weights), ""
+    try:
+        with recording:
+            module = resolved.build("cpu", seed=plan.seed)
+        source: Source = Replayed(recording, named_tensors(module))
+        _empty(module, device, recording)
+    except PlacerError as error:
+        note = f"every rank builds the whole model before it keeps its part: {error.__cause__ or error}"
+        module = resolved.build("cpu", seed=plan.seed)
+        source = Whole(named_tensors(module))
+        _empty(module, device, None)
+    if weights:
+        source, note = pretrained(weights, module, source), ""
+    return Hollow(model=_converted(plan, module, device), source=source, note=note)
+
+
+def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> nn.Module:
+    """The model with all its weights on one device, in the plan's precision and training mode: what references run.
+
+    weights: a Hugging Face folder, as for `hollow`. The seed's numbers are those of the CPU on every device. Raises
+    UsageError, StalePlanError for another model.
+    """
+    if model is not None:
+        return _converted(plan, _same(plan, model), device)
+    made = _rebuildable(plan).build("meta" if device.type == "meta" else "cpu", plan.seed)
+    if weights:
+        source = pretrained(weights, made, Whole(named_tensors(made)))
+        with torch.no_grad():
+            for name, tensor in made.state_dict(keep_vars=True).items():
+                tensor.copy_(source.read(name, Box(shape=tuple(tensor.shape))))
+    return _converted(plan, made, device)
+
+
+def _rebuildable(plan: Plan) -> tracer.ResolvedModel:
+    if plan.model.kind == "module":
+        raise UsageError(
+            "the plan was made from a module of another process; give it: placer.runtime.load(plan, model)"
+        )
+    return tracer.resolve(plan.model)
+
+
+def _same(plan: Plan, model: nn.Module) -> nn.Module:
+    if plan.model.fingerprint and tracer.fingerprint(model) != plan.model.fingerprint:
+        raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
+    return model
+
+
+def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
+    return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
+
+
+def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers under every name the model has for them."""
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter and buffer, under every name the model has for it."""
+    return {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
+
+
+def _empty(model: nn.Module, device: torch.device, recording: Recording | None) -> None:
+    """Put tensors without memory in place of all parameters and buffers; the same for the same, so that ties hold."""
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = cast(nn.Parameter, made.setdefault(id(tensor), _without_memory(tensor, device)))
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FakeTensor) and recording is not None:
+                setattr(module, name, recording.made(value))
+
+
+def _without_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    seen = torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape)
+    return nn.Parameter(seen, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else seen

@@ -1,0 +1,55 @@
+"""What a rank takes of a model's weights: its pieces of its stages, its rows of those, and nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from placer.runtime.stages.stage import Stage, attribute
+from placer.runtime.weights.sources import Box, Source
+from placer.runtime.weights.tensor_chunks import Portions
+
+
+class Weights:
+    """Reads from `source` what a rank holds of `model` (its shapes, types and names), onto `device`."""
+
+    def __init__(self, model: nn.Module, source: Source, portions: Portions, device: torch.device) -> None:
+        self._model, self._source, self._portions, self._device = model, source, portions, device
+
+    def piece(self, name: str) -> torch.Tensor:
+        """This rank's piece of a parameter (as one) or of a buffer."""
+        like = attribute(self._model, name)
+        return self._kept(like, self._source.read(name, self._portions.box(name)))
+
+    def shape_of_piece(self, name: str) -> torch.Tensor:
+        """The same without its values, on the meta device: for what is yet to be cut further; with them what has no
+        dims, and buffers."""
+        like = attribute(self._model, name)
+        if not isinstance(like, nn.Parameter) or not like.dim():
+            return self.piece(name)
+        taken = self._portions.box(name).taken
+        return nn.Parameter(torch.empty(taken, dtype=like.dtype, device="meta"), requires_grad=like.requires_grad)
+
+    def whole(self, name: str) -> torch.Tensor:
+        """All of a parameter or buffer."""
+        like = attribute(self._model, name)
+        return self._kept(like, self._source.read(name, Box(shape=tuple(like.shape)))).detach()
+
+    @torch.no_grad()
+    def fill(self, stage: Stage) -> None:
+        """Give the sharded parameters of `stage` memory, and in it their rows."""
+        stage._apply(self._with_memory)  # type: ignore[no-untyped-call]
+        for name, parameter in stage.own_parameters().items():
+            if isinstance(parameter, DTensor):
+                parameter.to_local().copy_(self._source.read(name, self._portions.box(name, parameter)))
+
+    def _with_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device=self._device) if tensor.is_meta else tensor
+
+    def _kept(self, like: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        if (found.device, found.dtype) != (like.device, like.dtype):
+            found = found.detach().to(device=like.device, dtype=like.dtype)
+        if not isinstance(like, nn.Parameter) or isinstance(found, nn.Parameter):
+            return found
+        return nn.Parameter(found.detach(), requires_grad=like.requires_grad)

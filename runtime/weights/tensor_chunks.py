@@ -1,0 +1,143 @@
+"""Tensors of which a rank holds a part, as torch.distributed.checkpoint saves and loads them: in place, not gathered.
+
+A `Portion` is memory of this rank and the box of the whole that it is; where a box has several ranges of a dim, the
+portion is several chunks. The checkpoint holds whole tensors in chunks, so that any other layout can read its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.tensor import DTensor
+
+from placer.runtime.distributed.dtensors import local_part
+from placer.runtime.spmd import Pieces
+from placer.runtime.weights.sources import Box, Ranges
+
+
+class Portion:
+    """`tensor` holds the part `box` of a whole tensor. `written`: whether a checkpoint gets it from here."""
+
+    def __init__(self, tensor: torch.Tensor, box: Box, *, written: bool = True) -> None:
+        self.tensor, self.box, self.written = tensor, box, written
+
+    def size(self) -> torch.Size:
+        """The size of the whole, which the checkpoint's must equal."""
+        return torch.Size(self.box.shape)
+
+    def on_host(self) -> Portion:
+        """A copy in host memory."""
+        return Portion(self.tensor.detach().to("cpu", copy=True), self.box, written=self.written)
+
+    def __create_write_items__(self, fqn: str, _: object) -> list[WriteItem]:
+        properties = TensorProperties.create_from_tensor(self.tensor)
+        return [
+            WriteItem(
+                index=MetadataIndex(fqn, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk=chunk, properties=properties, size=self.size()),
+            )
+            for chunk, _ in (self._chunks() if self.written else ())
+        ]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [chunk for chunk, _ in self._chunks()]
+
+    def at(self, offset: torch.Size | None) -> torch.Tensor:
+        """The memory of the chunk that begins there."""
+        return next(view for chunk, view in self._chunks() if chunk.offsets == offset)
+
+    def _chunks(self) -> Iterator[tuple[ChunkStorageMetadata, torch.Tensor]]:
+        dims, cuts = len(self.box.shape), dict(self.box.cuts)
+        placed = [_placed(cuts.get(dim, ((0, self.box.shape[dim]),))) for dim in range(dims)]
+        for ranges in product(*placed):
+            view = self.tensor.detach()
+            for dim, (start, end, at) in enumerate(ranges):
+                view = view.narrow(dim, at, end - start)
+            if view.numel():
+                offsets = torch.Size(start for start, _, _ in ranges)
+                yield ChunkStorageMetadata(offsets=offsets, sizes=view.shape), view
+
+
+class SavePlanner(DefaultSavePlanner):
+    """Finds the chunks of portions to be written."""
+
+    def lookup_object(self, index: MetadataIndex) -> object:
+        """What is written for `index`."""
+        found = self.state_dict[index.fqn]
+        return found.at(index.offset) if isinstance(found, Portion) else super().lookup_object(index)
+
+
+class LoadPlanner(DefaultLoadPlanner):
+    """Finds the chunks of portions to be read into."""
+
+    def set_up_planner(
+        self, state_dict: dict[str, object], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        """As torch does, which puts None for what it does not know (2.13: `_init_state_dict`)."""
+        portions = dict(_portions(state_dict, ()))
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.state_dict.update(portions)
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        """Where `index` is read into."""
+        found = self.state_dict[index.fqn]
+        return found.at(index.offset) if isinstance(found, Portion) else super().lookup_tensor(index)
+
+
+class Portions:
+    """Which part of each of the model's tensors this rank holds. shapes: of the whole ones, by name.
+
+    read: tied parameters that an earlier stage cuts in other places and writes; here they are read only.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], pieces: Pieces, read: Iterable[str] = ()) -> None:
+        self._shapes, self._pieces, self._read = shapes, pieces, frozenset(read)
+
+    def box(self, name: str, held: torch.Tensor | None = None) -> Box:
+        """The part of `name` that this rank's devices hold, cut further to its own rows where `held` is sharded."""
+        shape = self._shapes[name]
+        box = Box(shape=shape, cuts=self._pieces.cuts(name, shape))
+        return box.rows(*_rows(held)) if isinstance(held, DTensor) else box
+
+    def of(self, name: str, held: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor | Portion:
+        """`held`, a tensor as large as what this rank holds of `name`, as checkpoints take it.
+
+        like: what tells the rows of it (a sharded parameter) where `held` is their plain memory.
+        """
+        box = self.box(name, held if like is None else like)
+        local = local_part(held)
+        if name in self._read:
+            return Portion(local.detach(), box, written=False)
+        return Portion(local.detach(), box) if box.cuts else local.detach()
+
+
+def _portions(state: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[str, Portion]]:
+    """The portions of nested dicts by their flat names."""
+    for name, value in state.items():
+        if isinstance(value, Portion):
+            yield ".".join((*path, name)), value
+        elif isinstance(value, Mapping):
+            yield from _portions(value, (*path, name))
+
+
+def _placed(ranges: Ranges) -> list[tuple[int, int, int]]:
+    """Start and end of each range in the whole, and where it begins in what is held."""
+    found, at = [], 0
+    for start, end in ranges:
+        found.append((start, end, at))
+        at += end - start
+    return found
+
+
+def _rows(held: DTensor) -> tuple[int, int]:
+    """The rows of dim 0 that FSDP2 leaves to this rank: pieces as of torch.chunk."""
+    size, mesh = held.shape[0], held.device_mesh
+    each = -(-size // mesh.size())
+    start = min(size, mesh.get_local_rank() * each)
+    return start, min(size, start + each)

@@ -1,0 +1,195 @@
+"""`auto`: every baseline and the exact search; the best estimate wins, so that no baseline is ever better.
+
+On many devices another process runs the baselines beside the search, unless evaluations are counted.
+Only the winner is lowered to see whether its communication holds; where a baseline's does not, it goes on to its next.
+Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
+interrupt, or when the budget is used up, what was found so far is returned.
+
+Why one plan is slower than another: the item of the ledger that grew most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from placer.errors import Infeasible
+from placer.plans.ledger import Seconds
+from placer.plans.plan import Alternative
+from placer.search.problem import Ended, Problem, Solution
+from placer.search.registry import strategy
+from placer.strategies.background import MANY_DEVICES, Forked
+from placer.strategies.baselines.standard import Baseline
+from placer.strategies.judge import Judged, judge
+from placer.strategies.space.pin_conflicts import require_pins
+
+BASELINES = ("single", "data", "sharded", "even", "megatron")
+SEARCHES = ("stages",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What one strategy found, judged again; `verdict` is not on communication before `_settle`."""
+
+    name: str
+    found: Solution | Infeasible
+    verdict: Judged | None
+
+
+class Portfolio:
+    """Runs what exists within the budget."""
+
+    name = "auto"
+    exact = True
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan of all strategies; what binds where none has one. Raises UsageError for contradicting pins."""
+        require_pins(problem)
+        many = problem.budget is None and problem.cluster.size >= MANY_DEVICES
+        baselines = Forked(lambda: _each(problem, BASELINES), apart=many, kept=(problem.graph, problem.cluster))
+        try:
+            runs, ended = _all(problem, baselines)
+        finally:
+            baselines.close()
+        _settle(problem, runs)
+        return _summary(runs, ended)
+
+
+def _all(problem: Problem, baselines: Forked[_Run]) -> tuple[list[_Run], Ended]:
+    """What every strategy found, and what ended that early; raises KeyboardInterrupt where nothing is found by then."""
+    runs: list[_Run] = []
+    searches: list[_Run] = []
+    try:
+        if not baselines.apart:
+            runs.extend(baselines)
+        searches.extend(_each(problem, SEARCHES, before=runs))
+        if baselines.apart:
+            runs.extend(baselines.ready() if _interrupted(searches) else baselines)
+    except KeyboardInterrupt:
+        runs.extend(baselines.ready())
+        if not _legal([*runs, *searches]):
+            raise
+        return [*runs, *searches], "interrupt"
+    return [*runs, *searches], "" if searches else _over(problem, runs, _budget_left(problem, runs))
+
+
+def _each(problem: Problem, names: Sequence[str], before: Sequence[_Run] = ()) -> Iterator[_Run]:
+    """The runs of these strategies until something ends the search."""
+    runs = list(before)
+    for name in names:
+        left = _budget_left(problem, runs)
+        if _over(problem, runs, left):
+            return
+        runs.append(_run(name, replace(problem, budget=left)))
+        yield runs[-1]
+
+
+def _over(problem: Problem, runs: list[_Run], left: int | None) -> Ended:
+    """What ends the search now: no evaluation left, or the seconds over and some plan found."""
+    if _interrupted(runs):
+        return "interrupt"
+    if left is not None and left <= 0:
+        return "evaluations"
+    return "seconds" if problem.spent and _legal(runs) else ""
+
+
+def _interrupted(runs: list[_Run]) -> bool:
+    return any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs)
+
+
+def _legal(runs: list[_Run]) -> list[tuple[Judged, _Run]]:
+    return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
+
+
+def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Run:
+    solver = strategy(name)
+    found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
+    verdict = None if isinstance(found, Infeasible) else judge(found.plan, lowered=lowered)
+    return _Run(name=name, found=found, verdict=verdict)
+
+
+def _settle(problem: Problem, runs: list[_Run]) -> None:
+    """Judge the best of all in full; where it does not hold, its run anew or as lost, then the next best."""
+    while legal := _legal(runs):
+        best, winner = min(legal, key=lambda entry: entry[0].order)
+        verdict = judge(best.plan)
+        if verdict.legal:
+            return
+        anew = winner.name in BASELINES
+        runs[runs.index(winner)] = (
+            _run(winner.name, problem, lowered=True) if anew else replace(winner, verdict=verdict)
+        )
+
+
+def _budget_left(problem: Problem, runs: list[_Run]) -> int | None:
+    if problem.budget is None:
+        return None
+    return problem.budget - sum(_evaluations(run) for run in runs)
+
+
+def _evaluations(run: _Run) -> int:
+    return 1 if isinstance(run.found, Infeasible) else run.found.evaluations
+
+
+def _summary(runs: list[_Run], ended: Ended) -> Solution | Infeasible:
+    """The winner with the losers' reasons."""
+    legal = _legal(runs)
+    if not legal:
+        return next(run.found for run in reversed(runs) if isinstance(run.found, Infeasible))
+    best, winner = min(legal, key=lambda entry: entry[0].order)
+    solved = [run.found for run in runs if isinstance(run.found, Solution)]
+    bounds = [found.bound for found in solved if found.bound is not None]
+    return Solution(
+        plan=replace(best.plan, strategy=winner.name),
+        bound=min(max(bounds), best.seconds) if bounds else None,
+        alternatives=tuple(_alternative(run, best) for run in runs if run is not winner),
+        evaluations=sum(_evaluations(run) for run in runs),
+        ended=ended or _ended(solved),
+    )
+
+
+def _ended(found: list[Solution]) -> Ended:
+    """What ended the first of them that something ended."""
+    for solution in found:
+        if solution.ended:
+            return solution.ended
+    return ""
+
+
+def _alternative(run: _Run, best: Judged) -> Alternative:
+    if isinstance(run.found, Infeasible):
+        return Alternative(name=run.name, step_seconds=None, reason=run.found.binding)
+    verdict = run.verdict
+    assert verdict is not None
+    if not verdict.legal:
+        return Alternative(name=run.name, step_seconds=None, reason=verdict.complaint)
+    return Alternative(name=run.name, step_seconds=verdict.seconds, reason=why_slower(verdict, best))
+
+
+WORDS = {
+    "forward": "compute (forward)",
+    "backward": "compute (backward)",
+    "recompute": "recompute",
+    "communication": "exposed messages between stages",
+    "reduction": "exposed reduction",
+    "bubble": "bubble",
+    "optimizer": "optimizer",
+    "data": "waiting for data",
+    "other": "other",
+}
+
+
+def why_slower(loser: Judged, winner: Judged) -> str:
+    """The dominant reason in words, with what it costs."""
+    if loser.plan.stages == winner.plan.stages and loser.seconds == winner.seconds:
+        return "the same estimate"
+    grown = {name: getattr(loser.ledger.seconds, name) - getattr(winner.ledger.seconds, name) for name in _items()}
+    name = max(grown, key=lambda item: (grown[item], item))
+    slower = loser.seconds - winner.seconds
+    if slower <= 0 or grown[name] <= 0:
+        return "the same estimate"
+    return f"{WORDS[name]}: {1e3 * grown[name]:.3g} ms more, {slower / winner.seconds:.1%} slower in all"
+
+
+def _items() -> tuple[str, ...]:
+    return tuple(field.name for field in fields(Seconds))

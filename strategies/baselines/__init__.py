@@ -1,0 +1,1 @@
+"""What one would do without a planner."""

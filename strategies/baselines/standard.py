@@ -1,0 +1,172 @@
+"""What one would do without a planner: one device, data parallel, sharded data parallel, an even pipeline split.
+
+Each proposes layouts in the order a practitioner would try them (largest microbatch first, recompute only when nothing
+fits without) and takes the first legal one. On unlike devices data parallel also tries shares by which all of them
+finish together, as one would set by hand.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+
+from placer.costs.costs import Costs
+from placer.costs.step_estimate import estimate
+from placer.errors import Infeasible
+from placer.plans.plan import Plan, Sharding, replica_rows
+from placer.search.problem import Problem, Solution
+from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
+from placer.strategies.judge import Judged, judge
+from placer.strategies.space.outline import (
+    Outline,
+    microbatch_rows,
+    pinned_stage,
+    plan_of,
+    position_counts,
+    recomputes,
+    replica_counts,
+    schedules,
+    shardings,
+    stage_allowed,
+)
+from placer.strategies.space.pin_conflicts import require_pins
+from placer.strategies.space.row_shares import level_shares
+
+# Microbatches per position at which the bubble is small: Huang et al., GPipe, 2019, section 2.3 ("M >= 4 x K").
+MICROBATCHES_PER_POSITION = 4
+
+
+class Baseline(ABC):
+    """Takes the first legal plan of `candidates`, each a group of plans of which the fastest counts."""
+
+    name: str
+    exact = False
+    cuts_ops = False
+
+    @abstractmethod
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Plans in the order they would be tried; those of one tuple are equally natural."""
+
+    def solve(self, problem: Problem, *, lowered: bool = True) -> Solution | Infeasible:
+        """The first candidate that `judge` finds legal. Raises UsageError for contradicting pins."""
+        require_pins(problem)
+        pinned = [f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1]
+        if pinned and not self.cuts_ops:
+            return Infeasible(binding=f"the pin {', '.join(pinned)} cuts ops, which {self.name} does not")
+        evaluations, last = 0, None
+        for group in self.candidates(problem):
+            evaluations += len(group)
+            for plan in sorted(group, key=_order):
+                verdict = judge(plan, lowered=lowered)
+                if verdict.legal:
+                    return Solution(plan=verdict.plan, evaluations=evaluations)
+                last = verdict if plan is group[-1] else last
+        return self._infeasible(last)
+
+    def _infeasible(self, last: Judged | None) -> Infeasible:
+        if last is None:
+            return Infeasible(binding=f"pins or cluster leave no plan of the kind {self.name}")
+        return Infeasible(binding=last.complaint, advice="Try the strategy auto")
+
+
+class SingleDevice(Baseline):
+    """Everything on device 0."""
+
+    name = "single"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Microbatches from the whole batch down."""
+        return _replicated(problem, "none", most=1)
+
+
+class DataParallel(Baseline):
+    """A replica on every device."""
+
+    name = "data"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Microbatches from the whole batch down."""
+        return _replicated(problem, "none")
+
+
+class ShardedDataParallel(Baseline):
+    """A replica on every device, parameters, gradients and optimizer state divided among them."""
+
+    name = "sharded"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Microbatches from the whole batch down."""
+        return _replicated(problem, "parameters")
+
+
+class EvenPipeline(Baseline):
+    """As many positions as devices (or blocks), equal stages by count of blocks or by their cost, 1F1B."""
+
+    name = "even"
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """First with at least `MICROBATCHES_PER_POSITION` microbatches a position, then with any number."""
+        for positions in sorted(position_counts(problem), reverse=True)[:1]:
+            replicas = max(replica_counts(problem, positions), default=0)
+            sizes = sorted(microbatch_rows(problem, replicas), reverse=True) if replicas else []
+            enough = [r for r in sizes if -(-problem.rows // r) >= MICROBATCHES_PER_POSITION * positions]
+            for recompute in recomputes(problem):
+                for rows in [*enough, *(r for r in reversed(sizes) if r not in enough)]:
+                    for schedule, virtual in schedules(problem, positions)[:1]:
+                        for state in shardings(problem.pins, replicas, schedule)[:1]:
+                            outline = Outline(
+                                positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
+                                microbatch=rows, schedule=schedule, sharding=state,
+                            )  # fmt: skip
+                            yield tuple(_even_plans(problem, outline, recompute))
+
+
+def _order(plan: Plan) -> tuple[float, int, int, int, str]:
+    """What plans are compared by: the fastest is judged first."""
+    ledger = estimate(plan)
+    return Judged(plan=plan, ledger=ledger, violations=()).order
+
+
+def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -> Iterator[tuple[Plan, ...]]:
+    """One position with as many replicas as allowed."""
+    whole_model_allowed = stage_allowed(pinned_stage(problem), 0, 0, len(problem.graph.blocks))
+    if 1 not in position_counts(problem) or not whole_model_allowed:
+        return
+    for replicas in [d for d in replica_counts(problem, 1) if most is None or d <= most][-1:]:
+        for recompute in recomputes(problem):
+            for rows in sorted(microbatch_rows(problem, replicas), reverse=True):
+                for schedule, _ in schedules(problem, 1):
+                    for state in {sharding} & set(shardings(problem.pins, replicas, schedule)):
+                        outline = Outline(
+                            positions=1, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
+                            schedule=schedule, sharding=state,
+                        )  # fmt: skip
+                        yield tuple(plan_of(problem, made, (), (recompute,)) for made in _shared(problem, outline))
+
+
+def _shared(problem: Problem, outline: Outline) -> tuple[Outline, ...]:
+    """With equal shares, and where devices are unlike with those that finish together."""
+    if len(set(problem.cluster.devices)) == 1 or outline.replicas == 1:
+        return (outline,)
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    return outline, replace(outline, shares=level_shares(outline, costs))
+
+
+def _even_plans(problem: Problem, outline: Outline, recompute: bool) -> Iterator[Plan]:
+    """Cuts even by count and by cost, where the pinned blocks allow them."""
+    pinned = pinned_stage(problem)
+    weights = _block_seconds(problem, outline)
+    cut = level_cuts if outline.virtual > 1 else even_cuts
+    for cuts in dict.fromkeys((cut([1.0] * len(weights), outline.stages), cut(weights, outline.stages))):
+        edges = (0, *cuts, len(weights))
+        if all(stage_allowed(pinned, s, edges[s], edges[s + 1]) for s in range(outline.stages)):
+            yield plan_of(problem, outline, cuts, (recompute,) * outline.stages)
+
+
+def _block_seconds(problem: Problem, outline: Outline) -> list[float]:
+    """Forward and backward seconds of each block by itself, on device 0, for one microbatch."""
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    rows = max(replica_rows(outline.microbatch, (), outline.replicas))
+    each = (costs.stage(b, b + 1, device=0, rows=rows) for b in range(len(problem.graph.blocks)))
+    return [seconds.forward + seconds.backward for seconds in each]

@@ -1,0 +1,1 @@
+"""Lower bounds of an outline, whatever its cuts, from coarse to near."""

@@ -1,0 +1,257 @@
+"""A second lower bound of an outline, nearer to the truth: what its devices and its memory enforce, whatever the cuts.
+
+For `c` blocks of the commonest class, with what one of them adds to a position (f, s: fill and steady; f', s' with its
+forward recomputed) and S stages:
+
+    messages    every stage but the last sends at least the least that crosses between two blocks: X
+    gathers     of sharded state, over all stages: see `least_gathers`
+    memory      position j holds at most n_j blocks, n'_j of them recomputed: see `rooms`
+    recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
+    steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
+                and at least the mean of all blocks with r recomputed ones, a position that takes q_j times as long at
+                any block as the fastest one counting as 1 / q_j
+    tail        the position with most such blocks has ceil(c / p) of them; scatters as gathers; optimizer of that many
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placer.cluster.cluster import Device
+from placer.costs.communication.collectives import Way
+from placer.costs.compute.roofline import memory_rate
+from placer.costs.memory.parameters import Held
+from placer.costs.timing.optimizer import accumulate_seconds, update_seconds
+from placer.costs.timing.step import stalls
+from placer.plans.plan import BY_FSDP
+from placer.strategies.inter_op.bounds.fsdp import HIDDEN, LeastGathers, Shown
+from placer.strategies.inter_op.bounds.memory import Room, room
+from placer.strategies.inter_op.bounds.outline import Amounts, Bounds
+from placer.strategies.inter_op.bounds.schedule import SLACK, Amount, rhythm
+from placer.strategies.inter_op.equivalence import Places
+from placer.strategies.space.outline import Outline, recomputes
+
+# Halvings of the steady seconds.
+HALVINGS = 20
+NEVER = float("inf")
+
+T = TypeVar("T")
+
+
+class Narrow:
+    """The second bound of the outlines of one `Bounds`."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.problem = bounds.problem
+        self.costs = bounds.runs.costs
+        self.gathers = LeastGathers(bounds)
+        self._ratios: dict[tuple[int, int, bool], float] = {}
+        self._messages: dict[tuple[tuple[Way, ...], int], float] = {}
+
+    def quick(self, outline: Outline, places: Places) -> float:
+        """A first bound of the same plans as `step`, many times as fast; `NEVER` where the model fits nowhere."""
+        if self.bounds.all_bytes(outline) > places.room:
+            return NEVER
+        return self._quick(outline, places, HIDDEN)
+
+    def step(self, outline: Outline, places: Places, ceiling: float = NEVER) -> float:
+        """No plan of the outline is estimated faster; `NEVER` where its memory holds none.
+
+        Once it is seen to reach `ceiling`, no nearer bound is looked for.
+        """
+        if self.bounds.all_bytes(outline) > places.room:
+            return NEVER
+        if ceiling < NEVER:
+            quick = self._quick(outline, places, self.gathers.shown(outline, places))
+            if quick >= ceiling:
+                return quick
+        held = room(self.bounds, outline, places)
+        count = self.bounds.commonest[1]
+        if np.maximum(held.kept, held.again).sum() < count:
+            return NEVER
+        return self._seconds(outline, places, held, again=max(0, count - int(held.kept.sum())))
+
+    def _quick(self, outline: Outline, places: Places, shown: Shown) -> float:
+        """What all blocks take at least, whatever fits: without recompute for want of memory."""
+        full, last = self.bounds.least(outline, places)
+        whole = rhythm(outline).floor(outline.positions, full.rest[0], last.rest[0])
+        block, count = self.bounds.commonest
+        adding = (outline.count - 1) * self._accumulate(block)
+        fill = whole.fill + ((outline.stages - 1) * self._message(outline, places) + shown.fill) / outline.virtual
+        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
+        one = rhythm(outline).floor(outline.positions, full.each[block], last.each[block]).steady
+        steady = max(mean, -(-count // outline.positions) * (one + adding))
+        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
+
+    def _mean(self, outline: Outline, places: Places, steady: float, added: float) -> float:
+        """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
+        if self.costs.profiles.uniform:
+            return (steady + added) / outline.positions
+        slowness = self._slowness(outline, places)
+        return (steady + added / float(slowness.max())) / float((1 / slowness).sum())
+
+    def _seconds(self, outline: Outline, places: Places, held: Room, *, again: int) -> float:
+        """The bound with at least `again` recomputed blocks."""
+        pace, p, v = rhythm(outline), outline.positions, outline.virtual
+        full, last = self.bounds.least(outline, places)
+        block, count = self.bounds.commonest
+        chosen = recomputes(self.problem) != (True,)  # where it is fixed, the amounts have it
+        extra = [_backward(chosen * amounts.each[block].forward) for amounts in (full, last)]
+        more = [_backward(again * amount.backward) for amount in extra]
+        whole = pace.floor(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
+        message = self._message(outline, places)
+        shown = self.gathers.shown(outline, places)
+        adding = (outline.count - 1) * self._accumulate(block)
+        fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
+        one, once = self._paces(outline, places, chosen=chosen)
+        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
+        stalled = 0.0 if outline.count < 2 else stalls(outline.schedule, p, outline.count) * message / v
+        waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
+        steady = _shared(count, held, one + adding, once + adding, waits, mixed=v > 1, least=mean)
+        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
+
+    def _paces(self, outline: Outline, places: Places, *, chosen: bool) -> tuple[NDArray[np.float64], ...]:
+        """Steady seconds of a block of the commonest class at each position, and with its forward recomputed."""
+        pace, block = rhythm(outline), self.bounds.commonest[0]
+
+        def seconds(full: Amounts, last: Amounts) -> tuple[float, float]:
+            own = full.each[block], last.each[block]
+            again = tuple(amount.plus(_backward(chosen * amount.forward)) for amount in own)
+            once, twice = (pace.floor(outline.positions, *pair).steady for pair in (own, again))
+            return once, twice
+
+        found = np.array(self._each(outline, places, seconds))
+        return found[:, 0], found[:, 1]
+
+    def _slowness(self, outline: Outline, places: Places) -> NDArray[np.float64]:
+        """Of each position how many times as long any block takes there as where it takes least, at least."""
+        least = self.bounds.least(outline, places)
+        split = outline.schedule == "zero-bubble"
+
+        def ratio(full: Amounts, last: Amounts) -> float:
+            return min(self._ratio(full, least[0], split=split), self._ratio(last, least[1], split=False))
+
+        return np.array(self._each(outline, places, ratio))
+
+    def _ratio(self, own: Amounts, least: Amounts, *, split: bool) -> float:
+        """`_ratio`, remembered; the amounts are those that `Bounds` keeps."""
+        key = (id(own), id(least), split)
+        found = self._ratios.get(key)
+        if found is None:
+            found = self._ratios[key] = _ratio(own, least, split=split)
+        return found
+
+    def _each(self, outline: Outline, places: Places, of: Callable[[Amounts, Amounts], T]) -> list[T]:
+        """`of` the seconds at each position, asked once for positions that do the same."""
+        if self.costs.profiles.uniform:
+            return [of(*self.bounds.least(outline, places))] * outline.positions
+        known: dict[tuple[int, int], T] = {}
+        found = []
+        for own in self.bounds.at(outline, places):
+            key = (id(own[0]), id(own[1]))
+            found.append(known[key] if key in known else known.setdefault(key, of(*own)))
+        return found
+
+    def _message(self, outline: Outline, places: Places) -> float:
+        """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
+        sent, returned = self.costs.spans.least_sent
+        used = places.ways_round if outline.virtual > 1 else places.ways_on
+        if not any(sent) or not used:
+            return 0.0
+        key = (used, outline.most_rows)
+        if key not in self._messages:
+            sizes = [size.at(outline.most_rows) for size in (sent, returned) if any(size)]
+            self._messages[key] = SLACK * min(sum(map(way.seconds, sizes)) for way in used)
+        return self._messages[key]
+
+    def _tail(self, outline: Outline, places: Places, scattered: float) -> float:
+        """Seconds of the tail of the position where it is longest."""
+        p, costs = outline.positions, self.costs
+        fastest = max(self._chips, key=memory_rate)
+        if outline.sharding in BY_FSDP:
+            held = costs.spans.of(0, len(self.problem.graph.blocks)).held
+            kernels = replace(held, tensors=0)
+            update = update_seconds(kernels, costs.numerics, costs.priced, fastest, outline.replicas)
+            return (scattered + update) / p
+        block, count = self.bounds.commonest
+        one = costs.spans.of(block, block + 1).held
+        if one.elsewhere:
+            return 0.0
+        held = _times(one, -(-count // p))
+        divided = outline.sharding == "optimizer"
+        update = update_seconds(held, costs.numerics, costs.priced, fastest, outline.replicas if divided else 1)
+        size = held.trainable * costs.numerics.weight_bytes
+        if divided:
+            update += min(costs.tails.gather(devices, size) for devices in places.distinct)
+        if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
+            return update
+        pinned = self.problem.pins.bucket
+        return update + min(costs.tails.fused(devices, size, 0.0, pinned) for devices in places.distinct)
+
+    def _accumulate(self, block: int) -> float:
+        """Seconds of adding a block's gradients to earlier ones, on the fastest device."""
+        held = self.costs.spans.of(block, block + 1).held
+        if held.elsewhere:
+            return 0.0
+        return min(accumulate_seconds(held, self.costs.numerics, chip) for chip in self._chips)
+
+    @cached_property
+    def _chips(self) -> tuple[Device, ...]:
+        """One device of each kind in the cluster."""
+        devices = self.problem.cluster.devices
+        return tuple(devices[d] for d in self.bounds.runs.kinds_used)
+
+
+def _backward(seconds: float) -> Amount:
+    """Seconds of backward that make no weight gradients."""
+    return Amount(backward=seconds, inner=seconds)
+
+
+def _times(held: Held, count: int) -> Held:
+    """What `count` blocks hold that share nothing."""
+    return Held(
+        parameters=count * held.parameters, trainable=count * held.trainable, tensors=count * held.tensors,
+        buffers=count * held.buffers,
+    )  # fmt: skip
+
+
+def _ratio(own: Amounts, least: Amounts, *, split: bool) -> float:
+    """The least by which any pass of any block is above its least; with `split`, also what backwards are split into."""
+    if own is least:
+        return 1.0
+    parts = slice(None if split else 2)
+    above, below = np.array(own.each)[:, parts], np.array(least.each)[:, parts]
+    known = below > 0
+    return float((above[known] / below[known]).min(initial=np.inf)) if known.any() else 1.0
+
+
+def _shared(
+    count: int, held: Room, once: NDArray[np.float64], again: NDArray[np.float64], waits: NDArray[np.float64], *,
+    mixed: bool, least: float,
+) -> float:  # fmt: skip
+    """The least steady seconds of the slowest position with `count` blocks shared out, from `least` on.
+
+    See the module's `steady`. `once`, `again`: seconds of a block at each position. `mixed`: a position may recompute
+    some of its blocks.
+    """
+
+    def enough(seconds: float) -> bool:
+        time = np.maximum(0.0, seconds - waits) * (1 + 1e-9)
+        kept = np.minimum(held.kept, time // once)
+        free = (time - kept * once) // again + kept if mixed else time // again
+        return bool(np.maximum(kept, np.minimum(held.again, free)).sum() >= count)
+
+    if once.min() <= 0 or enough(least):
+        return least
+    low, high = least, max(least, count * float(np.maximum(once, again).max()) + float(waits.max()))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low

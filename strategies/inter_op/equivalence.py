@@ -1,0 +1,213 @@
+"""What runs of blocks and positions have in common, so that like ones are priced once.
+
+Two runs are alike where they have the same classes of blocks in the same order and hold and move the same bytes; two
+positions where costs cannot tell their devices and links apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from itertools import groupby
+from typing import TypeVar
+
+from placer.cluster.topology import bottleneck
+from placer.costs.communication.collectives import Way, slowest, ways
+from placer.costs.compute.roofline import BlockSeconds
+from placer.costs.costs import Costs
+from placer.search.problem import Problem
+from placer.strategies.space.outline import Outline
+
+T = TypeVar("T")
+
+
+class Runs:
+    """The shapes of all runs of blocks of a problem, numbered; equal numbers cost the same."""
+
+    def __init__(self, problem: Problem, costs: Costs) -> None:
+        self.problem = problem
+        self.costs = costs
+        self._numbers: dict[object, int] = {}
+        self._known: dict[tuple[int, int], int] = {}
+        self._alike: dict[int, bool] = {}
+        self._seconds: dict[tuple[int, int, int], BlockSeconds] = {}
+
+    def number(self, first: int, last: int) -> int:
+        """The shape of blocks first..last-1."""
+        found = self._known.get((first, last))
+        if found is None:
+            kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
+            shape = (kinds, self.costs.spans.of(first, last), last == len(self._kinds))
+            found = self._known[first, last] = self._numbers.setdefault(shape, len(self._numbers))
+        return found
+
+    def alike(self, sizes: range) -> bool:
+        """Whether all runs of one of these numbers of blocks are alike that hold neither the first nor the last."""
+        return all(self._repeats(size) for size in sizes)
+
+    def _repeats(self, size: int) -> bool:
+        known = self._alike.get(size)
+        if known is None:
+            inner = range(1, len(self._kinds) - 1)
+            shapes = {self.number(i, i + size) for i in inner[: max(0, len(inner) - size + 1)]}
+            known = self._alike[size] = len(shapes) <= 1
+        return known
+
+    def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
+        """Seconds of one block by itself, without the prologue."""
+        kind = self._kinds[block]
+        key = (kind, device, rows)
+        found = self._seconds.get(key)
+        if found is None:
+            found = self._seconds[key] = self.costs.profiles.block(kind, device, rows)
+        return found
+
+    @cached_property
+    def kinds_used(self) -> tuple[int, ...]:
+        """One device of each kind that may be in a replica."""
+        profiles = self.costs.profiles
+        return profiles.kinds(range(0) if profiles.uniform else (d for own in profiles.groups for d in own))
+
+    @cached_property
+    def _kinds(self) -> tuple[int, ...]:
+        return tuple(block.kind for block in self.problem.graph.blocks)
+
+
+class Places:
+    """What tells the positions of an outline apart, as far as costs can see. Its shares and rows do not matter."""
+
+    def __init__(self, problem: Problem, costs: Costs, outline: Outline) -> None:
+        self.problem = problem
+        self.costs = costs
+        self.in_order = not outline.lineup
+        self.devices = tuple(outline.devices(position) for position in range(outline.positions))
+        self.used = outline.used
+        self._loads: dict[tuple[int, tuple[int, ...]], tuple[tuple[tuple[int, int], ...], ...]] = {}
+
+    @cached_property
+    def own(self) -> tuple[object, ...]:
+        """Per position its devices' kinds in order of replica, and the levels its collectives climb."""
+        return self._each(self._own)
+
+    @cached_property
+    def capacity(self) -> tuple[int, ...]:
+        """Bytes of each position's device that has fewest beside its overhead."""
+        return self._each(self._capacity)
+
+    @cached_property
+    def room(self) -> int:
+        """What all positions can hold together if each were as that device."""
+        return sum(max(0, own) for own in self.capacity)
+
+    @cached_property
+    def rooms(self) -> tuple[tuple[int, ...], ...]:
+        """Per position the least bytes less overhead of each replica's devices."""
+        return self._each(self._rooms)
+
+    def loads(self, outline: Outline) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per position what must fit: (rows of a full microbatch, bytes) of its replicas, most rows first.
+
+        Without what follows from another: fewer rows in no fewer bytes.
+        """
+        key = (outline.microbatch, outline.shares)
+        if key not in self._loads:
+            self._loads[key] = self._make_loads(outline)
+        return self._loads[key]
+
+    def _make_loads(self, outline: Outline) -> tuple[tuple[tuple[int, int], ...], ...]:
+        if not outline.shares and self.costs.profiles.uniform:
+            return tuple(((outline.most_rows, room),) for room in self.capacity)
+        each, known = outline.rows_each, dict[tuple[int, ...], tuple[tuple[int, int], ...]]()
+        for rooms in self.rooms:
+            if rooms not in known:
+                known[rooms] = _binding(zip(each, rooms, strict=True))
+        return tuple(known[rooms] for rooms in self.rooms)
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Per position the kinds of the devices of each replica."""
+        return self._each(self._kinds)
+
+    @cached_property
+    def fixed(self) -> float:
+        """Seconds of the world's own collectives."""
+        return self.costs.fixed(self.used)
+
+    @cached_property
+    def onward(self) -> tuple[Way, ...]:
+        """Per position the messages to the next one (the last one's go round to the first): their latency, and the
+        most seconds per byte."""
+        cluster, last = self.problem.cluster, len(self.devices) - 1
+        inner = self._each(lambda p: slowest(ways(cluster, self.devices[p], self.devices[p + 1])), last)
+        return (*inner, slowest(ways(cluster, self.devices[last], self.devices[0])))
+
+    @cached_property
+    def ways_on(self) -> tuple[Way, ...]:
+        """The different ones of `onward` but the last."""
+        return tuple(dict.fromkeys(self.onward[:-1]))
+
+    @cached_property
+    def ways_round(self) -> tuple[Way, ...]:
+        """The different ones of `onward`."""
+        return tuple(dict.fromkeys(self.onward))
+
+    def _each(self, of: Callable[[int], T], count: int | None = None) -> tuple[T, ...]:
+        """`of` the first `count` positions (None: all), asked once for those that lie alike."""
+        positions = range(len(self.devices) if count is None else count)
+        known: dict[int, T] = {}
+        return tuple(known[key] if (key := self._lie(p)) in known else known.setdefault(key, of(p)) for p in positions)
+
+    def _lie(self, position: int) -> int:
+        """Equal for positions that differ in nothing but which of many equal nodes they are on; never for the first."""
+        cluster, start = self.problem.cluster, self.devices[position][0]
+        flat = self.in_order and len(cluster.groups) == 1 and all(level.nodes == 0 for level in cluster.levels)
+        size = cluster.groups[0][0].size
+        beside = start // size <= self.devices[0][-1] // size
+        return -1 - position if not flat or beside else start % size
+
+    def _own(self, position: int) -> object:
+        cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.profiles.kind
+        own = self.devices[position]
+        levels = bottleneck(cluster, own[::degree], groups=degree)
+        same = kinds[own[0] : own[-1] + 1] if self.in_order else tuple(kinds[device] for device in own)
+        return _kinds_of(same), levels, self._tied(own)
+
+    def _capacity(self, position: int) -> int:
+        chips = {id(chip): chip for d in self.devices[position] for chip in (self.problem.cluster.devices[d],)}.values()
+        return min(chip.memory_bytes - chip.overhead_bytes for chip in chips)
+
+    def _rooms(self, position: int) -> tuple[int, ...]:
+        chips, degree = self.problem.cluster.devices, self.costs.degree
+        room = [chips[d].memory_bytes - chips[d].overhead_bytes for d in self.devices[position]]
+        return tuple(min(room[i : i + degree]) for i in range(0, len(room), degree))
+
+    def _kinds(self, position: int) -> tuple[tuple[int, ...], ...]:
+        kinds, degree = self.costs.profiles.kind, self.costs.degree
+        own = [kinds[device] for device in self.devices[position]]
+        return tuple(tuple(sorted(set(own[i : i + degree]))) for i in range(0, len(own), degree))
+
+    @cached_property
+    def distinct(self) -> tuple[tuple[int, ...], ...]:
+        """The first devices of the replicas of one position of each kind that `own` tells apart."""
+        found = dict(zip(self.own, self.devices, strict=True)).values()
+        return tuple(devices[:: self.costs.degree] for devices in found)
+
+    def _tied(self, devices: tuple[int, ...]) -> object:
+        leading = self.devices[0]
+        if not self.problem.graph.tied or devices == leading:
+            return devices == leading
+        return bottleneck(self.problem.cluster, (*leading, *devices))
+
+
+def _binding(loads: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The loads that no other one implies."""
+    found: list[tuple[int, int]] = []
+    for rows, room in sorted(set(loads), key=lambda load: (-load[0], load[1])):
+        if not found or room < found[-1][1]:
+            found.append((rows, room))
+    return tuple(found)
+
+
+def _kinds_of(devices: tuple[object, ...]) -> object:
+    """The kinds in order, one for all where they are alike."""
+    return devices[0] if all(device == devices[0] for device in devices) else devices

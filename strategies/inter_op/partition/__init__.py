@@ -1,0 +1,1 @@
+"""Exact cuts of a model into stages, for one outline."""

@@ -1,0 +1,277 @@
+"""Exact cuts for schedules with several stages per position: depth-first branch and bound with dominance.
+
+In: `LoopPiece`s for every stage s (at position s % positions) and run of blocks. Out: the cuts that minimise
+
+    sum over stages of fill  +  max over positions of (sum of its stages' steady)  +  the same of tail
+
+among those whose positions fit their memory. A node is a way to have placed the first blocks on the first stages. It is
+dropped where its lower bound reaches the ceiling, where a position is over-full already, and where an earlier node of
+the same stage and block is nowhere above it. After `patience` placements the search stops and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import le
+from typing import NamedTuple
+
+from placer.strategies.inter_op.partition.chain_dp import Partition
+
+# Nodes of one stage and block a new one is compared with; more find little and cost much.
+REMEMBERED = 32
+
+
+class LoopPiece(NamedTuple):
+    """What one stage adds: seconds; bytes that add up at its position, bytes of which the largest counts.
+
+    `kept` are bytes per alive microbatch. `others` are `kept` and `largest` of further replicas, which have other rows.
+    When nothing is alive any more there are `closing` bytes, of which the largest counts, and then `updating`.
+    """
+
+    fill: float
+    steady: float
+    tail: float
+    state: int
+    kept: int
+    largest: tuple[int, ...]
+    recompute: bool
+    others: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    closing: int = 0
+    updating: int = 0
+
+
+class Load(NamedTuple):
+    """What a position bears: seconds, state bytes, the largest of each temporary, alive bytes at each peak.
+
+    `others` are the latter two of further replicas.
+    """
+
+    steady: float
+    tail: float
+    state: int
+    largest: tuple[int, ...]
+    alive: tuple[int, ...]
+    others: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    closing: int = 0
+    updating: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Peak bytes so far."""
+        return self._bytes(self.largest, self.alive)
+
+    def fits(self, capacity: int, rooms: tuple[int, ...]) -> bool:
+        """Whether it fits `capacity` bytes, and the further replicas their `rooms`."""
+        further = (self._bytes(*other) for other in self.others)
+        return self.bytes <= capacity and all(size <= room for size, room in zip(further, rooms, strict=True))
+
+    def _bytes(self, largest: tuple[int, ...], alive: tuple[int, ...]) -> int:
+        return self.state + max(sum(largest) + max(alive), self.closing, self.updating)
+
+
+class Node(NamedTuple):
+    """Stages placed up to block `reached`; `homes` are the positions that hold each parameter group so far."""
+
+    fill: float
+    loads: tuple[Load, ...]
+    homes: tuple[frozenset[int], ...]
+    reached: int
+    cuts: tuple[int, ...]
+    recompute: tuple[bool, ...]
+
+
+# None where neither this run nor a longer one fits.
+Pieces = Callable[[int, int, int], Sequence[LoopPiece] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """The problem: `peaks[p]` alive microbatches per local stage at each peak, `capacity[p]` bytes less overhead.
+
+    `rooms[p]` are those of further replicas of the position, with other rows and other devices.
+    `fill_floor[j]`, `steady_floor[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all.
+    `grouped[b]` are the groups of parameters block b uses that must not lie in two stages of one position.
+    """
+
+    positions: int
+    turns: int
+    pieces: Pieces
+    peaks: tuple[tuple[tuple[int, ...], ...], ...]
+    capacity: tuple[int, ...]
+    needs: tuple[int, ...]
+    fill_floor: tuple[float, ...]
+    steady_floor: tuple[float, ...]
+    groups: int = 0
+    grouped: tuple[tuple[int, ...], ...] = ()
+    rooms: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(slots=True)
+class _Search:
+    loop: Loop
+    ceiling: float
+    patience: int
+    best: Node | None = None
+    nodes: int = 0
+    seen: dict[tuple[int, int, tuple[frozenset[int], ...]], list[tuple[float, ...]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopResult:
+    """The best partition below the ceiling, if any; `complete` where nothing better can exist."""
+
+    partition: Partition | None
+    complete: bool
+    placed: int
+
+
+def best_loop(loop: Loop, *, ceiling: float, patience: int) -> LoopResult:
+    """The best partition with a value below `ceiling`, placing little more than `patience` stages."""
+    search = _Search(loop=loop, ceiling=ceiling, patience=patience)
+    stack = [_root(loop)]
+    while stack and search.nodes < patience:
+        node = stack.pop()
+        if len(node.cuts) == loop.positions * loop.turns:
+            _accept(search, node)
+        elif _bound(loop, node) < search.ceiling:
+            stack.extend(reversed(_children(search, node)))
+    complete = not stack
+    if search.best is None:
+        return LoopResult(partition=None, complete=complete, placed=search.nodes)
+    found = Partition(value=search.ceiling, cuts=search.best.cuts[1:], recompute=search.best.recompute)
+    return LoopResult(partition=found, complete=complete, placed=search.nodes)
+
+
+def _accept(search: _Search, node: Node) -> None:
+    value = _bound(search.loop, node)
+    if value < search.ceiling:
+        search.best, search.ceiling = node, value
+
+
+def _children(search: _Search, node: Node) -> list[Node]:
+    """Ways to place one more stage, the most even first."""
+    loop, stage = search.loop, len(node.cuts)
+    left = loop.positions * loop.turns - stage - 1
+    blocks = len(loop.fill_floor) - 1
+    found: list[tuple[float, Node]] = []
+    wanted = loop.steady_floor[0] * left / (left + stage + 1)
+    for last in range(node.reached + 1 if left else blocks, blocks - left + 1):
+        pieces = None if _hopeless(search, node, stage, last) else loop.pieces(stage, node.reached, last)
+        if pieces is None:
+            break
+        search.nodes += len(pieces)
+        for piece in pieces:
+            made = _placed(loop, node, stage, last, piece)
+            if made is not None and _bound(loop, made) < search.ceiling and _fresh(search, made):
+                found.append((abs(loop.steady_floor[last] - wanted), made))
+    return [made for _, made in sorted(found, key=lambda entry: entry[0])]
+
+
+def follow(loop: Loop, cuts: tuple[int, ...], recompute: bool) -> Partition | None:
+    """The partition of given inner cuts with `recompute` in every stage; None where it does not fit."""
+    edges = (0, *cuts, len(loop.fill_floor) - 1)
+    node: Node | None = _root(loop)
+    for stage, (first, last) in enumerate(pairwise(edges)):
+        allowed = [piece for piece in loop.pieces(stage, first, last) or () if piece.recompute == recompute]
+        if node is None or not allowed:
+            return None
+        node = _placed(loop, node, stage, last, allowed[0])
+    if node is None:
+        return None
+    return Partition(value=_bound(loop, node), cuts=cuts, recompute=node.recompute)
+
+
+def _root(loop: Loop) -> Node:
+    rooms = loop.rooms or ((),) * loop.positions
+    empty = tuple(
+        Load(0.0, 0.0, 0, (), (0,) * len(peaks), (((), (0,) * len(peaks)),) * len(further))
+        for peaks, further in zip(loop.peaks, rooms, strict=True)
+    )
+    return Node(0.0, empty, (frozenset(),) * loop.groups, 0, (), ())
+
+
+def _hopeless(search: _Search, node: Node, stage: int, last: int) -> bool:
+    """Whether neither blocks up to `last` nor more of them can follow `node` below the ceiling."""
+    loop = search.loop
+    steady = node.loads[stage % loop.positions].steady + loop.steady_floor[node.reached] - loop.steady_floor[last]
+    return node.fill + loop.fill_floor[node.reached] + steady >= search.ceiling
+
+
+def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> Node | None:
+    """`node` with one more stage; None where its position is over-full or would hold a group twice."""
+    position, turn = stage % loop.positions, stage // loop.positions
+    load = _extended(node.loads[position], piece, turn, loop.peaks[position])
+    homes = _homes(loop, node, position, last)
+    rooms = loop.rooms[position] if loop.rooms else ()
+    if homes is None or not load.fits(loop.capacity[position], rooms):
+        return None
+    loads = (*node.loads[:position], load, *node.loads[position + 1 :])
+    if loop.needs[last] > sum(loop.capacity) - sum(each.bytes for each in loads):
+        return None
+    return Node(
+        node.fill + piece.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, piece.recompute)
+    )
+
+
+def _extended(load: Load, piece: LoopPiece, turn: int, peaks: tuple[tuple[int, ...], ...]) -> Load:
+    """The load of a position with one more stage, its `turn`-th."""
+    return Load(
+        load.steady + piece.steady,
+        load.tail + piece.tail,
+        load.state + piece.state,
+        _larger(load.largest, piece.largest),
+        _more(load.alive, piece.kept, turn, peaks),
+        tuple(
+            (_larger(largest, own), _more(alive, kept, turn, peaks))
+            for (largest, alive), (kept, own) in zip(load.others, piece.others, strict=True)
+        ),
+        max(load.closing, piece.closing),
+        load.updating + piece.updating,
+    )
+
+
+def _larger(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(max, first, second)) if first else second
+
+
+def _more(alive: tuple[int, ...], kept: int, turn: int, peaks: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Alive bytes at each peak with those of one more turn."""
+    return tuple(before + peak[turn] * kept for before, peak in zip(alive, peaks, strict=True))
+
+
+def _homes(loop: Loop, node: Node, position: int, last: int) -> tuple[frozenset[int], ...] | None:
+    if not loop.groups:
+        return node.homes
+    used = {group for block in range(node.reached, last) for group in loop.grouped[block]}
+    if any(position in node.homes[group] for group in used):
+        return None
+    return tuple(home | {position} if group in used else home for group, home in enumerate(node.homes))
+
+
+def _bound(loop: Loop, node: Node) -> float:
+    """A lower bound of the value of every way to go on; the value itself when all stages are placed."""
+    steady = max(load.steady for load in node.loads)
+    rest = loop.steady_floor[node.reached]
+    if rest:
+        steady = max(steady, (sum(load.steady for load in node.loads) + rest) / loop.positions)
+    return node.fill + loop.fill_floor[node.reached] + steady + max(load.tail for load in node.loads)
+
+
+def _fresh(search: _Search, node: Node) -> bool:
+    """Remember `node` unless one of its stage and block is nowhere above it."""
+    if node.reached == len(search.loop.fill_floor) - 1:
+        return True
+    mine: tuple[float, ...] = (node.fill, *(n for load in node.loads for n in _numbers(load)))
+    others = search.seen.setdefault((len(node.cuts), node.reached, node.homes), [])
+    if any(all(map(le, other, mine)) for other in others[-REMEMBERED:]):
+        return False
+    others.append(mine)
+    return True
+
+
+def _numbers(load: Load) -> tuple[float, ...]:
+    further = (n for largest, alive in load.others for n in (*largest, *alive))
+    ending = load.closing, load.updating
+    return (load.steady, load.tail, load.state, *load.largest, *load.alive, *ending, *further)

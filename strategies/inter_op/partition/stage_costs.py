@@ -1,0 +1,213 @@
+"""What each run of blocks costs as a stage of an outline: the terms of the step time, and whether it fits.
+
+In: a Problem and an Outline. Out: `Piece`s for `chain` and `LoopPiece`s for `loop`, all from `Costs.stage_cost`,
+`steptime.terms` and `placer.costs.memory.peak`; and floors, lower bounds that hold for every way to cut.
+
+Like runs on like places (`runs`) cost the same and are priced once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from placer.costs.memory.in_flight import Alive, lives
+from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
+from placer.costs.timing.step import StageCost, Terms, terms
+from placer.plans.plan import BY_FSDP
+from placer.strategies.inter_op.bounds.outline import Bounds, least_alive
+from placer.strategies.inter_op.equivalence import Places
+from placer.strategies.inter_op.partition.chain_dp import Floors, Piece
+from placer.strategies.inter_op.partition.interleaved_branch_bound import Loop, LoopPiece
+from placer.strategies.space.outline import Outline, pinned_stage, recomputes, stage_allowed
+
+
+class Pricing:
+    """Prices of the runs of blocks of one outline; remembers them."""
+
+    def __init__(self, bounds: Bounds, places: Places, outline: Outline) -> None:
+        self.problem = bounds.problem
+        self.costs = bounds.runs.costs
+        self.runs = bounds.runs
+        self.bounds = bounds
+        self.places = places
+        self.outline = outline
+        self.pinned = pinned_stage(self.problem)
+        self._terms: dict[tuple[int, int, bool], Terms] = {}
+        self._known: dict[tuple[int, int], tuple[Piece, ...] | None] = {}
+        self._known_loop: dict[tuple[int, int], tuple[LoopPiece, ...] | None] = {}
+
+    @cached_property
+    def lives(self) -> tuple[Alive, ...]:
+        """The microbatches alive at each position."""
+        made = self.outline
+        return lives(made.schedule, made.positions, made.stages, made.count)
+
+    def pieces(self, stage: int, first: int, last: int) -> tuple[Piece, ...] | None:
+        """What stage `stage` on blocks first..last-1 adds, per recompute choice that fits and is allowed.
+
+        None where no longer run can fit either.
+        """
+        if not stage_allowed(self.pinned, stage, first, last):
+            return ()
+        key = (self._place[stage], self.runs.number(first, last))
+        if key not in self._known:
+            made = tuple(self._piece(stage, first, last, again) for again in self._fitting(stage, first, last))
+            self._known[key] = made or (None if self._too_long(stage, first, last) else ())
+        return self._known[key]
+
+    def loop_pieces(self, stage: int, first: int, last: int) -> tuple[LoopPiece, ...] | None:
+        """The same for schedules with several stages per position, with what memory needs."""
+        lengths = self.outline.lengths(len(self.problem.graph.blocks))
+        if last - first < lengths.start or not stage_allowed(self.pinned, stage, first, last):
+            return ()
+        if last - first >= lengths.stop:
+            return None
+        key = (self._room[stage], self.runs.number(first, last))
+        if key not in self._known_loop:
+            long = self._too_long(stage, first, last)
+            made = (self._loop_piece(stage, first, last, again) for again in recomputes(self.problem))
+            self._known_loop[key] = None if long else tuple(made)
+        return self._known_loop[key]
+
+    def terms(self, stage: int, first: int, last: int, recompute: bool) -> Terms:
+        """Fill, steady and tail of a stage."""
+        made, key = self.outline, (self._site[stage], self.runs.number(first, last), recompute)
+        if key not in self._terms:
+            self._terms[key] = terms(
+                self.cost(stage, first, last, recompute), made.schedule, positions=made.positions, turns=made.virtual,
+                microbatches=made.count,
+            )  # fmt: skip
+        return self._terms[key]
+
+    def cost(self, stage: int, first: int, last: int, recompute: bool) -> StageCost:
+        """The `StageCost` of a stage."""
+        made, devices = self.outline, self.places.devices
+        following = devices[(stage + 1) % made.positions] if stage + 1 < made.stages else ()
+        return self.costs.stage_cost(
+            first, last, devices=devices[stage % made.positions], following=following, leading=devices[0],
+            rows=made.microbatch, last_rows=made.last_rows, sharding=made.sharding, recompute=recompute,
+            shares=made.shares, bucket_bytes=self.problem.pins.bucket,
+        )  # fmt: skip
+
+    def held(self, first: int, last: int, recompute: bool, rows: int) -> StageMemory:
+        """Bytes of a run as one stage on a replica that takes `rows` rows of a full microbatch."""
+        made = self.outline
+        return stage_memory(
+            self.costs.spans.of(first, last), self.costs.numerics, self.costs.priced, rows=rows,
+            recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
+        )  # fmt: skip
+
+    def loop(self) -> Loop:
+        """The outline as a problem for `best_loop`."""
+        floors = self.floors
+        groups, grouped = self._groups
+        return Loop(
+            positions=self.outline.positions, turns=self.outline.virtual, pieces=self.loop_pieces,
+            peaks=tuple(own.later for own in self.lives),
+            capacity=tuple(own[0][1] for own in self._loads), needs=self.bounds.bytes(self.outline),
+            fill_floor=floors.additive, steady_floor=floors.peaks[0], groups=groups, grouped=grouped,
+            rooms=tuple(tuple(room for _, room in own[1:]) for own in self._loads),
+        )  # fmt: skip
+
+    @cached_property
+    def fixed(self) -> float:
+        """Seconds of the step that no cut changes."""
+        return self.places.fixed
+
+    @cached_property
+    def floors(self) -> Floors:
+        """Lower bounds for `chain`: seconds of the blocks from j on, and how far the first stages must reach."""
+        rest = self.bounds.rest(self.outline, self.places)
+        return Floors(
+            additive=tuple(each.fill for each in rest),
+            peaks=(tuple(each.steady for each in rest), (0.0,) * len(rest)),
+            reached=self._reached,
+        )
+
+    @cached_property
+    def _reached(self) -> tuple[int, ...]:
+        """The fewest blocks the first s stages must take, lest the rest not fit the positions that are left."""
+        needs, room = self.bounds.bytes(self.outline), [0]
+        for capacity in reversed(self.places.capacity):
+            room.append(room[-1] + max(0, capacity))
+        return tuple(next(j for j, need in enumerate(needs) if need <= left) for left in reversed(room))
+
+    @cached_property
+    def _loads(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per position what must fit: rows of a full microbatch, and bytes."""
+        return self.places.loads(self.outline)
+
+    @cached_property
+    def _site(self) -> tuple[int, ...]:
+        """The number of each stage's devices and way onward; equal numbers take the same seconds."""
+        places, positions, stages = self.places, self.outline.positions, self.outline.stages
+        return _numbered(
+            (places.own[stage % positions], places.onward[stage % positions] if stage + 1 < stages else None)
+            for stage in range(stages)
+        )
+
+    @cached_property
+    def _place(self) -> tuple[int, ...]:
+        """The same with what must fit there and what is alive; equal numbers also hold the same."""
+        positions = self.outline.positions
+        return _numbered(
+            (site, self._loads[stage % positions], self.lives[stage % positions])
+            for stage, site in enumerate(self._site)
+        )
+
+    @cached_property
+    def _room(self) -> tuple[int, ...]:
+        """The same whatever is alive."""
+        return _numbered((site, self._loads[s % self.outline.positions]) for s, site in enumerate(self._site))
+
+    @cached_property
+    def _groups(self) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Tied parameters that sharded stages of one position may not both hold, and those each block uses."""
+        graph = self.problem.graph
+        tied = sorted(graph.tied.items()) if self.outline.sharding in BY_FSDP else []
+        blocks = range(len(graph.blocks))
+        return len(tied), tuple(tuple(g for g, (_, users) in enumerate(tied) if b in users) for b in blocks)
+
+    def _fitting(self, stage: int, first: int, last: int) -> tuple[bool, ...]:
+        """The recompute choices with which a lone stage fits."""
+        return tuple(again for again in recomputes(self.problem) if self._fits(stage, first, last, again))
+
+    def _too_long(self, stage: int, first: int, last: int) -> bool:
+        """Whether neither this run nor a longer one can fit its position."""
+        position, made = stage % self.outline.positions, self.outline
+        least = least_alive(made) if made.virtual > 1 else self.lives[position]
+        return self.bounds.run_bytes(made, first, last, least) > self.places.capacity[position]
+
+    def _piece(self, stage: int, first: int, last: int, recompute: bool) -> Piece:
+        part = self.terms(stage, first, last, recompute)
+        return Piece(part.fill, (part.steady, part.tail), recompute)
+
+    def _fits(self, stage: int, first: int, last: int, recompute: bool) -> bool:
+        """Whether the position of a lone stage holds it."""
+        position = stage % self.outline.positions
+        return all(
+            position_memory((self.held(first, last, recompute, rows),), self.lives[position]).total <= room
+            for rows, room in self._loads[position]
+        )
+
+    def _loop_piece(self, stage: int, first: int, last: int, recompute: bool) -> LoopPiece:
+        part = self.terms(stage, first, last, recompute)
+        held, *others = (
+            self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]
+        )
+        return LoopPiece(
+            part.fill, part.steady, part.tail, held.state + held.gradients, held.living, _largest(held), recompute,
+            tuple((other.living, _largest(other)) for other in others), held.closing, held.updating,
+        )  # fmt: skip
+
+
+def _numbered(keys: Iterable[object]) -> tuple[int, ...]:
+    """Of each key a number, equal for equal keys."""
+    numbers: dict[object, int] = {}
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+
+def _largest(held: StageMemory) -> tuple[int, ...]:
+    """Bytes of which a position has those of its largest stage only."""
+    return (held.temporary,)

@@ -1,0 +1,346 @@
+"""The exact search of cuts x devices x replication x microbatches x schedule x sharding x recompute.
+
+In: a Problem. Out: the plan of the smallest estimate in the space of `space/outline.py`, with a proven lower bound.
+
+Every outline (all choices but cuts and recompute) has lower bounds that hold for every cut: a quick one (`coarse`),
+whatever its line-up and shares, and two nearer ones (`narrow`), each made when its turn comes, of unlike devices for
+every line-up and all shares. Outlines are solved exactly, the smallest bound first:
+by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
+below the best value known, which even cuts give first. Plans whose positions have shapes of their own are searched
+after that (`shaped`; on many devices `line_search`), those that may be faster than the best so far.
+The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
+In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
+of their fast parts alone, so that using the slow ones too never loses to leaving them out.
+When the budget, the seconds, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is
+the bound; where the seconds end before every outline has its first bound, there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import heappop, heappush
+
+from placer.costs.costs import Costs
+from placer.errors import Infeasible, UsageError
+from placer.plans.plan import Layout
+from placer.search.problem import Ended, Problem, Solution
+from placer.strategies.inter_op.bounds.by_bound import by_bound
+from placer.strategies.inter_op.bounds.outline import Bounds
+from placer.strategies.inter_op.bounds.refined import Narrow
+from placer.strategies.inter_op.equivalence import Places, Runs
+from placer.strategies.inter_op.infeasible import block_binds, what_binds
+from placer.strategies.inter_op.partition.chain_dp import Partition, best_chain
+from placer.strategies.inter_op.partition.even import even_partition
+from placer.strategies.inter_op.partition.interleaved_branch_bound import best_loop
+from placer.strategies.inter_op.partition.interleaved_dp import best_turns
+from placer.strategies.inter_op.partition.stage_costs import Pricing
+from placer.strategies.inter_op.submeshes.search import ShapedSearch
+from placer.strategies.inter_op.submeshes.two_shapes.family import are_lines
+from placer.strategies.inter_op.submeshes.two_shapes.search import LineSearch
+from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
+from placer.strategies.judge import Judged, judge
+from placer.strategies.space.device_orders import Lineup, is_mixed
+from placer.strategies.space.fast_subclusters import Part, fast_parts
+from placer.strategies.space.outline import Outline, plan_of
+from placer.strategies.space.pin_conflicts import require_pins
+from placer.strategies.space.row_shares import placed
+
+# Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
+PATIENCE = 4_000
+PATIENCE_IN_ALL = 100_000
+# With more outlines than this the search ends when so small a gap is proven.
+LARGE, LARGE_GAP = 10_000, 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The best partition so far: `value` in seconds of a step."""
+
+    value: float
+    outline: Outline
+    partition: Partition
+
+
+@dataclass
+class _Search:
+    """What the search knows: outlines by their second bound or their nearest (True), the next by its first, the best
+    partition, bounds left open; `given` is the best plan of a part of the machines."""
+
+    problem: Problem
+    layouts: tuple[Layout, ...]
+    bounds: dict[int, Bounds]
+    narrow: dict[int, Narrow]
+    shaped: ShapedSearch | LineSearch
+    queue: list[tuple[float, bool, Outline]] = field(default_factory=list)
+    next: tuple[float, Outline] | None = None
+    best: _Found | None = None
+    given: Judged | None = None
+    open: list[float] = field(default_factory=list)
+    evaluations: int = 0
+    placed: int = 0
+    whole: bool = True
+    ended: Ended = ""
+    places: dict[tuple[int, int, int, Lineup], Places] = field(default_factory=dict)
+
+    @cached_property
+    def mixed(self) -> bool:
+        """Whether devices may be lined up in more than one way."""
+        return any(is_mixed(self.problem.cluster, bounds.runs.costs.degree) for bounds in self.bounds.values())
+
+    def layout(self, number: int) -> Layout | None:
+        """The layout of a number; None of the model whole."""
+        return self.layouts[number] if number >= 0 else None
+
+    @property
+    def least(self) -> float | None:
+        """The smallest bound of what was not solved; None where nothing is left."""
+        return min((entry[0] for entry in (self.next, *self.queue[:1]) if entry is not None), default=None)
+
+    @property
+    def ceiling(self) -> float:
+        given = float("inf") if self.given is None else self.given.seconds
+        return given if self.best is None else min(given, self.best.value)
+
+
+class Stages:
+    """Best-first over outlines, exact within each."""
+
+    name = "stages"
+    exact = True
+
+    def __init__(self, *, shapes: bool = True) -> None:
+        self.shapes = shapes
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan; without `shapes` of those whose positions are all alike. Where nothing fits, the best of more
+        layouts (`roomy_layouts`).
+
+        After an interrupt, the best so far with the bound proven so far.
+        """
+        require_pins(problem)
+        search = _begun(problem, shapes=self.shapes)
+        found = _best(search)
+        if found is None:
+            more = _begun_anew(search)
+            found = _best(more) or _nothing(problem, (search, more))
+        return found
+
+
+def _best(search: _Search) -> Solution | Infeasible | None:
+    """What the search finds; None where that is proven to be nothing."""
+    if not search.bounds or (search.whole and block_binds(search.problem, search.bounds.values()) is not None):
+        return None
+    try:
+        _run(search)
+    except KeyboardInterrupt:
+        if search.ceiling == float("inf"):
+            raise
+        search.ended = "interrupt"
+    if search.ceiling < float("inf"):
+        return _solution(search)
+    if search.ended:
+        over = f"the {search.ended} of the budget were over before a plan was found"
+        return Infeasible(binding=over, advice="Give it more")
+    return None
+
+
+def _nothing(problem: Problem, searches: Sequence[_Search]) -> Infeasible:
+    """Why searches found nothing."""
+    views = [(bounds, search.layout(number)) for search in searches for number, bounds in search.bounds.items()]
+    return what_binds(problem, views) if views else _uncut(problem)
+
+
+def _begun(problem: Problem, *, shapes: bool) -> _Search:
+    """The search with the costs of the model whole and under each layout the pins allow."""
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    found = layouts(problem, costs)
+    views = {number: costs.under(layout) for number, layout in enumerate(found)}
+    if pinned_degree(problem.pins) == 1:
+        views = {-1: costs} | views
+    return _over_views(problem, found, views, shapes=shapes)
+
+
+def _begun_anew(search: _Search) -> _Search:
+    """The search of the layouts for what fits nowhere else, but for those that were searched."""
+    problem = search.problem
+    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    found = tuple(layout for layout in roomy_layouts(problem, costs) if layout not in search.layouts)
+    made = _over_views(problem, found, {n: costs.under(layout) for n, layout in enumerate(found)}, shapes=False)
+    made.evaluations = search.evaluations
+    return made
+
+
+def _over_views(problem: Problem, found: tuple[Layout, ...], views: dict[int, Costs], *, shapes: bool) -> _Search:
+    bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
+    narrow = {number: Narrow(own) for number, own in bounds.items()}
+    own = {number: each.runs for number, each in bounds.items()} if shapes else {}
+    shaped = (LineSearch if are_lines(problem) else ShapedSearch)(problem=problem, layouts=found, views=own)
+    return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, shaped=shaped, whole=not problem.spent)
+
+
+def _uncut(problem: Problem) -> Infeasible:
+    """What a pinned axis binds that can cut nothing."""
+    pinned = ", ".join(f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1)
+    return Infeasible(
+        binding=f"the pin {pinned}: no op of {problem.graph.name} can be cut so",
+        advice="Pin another axis or another number, or register a split rule for the ops that have none",
+    )
+
+
+def _run(search: _Search) -> None:
+    """Solve outlines until none that is left can be better."""
+    found = by_bound(search.bounds)
+    if search.problem.spent:  # not all of them: what is found has no bound
+        search.whole, search.ended = False, "seconds"
+        return
+    coarse, enough = found.outlines, 1 - LARGE_GAP if found.count > LARGE else 1.0
+    search.next = next(coarse, None)
+    if found.count > LARGE and search.mixed:
+        _begin_with_parts(search)
+    while (least := search.least) is not None and least < search.ceiling * enough:
+        if _over(search):
+            return
+        if search.next is not None and search.next[0] <= least:
+            _place(search, search.next[1])
+            search.next = next(coarse, None)
+            continue
+        bound, near, outline = search.queue[0]
+        if near:
+            _solve(search, bound, outline)
+        heappop(search.queue)
+        if not near:
+            _narrow(search, bound, outline)
+    _shape(search, enough)
+
+
+def _shape(search: _Search, enough: float) -> None:
+    """Improve on the best so far by positions with shapes of their own."""
+    shaped = search.shaped
+    while (bound := shaped.nearest) is not None and bound < search.ceiling * enough:
+        if _over(search):
+            return
+        found = shaped.next(search.ceiling)
+        search.evaluations += 1
+        if found is not None:
+            verdict = judge(shaped.plan(found))
+            if not verdict.legal:  # what else there is of its kind was not looked at
+                shaped.open.append(bound)
+            elif verdict.seconds < search.ceiling:
+                search.given = verdict
+
+
+def _over(search: _Search) -> bool:
+    """Whether the budget or the seconds are over; says so."""
+    if search.problem.budget is not None and search.evaluations >= search.problem.budget:
+        search.ended = "evaluations"
+    elif search.problem.spent:
+        search.ended = "seconds"
+    return bool(search.ended)
+
+
+def _begin_with_parts(search: _Search) -> None:
+    """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
+    for fast in tuple(fast_parts(search.problem.cluster))[-1:]:  # which begins with its own fast part
+        problem = replace(search.problem, cluster=fast.cluster)
+        try:
+            require_pins(problem)
+        except UsageError:  # pins that only the whole can honour
+            continue
+        part = _begun(problem, shapes=bool(search.shaped.views))
+        try:
+            if part.bounds:
+                _run(part)
+        finally:  # after an interrupt what was found counts
+            _give(search, part, fast)
+
+
+def _give(search: _Search, part: _Search, fast: Part) -> None:
+    """Keep the best plan of a part of the machines as one of the whole."""
+    search.evaluations += part.evaluations
+    if part.ceiling < float("inf"):
+        verdict = judge(fast.lifted(_solution(part).plan, search.problem.cluster))
+        if verdict.legal and verdict.seconds < search.ceiling:
+            search.given = verdict
+
+
+def _place(search: _Search, outline: Outline) -> None:
+    """Queue an outline with every line-up and shares by its second bound, unless it holds no plan."""
+    for made in _placed(search, outline):
+        bound = search.narrow[outline.layout].quick(made, _places(search, made))
+        if bound < search.ceiling:
+            heappush(search.queue, (bound, False, made))
+
+
+def _narrow(search: _Search, quick: float, outline: Outline) -> None:
+    """Queue an outline by its nearest bound."""
+    bound = search.narrow[outline.layout].step(outline, _places(search, outline), search.ceiling)
+    if bound < search.ceiling:
+        heappush(search.queue, (max(quick, bound), True, outline))
+
+
+def _placed(search: _Search, outline: Outline) -> Iterator[Outline]:
+    """The outline with every line-up, and the shares it may have there."""
+    costs = search.bounds[outline.layout].runs.costs
+    return placed(search.problem, outline, costs) if search.mixed else iter((outline,))
+
+
+def _solve(search: _Search, bound: float, outline: Outline) -> None:
+    """Improve on the best so far within one outline; keep its bound where it stays open."""
+    search.evaluations += 1
+    pricing = Pricing(search.bounds[outline.layout], _places(search, outline), outline)
+    if pricing.floors.reached[0] > 0:
+        return
+    if outline.virtual == 1:
+        _offer(search, pricing, even_partition(pricing))
+        floors, inner = pricing.floors, search.ceiling - pricing.fixed
+        stages = outline.stages
+        found = best_chain(stages=stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=floors, ceiling=inner)
+        _offer(search, pricing, found)
+        return
+    if _alike(pricing):
+        _offer(search, pricing, best_turns(pricing.loop(), ceiling=search.ceiling - pricing.fixed))
+        return
+    _offer(search, pricing, even_partition(pricing))
+    patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
+    result = best_loop(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
+    search.placed += result.placed
+    _offer(search, pricing, result.partition)
+    if not result.complete:
+        search.open.append(bound)
+
+
+def _alike(pricing: Pricing) -> bool:
+    """Whether the inner stages of an outline differ in their lengths only."""
+    problem, lengths = pricing.problem, pricing.outline.lengths(len(pricing.problem.graph.blocks))
+    inner = range(1, len(problem.graph.blocks) - 1)
+    grouped = any(pricing.loop().grouped[block] for block in inner)
+    return not (problem.pins.stage_of or grouped) and pricing.runs.alike(lengths)
+
+
+def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> None:
+    """Keep `partition` if it is better than the best so far."""
+    if partition is not None and partition.value + pricing.fixed < search.ceiling:
+        value = partition.value + pricing.fixed
+        search.best = _Found(value=value, outline=pricing.outline, partition=partition)
+
+
+def _solution(search: _Search) -> Solution:
+    """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
+    best, verdict = search.best, search.given
+    if best is not None and best.value <= search.ceiling:
+        cuts, again = best.partition.cuts, best.partition.recompute
+        verdict = judge(plan_of(search.problem, best.outline, cuts, again, search.layout(best.outline.layout)))
+    assert verdict is not None
+    left = [*search.open, *(each for each in (search.least, search.shaped.least) if each is not None)]
+    bound = min([verdict.seconds, *left]) if search.whole else None
+    return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
+
+
+def _places(search: _Search, outline: Outline) -> Places:
+    key = (outline.positions, outline.replicas, outline.degree, outline.lineup)
+    if key not in search.places:
+        costs = search.bounds[outline.layout].runs.costs
+        search.places[key] = Places(search.problem, costs, outline)
+    return search.places[key]

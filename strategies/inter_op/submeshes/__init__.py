@@ -1,0 +1,1 @@
+"""Stages with replicas and layouts of their own."""

@@ -1,0 +1,1 @@
+"""The same on many devices: pipelines of two shapes."""

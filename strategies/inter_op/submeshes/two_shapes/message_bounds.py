@@ -1,0 +1,162 @@
+"""The least seconds of messages within lines: what crosses a cut, over the links of the devices on both sides."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+
+from placer.search.problem import Problem
+from placer.strategies.inter_op.submeshes.bounds import Floors
+from placer.strategies.inter_op.submeshes.run_arrays import Floats
+from placer.strategies.inter_op.submeshes.submesh import Spot
+from placer.strategies.inter_op.submeshes.two_shapes.family import Part
+
+_ByNode = dict[int, list[int]]
+
+
+class _Link(NamedTuple):
+    """The best way between two sets of nodes: latency, seconds per byte of a device, and of all devices of a node."""
+
+    latency: float
+    lone: float
+    whole: float
+
+
+class _Way(NamedTuple):
+    """Latency, and seconds for a byte that goes on and for one that comes back, of all devices together."""
+
+    latency: float
+    ahead: float
+    behind: float
+
+
+class _Border(NamedTuple):
+    """The way between two positions: latency, seconds per byte of all devices together where all are near, and of what
+    must leave its node on and back; the replicas of both."""
+
+    latency: float
+    alone: float
+    ahead: float
+    behind: float
+    replicas: int
+    others: int
+
+
+class LineWays:
+    """Messages of the lines of one problem."""
+
+    def __init__(self, problem: Problem, floors: Floors) -> None:
+        self.problem = problem
+        self.floors = floors
+        self._channels = next(iter(floors.views.values())).costs.channels
+        self._links: dict[tuple[int, int, bool], _Link] = {}
+        self._inner: dict[Part, frozenset[_Border]] = {}
+        self._sizes: dict[int, tuple[Floats, Floats, Floats]] = {}
+        self._nodes: dict[tuple[int, ...], _ByNode] = {}
+
+    def between(self, ahead: tuple[Part, ...], behind: tuple[Part, ...], rows: int) -> Floats:
+        """Seconds on and back at each cut between two parts, shape (first parts, second parts, cuts)."""
+        known: dict[object, _Way] = {}
+        found = np.zeros((3, len(ahead), len(behind), 1))
+        for (a, first), (b, second) in product(enumerate(ahead), enumerate(behind)):
+            key = first.shape.size, first.shape.degree, second.shape.size, second.shape.degree
+            if key not in known:
+                known[key] = _of_rows(self._border(first.spots[-1], second.spots[0]), rows)
+            found[:, a, b, 0] = known[key]
+        return _seconds(found, self._crossing(rows))
+
+    def within(self, part: Part, rows: int) -> Floats:
+        """Seconds on and back between two positions of a part at each inner cut, where these are nearest."""
+        sizes = self._crossing(rows)
+        found = [_seconds(np.array(_of_rows(way, rows))[:, None], sizes) for way in self.inner(part)]
+        least: Floats = np.min(found, axis=0) if found else 0.0 * sizes[0]
+        return least
+
+    def inner(self, part: Part) -> frozenset[_Border]:
+        """The kinds of ways between two neighbours of a part."""
+        if part not in self._inner:
+            self._inner[part] = frozenset(self._border(*both) for both in pairwise(part.spots))
+        return self._inner[part]
+
+    def _border(self, source: Spot, target: Spot) -> _Border:
+        """The way between two positions; rows of replicas that share no node with the other one leave their node."""
+        nodes, others = self._at(source.devices), self._at(target.devices)
+        near = self._link(source.ground, target.ground, shared=not nodes.keys().isdisjoint(others))
+        alone = near.lone / min(len(source.devices), len(target.devices))
+        ahead = behind = 0.0
+        if nodes.keys() != others.keys():
+            far = self._link(source.ground, target.ground, shared=False)
+            ahead = _leaving(far, source.devices, (nodes, others), len(target.devices))
+            behind = _leaving(far, target.devices, (others, nodes), len(source.devices))
+        return _Border(near.latency, alone, ahead, behind, source.shape.replicas, target.shape.replicas)
+
+    def _link(self, ground: int, other: int, *, shared: bool) -> _Link:
+        key = ground, other, shared
+        if key not in self._links:
+            grounds = self.floors.grounds.devices
+            ends = self._at(grounds[ground]), self._at(grounds[other])
+            found = [self._best(a, b) for (m, a), (n, b) in product(ends[0].items(), ends[1].items()) if m != n]
+            if shared:
+                found += [self._within(a, ends[1][node]) for node, a in ends[0].items() if node in ends[1]]
+            self._links[key] = _Link(*(min(each) for each in zip(*found, strict=True)))
+        return self._links[key]
+
+    def _best(self, sources: list[int], targets: list[int]) -> _Link:
+        """From one node to another one."""
+        lone = self._channels.ways([(sources[0], targets[0])])[sources[0], targets[0]]
+        both = [(source, targets[0]) for source in sources]
+        whole = self._channels.ways(both)[both[0]]
+        return _Link(lone.latency, lone.per_byte, whole.per_byte / len(sources))
+
+    def _within(self, sources: list[int], targets: list[int]) -> _Link:
+        """Between devices of one node."""
+        pair = next((pair for pair in product(sources, targets) if pair[0] != pair[1]), None)
+        if pair is None:
+            return _Link(0.0, 0.0, 0.0)
+        way = self._channels.ways([pair])[pair]
+        return _Link(way.latency, way.per_byte, 0.0)
+
+    def _at(self, devices: tuple[int, ...]) -> _ByNode:
+        """Devices by their node."""
+        if devices not in self._nodes:
+            found: _ByNode = {}
+            for device in devices:
+                found.setdefault(self.problem.cluster.node_of[device], []).append(device)
+            self._nodes[devices] = found
+        return self._nodes[devices]
+
+    def _crossing(self, rows: int) -> tuple[Floats, Floats, Floats]:
+        """At each inner cut the ways that messages go, bytes that go on, and bytes that come back."""
+        if rows not in self._sizes:
+            numerics, graph = next(iter(self.floors.views.values())).costs.numerics, self.problem.graph
+
+            def size(values: tuple[str, ...]) -> float:
+                return float(sum(numerics.bytes_of(graph.value(value), rows) for value in values))
+
+            inner = self.floors.crossing[1:-1]
+            ways = [bool(sent) + bool(back) for sent, back in inner]
+            ahead, behind = ([size(values) for values in own] for own in zip(*inner, strict=True))
+            self._sizes[rows] = np.array(ways, dtype=float), np.array(ahead), np.array(behind)
+        return self._sizes[rows]
+
+
+def _leaving(far: _Link, devices: tuple[int, ...], nodes: tuple[_ByNode, _ByNode], others: int) -> float:
+    """Seconds a byte of all, evenly on `devices`, takes at least where those in no node of the others go far."""
+    outside = [len(own) for node, own in nodes[0].items() if node not in nodes[1]]
+    if not outside:
+        return 0.0
+    return max(far.whole * max(outside), far.lone * sum(outside) / others) / len(devices)
+
+
+def _of_rows(border: _Border, rows: int) -> _Way:
+    """The way that so many rows take: every replica has its whole share of them, rounded down."""
+    own, its = (rows // count * count / rows for count in (border.replicas, border.others))
+    return _Way(border.latency, max(border.alone, border.ahead * own), max(border.alone, border.behind * its))
+
+
+def _seconds(way: Floats, crossing: tuple[Floats, Floats, Floats]) -> Floats:
+    """Latencies and bytes both ways."""
+    found: Floats = way[0] * crossing[0] + way[1] * crossing[1] + way[2] * crossing[2]
+    return found

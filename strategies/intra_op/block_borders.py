@@ -1,0 +1,126 @@
+"""How values between blocks may lie: borders that must lie alike form a group, with the states that an axis allows it.
+
+Borders meet where some class takes a value from several makers, and in all blocks of a class. What the model gets and
+returns is whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placer.graph import Graph, Tensor
+from placer.plans.plan import Layout
+from placer.rules.two_axis_layouts import AND
+from placer.search.problem import Problem
+from placer.strategies.intra_op.block_ilp import Border
+from placer.strategies.space.axes import WHOLE, Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A border of a block class: its number-th input or output."""
+
+    kind: int
+    output: bool
+    number: int
+
+
+class Borders:
+    """The groups of borders that lie alike."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.groups = _groups(problem)
+        self.own = {kind: self._own(kind) for kind in {block.kind for block in problem.graph.blocks}}
+
+    def border(self, kind: int, known: dict[int, str], inner: int = 1) -> Border:
+        """The border of a class whose groups lie as `known` says; `inner` as of a `Split`."""
+        shape = self.problem.graph.classes[kind]
+        texts = [
+            tuple(known.get(self.groups.get(Place(kind, output, number), -1), WHOLE) for number in range(count))
+            for output, count in ((False, len(shape.inputs)), (True, len(shape.outputs)))
+        ]
+        return Border(inputs=texts[0], outputs=texts[1], inner=inner)
+
+    @property
+    def images(self) -> bool:
+        """Whether images pass between blocks."""
+        return any(len(tensor.shape) == 4 for tensors in self._members().values() for tensor in tensors)
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name."""
+        return Axis(name=name, images=self.images)
+
+    def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
+        """The states of each group: whole, and cut where all of it can be. What the model gets and returns is whole."""
+        allowed: list[tuple[str, ...]] = [(WHOLE,)] * len(set(self.groups.values()))
+        for group, tensors in self._members().items():
+            allowed[group] = self.axis(axis).states(tensors, degree)
+        return allowed
+
+    def states_within(self, first: Layout, fast: int, axis: str) -> list[tuple[str, ...]]:
+        """The states of each group along two axes: along the outer one as in `first`, along `axis` what is left."""
+        outer = {}
+        for place, group in self.groups.items():
+            split = first.splits[place.kind]
+            assert split is not None
+            outer[group] = (split.outputs if place.output else split.inputs)[place.number]
+        return [
+            tuple(dict.fromkeys(_both(outer[group], state) for state in states))
+            for group, states in enumerate(self.states(fast, axis))
+        ]
+
+    def _members(self) -> dict[int, list[Tensor]]:
+        graph = self.problem.graph
+        whole = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
+        whole |= {
+            Place(block.kind, False, number)
+            for block in graph.blocks
+            for number, reference in enumerate(block.inputs)
+            if not _is_made(reference)
+        }
+        fixed = {self.groups[place] for place in whole if place in self.groups}
+        found: dict[int, list[Tensor]] = {}
+        for place, group in self.groups.items():
+            kind = graph.classes[place.kind]
+            tensor = kind.tensor(kind.outputs[place.number]) if place.output else kind.inputs[place.number]
+            if group not in fixed and isinstance(tensor, Tensor):
+                found.setdefault(group, []).append(tensor)
+        return found
+
+    def _own(self, kind: int) -> tuple[int, ...]:
+        return tuple(sorted({group for place, group in self.groups.items() if place.kind == kind}))
+
+
+def _both(outer: str, inner: str) -> str:
+    """How a value lies along both axes; whole along the inner one where the outer one cuts that dim."""
+    if outer == inner == WHOLE:
+        return WHOLE
+    return f"{outer}{AND}{WHOLE if outer == inner else inner}"
+
+
+def _groups(problem: Problem) -> dict[Place, int]:
+    """The group of every border between blocks; borders that meet in some block lie alike."""
+    graph, parent = problem.graph, dict[Place, Place]()
+
+    def root(place: Place) -> Place:
+        while parent.setdefault(place, place) != place:
+            place = parent[place]
+        return place
+
+    for block in graph.blocks:
+        for number, reference in enumerate(block.inputs):
+            if _is_made(reference):
+                parent[root(Place(block.kind, False, number))] = root(_maker(graph, reference))
+    numbers: dict[Place, int] = {}
+    return {place: numbers.setdefault(root(place), len(numbers)) for place in list(parent)}
+
+
+def _is_made(reference: str) -> bool:
+    """Whether a block makes the value, not the prologue or the batch."""
+    return reference.startswith("b") and not reference.startswith("b-1.")
+
+
+def _maker(graph: Graph, reference: str) -> Place:
+    block, output = (int(part) for part in reference[1:].split("."))
+    return Place(graph.blocks[block].kind, True, output)

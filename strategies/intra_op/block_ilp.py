@@ -1,0 +1,225 @@
+"""How the ops of one block class are best cut over the devices of a replica: an integer program (OR-tools).
+
+In: a block class, the layouts of what enters and leaves it, and `Prices`. Out: the `Split` of the fewest seconds.
+
+    x[o, c]      op o is done as its choice c
+    k[p, s]      parameter p is kept in state s
+    e[u, h, w]   use u finds its value in state h and wants it in state w
+    z[v, h, w]   value v is converted from h to w, once for all of its users
+
+    minimise    F + B + sum over (v, h, w) of seconds to convert * z + sum over (p, s) of seconds to keep * k
+    one_choice      sum over c of x[o, c] = 1;  sum over s of k[p, s] = 1
+    found, wanted   sum over w of e[u, h, w] = [the maker gives h];  sum over h of e[u, h, w] = [the user wants w]
+    converted       e[u, h, w] <= z[v, h, w]
+    kept_as_wanted  a parameter kept in a state other than whole is wanted so by all of its users
+    issued          F >= sum of forward seconds, F >= seconds the host takes to issue the ops; B the same backward
+
+Bracketed claims are sums of x, of k, or the border's given state. A conversion that cannot be is no variable. With
+`fusion` chains of ops cost less than their sum, and the split is the best only of those that do not count it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ortools.math_opt.python import mathopt
+
+from placer.graph import BlockClass
+from placer.plans.plan import Split
+from placer.rules import tensor_arguments
+from placer.rules.layouts import SAME, Choice, State
+from placer.spmd import border_state, keepable
+from placer.strategies.intra_op.linear_program import Linear, Optimum
+from placer.strategies.intra_op.split_costs import Prices
+
+# How far from 0 and 1 a claim of the linear relaxation may be.
+WHOLE_NUMBER = 1e-6
+INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """How the values at a block's border lie, "whole" or "cut 1" each; `inner` as of a `Split`."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    inner: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharded:
+    """The best split of a class between given borders, and its seconds for a microbatch."""
+
+    seconds: float
+    split: Split
+
+
+class _Sum(NamedTuple):
+    """A sum of variables and a number: a claim of the module's formulas."""
+
+    variables: tuple[int, ...] = ()
+    constant: float = 0.0
+
+
+ONE = _Sum(constant=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A user of a value: the claims of the states it may want."""
+
+    wants: dict[State, _Sum]
+
+
+@dataclass
+class _Program:
+    """The integer program of one class between given borders."""
+
+    kind: BlockClass
+    prices: Prices
+    linear: Linear = field(default_factory=Linear)
+    makers: dict[str, dict[State, _Sum]] = field(default_factory=dict)
+    users: dict[str, list[_Use]] = field(default_factory=dict)
+    conversions: list[int] = field(default_factory=list)
+    binary: list[int] = field(default_factory=list)
+
+    def claim(self) -> int:
+        """A variable that is 1 where its claim holds, else 0."""
+        self.binary.append(self.linear.variable())
+        return self.binary[-1]
+
+    def require_equal(self, variables: Iterable[int], other: _Sum) -> None:
+        """The sum of `variables` is `other`."""
+        self.linear.constrain(_difference(variables, other), other.constant, other.constant)
+
+    def require_at_most(self, variable: int, other: _Sum) -> None:
+        """A variable is at most `other`."""
+        self.linear.constrain(_difference((variable,), other), -INFINITE, other.constant)
+
+
+def best_split(kind: BlockClass, border: Border, prices: Prices) -> Sharded | None:
+    """The split of the fewest seconds; None where the borders allow none. Raises PlacerError if the solver fails."""
+    program = _Program(kind, prices)
+    chosen = _one_choice(program)
+    _borders(program, border)
+    _parameters(program)
+    for reference in program.users:
+        _conversions(program, reference)
+    _issued(program, chosen)
+    solved = _solved(program)
+    if solved is None:
+        return None
+    names = tuple(next(c.name for c, x in options if solved.variables[x] > 0.5) for options in chosen)
+    split = Split(choices=names, inputs=border.inputs, outputs=border.outputs, inner=border.inner)
+    return Sharded(seconds=solved.value, split=split)
+
+
+def _solved(program: _Program) -> Optimum | None:
+    """The optimum. Mostly the linear relaxation has it: then that is a proof, and many times as fast."""
+    found = program.linear.solve(mathopt.SolverType.GLOP)
+    if found is not None and any(WHOLE_NUMBER < found.variables[x] < 1 - WHOLE_NUMBER for x in program.binary):
+        program.linear.whole.update(program.binary)
+        found = program.linear.solve(mathopt.SolverType.GSCIP)
+    return found
+
+
+def _one_choice(program: _Program) -> list[list[tuple[Choice, int]]]:
+    """Every op is done in one way."""
+    chosen = []
+    for index, op in enumerate(program.kind.ops):
+        options = [(choice, program.claim()) for choice in program.prices.choices(index)]
+        program.require_equal((x for _, x in options), ONE)
+        for output in range(len(op.outputs)):
+            states = ((choice.outputs[output], x) for choice, x in options)
+            program.makers[f"o{index}.{output}"] = _by_state(states)
+        for number, reference in enumerate(tensor_arguments(op)):
+            wants = _by_state((choice.inputs[number], x) for choice, x in options)
+            program.users.setdefault(reference, []).append(_Use(wants))
+        chosen.append(options)
+    return chosen
+
+
+def _borders(program: _Program, border: Border) -> None:
+    """What enters and leaves the block lies as it is told."""
+    for index, text in enumerate(border.inputs):
+        program.makers[f"i{index}"] = {border_state(text, border.inner): ONE}
+    for reference, text in zip(program.kind.outputs, border.outputs, strict=True):
+        program.users.setdefault(reference, []).append(_Use({border_state(text, border.inner): ONE}))
+
+
+def _parameters(program: _Program) -> None:
+    """Parameters are kept whole, or as all of their users want them; with what each state costs a step."""
+    for index, parameter in enumerate(program.kind.parameters):
+        reference = f"p{index}"
+        uses = program.users.get(reference, [])
+        common = [s for s in _states(uses) if keepable(s) and all(s in use.wants for use in uses)]
+        kept = {state: program.claim() for state in dict.fromkeys((SAME, *common))}
+        program.require_equal(kept.values(), ONE)
+        for state, k in kept.items():
+            if state != SAME:
+                for use in uses:
+                    program.require_at_most(k, use.wants[state])
+            program.linear.spend(k, program.prices.keeping(parameter, state))
+        program.makers[reference] = {state: _Sum((k,)) for state, k in kept.items()}
+
+
+def _conversions(program: _Program, reference: str) -> None:
+    """Each use finds its value in the state it wants, converted where need be."""
+    makers, linear = program.makers[reference], program.linear
+    shared: dict[tuple[State, State], int] = {}
+    for use in program.users[reference]:
+        found: dict[State, list[int]] = {state: [] for state in makers}
+        wanted: dict[State, list[int]] = {state: [] for state in use.wants}
+        for have in makers:
+            for want in use.wants:
+                seconds = program.prices.converting(reference, have, want)
+                if seconds is None:
+                    continue
+                e = linear.variable()
+                found[have].append(e)
+                wanted[want].append(e)
+                if have != want and (have, want) not in shared and program.prices.moves(reference, have, want):
+                    shared[have, want] = linear.variable()
+                    linear.spend(shared[have, want], seconds)
+                if (have, want) in shared:
+                    program.require_at_most(e, _Sum((shared[have, want],)))
+        for state, given in makers.items():
+            program.require_equal(found[state], given)
+        for state, asked in use.wants.items():
+            program.require_equal(wanted[state], asked)
+    program.conversions.extend(shared.values())
+
+
+def _issued(program: _Program, chosen: list[list[tuple[Choice, int]]]) -> None:
+    """A pass takes as long as the device or the host, whichever takes longer."""
+    prices, linear = program.prices, program.linear
+    busy: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
+    for index, options in enumerate(chosen):
+        for choice, x in options:
+            seconds = prices.doing(index, choice)
+            busy[0].append((x, -seconds.forward))
+            busy[1].append((x, -seconds.backward))
+            linear.spend(x, prices.inside(index, choice) + prices.tie(index, choice))
+    moved = [(z, -prices.host_each) for z in program.conversions]
+    for terms, issues in zip(busy, (True, prices.trains), strict=True):
+        taken = linear.variable(INFINITE)
+        linear.constrain([(taken, 1.0), *terms], 0.0, INFINITE)
+        linear.constrain([(taken, 1.0), *(moved if issues else ())], prices.host if issues else 0.0, INFINITE)
+        linear.spend(taken, 1.0)
+
+
+def _difference(variables: Iterable[int], other: _Sum) -> list[tuple[int, float]]:
+    return [*((x, 1.0) for x in variables), *((x, -1.0) for x in other.variables)]
+
+
+def _by_state(states: Iterable[tuple[State, int]]) -> dict[State, _Sum]:
+    found: dict[State, list[int]] = {}
+    for state, x in states:
+        found.setdefault(state, []).append(x)
+    return {state: _Sum(tuple(variables)) for state, variables in found.items()}
+
+
+def _states(uses: list[_Use]) -> Iterator[State]:
+    return iter(dict.fromkeys(state for use in uses for state in use.wants))

@@ -1,0 +1,1 @@
+"""Graphs with given costs onto devices, with a proof."""

@@ -1,0 +1,1 @@
+"""Aceso's problem, exact within its evaluator."""

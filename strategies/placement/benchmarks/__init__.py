@@ -1,0 +1,1 @@
+"""Published problems beside published results."""

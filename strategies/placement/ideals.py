@@ -1,0 +1,179 @@
+"""Ideals: the down-closed sets of classes of a folded problem, as bitsets.
+
+In topological numbering every ideal but the empty one has exactly one parent, itself without its largest number, so a
+walk down that tree meets each ideal once:  children(I) = { I + v : v > max(I), before(v) inside I }.
+
+What lies between two ideals, for many pairs at once: tables whose rows are earlier ideals, columns later ones.
+
+For I' inside I and S = I - I', a hyperedge P is cut by S unless P misses S (|P in I| = |P in I'|) or lies in S
+(|P in I| = |P| and |P in I'| = 0). Both are products of a fact about I and a fact about I', so the weights that are
+*not* cut are a matrix product over the few hyperedges for which neither side is constant in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placer.strategies.placement.contraction import Folded
+
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+Counts = NDArray[np.int16]
+WORD_BITS = 64
+CHUNK = 1024  # ideals summed at a time: their bits stay in the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ideals:
+    """Ideals sorted by accelerator time, with what a pair of them needs to be priced.
+
+    `words` (ideals, words) the bitsets; `accelerator`, `host`, `size` (ideals) sums over the ideal, `unsupported` how
+    many of its classes accelerators refuse; `inside` (ideals, hyperedges) how many classes of each hyperedge it holds;
+    `walk` (ideals) its place in the tree walk: neighbours there are alike.
+    """
+
+    words: Words
+    accelerator: Floats
+    host: Floats
+    size: Floats
+    unsupported: NDArray[np.int64]
+    inside: Counts
+    weights: Floats
+    lengths: Counts
+    walk: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """How many ideals there are."""
+        return len(self.accelerator)
+
+    def members(self, index: int) -> frozenset[int]:
+        """The classes of one ideal."""
+        bits = np.unpackbits(self.words[index].view(np.uint8), bitorder="little")
+        return frozenset(np.flatnonzero(bits).tolist())
+
+
+def every_ideal(folded: Folded, limit: int) -> tuple[int, ...] | None:
+    """All ideals as integers whose bit v is class v, in walk order; None where there are more than `limit`."""
+    before = [sum(1 << other for other in earlier) for earlier in folded.before]
+    after = [sorted(later) for later in folded.after]
+    found = [0]
+    stack = [(0, [v for v, mask in enumerate(before) if mask == 0])]
+    while stack:
+        ideal, addable = stack.pop()
+        for position, v in enumerate(addable):
+            larger = ideal | 1 << v
+            enabled = [w for w in after[v] if before[w] & ~larger == 0]
+            found.append(larger)
+            stack.append((larger, sorted(addable[position + 1 :] + enabled)))
+        if len(found) > limit:
+            return None
+    return tuple(found)
+
+
+def prefixes(order: Iterable[int]) -> tuple[int, ...]:
+    """The ideals along one topological order."""
+    found = [0]
+    for v in order:
+        found.append(found[-1] | 1 << v)
+    return tuple(found)
+
+
+def ideals_of(folded: Folded, bitsets: Iterable[int]) -> Ideals:
+    """`bitsets` (any ideals of `folded`, the empty and the full one among them) with their sums."""
+    masks = tuple(bitsets)
+    words = _words(masks, folded.count)
+    # What accelerators refuse has no accelerator time: no set that holds it is priced as one.
+    seconds = np.where(folded.supported, folded.accelerator, 0.0)
+    costs = np.column_stack([np.ones(folded.count), seconds, folded.host, folded.size, ~np.array(folded.supported)])
+    touches = np.zeros((folded.count, len(folded.hyperedges)), np.float32)
+    for column, (members, _) in enumerate(folded.hyperedges):
+        touches[list(members), column] = 1
+    sums, inside = _summed(words, costs, touches)
+    order = np.lexsort((sums[:, 0], sums[:, 1]))
+    return Ideals(
+        words=words[order], accelerator=sums[order, 1], host=sums[order, 2], size=sums[order, 3],
+        unsupported=np.rint(sums[order, 4]).astype(np.int64), inside=inside[order],
+        weights=np.array([weight for _, weight in folded.hyperedges]),
+        lengths=touches.sum(axis=0).astype(np.int16), walk=order,
+    )  # fmt: skip
+
+
+def _summed(words: Words, costs: Floats, touches: NDArray[np.float32]) -> tuple[Floats, Counts]:
+    """For each ideal the sums of its classes' costs, and how many classes of each hyperedge it holds; by chunks."""
+    sums = np.empty((len(words), costs.shape[1]))
+    inside = np.empty((len(words), touches.shape[1]), np.int16)
+    for start in range(0, len(words), CHUNK):
+        part = slice(start, start + CHUNK)
+        member = np.unpackbits(words[part].view(np.uint8), axis=1, bitorder="little")[:, : len(costs)]
+        single = member.astype(np.float32)
+        inside[part] = single @ touches
+        sums[part] = single.astype(np.float64) @ costs
+    return sums, inside
+
+
+def _words(masks: tuple[int, ...], bits: int) -> Words:
+    width = -(-bits // WORD_BITS) * WORD_BITS // 8
+    raw = b"".join(mask.to_bytes(width, "little") for mask in masks)
+    return np.frombuffer(raw, np.uint64).reshape(len(masks), -1)
+
+
+Indices = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+def crossing(ideals: Ideals, rows: Indices, columns: Indices) -> Floats:
+    """The weight of the hyperedges cut by each difference; meaningless where a row is not inside its column."""
+    early, late, length = ideals.inside[rows], ideals.inside[columns], ideals.lengths
+    before_all = early.min(axis=0) == length  # inside every I': outside every S
+    after_all = late.max(axis=0) == 0
+    starts_late = (early.max(axis=0) == 0) & ~after_all
+    ends_early = (late.min(axis=0) == length) & ~before_all & ~starts_late
+    mixed = np.flatnonzero(~(before_all | after_all | starts_late | ends_early))
+    by_column = _open(late[:, starts_late], length[starts_late]) @ ideals.weights[starts_late]
+    by_row = _open(early[:, ends_early], length[ends_early]) @ ideals.weights[ends_early]
+    table = (by_row + ideals.weights[mixed].sum())[:, None] + by_column
+    if len(mixed):
+        table -= _uncut(early[:, mixed], late[:, mixed], length[mixed], ideals.weights[mixed])
+    return np.asarray(table)
+
+
+def _open(inside: Counts, length: Counts) -> Flags:
+    """Hyperedges that an ideal holds in part."""
+    return np.asarray((inside > 0) & (inside < length))
+
+
+def _uncut(early: Counts, late: Counts, length: Counts, weights: Floats) -> Floats:
+    """The weight of the hyperedges that miss S or lie in S."""
+    missed = [(count, count, np.flatnonzero(length >= count)) for count in range(int(length.max()) + 1)]
+    rows, columns = [], []
+    for before, until, which in (*missed, (0, length, np.arange(len(length)))):
+        of_row, of_column = early[:, which] == before, late[:, which] == until
+        useful = np.flatnonzero(of_row.any(axis=0) & of_column.any(axis=0))
+        rows.append(of_row[:, useful] * weights[which[useful]])
+        columns.append(of_column[:, useful])
+    return np.asarray(np.concatenate(rows, axis=1) @ np.concatenate(columns, axis=1).astype(np.float64).T)
+
+
+def outside(ideals: Ideals, rows: Indices, columns: Indices) -> Flags | None:
+    """Where the row is not inside the column; None where every row is inside every column."""
+    early, late = ideals.words[rows], ideals.words[columns]
+    open_bits = np.bitwise_or.reduce(early, axis=0) & ~np.bitwise_and.reduce(late, axis=0)
+    found: NDArray[np.uint64] | None = None
+    for word in np.flatnonzero(open_bits):
+        stray = (early[:, word] & open_bits[word])[:, None] & ~late[:, word]
+        found = stray if found is None else found | stray
+    return None if found is None else found != 0
+
+
+def common(ideals: Ideals, rows: Indices, columns: Indices) -> Indices:
+    """Those of `columns` that hold everything that all `rows` hold: no other can hold one of them."""
+    shared = np.bitwise_and.reduce(ideals.words[rows], axis=0)
+    holds = np.ones(len(columns), np.bool_)
+    for word in np.flatnonzero(shared):
+        holds &= (ideals.words[columns, word] & shared[word]) == shared[word]
+    return columns[holds]

@@ -1,0 +1,1 @@
+"""The finish time of one sample."""

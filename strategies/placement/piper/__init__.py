@@ -1,0 +1,1 @@
+"""Piper's problem, exact or within a proved bound."""

@@ -1,0 +1,213 @@
+"""Piper's problem solved: the least largest stage time, exact, or within a proved bound.
+
+    minimise max_i time_i   over stages, degrees and variants   (formula: `placer.placement.published_planners.piper`)
+
+A limit on the time is met or not (`Sweep`); halving between the bound and the best plan finds the least that is met.
+A pass that fails proves that nothing lies below the next time at which anything changes; one that succeeds has stages
+whose variants are then chosen exactly: either the plan stands, and its value is the new best, or a table learns that
+it promised too much and the pass is repeated. First on few ideals, for a plan; then on all, for the proof.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from placer.errors import Infeasible
+from placer.placement.published_planners.piper import PiperProblem, PiperStage, value_of
+from placer.strategies.placement.piper.ideals import Family, ideals, least_work, thinned, widened
+from placer.strategies.placement.piper.knapsack import Choice, Ints
+from placer.strategies.placement.piper.limit_dp import Space, StageChoice, Sweep
+from placer.strategies.placement.piper.recompute import Recompute
+from placer.strategies.placement.piper.stages import degrees, stage_pairs
+
+# A plan is called optimal when nothing below it by more than this part of it is left.
+TOLERANCE = 1e-9
+# Ideals of the first search, for a plan. Most ideals of the second, for the proof, and most stages x degrees that they
+# may make (8 bytes each): beyond them some orders of the nodes are searched instead of all.
+FEW, MANY, MOST = 40, 5000, 4 * 10**7
+# Where there are more: how far a plan may be from the best of a family, how much a round may gain, and how the family
+# grows around the cuts of the plan.
+COARSE, HOPED, ROUNDS, NEAR, NEAR_LIMIT = 1e-3, 0.03, 4, 3, 240
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PiperSolution:
+    """A plan, its value by the evaluator, a proved lower bound of any plan's value, the seconds it took.
+
+    `complete`: all ideals were searched, not some orders of the nodes.
+    """
+
+    stages: tuple[PiperStage, ...]
+    objective: float
+    bound: float
+    seconds: float
+    complete: bool
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / bound."""
+        return max(0.0, self.objective - self.bound) / self.bound if self.bound > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Stages and their value."""
+
+    stages: tuple[PiperStage, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A limit tried: the plan within it, or none and what is proved of every plan of the family."""
+
+    plan: _Plan | None
+    bound: float
+
+
+def solve_piper(
+    problem: PiperProblem, *, many: int | None = None, seconds: float | None = None
+) -> PiperSolution | Infeasible:
+    """The best plan; Infeasible only where it is proved that there is none, or none along the orders searched.
+
+    All ideals are searched where there are at most `many` of them; by default as many as fit in memory. After
+    `seconds` the best plan found by then is returned, with the bound proved by then.
+    """
+    started = time.perf_counter()
+    until = np.inf if seconds is None else started + seconds
+    alternatives = max(1, len(degrees(problem).data))
+    family = ideals(problem, many or min(MANY, math.isqrt(2 * MOST // alternatives)))
+    few = thinned(problem, family, FEW) if len(family.inside) > 2 * FEW else family
+    best = _first_plan(problem, few) or (_first_plan(problem, family) if few is not family else None)
+    if best is None:
+        return _infeasible(problem, family)
+    bound = _work_bound(problem)
+    if few is not family:
+        best, _ = _narrowed(problem, few, best, bound, COARSE, until)
+    best, proved = _narrowed(problem, family, best, bound, TOLERANCE if family.complete else COARSE, until)
+    if not family.complete:
+        best = _improved(problem, family, best, bound, until)
+    return PiperSolution(
+        stages=best.stages,
+        objective=best.value,
+        bound=_settled(best.value, proved if family.complete else bound),
+        seconds=time.perf_counter() - started,
+        complete=family.complete,
+    )
+
+
+def _settled(value: float, bound: float) -> float:
+    """The bound; the value where only TOLERANCE lies between them."""
+    return value if bound >= value * (1 - TOLERANCE) else bound
+
+
+def _improved(problem: PiperProblem, family: Family, best: _Plan, bound: float, until: float) -> _Plan:
+    """The best plan after widening the family around its cuts, while that helps."""
+    for _ in range(ROUNDS):
+        wider = widened(problem, family, best.stages, steps=NEAR, limit=NEAR_LIMIT)
+        before = best.value
+        best, _ = _narrowed(problem, wider, best, max(bound, best.value * (1 - HOPED)), COARSE, until)
+        if best.value > before * (1 - COARSE):
+            break
+    return best
+
+
+def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
+    """Any plan: limits from twice the bound upwards, the last of them above every stage."""
+    most = _longest(problem)
+    limit = max(2 * _work_bound(problem), most / 10**6)
+    while limit < most:
+        plan = _tried(_space(problem, family, limit), limit, np.inf).plan
+        if plan is not None:
+            return plan
+        limit *= 4
+    return _tried(_space(problem, family, most), most, np.inf).plan
+
+
+def _narrowed(
+    problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float, until: float
+) -> tuple[_Plan, float]:
+    """The best plan of `family` and the bound proved for it, by halving what lies between.
+
+    With a tolerance above TOLERANCE variants are rounded, not relaxed: only the plan counts then, not the bound.
+    """
+    space = _space(problem, family, best.value, rounded=tolerance > TOLERANCE)
+    while bound < best.value * (1 - tolerance) and time.perf_counter() < until:
+        limit = (bound + best.value) / 2
+        tried = _tried(space, limit, (limit + best.value) / 2)
+        if tried.plan is not None:
+            best = tried.plan
+        else:
+            bound = max(bound, min(tried.bound, best.value))
+    return best, bound
+
+
+def _tried(space: Space, limit: float, enough: float) -> _Tried:
+    """Passes until one fails, or its stages with variants chosen exactly stay within `enough`, at least `limit`."""
+    walk = Sweep(space, limit)
+    while True:
+        swept = walk.run()
+        if not swept.stages:
+            return _Tried(plan=None, bound=max(limit, swept.next_limit))
+        decided = [space.recompute.decide(stage.pair, stage.degrees, stage.y) for stage in swept.stages]
+        if np.isfinite(slowest := max(time for _, time in decided)) and slowest <= max(limit, enough) * (1 + 1e-11):
+            stages = _stages(space, swept.stages, [choice for choice, _ in decided])
+            return _Tried(plan=_Plan(stages=stages, value=value_of(space.problem, stages).value), bound=0.0)
+
+
+def _space(problem: PiperProblem, family: Family, limit: float, *, rounded: bool = False) -> Space:
+    """What there is to walk over for limits up to `limit`."""
+    by = degrees(problem)
+    needed = _needed(problem, family, limit)
+    pairs = stage_pairs(problem, family, by, limit, needed)
+    recompute = Recompute(problem, family, by, pairs, rounded=rounded)
+    return Space(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute)
+
+
+def _needed(problem: PiperProblem, family: Family, limit: float) -> Ints:
+    """Devices that the nodes of each ideal need at least within `limit`: their least work over it."""
+    work = family.inside @ least_work(problem)
+    return np.floor(work / limit * (1 - 1e-9)).astype(np.int64)
+
+
+def _stages(space: Space, chosen: tuple[StageChoice, ...], choices: list[Choice]) -> tuple[PiperStage, ...]:
+    """The stages in the problem's words."""
+    made = []
+    for stage, choice in zip(chosen, choices, strict=True):
+        data, tensor = int(space.by.data[stage.degrees]), int(space.by.tensor[stage.degrees])
+        nodes = [space.problem.nodes[i] for i in space.recompute.nodes(stage.pair)]
+        names = tuple(node.at(tensor)[i].name for node, i in zip(nodes, choice.chosen, strict=True))
+        made.append(PiperStage(nodes=tuple(n.id for n in nodes), data=data, tensor=tensor, variants=names))
+    return tuple(made)
+
+
+def _work_bound(problem: PiperProblem) -> float:
+    """No plan is faster than all work spread over all devices."""
+    return float(least_work(problem).sum()) / problem.devices
+
+
+def _longest(problem: PiperProblem) -> float:
+    """A time that no stage exceeds: all nodes in their slowest variants, every edge and all sync bytes twice."""
+    every = [[v for _, variants in node.variants for v in variants] for node in problem.nodes]
+    time = sum(max(v.time for v in variants) for variants in every)
+    weights = sum(max(v.parameter_bytes for v in variants) for variants in every)
+    sync = sum(max(sum(b for _, b in (*v.forward_bytes, *v.backward_bytes)) for v in variants) for variants in every)
+    edges = sum(edge.bytes for edge in problem.edges)
+    return time + (4 * edges + 2 * sync + 4 * weights / problem.microbatches) / problem.bandwidth
+
+
+def _infeasible(problem: PiperProblem, family: Family) -> Infeasible:
+    """What binds."""
+    scope = (
+        ""
+        if family.complete
+        else " along the orders of the nodes that were searched (there are too many ideals for all)"
+    )
+    return Infeasible(
+        binding=f"no stages fit {problem.memory_bytes / 2**30:.3g} GiB on each of {problem.devices} devices{scope}",
+        advice="give more memory or more devices",
+    )

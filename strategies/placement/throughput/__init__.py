@@ -1,0 +1,1 @@
+"""The largest load, contiguous or free."""

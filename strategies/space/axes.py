@@ -1,0 +1,106 @@
+"""What each axis of a replica's devices may cut: the dims of values between blocks, and the choices of ops.
+
+tensor      values of three dims (batch, sequence, hidden) whole or cut on 1, others whole; no op cuts rows
+height      images (batch, channels, height, width) whole or cut on 2; no op cuts rows or another dim of images
+width       images whole or cut on 3; only where it is pinned, since what width can do height can
+sequence    values of three dims cut on 1; no op cuts rows or a parameter: each device has some tokens of every row
+expert      values cut on their rows; ops cut rows, or a dim of what has no rows; products of experts are cut on these
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from placer.graph import BlockClass, Graph, Op, Parameter, Tensor
+from placer.rules import tensor_arguments
+from placer.rules.expert_loads import experts_of
+from placer.rules.layouts import Choice, Cut, State, is_own
+from placer.spmd import APART
+
+WHOLE = "whole"
+# axis -> the dim on which values of so many dims may be cut.
+DIMS: dict[str, dict[int, int]] = {
+    "tensor": {3: 1},
+    "height": {4: 2},
+    "width": {4: 3},
+    "sequence": {3: 1},
+    "expert": {},
+}
+
+
+# Of two axes the outer one first: the inner one has the fast links. Tensor cuts say most, and say it between most ops.
+OUTER_FIRST = ("expert", "sequence", "height", "width", "tensor")
+Axes: TypeAlias = tuple[tuple[str, int], ...]
+
+
+def devices_of(axes: Axes) -> int:
+    """The devices of a replica that lies along `axes`."""
+    return prod(count for _, count in axes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """An axis by name. `images`: whether images pass between the blocks of the model."""
+
+    name: str
+    images: bool = False
+
+    @property
+    def apart(self) -> bool:
+        """Whether each device has rows of its own."""
+        return self.name == "expert"
+
+    @property
+    def always(self) -> bool:
+        """Whether values between blocks are cut wherever they can be."""
+        return self.name in ("sequence", "expert")
+
+    def states(self, tensors: list[Tensor], degree: int) -> tuple[str, ...]:
+        """How values between blocks that lie alike may lie."""
+        dims = {self._dim(tensor) for tensor in tensors}
+        dim = dims.pop() if len(dims) == 1 else None
+        if dim is None or not all(self._divides(tensor, dim, degree) for tensor in tensors):
+            return (WHOLE,)
+        return (f"cut {dim}",) if self.always else (WHOLE, f"cut {dim}")
+
+    def allows(self, kind: BlockClass, op: Op, choice: Choice) -> bool:
+        """Whether an op may be done so."""
+        if self.name == "expert" and experts_of(kind, op) and choice.name not in APART:
+            return False
+        values = (kind.tensor(reference) for reference in tensor_arguments(op))
+        pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
+        return all(self._cuts(tensor, state) for tensor, state in pairs)
+
+    def _cuts(self, tensor: Tensor | Parameter, state: State) -> bool:
+        lay = state.value
+        if is_own(lay):
+            # Only where rows are cut do any get an order of their own.
+            return self.apart
+        if not isinstance(lay, Cut):
+            return True
+        if lay.every:
+            return self.name == "sequence"
+        if isinstance(tensor, Parameter):
+            return self.name != "sequence"
+        rows = bool(tensor.shape[lay.dim].per_row)
+        if self.apart:
+            return rows or not tensor.batched
+        barred = {2, 3} - {DIMS[self.name].get(4)} if self.images else set()
+        return not rows and not (len(tensor.shape) == 4 and lay.dim in barred)
+
+    def _dim(self, tensor: Tensor) -> int | None:
+        return (0 if tensor.shape else None) if self.apart else DIMS[self.name].get(len(tensor.shape))
+
+    def _divides(self, tensor: Tensor, dim: int, degree: int) -> bool:
+        size = tensor.shape[dim]
+        if self.apart:
+            return size.per_row != 0 and size.fixed == 0
+        return tensor.requires_grad and size.per_row == 0 and size.fixed % degree == 0
+
+
+def longest(graph: Graph) -> int:
+    """Tokens of a row: dim 1 of the longest value of three dims between blocks, 0 where there is none."""
+    made = (graph.value(reference) for block in graph.blocks for reference in block.inputs)
+    return max((value.shape[1].fixed for value in made if len(value.shape) == 3 and value.batched), default=0)

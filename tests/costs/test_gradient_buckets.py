@@ -1,0 +1,116 @@
+"""Fusion of gradients: the plan's size is the cheapest one, pinned where asked, and means the same to costs, simulator
+and program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import problems
+from graphs import BlockSpec, chain_graph
+from pipeline_plans import pipeline_plan
+from placer.cluster.cluster import Link
+from placer.costs.communication.gradient_buckets import SIZES, bucket_count, exposed_seconds
+from placer.costs.step_estimate import estimate, with_best_buckets
+from placer.errors import UsageError
+from placer.plans.plan import Plan
+from placer.plans.settings import RunSettings
+from placer.program import Collective, lower
+from placer.search.judge import solve_with
+from placer.search.pins import parse_pins, pin_texts
+from placer.simulator.simulation import simulate
+
+MIB = 2**20
+# 8 blocks of 4 MiB of gradients, whose backward takes about as long as a link of 1 GB/s needs for them.
+GRAPH = chain_graph([BlockSpec(parameters=MIB, flops=4 * 10**9, output=10)] * 8, rows=2)
+
+
+def machines(latency: float) -> Link:
+    """A link of 1 GB/s."""
+    return Link(name="link", latency_seconds=latency, bandwidth=1e9)
+
+
+def data_parallel(latency: float, *, overlap: bool = True) -> Plan:
+    """Two replicas of one stage."""
+    made = problems.cluster(*[problems.device(bandwidth=1e12)] * 2, link=machines(latency))
+    return pipeline_plan(
+        GRAPH, replicas=2, machines=made, microbatches=(2,), settings=RunSettings(clip_norm=None, overlap=overlap)
+    )
+
+
+def test_what_is_exposed_is_the_last_bucket_or_what_the_backward_cannot_hide() -> None:
+    def seconds(size: float) -> float:
+        return 1.0 + size / 100
+
+    assert [bucket_count(1000, size) for size in (1000, 999, 250, 1)] == [1, 2, 4, 1000]
+    # Four buckets of 1 + 2.5 s, the last of them ready at the end of the backward.
+    assert exposed_seconds(seconds, 1000, 250, beside=100.0) == 3.5
+    assert exposed_seconds(seconds, 1000, 250, beside=8.0) == 4 * 3.5 - 8.0 * 3 / 4
+    assert exposed_seconds(seconds, 1000, 250, beside=0.0) == 4 * 3.5
+
+
+@pytest.mark.parametrize("latency", [1e-6, 1e-4, 1e-3, 1e-2, 1.0])
+def test_the_chosen_size_costs_no_more_than_any_other(latency: float) -> None:
+    plan = data_parallel(latency)
+    best = with_best_buckets(plan)
+    steps = {size: estimate(replace(plan, bucket_bytes=size)).step_seconds for size in SIZES}
+    assert estimate(best).step_seconds == min(steps.values())
+    assert best.bucket_bytes == min(size for size in SIZES if steps[size] == min(steps.values()))
+
+
+def test_slower_links_want_larger_buckets_and_no_overlap_wants_one() -> None:
+    sizes = [with_best_buckets(data_parallel(latency)).bucket_bytes for latency in (1e-6, 1e-3, 1.0)]
+    assert sizes[0] < sizes[1] < sizes[2] == 32 * MIB
+    assert with_best_buckets(data_parallel(1e-6, overlap=False)).bucket_bytes == 32 * MIB
+
+
+def test_a_pipeline_sums_each_stage_in_one_bucket() -> None:
+    made = problems.cluster(*[problems.device()] * 4, link=machines(1e-3))
+    plan = with_best_buckets(pipeline_plan(GRAPH, positions=2, replicas=2, machines=made))
+    found = [entry for entry in lower(plan)[0].instructions if isinstance(entry, Collective)]
+    assert [entry.bytes for entry in found if entry.purpose == "gradients"] == [16 * MIB]
+
+
+@pytest.mark.parametrize("latency", [1e-5, 3e-3])
+def test_the_simulator_prefers_the_size_that_the_estimate_does(latency: float) -> None:
+    plan = data_parallel(latency)
+    best = with_best_buckets(plan)
+    played = {size: simulate(replace(plan, bucket_bytes=size)).step_seconds for size in (MIB, 4 * MIB, 32 * MIB)}
+    assert simulate(best).step_seconds <= min(played.values()) * 1.02
+
+
+def test_without_overlap_placer_sums_the_buckets_after_the_backward() -> None:
+    plans = [replace(data_parallel(1e-5, overlap=overlap), bucket_bytes=16 * MIB) for overlap in (True, False)]
+    engines = [
+        [(entry.engine, entry.overlaps) for entry in lower(plan)[0].instructions if isinstance(entry, Collective)][:-1]
+        for plan in plans
+    ]
+    assert engines == [[("ddp", True)] * 2, [("placer", False)] * 2]
+    assert [simulate(plan).ledger.step_seconds for plan in plans] == pytest.approx(
+        [estimate(plan).step_seconds for plan in plans], rel=0.02
+    )
+
+
+def test_a_pinned_size_is_kept_and_read_back() -> None:
+    problem = problems.problem(GRAPH, problems.cluster(*[problems.device()] * 2))
+    pins = parse_pins(["bucket=6.5 MiB", "data=2", "shard=none"], GRAPH)
+    found = solve_with(replace(problem, pins=pins), "stages").plan
+    assert found.bucket_bytes == 13 * MIB // 2
+    assert parse_pins(pin_texts(pins), GRAPH) == pins
+    assert Plan.from_json(found.to_json()).bucket_bytes == found.bucket_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("bucket=25", "has no unit; write it like 80 GiB"),
+        ("bucket=0 B", "wants at least 1 B"),
+        ("bucket=-1 MiB", "wants at least 1 B"),
+        ("bucket=0.3 B", "wants at least 1 B"),
+        ("bucket=much", "is no quantity"),
+    ],
+)
+def test_a_size_that_is_none_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        parse_pins([text], GRAPH)

@@ -1,0 +1,40 @@
+"""What a rank holds, at once and by category, is what the ledger predicts, within ten per cent, where tensors make up
+the bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from examples.measured.memory_table import MODELS, TEXT, table_lines
+from examples.parity.cases import Case
+
+MODELS_OF = "examples.measured.memory_models"
+GPT2 = Case(model=f"{MODELS_OF}:gpt2", precision="float32", shapes=TEXT, microbatches=(8,))
+CASES = [
+    GPT2,
+    replace(GPT2, recompute=True),
+    replace(GPT2, positions=2, microbatches=(4, 4)),
+    replace(GPT2, positions=2, schedule="zero-bubble", microbatches=(2, 2, 2, 2)),
+    replace(GPT2, positions=2, schedule="zero-bubble", recompute=True, microbatches=(2, 2, 2, 2)),
+    replace(GPT2, degree=2, axis="tensor", microbatches=(4, 4)),
+    # Dropout of attention keeps its scores, and makes its masks of numbers.
+    replace(GPT2, model=f"{MODELS_OF}:gpt2_dropout"),
+    # A mask that wants a gradient, which no fused kernel of a CPU makes; values read by blocks of another stage.
+    replace(GPT2, model=f"{MODELS_OF}:t5", positions=2, microbatches=(4, 4)),
+    # Values that skip stages; blocks of unlike size, gathered one by one; copies that convolutions keep.
+    replace(GPT2, model=f"{MODELS_OF}:unet", shapes=(), positions=2, microbatches=(4, 4)),
+    replace(GPT2, model=f"{MODELS_OF}:unet", shapes=(), replicas=2, sharding="parameters"),
+    replace(GPT2, model=f"{MODELS_OF}:unet", shapes=(), degree=2, axis="height", microbatches=(4, 4)),
+    replace(
+        GPT2, model=f"{MODELS_OF}:resnet", shapes=MODELS["resnet"], positions=2, turns=2,
+        schedule="interleaved", microbatches=(2, 2, 2, 2),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_rank_holds_what_the_ledger_predicts(case: Case) -> None:
+    for line in table_lines(case):
+        assert not line.far, str(line)

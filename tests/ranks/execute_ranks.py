@@ -1,0 +1,65 @@
+"""What the ranks of the launch tests run: `python -m execute_ranks DEED`, under torchrun, two of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from execute_plans import two_rank_plan
+from placer.errors import PlacerError
+from placer.runtime.distributed.world import World, joined
+
+GROUP_TIMEOUT_SECONDS = 3.0
+
+
+def fine(world: World) -> None:
+    for _ in range(3):
+        dist.all_reduce(torch.ones(4))
+    print(f"rank {world.rank} is done")
+
+
+def killed(world: World) -> None:
+    dist.barrier()  # in the middle of a run: a rank that is told to end while it still joins has nothing to tell
+    if world.rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def fails(world: World) -> None:
+    if world.rank == 1:
+        raise ValueError("a shelf fell over")
+    dist.all_reduce(torch.ones(4))
+
+
+def hangs(world: World) -> None:
+    if world.rank == 1:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(4))
+
+
+def sleeps(world: World) -> None:
+    os.write(1, f"pid {os.getpid()}\n".encode())  # at once: two unbuffered prints would mix their lines
+    dist.barrier()
+    time.sleep(600)
+
+
+DEEDS = {deed.__name__: deed for deed in (fine, killed, fails, hangs, sleeps)}
+
+
+def main() -> None:
+    try:
+        with joined(two_rank_plan(), timeout_seconds=GROUP_TIMEOUT_SECONDS) as world:
+            DEEDS[sys.argv[1]](world)
+    except PlacerError as error:
+        print(f"placer: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

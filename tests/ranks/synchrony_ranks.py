@@ -1,0 +1,144 @@
+"""Local SGD and delayed gradients on ranks, and the same algorithms by hand in one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from examples.parity.cases import capture_of
+from placer import tracer
+from placer.plans.plan import Plan
+from placer.runtime import load
+from placer.runtime.data_parallel.synchrony import Synchrony
+from placer.runtime.executor.load import prepared_model
+from placer.runtime.stages.microbatch import spans
+
+Batch = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Losses of the steps and what the parameters were afterwards."""
+
+    losses: list[float]
+    state: dict[str, torch.Tensor]
+
+
+def batches(plan: Plan, steps: int) -> list[Batch]:
+    return [tracer.random_batch(plan.graph, plan.rows, seed) for seed in range(steps)]
+
+
+def trained(plan: Plan, synchrony: Synchrony, steps: int, read_at: int = 0) -> Outcome:
+    """What placer makes of it; read_at: the step after which the weights are read."""
+    executor = load(plan, capture=capture_of(plan), synchrony=synchrony)
+    losses = []
+    for number, batch in enumerate(batches(plan, steps)):
+        losses.append(executor.step(batch))
+        if number + 1 == read_at:
+            executor.full_state_dict()
+    return Outcome(losses=losses, state=executor.full_state_dict())
+
+
+def by_hand_local(plan: Plan, every: int, steps: int, read_at: int = 0) -> Outcome:
+    """One model and optimizer per replica, averaged by rows."""
+    count = plan.stages[0].replicas
+    models = [_model(plan) for _ in range(count)]
+    optimizers = [_optimizer(plan, model) for model in models]
+    losses = []
+    for number, batch in enumerate(batches(plan, steps)):
+        losses.append(0.0)
+        for replica, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            loss = _loss(model, batch, own_rows(plan, replica))
+            _step(plan, model, optimizer, loss)
+            losses[-1] += float(loss.detach()) * shares(plan)[replica]
+        if (number + 1) % every == 0 or number + 1 in (read_at, steps):
+            _average(plan, models, optimizers)
+    return Outcome(losses=losses, state=_state(models[0]))
+
+
+def by_hand_stale(plan: Plan, staleness: int, steps: int, read_at: int = 0) -> Outcome:
+    """One model, whose gradients wait in a list."""
+    model = _model(plan)
+    optimizer = _optimizer(plan, model)
+    waiting: list[list[torch.Tensor]] = []
+    losses = []
+    for number, batch in enumerate(batches(plan, steps)):
+        loss = _loss(model, batch, list(range(plan.rows)))
+        losses.append(float(loss.detach()))
+        waiting.append(list(torch.autograd.grad(loss, list(model.parameters()))))
+        keep = 0 if number + 1 in (read_at, steps) else staleness
+        while len(waiting) > keep:
+            for parameter, gradient in zip(model.parameters(), waiting.pop(0), strict=True):
+                parameter.grad = gradient
+            _update(plan, model, optimizer)
+    return Outcome(losses=losses, state=_state(model))
+
+
+def own_rows(plan: Plan, replica: int) -> list[int]:
+    return [row for rows in spans(plan, 0, replica) for row in rows]
+
+
+def shares(plan: Plan) -> list[float]:
+    return [len(own_rows(plan, replica)) / plan.rows for replica in range(plan.stages[0].replicas)]
+
+
+def _model(plan: Plan) -> nn.Module:
+    return prepared_model(plan, None, torch.device("cpu"))
+
+
+def _optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
+    made: dict[str, Callable[[], torch.optim.Optimizer]] = {
+        "sgd": lambda: torch.optim.SGD(
+            model.parameters(), lr=settings.learning_rate, momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        ),
+        "adamw": lambda: torch.optim.AdamW(
+            model.parameters(), lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+        ),
+    }  # fmt: skip
+    settings = plan.settings
+    return made[settings.optimizer]()
+
+
+def _loss(model: nn.Module, batch: Batch, rows: list[int]) -> torch.Tensor:
+    loss = model(**{name: tensor[rows] for name, tensor in batch.items()})
+    assert isinstance(loss, torch.Tensor)
+    return loss
+
+
+def _step(plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    torch.autograd.backward(loss)
+    _update(plan, model, optimizer)
+
+
+def _update(plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    if plan.settings.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), plan.settings.clip_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@torch.no_grad()
+def _average(plan: Plan, models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    every = [_tensors(model, optimizer) for model, optimizer in zip(models, optimizers, strict=True)]
+    for same in zip(*every, strict=True):
+        mean = torch.stack([share * t for share, t in zip(shares(plan), same, strict=True)]).sum(0)
+        for tensor in same:
+            tensor.copy_(mean)
+
+
+def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for parameter in model.parameters():
+        values = optimizer.state[parameter].values()
+        found += [parameter, *(value for value in values if isinstance(value, torch.Tensor) and value.dim())]
+    return found
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: copy.deepcopy(tensor.detach()) for name, tensor in model.state_dict().items()}

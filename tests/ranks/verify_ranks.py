@@ -1,0 +1,81 @@
+"""What ranks run for the tests of the runtime, found by import."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import torch
+
+from examples.parity.cases import run_case
+from placer import tracer
+from placer.plans.plan import Plan
+from placer.runtime import VerifyReport, load
+from placer.runtime.data_parallel.gradients import Gradients
+from placer.runtime.data_parallel.optimizer import Updater
+from placer.runtime.executor import load as assemble
+
+
+def one(plan: Plan) -> VerifyReport:
+    """Verify a plan."""
+    return run_case(plan, 3)
+
+
+def on_host(plan: Plan) -> VerifyReport:
+    """Verify a plan whose ranks have the optimizer's state apart from their devices, though these are processes."""
+    with mock.patch.object(assemble, "host_of", _host):
+        return run_case(plan, 3)
+
+
+def _host(plan: Plan, device: torch.device) -> torch.device:
+    return torch.device("cpu")
+
+
+def with_lost_reduction(plan: Plan) -> VerifyReport:
+    """A runtime that forgets to sum gradients over replicas."""
+    with mock.patch.object(Gradients, "_reduce_bucket"):
+        return run_case(plan, 1)
+
+
+def with_wrong_update(plan: Plan) -> VerifyReport:
+    """A runtime that updates twice."""
+    step = Updater.step
+
+    def twice(self: Updater, scale: float) -> None:
+        kept = {name: p.grad for name, p in self.named.items()}
+        step(self, scale)
+        for name, parameter in self.named.items():
+            parameter.grad = kept[name]
+        step(self, scale)
+
+    with mock.patch.object(Updater, "step", twice):
+        return run_case(plan, 1)
+
+
+def trained_and_loaded(plan: Plan) -> tuple[float, float]:
+    """The loss after two steps, and that of a fresh executor that was given the state of the first."""
+    batch = tracer.random_batch(plan.graph, plan.rows, 3)
+    batch = {name: t.double() if t.is_floating_point() else t for name, t in batch.items()}
+    first = load(plan)
+    for _ in range(2):
+        first.step(batch)
+    state = first.full_state_dict()
+    again = load(plan)
+    again.load_state_dict(state)
+    return first.evaluate(batch), again.evaluate(batch)
+
+
+def losses(plan: Plan, steps: int) -> list[float]:
+    """The losses of some steps with dropout."""
+    executor = load(plan)
+    batch = tracer.random_batch(plan.graph, plan.rows, 0)
+    return [executor.step(batch) for _ in range(steps)]
+
+
+def tied_weights(plan: Plan) -> list[torch.Tensor]:
+    """This rank's copies of the tied embedding after three steps."""
+    executor = load(plan)
+    for step in range(3):
+        executor.step(tracer.random_batch(plan.graph, plan.rows, step))
+    name = next(iter(plan.graph.tied))
+    held = [stage.own_parameters() for stage in executor.stages.values()]
+    return [named[name].detach().clone() for named in held if name in named]

@@ -1,0 +1,64 @@
+"""The same plans on DeepSpeed's engine: losses and weights equal one device's; what it cannot run is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from execute_plans import tiny_plan
+from placer.errors import IllegalPlanError, UsageError
+from placer.plans.plan import Layout, Plan
+from placer.plans.settings import RunSettings
+from placer.runtime.deepspeed.limits import require_runnable
+from placer.runtime.distributed.launch import launch_module
+from placer.runtime.training.run_report import ExecuteOptions
+
+pytest.importorskip("deepspeed")
+
+from deepspeed_ranks import PLANS, STEPS
+
+SECONDS = 400.0
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    launch_module(("deepspeed_ranks", str(folder)), 4, SECONDS)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_losses_and_weights_after_three_steps_are_those_of_one_device(name: str, runs: Path) -> None:
+    losses, expected, held_out, difference, held, wanted = json.loads((runs / f"{name}.json").read_text())
+    assert len(losses) == STEPS and held == wanted
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert difference < 1e-5
+    assert held_out < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (tiny_plan(2, 2, schedule="gpipe", model="untied"), "its schedule is gpipe"),
+        (tiny_plan(2, 2), "stages share embedding.weight"),
+        (tiny_plan(4, 2, model="untied", sharding="gradients"), "ZeRO 2 and 3 do not go with its pipeline"),
+        (tiny_plan(2, 2, model="untied", schedule="interleaved", looped=2), "share 2 positions"),
+        (tiny_plan(2, 1, settings=RunSettings(offload="optimizer")), "without ZeRO it keeps"),
+        (tiny_plan(2, 1, settings=RunSettings(precision="bfloat16")), "its precision is bfloat16"),
+        (replace(tiny_plan(2, 1), layouts=(Layout(degree=2, splits=()),)), "ops are cut over the devices"),
+    ],
+)
+def test_what_deepspeed_cannot_run_is_refused_with_the_reason(plan: Plan, reason: str) -> None:
+    with pytest.raises(IllegalPlanError, match=reason):
+        require_runnable(plan)
+
+
+def test_a_checkpoint_of_another_engine_is_refused() -> None:
+    with pytest.raises(UsageError, match="--engine placer"):
+        ExecuteOptions(engine="deepspeed", checkpoint="folder")

@@ -1,0 +1,181 @@
+"""The mechanisms of the runtime one by one, on one process."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from placer.plans.settings import RunSettings
+from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
+from placer.runtime.stages.dropout import attention, dropout, row_keys
+from placer.runtime.stages.losses import counted, cross_entropy, share_of_mean
+from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.recompute import runs_once
+from placer.runtime.stages.split_backward import backward_inputs
+
+ROWS = 6
+
+
+def _mode(first: int, rows: int, *, step: int = 0, training: bool = True, counts: tuple[float, ...] = ()) -> Mode:
+    keys = row_keys(7, step, first, rows)
+    return Mode(rows=rows, global_rows=ROWS, training=training, counts=counts, keys=keys)
+
+
+def test_dropout_of_the_whole_batch_is_that_of_its_pieces() -> None:
+    x = torch.ones(ROWS, 5, 11, dtype=torch.float64)
+    whole = dropout(x, 0.3, 2, True, _mode(0, ROWS))
+    pieces = [dropout(x[a:b], 0.3, 2, True, _mode(a, b - a)) for a, b in ((0, 1), (1, 4), (4, 6))]
+    assert torch.equal(whole, torch.cat(pieces))
+
+
+def test_flattened_rows_drop_like_rows() -> None:
+    x = torch.ones(ROWS, 5, 11)
+    mode = _mode(0, ROWS)
+    assert torch.equal(dropout(x, 0.3, 0, True, mode).flatten(0, 1), dropout(x.flatten(0, 1), 0.3, 0, True, mode))
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
+    x = torch.ones(64, 4096)
+    found = dropout(x, 0.25, 0, True, Mode(rows=64, global_rows=64, training=True, keys=row_keys(0, 0, 0, 64)))
+    kept = (found != 0).double().mean().item()
+    deviation = (0.25 * 0.75 / x.numel()) ** 0.5
+    assert abs(kept - 0.75) < 5 * deviation
+    assert found.max().item() == pytest.approx(1 / 0.75)
+
+
+@pytest.mark.parametrize("other", ["op", "step", "row"])
+def test_masks_differ_between_ops_steps_and_rows(other: str) -> None:
+    x = torch.ones(1, 4096)
+    base = dropout(x, 0.5, 0, True, _mode(0, 1))
+    changed = dropout(x, 0.5, int(other == "op"), True, _mode(int(other == "row"), 1, step=int(other == "step")))
+    assert 0.4 < (base != changed).double().mean().item() < 0.6
+
+
+def test_evaluation_drops_nothing() -> None:
+    x = torch.ones(ROWS, 9)
+    assert dropout(x, 0.9, 0, True, _mode(0, ROWS, training=False)) is x
+
+
+def test_attention_with_almost_no_dropout_is_torchs() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(ROWS, heads, 5, 4, dtype=torch.float64) for heads in (4, 2, 2))
+    ours = attention(q, k, v, None, 1e-15, True, None, True, 0, _mode(0, ROWS))
+    theirs = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert (ours - theirs).abs().max().item() < 1e-12
+
+
+def test_shares_of_a_cross_entropy_add_up_to_torchs_mean() -> None:
+    torch.manual_seed(0)
+    scores, labels = torch.randn(ROWS, 5, dtype=torch.float64), torch.tensor([0, 1, -100, 3, -100, -100])
+    count = counted(labels, -100)
+    parts = [
+        cross_entropy(scores[a:b], labels[a:b], None, -100, 0.1, 0, _mode(a, b - a, counts=(count,)))
+        for a, b in ((0, 1), (1, 4), (4, 6))
+    ]
+    whole = functional.cross_entropy(scores, labels, label_smoothing=0.1)
+    assert count == 3.0
+    assert abs(sum(parts).item() - whole.item()) < 1e-15  # type: ignore[union-attr]
+
+
+def test_rows_without_counted_labels_give_exactly_zero() -> None:
+    scores = torch.randn(2, 5, requires_grad=True)
+    loss = cross_entropy(scores, torch.tensor([-100, -100]), None, -100, 0.0, 0, _mode(0, 2, counts=(3.0,)))
+    torch.autograd.backward(loss)
+    assert loss.item() == 0.0
+    assert scores.grad is not None and not scores.grad.any()
+
+
+def test_shares_of_a_mean_add_up_to_it() -> None:
+    x = torch.randn(ROWS, 3, 2, dtype=torch.float64)
+    parts = [share_of_mean(x[a:b], _mode(a, b - a)).item() for a, b in ((0, 4), (4, 4), (4, 6))]
+    assert abs(sum(parts) - x.mean().item()) < 1e-15
+
+
+class _Odd(nn.Module):
+    """Tied weights, an output that is a view, one that depends on weights only, one that is the input itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.bias = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.a(torch.tanh(self.b(torch.tanh(self.a(x)))))
+        return y.transpose(0, 1), self.bias * 2.0, x + self.bias
+
+
+@pytest.mark.parametrize(("recompute", "runs"), [(False, 1), (True, 2)])
+def test_backward_in_two_parts_is_the_whole_backward(recompute: bool, runs: int) -> None:
+    torch.manual_seed(0)
+    module = _Odd().double()
+    calls = []
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        calls.append(x)
+        return cast(tuple[torch.Tensor, ...], module(x))
+
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    given = [torch.randn_like(output) for output in module(x)]
+    torch.autograd.backward(module(x), given)
+    assert x.grad is not None
+    wanted = {name: p.grad for name, p in module.named_parameters()}
+    at_input, x.grad = x.grad, None
+    module.zero_grad(set_to_none=True)
+
+    outputs = runs_once(run, x) if recompute else run(x)
+    deferred = backward_inputs(outputs, given, [x], module.parameters())
+    assert x.grad is not None
+    assert (x.grad - at_input).abs().max().item() < 1e-12
+    assert all(p.grad is None for p in module.parameters())
+    deferred.run()
+    for name, parameter in module.named_parameters():
+        expected = wanted[name]
+        assert parameter.grad is not None and expected is not None
+        assert (parameter.grad - expected).abs().max().item() < 1e-12
+    assert len(calls) == runs
+
+
+def test_a_block_that_saves_other_tensors_when_it_runs_again_is_an_error() -> None:
+    runs = iter((torch.sin, torch.neg))
+    x = torch.zeros(3, requires_grad=True)
+    (made,) = runs_once(lambda x: (next(runs)(x * 1.0) * x,), x)
+    with pytest.raises(RuntimeError, match=r"ran again saved \d+ tensors where it saved \d+"):
+        torch.autograd.grad(made.sum(), x)
+
+
+def test_clipping_is_torchs() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.tensor([3.0, 4.0, 12.0])
+    norm = float(nn.utils.clip_grad_norm_([parameter], 2.0))
+    assert clip_scale(norm, 2.0) == pytest.approx(2.0 / (13.0 + CLIP_EPSILON))
+    assert float(parameter.grad.norm()) == pytest.approx(2.0 / (13.0 + CLIP_EPSILON) * 13.0)
+    assert clip_scale(1.0, 2.0) == clip_scale(1e9, None) == 1.0
+
+
+def test_weights_of_16_bits_are_updated_through_their_masters() -> None:
+    weight = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    updater = Updater({"weight": weight}, lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+    for _ in range(4):
+        weight.grad = torch.full_like(weight, 2**-10)
+        updater.step(1.0)
+    # One step is less than half a unit of the last place of the weight, four steps are one.
+    assert updater.masters["weight"].item() == 1 - 4 * 2**-10
+    assert weight.item() == 1 - 2**-8
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_gradient_that_lies_otherwise_in_memory_updates_alike(optimizer: str) -> None:
+    settings = RunSettings(optimizer="adamw" if optimizer == "adamw" else "sgd")
+    start, gradient = torch.randn(3, 4, 5), torch.randn(3, 4, 5)
+    made = []
+    for fused, lying in ((False, gradient), (True, gradient), (True, gradient.transpose(1, 2).clone().transpose(1, 2))):
+        weight = nn.Parameter(start.clone())
+        updater = Updater({"weight": weight}, optimizer_factory(settings, fused=fused))
+        weight.grad = lying
+        updater.step(1.0)
+        made.append(weight.detach())
+    assert torch.allclose(made[0], made[1], atol=1e-7) and torch.equal(made[1], made[2])

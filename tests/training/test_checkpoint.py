@@ -1,0 +1,188 @@
+"""Checkpoints: complete or absent, exact, and loadable under another layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from placer.errors import ExecutionError, StalePlanError, UsageError
+from placer.runtime.checkpoint.checkpoint import Checkpoints
+from placer.runtime.checkpoint.folder import Progress, latest
+from placer.runtime.checkpoint.stateful import State
+from placer.runtime.distributed.launch import launch_module
+from placer.runtime.distributed.world import World
+
+SECONDS = 90.0
+
+
+class Numbers:
+    """A state of one tensor."""
+
+    def __init__(self, value: float, name: str = "weight") -> None:
+        self.tensor, self.name = torch.full((3,), value), name
+
+    def state_dict(self) -> State:
+        return {"model": {self.name: self.tensor}}
+
+    def load_state_dict(self, state: State) -> None:
+        model = state["model"]
+        assert isinstance(model, dict)
+        value = model[self.name]
+        assert isinstance(value, torch.Tensor)
+        self.tensor = value
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield World(rank=0, size=1, device=torch.device("cpu"))
+    dist.destroy_process_group()
+
+
+def test_a_run_goes_on_from_what_was_saved_with_its_random_state(world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f")
+    torch.manual_seed(3)
+    path = checkpoints.save(Numbers(2.0), Progress(step=5, position=11))
+    drawn = torch.rand(4)
+    loaded = Numbers(0.0)
+    assert checkpoints.resume(loaded) == Progress(step=5, position=11)
+    assert torch.equal(loaded.tensor, torch.full((3,), 2.0)) and torch.equal(torch.rand(4), drawn)
+    assert latest(tmp_path) == path
+
+
+def test_a_folder_without_checkpoints_resumes_nothing(world: World, tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "none", world, fingerprint="f").resume(Numbers(1.0)) is None
+
+
+def test_the_last_complete_one_is_taken_and_old_ones_are_removed(world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f", keep=2)
+    for step in (1, 2, 3):
+        checkpoints.save(Numbers(float(step)), Progress(step=step, position=step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    (tmp_path / "step-00000003" / "complete.json").unlink()
+    (tmp_path / ".step-00000004.partial").mkdir()
+    loaded = Numbers(0.0)
+    assert checkpoints.resume(loaded) == Progress(step=2, position=2)
+    assert loaded.tensor[0] == 2.0
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_save(world: World, tmp_path: Path) -> None:
+    (tmp_path / ".step-00000004.partial").mkdir()
+    Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(1.0), Progress(step=5, position=5))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(world: World, tmp_path: Path) -> None:
+    Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(1.0), Progress(step=1, position=1))
+    with pytest.raises(StalePlanError, match="of another model"):
+        Checkpoints(tmp_path, world, fingerprint="g").resume(Numbers(1.0))
+
+
+def test_a_checkpoint_that_lacks_a_parameter_or_is_damaged_is_refused(world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f")
+    path = checkpoints.save(Numbers(1.0), Progress(step=1, position=1))
+    with pytest.raises(UsageError, match=r"does not load.*bias"):
+        checkpoints.resume(Numbers(1.0, "bias"))
+    next(path.glob("*.distcp")).write_bytes(b"")
+    with pytest.raises(UsageError, match="does not load"):
+        checkpoints.resume(Numbers(1.0))
+
+
+def two_saved(world: World, folder: Path) -> Checkpoints:
+    """Steps 1 and 2, whose value is the step."""
+    checkpoints = Checkpoints(folder, world, fingerprint="f")
+    for step in (1, 2):
+        checkpoints.save(Numbers(float(step)), Progress(step=step, position=step))
+    return checkpoints
+
+
+def break_marker(path: Path) -> None:
+    (path / "complete.json").write_text("{half")
+
+
+def cut_short(path: Path) -> None:
+    file = next(path.glob("*.distcp"))
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def scramble(path: Path) -> None:
+    file = next(path.glob("*.distcp"))
+    file.write_bytes(b"\0" * file.stat().st_size)
+
+
+def break_index(path: Path) -> None:
+    (path / ".metadata").write_bytes(b"no pickle")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(break_marker, "complete.json"), (cut_short, "is cut short"), (scramble, "rank 0"), (break_index, ".metadata")],
+)
+def test_a_checkpoint_that_cannot_be_read_is_kept_and_the_one_before_it_taken(
+    world: World, tmp_path: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    checkpoints = two_saved(world, tmp_path)
+    damage(tmp_path / "step-00000002")
+    loaded = Numbers(0.0)
+    assert checkpoints.resume(loaded) == Progress(step=1, position=1)
+    assert loaded.tensor[0] == 1.0
+    assert said in checkpoints.notes[0] and "step-00000002.unreadable" in checkpoints.notes[0]
+    for step in (2, 3, 4):
+        checkpoints.save(Numbers(1.0), Progress(step=step, position=step))
+    assert (tmp_path / "step-00000002.unreadable").is_dir()
+
+
+def test_where_no_checkpoint_can_be_read_the_run_is_refused_and_nothing_is_touched(
+    world: World, tmp_path: Path
+) -> None:
+    checkpoints = two_saved(world, tmp_path)
+    for path in tmp_path.iterdir():
+        break_marker(path)
+    with pytest.raises(UsageError, match=r"step-00000002 does not load: complete.json.*step-00000001 does not load"):
+        checkpoints.resume(Numbers(0.0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_a_folder_that_another_run_uses_is_refused(world: World, tmp_path: Path) -> None:
+    first = Checkpoints(tmp_path, world, fingerprint="f")
+    assert first.resume(Numbers(1.0)) is None
+    with pytest.raises(UsageError, match="another run uses the checkpoint folder"):
+        Checkpoints(tmp_path, world, fingerprint="f").resume(Numbers(1.0))
+    del first
+    assert Checkpoints(tmp_path, world, fingerprint="f").resume(Numbers(1.0)) is None
+
+
+def test_what_a_full_disk_left_is_removed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = two_saved(world, tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ExecutionError, match="No space left"):
+        checkpoints.save(Numbers(3.0), Progress(step=3, position=3))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_a_folder_that_cannot_be_written_says_so(world: World, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExecutionError, match="could not be written"):
+        Checkpoints(tmp_path / "file", world, fingerprint="f").save(Numbers(1.0), Progress(step=1, position=1))
+
+
+def test_every_layout_loads_what_every_other_saved(tmp_path: Path) -> None:
+    output = launch_module(("checkpoint_ranks", "matrix", str(tmp_path)), 2, SECONDS).output
+    names = ("data", "pipeline", "sharded")
+    assert all(f"{source} -> {target}: equal" in output for source in names for target in names)
+
+
+def test_a_rank_killed_while_writing_leaves_the_older_checkpoint_as_the_last(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="rank 1 died of SIGKILL"):
+        launch_module(("checkpoint_ranks", "killed", str(tmp_path)), 2, SECONDS)
+    found = latest(tmp_path)
+    assert found is not None and found.name == "step-00000001"

@@ -1,0 +1,109 @@
+"""Ranks that are started, fail, hang or are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from execute_plans import two_rank_plan
+from placer.errors import ExecutionError, UsageError
+from placer.runtime.distributed.faults import Watch, guarded
+from placer.runtime.distributed.launch import failure, launch_module
+from placer.runtime.distributed.world import require_world
+
+SECONDS = 90.0
+
+
+def test_ranks_that_end_in_order_give_exit_code_0_and_their_lines() -> None:
+    launched = launch_module(("execute_ranks", "fine"), 2, SECONDS)
+    assert launched.exit_code == 0
+    assert "rank 0 is done" in launched.output and "rank 1 is done" in launched.output
+
+
+def test_a_killed_rank_is_named_by_the_launcher_and_by_the_surviving_rank() -> None:
+    began = time.monotonic()
+    with pytest.raises(ExecutionError, match=r"rank 1 died of SIGKILL") as caught:
+        launch_module(("execute_ranks", "killed"), 2, SECONDS)
+    assert time.monotonic() - began < 60
+    assert "placer: " in str(caught.value) and "rank 1 died without a word" in str(caught.value)
+
+
+class Told:
+    """Ends its process as it is cleaned away, where Python drops what is raised."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def test_a_rank_that_is_ended_while_python_cleans_up_ends_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ExecutionError, match="ended by SIGTERM"), guarded(Watch(HashStore(), 0, 1)):
+        told = Told()
+        del told
+        time.sleep(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_one_rank_is_told_by_the_other() -> None:
+    with pytest.raises(ExecutionError, match=r"rank 1 failed with exit code 1") as caught:
+        launch_module(("execute_ranks", "fails"), 2, SECONDS)
+    assert "rank 1 failed: ValueError: a shelf fell over" in str(caught.value)
+
+
+def test_a_hanging_rank_is_named_after_the_group_timeout() -> None:
+    with pytest.raises(ExecutionError) as caught:
+        launch_module(("execute_ranks", "hangs"), 2, SECONDS)
+    assert "rank 1 did not answer" in str(caught.value)
+
+
+def test_more_ranks_than_the_plan_wants_are_refused_with_the_command_to_use() -> None:
+    with pytest.raises(ExecutionError, match=r"wants 2 ranks, torchrun started 3, more.*--nproc-per-node 2"):
+        launch_module(("execute_ranks", "fine"), 3, SECONDS)
+
+
+def test_no_rank_outlives_a_launcher_that_is_killed() -> None:
+    call = "launch_module(('execute_ranks', 'sleeps'), 2, 600, echo=print)"
+    code = f"from placer.runtime.distributed.launch import launch_module; {call}"
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    with subprocess.Popen(
+        [sys.executable, "-uc", code], env=environment, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        try:
+            ranks = [_pid(launcher.stdout.readline()) for _ in range(2)]
+        finally:
+            launcher.kill()
+    psutil.wait_procs([psutil.Process(pid) for pid in ranks if psutil.pid_exists(pid)], timeout=10)
+    assert not any(psutil.pid_exists(pid) for pid in ranks)
+
+
+def _pid(line: str) -> int:
+    found = re.search(r"pid (\d+)", line)
+    assert found, line
+    return int(found.group(1))
+
+
+def test_without_torchrun_the_error_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UsageError, match=r"torchrun --nproc-per-node 2 --no-python placer execute mine.json"):
+        require_world(two_rank_plan(), "mine.json")
+
+
+def test_fewer_ranks_than_the_plan_wants_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(UsageError, match=r"wants 2 ranks, torchrun started 1, fewer"):
+        require_world(two_rank_plan())
+
+
+def test_output_without_torchruns_report_names_no_rank() -> None:
+    assert failure("nothing of use") == "the ranks failed before torchrun could tell which"

@@ -1,0 +1,110 @@
+"""Ranks that wait for each other's disks: progress is waited for however slow it is, silence is not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from placer.errors import ExecutionError
+from placer.runtime.checkpoint.writer import PIECE_BYTES, Writer
+from placer.runtime.distributed.progress import Turns
+from placer.runtime.distributed.world import World
+
+PATIENCE, SECONDS = 1.0, 60.0
+ENOUGH = threading.Event()
+Deed = Callable[[Turns], object]
+
+
+def together(deeds: list[Deed], *, first: bool = False) -> list[object]:
+    """What each rank's part in a turn gives or raises; ranks are threads."""
+    store, found = HashStore(), list[object]([None] * len(deeds))
+
+    def rank(number: int) -> None:
+        turns = Turns(store, World(rank=number, size=len(deeds), device=torch.device("cpu")), PATIENCE)
+        deed = deeds[number]
+        try:
+            if first:
+                turns.first(lambda: deed(turns))
+            else:
+                found[number] = turns.all(lambda: deed(turns))
+        except ExecutionError as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(len(deeds))]
+    ENOUGH.clear()
+    for thread in threads:
+        thread.start()
+    for thread, deed in zip(threads, deeds, strict=True):
+        if deed is not silent:
+            thread.join(SECONDS)
+    ENOUGH.set()
+    return found
+
+
+def slow(turns: Turns) -> str:
+    """Takes three times the patience, a little at a time."""
+    for _ in range(30):
+        time.sleep(PATIENCE / 10)
+        turns.tick()
+    return "written"
+
+
+def silent(turns: Turns) -> str:
+    """Begins, and does nothing until all others have ended."""
+    ENOUGH.wait(SECONDS)
+    return "too late"
+
+
+def full(turns: Turns) -> str:
+    """A disk that is full."""
+    raise OSError("No space left on device")
+
+
+def quick(turns: Turns) -> str:
+    """Done at once."""
+    return "written"
+
+
+def test_a_slow_rank_is_waited_for() -> None:
+    assert together([quick, slow, quick]) == ["written"] * 3
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_a_silent_rank_is_named_by_every_other_one(ranks: int) -> None:
+    found = together([silent, *[quick] * (ranks - 1)])
+    assert all(isinstance(error, ExecutionError) for error in found[1:])
+    assert {str(error).split(" did not")[0] for error in found[1:]} == {"rank 0"}
+
+
+def test_ranks_that_nobody_but_a_neighbour_watches_are_named_too() -> None:
+    found = together([quick, quick, quick, silent, quick, quick])
+    assert all("rank 3 did not answer: it hangs" in str(error) for rank, error in enumerate(found) if rank != 3)
+
+
+def test_what_one_rank_fails_with_reaches_all() -> None:
+    found = together([quick, full, slow])
+    assert all("rank 1: OSError: No space left on device" in str(error) for error in found[:2])
+
+
+def test_while_the_first_rank_works_the_others_wait_and_see_it_fail() -> None:
+    assert together([slow, quick], first=True) == [None, None]
+    _, other = together([silent, quick], first=True)
+    assert "rank 0 did not answer" in str(other)
+
+
+def test_a_file_is_on_disk_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    ticks: list[int] = []
+    path = tmp_path / "file"
+    monkeypatch.setattr("os.fdatasync", lambda handle: synced.append(path.stat().st_size))
+    data = bytes(range(256)) * (5 * PIECE_BYTES // 512)  # two pieces and a half
+    with Writer(tmp_path, lambda: ticks.append(1)).fs.create_stream(path, "wb") as file:
+        assert file.write(data) == len(data)
+    assert path.read_bytes() == data
+    assert synced == [PIECE_BYTES, 2 * PIECE_BYTES] and len(ticks) == 3

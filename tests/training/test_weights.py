@@ -1,0 +1,190 @@
+"""Weights: the seed's under every layout, pretrained ones by slices, back to a folder, a rank never having more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import weight_ranks
+from examples.parity.cases import Case, plan_of
+from placer import tracer
+from placer.errors import UsageError
+from placer.runtime.weights.deferred_init import Recording, UnreplayableError
+from placer.runtime.weights.hf_export import export_weights
+from placer.runtime.weights.pretrained import pretrained
+from placer.runtime.weights.sources import Box, Whole
+from pool import on_ranks
+from split_pickers import megatron_llama
+from split_plans import split_plan
+from weight_plans import WORDS, layouts, split_and_sharded
+
+MODELS = ("bert", "convnext", "gpt2", "llama", "mixtral", "qwen3_moe", "resnet", "t5", "vit", "whisper")
+PLANS = {**layouts(), "TP2 x FSDP2": split_and_sharded()}
+LLAMA = Case(model="examples.models:tiny_llama", precision="float32")
+
+
+def made(name: str, device: str = "cpu") -> nn.Module:
+    return tracer.resolve(f"examples.models:tiny_{name}").build(device, seed=5)
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tensor_made_alone_has_the_bits_of_the_model_made_whole(name: str) -> None:
+    with Recording(small=64) as recording:
+        model = made(name)
+    for key, tensor in state(made(name)).items():
+        assert torch.equal(recording.made(state(model)[key]), tensor), key
+
+
+class Odd(nn.Module):
+    """Initialised in ways that depend on each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(40, 40))
+        self.second = nn.Parameter(self.first.detach() * 2)
+        nn.init.orthogonal_(self.first)
+        nn.init.trunc_normal_(self.second[:20].detach())
+        self.third = nn.Parameter(torch.empty(40, 40))
+        generator = torch.Generator().manual_seed(3)
+        self.third.data.normal_(generator=generator)
+        self.register_buffer("table", torch.arange(1600.0).view(40, 40) @ self.third.detach())
+        self.fourth = nn.Parameter(self.third.detach()[3:30, 5:])
+
+
+def test_tensors_made_of_each_other_are_made_in_their_order() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        with Recording(small=0) as recording:
+            model = Odd()
+        torch.manual_seed(0)
+        whole = Odd()
+    for key, tensor in state(whole).items():
+        assert torch.equal(recording.made(state(model)[key]), tensor), key
+
+
+def test_drawing_by_the_values_of_a_large_tensor_is_said_to_be_impossible() -> None:
+    with pytest.raises(UnreplayableError, match="draws random numbers by the values"), Recording(small=0):
+        torch.bernoulli(torch.rand(100))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_seeds_weights_are_those_of_one_device_under_every_layout(name: str) -> None:
+    plan = PLANS[name]
+    assert set(on_ranks(plan.world_size, weight_ranks.initial, plan)) == {()}
+
+
+ranges = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)).map(lambda pair: (min(pair), max(pair))), min_size=1)
+
+
+@given(first=ranges, second=ranges, rows=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_a_box_of_rows_of_a_box_is_what_slicing_twice_gives(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], rows: tuple[int, int]
+) -> None:
+    whole = torch.arange(42).view(6, 7)
+    box = Box(shape=(6, 7), cuts=((0, tuple(first)), (1, tuple(second))))
+    taken = box.of(whole)
+    assert tuple(taken.shape) == box.taken
+    start, end = min(rows), min(max(rows), taken.shape[0])
+    assert torch.equal(box.rows(min(start, end), end).of(whole), taken[min(start, end) : end])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama in several files."""
+    place = tmp_path_factory.mktemp("llama")
+    cast(transformers.PreTrainedModel, made("llama")).save_pretrained(place, max_shard_size="60KB")
+    assert len(list(place.glob("*.safetensors"))) > 1
+    return place
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_slices_of_a_folder_are_slices_of_the_model(name: str, tmp_path: Path) -> None:
+    model = made(name)
+    cast(transformers.PreTrainedModel, model).save_pretrained(tmp_path, max_shard_size="60KB")
+    source = pretrained(str(tmp_path), made(name, "meta"), Whole({}))
+    for key, tensor in model.state_dict().items():
+        shape = tuple(tensor.shape)
+        boxes = [Box(shape=shape)]
+        boxes += [
+            Box(shape=shape, cuts=((dim, ((size // 2, size), (0, size // 3))),)) for dim, size in enumerate(shape)
+        ]
+        boxes += [box.rows(1, box.taken[0] // 2 + 1) for box in boxes[:2] if shape]
+        for box in boxes:
+            assert torch.equal(source.read(key, box), box.of(tensor)), (key, box)
+
+
+LLAMA_PLANS = {
+    "FSDP2": plan_of(replace(LLAMA, replicas=2, sharding="parameters")),
+    "TP2 x PP2": split_plan(replace(LLAMA, positions=2), 2, megatron_llama),
+}
+
+
+@pytest.mark.parametrize("name", LLAMA_PLANS)
+def test_a_run_starts_from_the_weights_of_a_folder(name: str, folder: Path) -> None:
+    plan, expected = LLAMA_PLANS[name], made("llama").state_dict()
+    assert set(on_ranks(plan.world_size, weight_ranks.from_folder, plan, str(folder), expected)) == {()}
+
+
+@pytest.mark.parametrize("source", ["seed", "folder"])
+@pytest.mark.parametrize("name", LLAMA_PLANS)
+def test_a_rank_never_has_more_than_what_it_holds_and_the_largest_tensor(name: str, source: str, folder: Path) -> None:
+    plan = LLAMA_PLANS[name]
+    every = [tensor.numel() * 4 for tensor in made("llama").parameters()]
+    for peak, held in on_ranks(plan.world_size, weight_ranks.peak, plan, str(folder) if source == "folder" else ""):
+        assert held < 0.6 * sum(every)
+        # The largest drawn, then its piece beside it, and what is small enough to be real all the time.
+        assert peak <= held + 2 * max(every) + 4096
+
+
+def test_what_is_missing_unexpected_or_of_another_shape_is_named(folder: Path, tmp_path: Path) -> None:
+    weights = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    model = made("llama", "meta")
+
+    def refused(change: dict[str, torch.Tensor], without: str = "") -> Iterator[None]:
+        changed = {name: tensor for name, tensor in {**weights, **change}.items() if name != without}
+        save_file(changed, tmp_path / "model.safetensors")
+        pretrained(str(tmp_path), model, Whole({}))
+        yield
+
+    with pytest.raises(UsageError, match=r"lacks model.norm.weight;"):
+        next(refused({}, without="model.norm.weight"))
+    with pytest.raises(UsageError, match=r"has what the model has not: model.bias"):
+        next(refused({"model.bias": torch.zeros(2)}))
+    with pytest.raises(UsageError, match=r"model.norm.weight is \(2,\), the model's"):
+        next(refused({"model.norm.weight": torch.zeros(2)}))
+    with pytest.raises(UsageError, match=r"has no model.safetensors"):
+        pretrained(str(tmp_path / "none"), model, Whole({}))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral", "t5"])
+def test_weights_go_back_to_a_folder_that_transformers_loads(name: str, tmp_path: Path) -> None:
+    case = Case(model=f"examples.models:tiny_{name}", precision="float32", positions=2)
+    plan = plan_of(case)
+    expected = on_ranks(2, weight_ranks.exported, plan, str(tmp_path / "ckpt"))[0]
+    path = next((tmp_path / "ckpt").glob("step-*"))
+    done = export_weights(path, made(name, "meta"), tmp_path / "weights", file_bytes=100_000)
+    assert done.files > 1 and json.loads((tmp_path / "weights" / "config.json").read_text())["architectures"]
+    loaded = type(made(name, "meta")).from_pretrained(tmp_path / "weights")  # type: ignore[attr-defined]
+    for key, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, expected[key]), key
+    with pytest.raises(UsageError, match="is not an empty folder"):
+        export_weights(path, made(name, "meta"), tmp_path / "weights")
+
+
+def test_words_are_planned_for_every_layout() -> None:
+    assert len(PLANS) == 10 and all(plan.model == plan_of(WORDS).model for plan in PLANS.values())
