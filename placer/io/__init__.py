@@ -1,1 +1,2 @@
-"""What comes from outside: files, YAML with its line numbers, units, code that people name, what is installed."""
+"""What comes from outside (files, YAML with its line numbers, units, code that people name, what is installed), and
+`memo`: what is worked out once."""

@@ -15,6 +15,7 @@ from placer.cluster.topology import bottleneck
 from placer.costs.communication.collectives import Way, slowest, ways
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.costs import Costs
+from placer.io.memo import Memo, once
 from placer.search.problem import Problem
 from placer.strategies.space.outline import Outline
 
@@ -27,40 +28,33 @@ class Runs:
     def __init__(self, problem: Problem, costs: Costs) -> None:
         self.problem = problem
         self.costs = costs
-        self._numbers: dict[object, int] = {}
-        self._known: dict[tuple[int, int], int] = {}
-        self._alike: dict[int, bool] = {}
+        self._shapes: dict[object, int] = {}
+        self._numbers = Memo(self._number)
+        self._repeating = Memo(self._repeats)
         self._seconds: dict[tuple[int, int, int], BlockSeconds] = {}
 
     def number(self, first: int, last: int) -> int:
         """The shape of blocks first..last-1."""
-        found = self._known.get((first, last))
-        if found is None:
-            kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
-            shape = (kinds, self.costs.spans.of(first, last), last == len(self._kinds))
-            found = self._known[first, last] = self._numbers.setdefault(shape, len(self._numbers))
-        return found
+        return self._numbers[first, last]
+
+    def _number(self, ends: tuple[int, int]) -> int:
+        first, last = ends
+        kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
+        shape = (kinds, self.costs.spans.of(first, last), last == len(self._kinds))
+        return self._shapes.setdefault(shape, len(self._shapes))
 
     def alike(self, sizes: range) -> bool:
         """Whether all runs of one of these numbers of blocks are alike that hold neither the first nor the last."""
-        return all(self._repeats(size) for size in sizes)
+        return all(self._repeating[size] for size in sizes)
 
     def _repeats(self, size: int) -> bool:
-        known = self._alike.get(size)
-        if known is None:
-            inner = range(1, len(self._kinds) - 1)
-            shapes = {self.number(i, i + size) for i in inner[: max(0, len(inner) - size + 1)]}
-            known = self._alike[size] = len(shapes) <= 1
-        return known
+        inner = range(1, len(self._kinds) - 1)
+        return len({self.number(i, i + size) for i in inner[: max(0, len(inner) - size + 1)]}) <= 1
 
     def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block by itself, without the prologue."""
         kind = self._kinds[block]
-        key = (kind, device, rows)
-        found = self._seconds.get(key)
-        if found is None:
-            found = self._seconds[key] = self.costs.profiles.block(kind, device, rows)
-        return found
+        return once(self._seconds, (kind, device, rows), self.costs.profiles.block, kind, device, rows)
 
     @cached_property
     def kinds_used(self) -> tuple[int, ...]:
