@@ -16,7 +16,7 @@ from placer.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class PlacementNode:
     """An operator or layer: its time on an accelerator and on a CPU, its bytes, what its output costs to move.
 
     `send` is the time to move its output between an accelerator and host memory. Nodes of one `colour` share a device.
@@ -36,7 +36,7 @@ class Node:
 class PlacementProblem:
     """Nodes, edges (indices into `nodes`) and devices. Raises UsageError for edges outside the nodes and bad costs."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[PlacementNode, ...]
     edges: tuple[tuple[int, int], ...]
     accelerators: int
     cpus: int
@@ -79,7 +79,7 @@ Placement = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BoundedPlacement:
     """`placement` is None where none was found; `bound` is then infinite if that was proved. `notes` for people."""
 
     placement: Placement | None

@@ -25,7 +25,7 @@ from placer.placement.precedence import classes, precedences
 from placer.placement.problem import Placement, PlacementProblem
 
 Bytes = Literal["counted", "free"]
-Order: TypeAlias = "nx.DiGraph[int]"
+ClassGraph: TypeAlias = "nx.DiGraph[int]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,9 @@ def fold(
     return found
 
 
-def _graph(edges: Iterable[tuple[int, int]], nodes: Iterable[int] = ()) -> Order:
+def _graph(edges: Iterable[tuple[int, int]], nodes: Iterable[int] = ()) -> ClassGraph:
     """Edges given to the constructor would make networkx import pandas, half a second."""
-    graph: Order = nx.DiGraph()
+    graph: ClassGraph = nx.DiGraph()
     graph.add_nodes_from(sorted(set(nodes)))
     graph.add_edges_from(sorted(edges))
     return graph
@@ -88,7 +88,7 @@ def memory_can_bind(problem: PlacementProblem) -> bool:
     return sum(node.size for node in problem.nodes) > problem.memory
 
 
-def _folded(problem: PlacementProblem, labels: tuple[int, ...], order: Order) -> Folded:
+def _folded(problem: PlacementProblem, labels: tuple[int, ...], order: ClassGraph) -> Folded:
     """Classes renumbered topologically, the smallest old number first."""
     order.add_nodes_from(labels)
     number = {label: index for index, label in enumerate(nx.lexicographical_topological_sort(order))}
@@ -138,7 +138,7 @@ def _merges(problem: PlacementProblem, found: Folded) -> Mapping[int, int]:
 
 
 def _merged(problem: PlacementProblem, found: Folded, targets: Mapping[int, int], bytes_of_merged: Bytes) -> Folded:
-    order: Order = nx.DiGraph()
+    order: ClassGraph = nx.DiGraph()
     for index, earlier in enumerate(found.before):
         ends = ((targets.get(other, other), targets.get(index, index)) for other in earlier)
         order.add_edges_from((a, b) for a, b in ends if a != b)

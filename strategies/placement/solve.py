@@ -10,7 +10,7 @@ from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.placement.answers import PlaceAnswer, judged
 from placer.placement.formats import FileProblem, PlaceRequest
 from placer.placement.legality import Form
-from placer.placement.problem import Found, PlacementProblem
+from placer.placement.problem import BoundedPlacement, PlacementProblem
 from placer.strategies.placement.infeasible import what_binds
 from placer.strategies.placement.throughput.rising_limits import Limits
 
@@ -25,7 +25,7 @@ SOLVERS: dict[Form, str] = {
 class Solver(Protocol):
     """Finds a placement of one form."""
 
-    def __call__(self, problem: PlacementProblem, limits: Limits) -> Found:
+    def __call__(self, problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
         """The best placement found within the limits, and what is proved."""
         ...
 
@@ -55,7 +55,7 @@ def _form(problem: PlacementProblem, request: PlaceRequest) -> Form:
     return "latency"
 
 
-def _nothing(problem: PlacementProblem, found: Found, form: Form) -> Infeasible:
+def _nothing(problem: PlacementProblem, found: BoundedPlacement, form: Form) -> Infeasible:
     if found.bound == float("inf"):
         return what_binds(problem, form)
     return Infeasible(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placer.placement.answers import objective_of
 from placer.placement.legality import Form, violations
 from placer.placement.precedence import classes
-from placer.placement.problem import Node, Placement, PlacementProblem
+from placer.placement.problem import Placement, PlacementNode, PlacementProblem
 
 MOST_PLACEMENTS = 3000
 
@@ -28,9 +28,9 @@ def problems(draw: st.DrawFn, *, training: bool = True, largest: int = 6) -> Pla
     return PlacementProblem(nodes=nodes, edges=edges, accelerators=accelerators, cpus=cpus, memory=memory)
 
 
-def _node(draw: st.DrawFn, index: int, *, backward: bool) -> Node:
+def _node(draw: st.DrawFn, index: int, *, backward: bool) -> PlacementNode:
     empty = draw(st.integers(0, 3)) == 0
-    return Node(
+    return PlacementNode(
         name=f"n{index}",
         accelerator=0.0 if empty else draw(st.integers(0, 8)) / 4,
         host=0.0 if empty else draw(st.integers(0, 24)) / 4,

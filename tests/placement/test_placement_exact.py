@@ -16,7 +16,7 @@ from placer.errors import InfeasibleError
 from placer.placement.answers import PlaceAnswer
 from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.legality import Form
-from placer.placement.problem import Node, PlacementProblem
+from placer.placement.problem import PlacementNode, PlacementProblem
 from placer.placement.solvers import place
 from placer.strategies.placement.benchmarks.dnn_partitioning import row as bench_row
 
@@ -91,7 +91,7 @@ def test_a_budget_ends_the_search_with_a_placement_and_an_honest_bound(shared: P
 def test_classes_that_wait_for_each_other_may_part_in_free_form_only() -> None:
     """a0 -> b -> a1 with a0, a1 of one colour: b must join them to be contiguous."""
     nodes = tuple(
-        Node(name=name, accelerator=cost, host=9.0, send=0.25, colour=colour)
+        PlacementNode(name=name, accelerator=cost, host=9.0, send=0.25, colour=colour)
         for name, cost, colour in (("a0", 1.0, 1), ("b", 3.0, None), ("a1", 1.0, 1))
     )
     problem = PlacementProblem(nodes=nodes, edges=((0, 1), (1, 2)), accelerators=2, cpus=0, memory=math.inf)
@@ -105,7 +105,8 @@ def test_classes_that_wait_for_each_other_may_part_in_free_form_only() -> None:
 def test_rounding_of_sums_raises_no_bound() -> None:
     """Two CPUs alone: what they absorb and what there is are the same numbers added in another order."""
     nodes = tuple(
-        Node(name=f"n{index}", accelerator=1 / (3 + index), host=1 / (7 + 2 * index), send=0.1) for index in range(6)
+        PlacementNode(name=f"n{index}", accelerator=1 / (3 + index), host=1 / (7 + 2 * index), send=0.1)
+        for index in range(6)
     )
     problem = PlacementProblem(nodes=nodes, edges=((0, 3), (1, 4)), accelerators=0, cpus=2, memory=6.0)
     for form in get_args(Form):
@@ -120,7 +121,7 @@ def test_large_costs_lose_no_placement() -> None:
     costs = ((0.25, 1.75, 0, 1.25), (0.25, 4.5, 4, 1), (0.5, 0.25, 4, 1), (1.75, 2.5, 1, 1.5), (2, 3.5, 2, 0),
              (0, 0, 3, 0.25), (1.25, 2.5, 0, 1.25))  # fmt: skip
     nodes = tuple(
-        Node(name=f"n{index}", accelerator=accelerator, host=host, size=size, send=send)
+        PlacementNode(name=f"n{index}", accelerator=accelerator, host=host, size=size, send=send)
         for index, (accelerator, host, size, send) in enumerate(costs)
     )
     edges = ((1, 2), (1, 4), (1, 6), (3, 5))

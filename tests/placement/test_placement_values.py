@@ -17,13 +17,13 @@ from placer.placement.evaluator import device_loads, finish_time, largest_load
 from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.legality import violations
 from placer.placement.precedence import classes, precedences
-from placer.placement.problem import Node, Placement, PlacementProblem
+from placer.placement.problem import Placement, PlacementNode, PlacementProblem
 
 ASKED = PlaceRequest()
 
 
-def node(name: str, accelerator: float, host: float, send: float, size: float = 1.0, **more: object) -> Node:
-    return Node(name=name, accelerator=accelerator, host=host, send=send, size=size, **more)  # type: ignore[arg-type]
+def node(name: str, accelerator: float, host: float, send: float, size: float = 1.0, **more: object) -> PlacementNode:
+    return PlacementNode(name=name, accelerator=accelerator, host=host, send=send, size=size, **more)  # type: ignore[arg-type]
 
 
 def diamond(**devices: float) -> PlacementProblem:

@@ -14,7 +14,7 @@ import networkx as nx
 from placer.errors import UsageError
 from placer.placement.formats import PlaceRequest, parsed_json
 from placer.placement.formats.fields import Fields
-from placer.placement.problem import Node, PlacementProblem
+from placer.placement.problem import PlacementNode, PlacementProblem
 
 # Two costs of one node's output that differ by less are one (the tolerance of the published programs).
 SAME_COST = 1e-6
@@ -42,8 +42,8 @@ def read(text: str, name: str, request: PlaceRequest) -> PlacementProblem:
     return problem
 
 
-def _node(entry: Fields, send: float) -> Node:
-    return Node(
+def _node(entry: Fields, send: float) -> PlacementNode:
+    return PlacementNode(
         name=str(entry.identity("id")),
         accelerator=entry.number("fpgaLatency"),
         host=entry.number("cpuLatency"),

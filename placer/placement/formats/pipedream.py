@@ -21,7 +21,7 @@ import re
 from placer.errors import UsageError
 from placer.placement.formats import PlaceRequest
 from placer.placement.formats.dnn_partitioning import require_acyclic
-from placer.placement.problem import Node, PlacementProblem
+from placer.placement.problem import PlacementNode, PlacementProblem
 
 DEVICES = 4
 BANDWIDTH = 1e9
@@ -57,13 +57,13 @@ def stages_of(text: str) -> dict[str, int]:
     return {match["name"]: int(match["stage"]) for match in found if match and match["stage"] is not None}
 
 
-def _node(line: str, where: str, bandwidth: float) -> Node:
+def _node(line: str, where: str, bandwidth: float) -> PlacementNode:
     match = _NODE.fullmatch(line)
     if match is None:
         raise UsageError(f"{where}: {line[:60]!r} is no node; write 'node1 -- description -- {_FIELDS[0]}=1.0, ...'")
     costs: dict[str, str] = dict(_COST.findall(match["costs"]))
     forward, backward, activation, parameters = (_cost(costs, field, where) for field in _FIELDS)
-    return Node(
+    return PlacementNode(
         name=match["name"],
         accelerator=forward + backward,
         host=0.0,

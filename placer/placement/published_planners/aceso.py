@@ -68,7 +68,7 @@ class AcesoPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class AcesoMemory:
     """Megabytes of one stage by kind; `normal` and `reserved` as the published reports split them."""
 
     states: float
@@ -93,7 +93,7 @@ class AcesoValue:
 
     milliseconds: float
     stage_milliseconds: tuple[float, ...]
-    memory: tuple[StageMemory, ...]
+    memory: tuple[AcesoMemory, ...]
 
     @property
     def peak_MB(self) -> float:  # noqa: N802 - the unit of the published files
@@ -158,14 +158,14 @@ def _reshards(problem: AcesoProblem, stage: AcesoStage, ops: tuple[str, ...], co
 
 def stage_memory(
     problem: AcesoProblem, stage: AcesoStage, ops: tuple[str, ...], costs: tuple[OpCost, ...], behind: int
-) -> StageMemory:
+) -> AcesoMemory:
     """Megabytes on a device of a stage with `behind` stages after it."""
     weights = sum(cost.weights_MB for cost in costs)
     sizes = [activations(op, cost) for op, cost in zip(ops, costs, strict=True)]
     kept = costs[0].input_MB + sum(sizes) - sum(dropped(stage, ops, sizes))
     workspace = max((c.forward_reserved_MB for c in costs[:-1]), default=0.0)
     workspace += max((c.backward_reserved_MB for c in costs[:-1]), default=0.0)
-    return StageMemory(
+    return AcesoMemory(
         states=STATES[problem.family] * weights,
         kept=kept * (behind + 1),
         peak=max(runs_brought_back(stage, ops, sizes), default=0.0),

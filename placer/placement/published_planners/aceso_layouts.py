@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-Shape = tuple[str, int, int, int]
+OpDegrees = tuple[str, int, int, int]
 
 # Ops that cut heads or hidden over the tensor axis on both sides, hidden first or heads.
 _HEADS = ("enc-attention-softmax", "enc-attention-dropout")
@@ -18,7 +18,7 @@ _COLUMN_FIRST, _ROW_FIRST = ("enc-attention-qkv", "enc-MLP-GEMM-1"), ("enc-atten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class AcesoLayout:
     """How a tensor lies: `copies` of it, and into how many parts each of three dims is cut."""
 
     copies: int
@@ -35,7 +35,7 @@ class Resharding:
 
 
 @cache
-def resharding(before: Shape, after: Shape) -> Resharding | None:
+def resharding(before: OpDegrees, after: OpDegrees) -> Resharding | None:
     """What happens between two ops, each (name, tensor degree, data degree, algorithm); None where they agree."""
     given, wanted = output_layout(before), input_layout(after)
     if given is None or wanted is None or given == wanted:
@@ -49,7 +49,7 @@ def resharding(before: Shape, after: Shape) -> Resharding | None:
     return Resharding(forward="all_to_all", backward="all_to_all", devices=devices)
 
 
-def input_layout(shape: Shape) -> Layout | None:
+def input_layout(shape: OpDegrees) -> AcesoLayout | None:
     """The layout that an op takes; None where it takes what comes."""
     op, tensor, data, algo = shape
     if op == "encoder-embedding":
@@ -61,7 +61,7 @@ def input_layout(shape: Shape) -> Layout | None:
     return _inner(op, tensor, data)
 
 
-def output_layout(shape: Shape) -> Layout | None:
+def output_layout(shape: OpDegrees) -> AcesoLayout | None:
     """The layout that an op gives; None where nobody takes it."""
     op, tensor, data, algo = shape
     if op == "gpt-post-process":
@@ -71,26 +71,26 @@ def output_layout(shape: Shape) -> Layout | None:
     if op in ("enc-attention-context", "enc-MLP-gelu"):
         return _hidden(tensor, data)
     if op == "enc-attention-score":
-        return Layout(copies=1, cuts=(data, tensor, 1))
+        return AcesoLayout(copies=1, cuts=(data, tensor, 1))
     if op == "final-layernorm":
-        return Layout(copies=tensor, cuts=(data, 1, 1))
+        return AcesoLayout(copies=tensor, cuts=(data, 1, 1))
     return _inner(op, tensor, data)
 
 
-def _inner(op: str, tensor: int, data: int) -> Layout:
+def _inner(op: str, tensor: int, data: int) -> AcesoLayout:
     """The layout of ops that give what they take."""
     if op in _HEADS or op == "enc-attention-context":
-        return Layout(copies=1, cuts=(data, tensor, 1))
+        return AcesoLayout(copies=1, cuts=(data, tensor, 1))
     if op.startswith("enc") or op == "final-layernorm":
         return _whole(tensor, data)
-    return Layout(copies=tensor, cuts=(data, 1, 1))
+    return AcesoLayout(copies=tensor, cuts=(data, 1, 1))
 
 
-def _whole(tensor: int, data: int) -> Layout:
+def _whole(tensor: int, data: int) -> AcesoLayout:
     """Every device of a tensor group holds it all."""
-    return Layout(copies=tensor, cuts=(1, data, 1))
+    return AcesoLayout(copies=tensor, cuts=(1, data, 1))
 
 
-def _hidden(tensor: int, data: int) -> Layout:
+def _hidden(tensor: int, data: int) -> AcesoLayout:
     """Cut on hidden."""
-    return Layout(copies=1, cuts=(1, data, tensor))
+    return AcesoLayout(copies=1, cuts=(1, data, tensor))

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from placer.strategies.placement.aceso.op_choices import Floats, Space
+from placer.strategies.placement.aceso.op_choices import Floats, OpSpace
 
 # Milliseconds per megabyte.
 PRICES = np.concatenate(([0.0], np.geomspace(4e-4, 0.03, 8)))
 
 
-def floor_table(space: Space, memory: float, behind: int) -> Floats:
+def floor_table(space: OpSpace, memory: float, behind: int) -> Floats:
     """[a, b]: milliseconds that a stage of ops a to b - 1 takes at least; inf where a >= b."""
     ops = len(space.time)
     floor, one = np.zeros((ops + 1, ops + 1)), np.empty((ops + 1, ops + 1))
@@ -43,7 +43,7 @@ def _running(per_op: Floats) -> Floats:
     return np.concatenate(([0.0], np.cumsum(per_op.min(axis=1))))
 
 
-def _workspace(space: Space) -> Floats:
+def _workspace(space: OpSpace) -> Floats:
     """[a, b]: the workspace that ops a to b - 2 need at least (the last op's is not counted)."""
     ops = len(space.time)
     found = np.zeros((ops + 1, ops + 1))

@@ -25,7 +25,7 @@ KEPT = ("encoder-embedding", "decoder-embedding", "gpt-post-process", "t5-post-p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class OpState:
     """What an op does."""
 
     tensor: int
@@ -35,14 +35,14 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class OpSpace:
     """All ops on g devices: `time` with recomputation, inf where not measured; `moves[kind[j]]` from op j - 1 to j.
 
     `drops[j]`: recomputing op j and the next drops what op j keeps. `enter` and `leave` are the transfers at the ends
     of a stage that begins or ends with the op.
     """
 
-    states: tuple[State, ...]
+    states: tuple[OpState, ...]
     time: Floats
     weights: Floats
     size: Floats
@@ -58,10 +58,10 @@ class Space:
     state_factor: float
 
 
-def space(problem: AcesoProblem, microbatch: int, devices: int) -> Space | None:
+def space(problem: AcesoProblem, microbatch: int, devices: int) -> OpSpace | None:
     """The space of stages of `devices`, or None where the microbatch cannot be cut so."""
     states = tuple(
-        State(tensor=devices // data, data=data, algo=algo, recompute=again)
+        OpState(tensor=devices // data, data=data, algo=algo, recompute=again)
         for data in (1, 2, 4, 8)
         if devices % data == 0 and microbatch % data == 0 and microbatch // data in problem.microbatches
         for algo in (0, 1)
@@ -74,7 +74,7 @@ def space(problem: AcesoProblem, microbatch: int, devices: int) -> Space | None:
     stacked = np.stack([tables[op] for op in problem.ops])
     pairs = list(zip(problem.ops[:1] + problem.ops[:-1], problem.ops, strict=True))
     kinds = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-    return Space(
+    return OpSpace(
         states=states,
         time=stacked[:, 0],
         weights=stacked[:, 1],
@@ -92,8 +92,8 @@ def space(problem: AcesoProblem, microbatch: int, devices: int) -> Space | None:
     )
 
 
-def _op_table(problem: AcesoProblem, microbatch: int, op: str, states: tuple[State, ...]) -> Floats:
-    """Rows of `Space` for one op, over states."""
+def _op_table(problem: AcesoProblem, microbatch: int, op: str, states: tuple[OpState, ...]) -> Floats:
+    """Rows of `OpSpace` for one op, over states."""
     columns = []
     for state in states:
         samples = microbatch // state.data
@@ -117,11 +117,11 @@ def _op_table(problem: AcesoProblem, microbatch: int, op: str, states: tuple[Sta
     return np.array(columns).T
 
 
-def _moves(problem: AcesoProblem, microbatch: int, before: str, after: str, states: tuple[State, ...]) -> Floats:
+def _moves(problem: AcesoProblem, microbatch: int, before: str, after: str, states: tuple[OpState, ...]) -> Floats:
     """Milliseconds from a state of `before` to one of `after`, forward and backward."""
 
     @cache
-    def between(given: State, taken: State) -> float:
+    def between(given: OpState, taken: OpState) -> float:
         found = resharding(
             (before, given.tensor, given.data, given.algo), (after, taken.tensor, taken.data, taken.algo)
         )

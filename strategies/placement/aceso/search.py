@@ -20,7 +20,7 @@ from placer.errors import Infeasible
 from placer.placement.published_planners.aceso import AcesoPlan, AcesoProblem, step_of
 from placer.strategies.placement.aceso.bound import floor_table
 from placer.strategies.placement.aceso.cuts import best_cuts, least_maximum, least_sum, possible_starts
-from placer.strategies.placement.aceso.op_choices import Flags, Floats, Space, space
+from placer.strategies.placement.aceso.op_choices import Flags, Floats, OpSpace, space
 from placer.strategies.placement.aceso.stage_dp import TILTS, Grid, Table, grid_of, stage_table, traced
 
 # Plans are looked for within these multiples of the least floor, one after the other: the nearer, the fewer stages.
@@ -43,7 +43,7 @@ class AcesoSolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
+class _Division:
     """A microbatch and the devices of each stage, with its floor."""
 
     microbatch: int
@@ -54,7 +54,7 @@ class _Shape:
 def solve_aceso(problem: AcesoProblem, *, budget: int = 3000) -> AcesoSolution | Infeasible:
     """The best plan found, and the bound of every plan; `budget` counts tables of stages times ops."""
     started = time.perf_counter()
-    search = _Search(problem, budget)
+    search = _AcesoSearch(problem, budget)
     shapes = sorted(search.shapes(), key=lambda shape: (shape.floor, shape.microbatch, shape.devices))
     for target in (above * shapes[0].floor for above in ABOVE_FLOOR if shapes):
         if search.best > target:
@@ -75,26 +75,26 @@ def solve_aceso(problem: AcesoProblem, *, budget: int = 3000) -> AcesoSolution |
     )
 
 
-class _Search:
+class _AcesoSearch:
     """What is known so far: spaces and tables by what they depend on, the best plan."""
 
     def __init__(self, problem: AcesoProblem, budget: int):
         self.problem, self.budget, self.used = problem, budget, 0
         self.best = np.inf
         self.plan: AcesoPlan | None = None
-        self.shape: _Shape | None = None
-        self._spaces: dict[tuple[int, int], Space | None] = {}
+        self.shape: _Division | None = None
+        self._spaces: dict[tuple[int, int], OpSpace | None] = {}
         self._floors: dict[tuple[int, int, int], Floats] = {}
 
-    def shapes(self) -> list[_Shape]:
+    def shapes(self) -> list[_Division]:
         """Every microbatch and division of the devices that can be, with its floor (that of work alone where far)."""
         batches = [b for b in _batches(self.problem) if self.problem.global_batch % b == 0]
         could = [
-            _Shape(microbatch=b, devices=g, floor=self._work_floor(b, g))
+            _Division(microbatch=b, devices=g, floor=self._work_floor(b, g))
             for b, g in itertools.product(batches, divisions(self.problem.devices))
             if all(self._space(b, devices) for devices in g)
         ]
-        found, least = list[_Shape](), np.inf
+        found, least = list[_Division](), np.inf
         for shape in sorted(could, key=lambda shape: (shape.floor, shape.microbatch, shape.devices)):
             floor = shape.floor if shape.floor > FAR * least else self._floor(shape.microbatch, shape.devices)
             found.append(replace(shape, floor=max(shape.floor, floor)))
@@ -107,7 +107,7 @@ class _Search:
         work = np.min([g * at.time.min(axis=1) for g, at in spaces if at is not None], axis=0).sum()
         return float(work) / self.problem.devices * (self.problem.global_batch // microbatch)
 
-    def try_shape(self, shape: _Shape, target: float, tilt: float) -> None:
+    def try_shape(self, shape: _Division, target: float, tilt: float) -> None:
         """Searches one shape for a plan within `target` milliseconds; keeps what is better."""
         if shape.floor >= min(self.best, target):
             return
@@ -126,7 +126,7 @@ class _Search:
         if step < self.best:
             self._keep(shape, found, cuts, tilt)
 
-    def _keep(self, shape: _Shape, found: tuple[Table, ...], cuts: tuple[int, ...], tilt: float) -> None:
+    def _keep(self, shape: _Division, found: tuple[Table, ...], cuts: tuple[int, ...], tilt: float) -> None:
         """Writes the plan out and has it judged."""
         stages = []
         for i, (table, a, b) in enumerate(zip(found, (0, *cuts), cuts, strict=False)):
@@ -140,7 +140,7 @@ class _Search:
         if value.milliseconds < self.best and value.peak_MB <= self.problem.memory_MB * (1 + 1e-9):
             self.best, self.plan, self.shape = value.milliseconds, plan, shape
 
-    def _space(self, microbatch: int, devices: int) -> Space | None:
+    def _space(self, microbatch: int, devices: int) -> OpSpace | None:
         """The space of stages of so many devices."""
         if (microbatch, devices) not in self._spaces:
             self._spaces[microbatch, devices] = space(self.problem, microbatch, devices)
@@ -174,7 +174,7 @@ class _Search:
                 self._floors[key] = floor_table(at, self.problem.memory_MB, key[2])
         return tuple(self._floors[key] for key in keys)
 
-    def _table(self, shape: _Shape, stage: int, slowest: float, starts: Flags, tilt: float) -> Table:
+    def _table(self, shape: _Division, stage: int, slowest: float, starts: Flags, tilt: float) -> Table:
         """The stages of one place of the pipeline, no slower than `slowest`."""
         at = self._space(shape.microbatch, shape.devices[stage])
         assert at is not None, "shapes() left it out otherwise"

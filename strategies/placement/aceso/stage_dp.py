@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from placer.placement.published_planners.aceso import AcesoStage
-from placer.strategies.placement.aceso.op_choices import Flags, Floats, Ints, Space
+from placer.strategies.placement.aceso.op_choices import Flags, Floats, Ints, OpSpace
 
 # Milliseconds per megabyte: from less than any op's recomputation costs to more than any does.
 LEAST_PRICE, MOST_PRICE = 1e-4, 0.1
@@ -63,13 +63,13 @@ class Grid:
         return found
 
 
-def grid_of(space: Space, tilt: float) -> Grid:
+def grid_of(space: OpSpace, tilt: float) -> Grid:
     """The grid for a space."""
     count = min(MOST, max(FEWEST, MOVES // len(space.states) ** 2))
     return Grid(prices=np.concatenate(([0.0], np.geomspace(LEAST_PRICE, MOST_PRICE, count - 1))), tilt=tilt)
 
 
-def stage_table(space: Space, memory: float, behind: int, slowest: float, starts: Flags, grid: Grid) -> Table:
+def stage_table(space: OpSpace, memory: float, behind: int, slowest: float, starts: Flags, grid: Grid) -> Table:
     """The table for stages with `behind` stages after them that begin at one of `starts`.
 
     Ranges that take longer than `slowest` even without recomputation are left out.
@@ -94,7 +94,7 @@ def stage_table(space: Space, memory: float, behind: int, slowest: float, starts
     return table
 
 
-def traced(space: Space, behind: int, start: int, end: int, grid: Grid, state: int) -> AcesoStage:
+def traced(space: OpSpace, behind: int, start: int, end: int, grid: Grid, state: int) -> AcesoStage:
     """The stage of ops start to end - 1 that ends in `state` at the one price of `grid`."""
     paths, parents = _begun(space, start, grid, behind), list[Ints]()
     for op in range(start + 1, end):
@@ -112,7 +112,7 @@ def traced(space: Space, behind: int, start: int, end: int, grid: Grid, state: i
     )
 
 
-def _begun(space: Space, op: int, grid: Grid, behind: int) -> _Paths:
+def _begun(space: OpSpace, op: int, grid: Grid, behind: int) -> _Paths:
     """The paths of one op, start x price x state."""
     price = grid.at(op / len(space.time))
     shape = (1, len(grid.prices), len(space.states))
@@ -137,7 +137,7 @@ def _begun(space: Space, op: int, grid: Grid, behind: int) -> _Paths:
     )
 
 
-def _extended(space: Space, paths: _Paths, op: int, grid: Grid, behind: int) -> tuple[_Paths, Ints]:
+def _extended(space: OpSpace, paths: _Paths, op: int, grid: Grid, behind: int) -> tuple[_Paths, Ints]:
     """The paths with `op` added, and from which state each comes."""
     price = grid.at((op - 1) / len(space.time))
     both = space.recomputed[:, None] & space.recomputed[None, :]
@@ -169,7 +169,7 @@ def _extended(space: Space, paths: _Paths, op: int, grid: Grid, behind: int) -> 
     )
 
 
-def _entered(table: Table, space: Space, paths: _Paths, begun: Ints, op: int, memory: float, behind: int) -> None:
+def _entered(table: Table, space: OpSpace, paths: _Paths, begun: Ints, op: int, memory: float, behind: int) -> None:
     """Writes the ranges that end with `op`, from each of the starts `begun`."""
     reserved = np.maximum(paths.forward + paths.backward, paths.weights)
     total = (

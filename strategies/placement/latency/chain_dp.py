@@ -18,24 +18,24 @@ import numpy as np
 
 from placer.strategies.placement.contraction import Folded
 from placer.strategies.placement.ideals import Floats, Ideals, Indices, common, crossing, outside
-from placer.strategies.placement.throughput.ideal_dp import MEMORY_ROUNDING, ROUNDING, ROWS, Effort, Machines
+from placer.strategies.placement.throughput.ideal_dp import MEMORY_ROUNDING, ROUNDING, ROWS, DeviceCounts, Effort
 
-Steps = tuple[tuple[int, int, int], ...]
+SingleSteps = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequence:
+class SequentialProgram:
     """One run of the recurrence: a value to undercut, and (ideal, ideal with one class more, class) for every step."""
 
     folded: Folded
     ideals: Ideals
-    machines: Machines
+    machines: DeviceCounts
     upper: float
     effort: Effort
-    steps: Steps
+    steps: SingleSteps
 
 
-def best_sequence(sequence: Sequence) -> tuple[int, ...] | None:
+def best_sequence(sequence: SequentialProgram) -> tuple[int, ...] | None:
     """The device of every class, the number of accelerators standing for a CPU; None where none undercuts `upper`."""
     values: list[Floats] = []
     for accelerators in range(sequence.machines.accelerators + 1):
@@ -43,7 +43,7 @@ def best_sequence(sequence: Sequence) -> tuple[int, ...] | None:
     return _walked_back(sequence, values) if np.isfinite(values[-1][-1]) else None
 
 
-def single_steps(folded: Folded, ideals: Ideals) -> Steps:
+def single_steps(folded: Folded, ideals: Ideals) -> SingleSteps:
     """Every pair of ideals that differ by one class, smaller ideals first."""
     masks = [int.from_bytes(row.tobytes(), "little") for row in ideals.words]
     index = {mask: position for position, mask in enumerate(masks)}
@@ -57,7 +57,7 @@ def single_steps(folded: Folded, ideals: Ideals) -> Steps:
     return tuple((smaller, larger, c) for _, smaller, larger, c in sorted(found))
 
 
-def _layer(sequence: Sequence, values: list[Floats], accelerators: int) -> Floats:
+def _layer(sequence: SequentialProgram, values: list[Floats], accelerators: int) -> Floats:
     """W(accelerators, .), infinite where it cannot undercut `upper`."""
     ideals = sequence.ideals
     if accelerators == 0:
@@ -76,7 +76,7 @@ def _layer(sequence: Sequence, values: list[Floats], accelerators: int) -> Float
     return found
 
 
-def _rest(sequence: Sequence) -> Floats:
+def _rest(sequence: SequentialProgram) -> Floats:
     """What the classes outside each ideal take at least, one after the other."""
     folded, cpus = sequence.folded, sequence.machines.cpus
     fastest = [
@@ -87,7 +87,7 @@ def _rest(sequence: Sequence) -> Floats:
     return np.asarray(np.where(bits, 0.0, np.minimum(fastest, sequence.upper)).sum(axis=1))
 
 
-def _blocks(sequence: Sequence, values: list[Floats]) -> list[tuple[Indices, Indices]]:
+def _blocks(sequence: SequentialProgram, values: list[Floats]) -> list[tuple[Indices, Indices]]:
     """Alike ideals that the last accelerator improved, and those that hold one of them and at most a memory more."""
     ideals, memory = sequence.ideals, sequence.machines.memory
     older = values[-2] if len(values) > 1 else np.inf
@@ -102,7 +102,7 @@ def _blocks(sequence: Sequence, values: list[Floats]) -> list[tuple[Indices, Ind
     return [(block, columns) for block, columns in found if len(columns)]
 
 
-def _block_times(sequence: Sequence, rows: Indices, columns: Indices) -> Floats:
+def _block_times(sequence: SequentialProgram, rows: Indices, columns: Indices) -> Floats:
     """load(I - I'), infinite where I' is not inside I, bytes do not fit or a class is not supported."""
     ideals = sequence.ideals
     sequence.effort.spend(len(rows) * len(columns))
@@ -117,7 +117,7 @@ def _block_times(sequence: Sequence, rows: Indices, columns: Indices) -> Floats:
     return table
 
 
-def _walked_back(sequence: Sequence, values: list[Floats]) -> tuple[int, ...]:
+def _walked_back(sequence: SequentialProgram, values: list[Floats]) -> tuple[int, ...]:
     ideals, host = sequence.ideals, sequence.folded.host
     arriving: dict[int, list[tuple[int, int]]] = {}
     for smaller, larger, c in sequence.steps if sequence.machines.cpus else ():

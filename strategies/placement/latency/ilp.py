@@ -34,7 +34,7 @@ from placer.strategies.placement.throughput.free_form_ilp import (
     scale_of,
     solver_of,
 )
-from placer.strategies.placement.throughput.ideal_dp import Machines
+from placer.strategies.placement.throughput.ideal_dp import DeviceCounts
 
 MOST_UNITS = 2**52
 
@@ -53,14 +53,14 @@ class Timed:
 
 
 def solve_latency(
-    problem: PlacementProblem, folded: Folded, machines: Machines, *, hint: Sequence[int] | None, floor: float,
+    problem: PlacementProblem, folded: Folded, machines: DeviceCounts, *, hint: Sequence[int] | None, floor: float,
     upper: float, effort: float, seconds: float | None,
 ) -> Solved:  # fmt: skip
     """The best placement within `effort` deterministic seconds (and `seconds`, if given); ends when `floor` is met."""
     model, scale = cp_model.CpModel(), scale_of(folded, upper)
     spare = len(problem.nodes) + machines.accelerators + folded.count + len(folded.hyperedges)
     most = MOST_UNITS if math.isinf(upper) else math.ceil(upper * scale) + spare
-    host = Machines(accelerators=machines.accelerators, cpus=min(1, machines.cpus), memory=machines.memory)
+    host = DeviceCounts(accelerators=machines.accelerators, cpus=min(1, machines.cpus), memory=machines.memory)
     timed = Timed(
         model=model, problem=problem, folded=folded, x=one_device(model, folded, host), scale=scale,
         start=[model.new_int_var(0, most, "") for _ in range(machines.accelerators)],

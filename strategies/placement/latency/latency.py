@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 from placer.placement.evaluator import finish_time
 from placer.placement.legality import violations
-from placer.placement.problem import Found, Placement, PlacementProblem
+from placer.placement.problem import BoundedPlacement, Placement, PlacementProblem
 from placer.strategies.placement.contraction import Folded, fold
 from placer.strategies.placement.ideals import every_ideal, ideals_of, prefixes
-from placer.strategies.placement.latency.chain_dp import Sequence, best_sequence, single_steps
+from placer.strategies.placement.latency.chain_dp import SequentialProgram, best_sequence, single_steps
 from placer.strategies.placement.latency.ilp import solve_latency
 from placer.strategies.placement.latency.path_bound import path_bound
 from placer.strategies.placement.throughput.contiguous import machines
 from placer.strategies.placement.throughput.free_form import Incumbent
-from placer.strategies.placement.throughput.ideal_dp import Effort, Machines, SpentError
+from placer.strategies.placement.throughput.ideal_dp import DeviceCounts, Effort, SpentError
 from placer.strategies.placement.throughput.rising_limits import CELLS, Limits, everything, topological_orders
 
 # Deterministic seconds of the integer program, and the variables beyond which it is not worth starting.
@@ -31,7 +31,7 @@ MOST_PAIRS = 2_000_000_000
 CLOSE = 1e-9
 
 
-def latency(problem: PlacementProblem, limits: Limits) -> Found:
+def latency(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     """The best placement for the finish time of one sample, with a bound."""
     started = time.perf_counter()
     until = None if limits.seconds is None else started + limits.seconds
@@ -43,11 +43,11 @@ def latency(problem: PlacementProblem, limits: Limits) -> Found:
     bound = path_bound(problem, best.value)
     note = f"{len(problem.nodes)} nodes, {folded.count} classes"
     if math.isinf(bound):
-        return Found(placement=None, bound=bound, notes=(note,))
+        return BoundedPlacement(placement=None, bound=bound, notes=(note,))
     if best.placement is not None and best.value - bound <= CLOSE * best.value:
-        return Found(placement=best.placement, bound=best.value, notes=(note,))
+        return BoundedPlacement(placement=best.placement, bound=best.value, notes=(note,))
     best, bound = _integer_program(problem, best, bound, limits.after(started))
-    return Found(placement=best.placement, bound=min(bound, best.value), notes=(note,))
+    return BoundedPlacement(placement=best.placement, bound=min(bound, best.value), notes=(note,))
 
 
 def _candidates(problem: PlacementProblem, folded: Folded, effort: Effort) -> Iterator[Placement]:
@@ -66,7 +66,7 @@ def _candidates(problem: PlacementProblem, folded: Folded, effort: Effort) -> It
             yield placement
 
 
-def _filled(folded: Folded, given: Machines, order: tuple[int, ...]) -> tuple[int, ...]:
+def _filled(folded: Folded, given: DeviceCounts, order: tuple[int, ...]) -> tuple[int, ...]:
     """The published greedy rule: fill one accelerator after the other along the order, the rest goes to the host."""
     devices = [given.accelerators] * folded.count
     device, room = -1, -1.0
@@ -88,14 +88,14 @@ def _along_orders(folded: Folded) -> tuple[int, ...]:
 
 
 def _sequence(
-    folded: Folded, given: Machines, bitsets: tuple[int, ...], upper: float, effort: Effort
+    folded: Folded, given: DeviceCounts, bitsets: tuple[int, ...], upper: float, effort: Effort
 ) -> tuple[int, ...] | None:
     ideals = ideals_of(folded, bitsets)
     steps = single_steps(folded, ideals)
     highest = upper if math.isfinite(upper) else everything(folded)
     try:
         return best_sequence(
-            Sequence(folded=folded, ideals=ideals, machines=given, upper=highest, effort=effort, steps=steps)
+            SequentialProgram(folded=folded, ideals=ideals, machines=given, upper=highest, effort=effort, steps=steps)
         )
     except SpentError:
         return None

@@ -21,7 +21,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class IdealFamily:
     """Ideals by ascending size, the empty one first and the whole graph last; `complete` where none is left out.
 
     `inside[i, j]`: ideal i holds node j, nodes in the order of the problem.
@@ -31,7 +31,7 @@ class Family:
     complete: bool
 
 
-def ideals(problem: PiperProblem, limit: int) -> Family:
+def ideals(problem: PiperProblem, limit: int) -> IdealFamily:
     """All ideals, or, where there are more than `limit`, those along some topological orders."""
     successors = _successors(problem)
     seen, stack = {0}, [0]
@@ -45,7 +45,7 @@ def ideals(problem: PiperProblem, limit: int) -> Family:
     return _family(seen if complete else _along_orders(problem, successors), len(successors), complete=complete)
 
 
-def thinned(problem: PiperProblem, family: Family, keep: int) -> Family:
+def thinned(problem: PiperProblem, family: IdealFamily, keep: int) -> IdealFamily:
     """About `keep` ideals of `family`: of each slice by work, the one with the least bytes over its border."""
     if len(family.inside) <= keep:
         return family
@@ -55,10 +55,12 @@ def thinned(problem: PiperProblem, family: Family, keep: int) -> Family:
     order = np.lexsort((cut, part))
     first = order[np.unique(part[order], return_index=True)[1]]
     kept = sorted({0, len(weight) - 1, *first.tolist()})
-    return Family(inside=family.inside[kept], complete=False)
+    return IdealFamily(inside=family.inside[kept], complete=False)
 
 
-def widened(problem: PiperProblem, family: Family, stages: tuple[PiperStage, ...], *, steps: int, limit: int) -> Family:
+def widened(
+    problem: PiperProblem, family: IdealFamily, stages: tuple[PiperStage, ...], *, steps: int, limit: int
+) -> IdealFamily:
     """`family` with the ideals up to `steps` nodes away from the cuts of a plan, `limit` of them at most."""
     successors = _successors(problem)
     index = {node.id: i for i, node in enumerate(problem.nodes)}
@@ -78,7 +80,7 @@ def least_work(problem: PiperProblem) -> Floats:
     return np.array([min(t * v.time for t, variants in node.variants for v in variants) for node in problem.nodes])
 
 
-def _border_bytes(problem: PiperProblem, family: Family) -> Floats:
+def _border_bytes(problem: PiperProblem, family: IdealFamily) -> Floats:
     """Bytes over the border of each ideal."""
     index = {node.id: i for i, node in enumerate(problem.nodes)}
     total = np.zeros(len(family.inside))
@@ -149,15 +151,15 @@ def _depths(successors: list[int]) -> list[int]:
     return depth
 
 
-def _family(found: set[int], nodes: int, *, complete: bool) -> Family:
+def _family(found: set[int], nodes: int, *, complete: bool) -> IdealFamily:
     """Ideals as rows of flags, by size. Raises UsageError where the whole graph is none: the edges form a cycle."""
     ordered = sorted(found, key=lambda ideal: (ideal.bit_count(), ideal))
     if ordered[-1] != (1 << nodes) - 1:
         raise UsageError("the edges form a cycle; a Piper graph has none")
     inside = np.array([[ideal >> node & 1 for node in range(nodes)] for ideal in ordered], dtype=np.bool_)
-    return Family(inside=inside, complete=complete)
+    return IdealFamily(inside=inside, complete=complete)
 
 
-def _packed(family: Family) -> list[int]:
+def _packed(family: IdealFamily) -> list[int]:
     """Rows of flags as bits."""
     return [sum(1 << int(node) for node in np.flatnonzero(row)) for row in family.inside]

@@ -2,7 +2,7 @@
 
     minimise  sum_i cost[i, x_i]     subject to  sum_i size[i, x_i] <= capacity,   x_i one of the choices of item i
 
-In: two arrays, items x choices (a choice that is not there costs inf). Out: a Choice with a proven lower bound.
+In: two arrays, items x choices (a choice that is not there costs inf). Out: a KnapsackChoice with a proven lower bound.
 Start from the cheapest choice of every item. The steps of an item walk down the lower convex hull of its (size, cost)
 points; sorted by cost per size saved they give the optimum of the relaxation, and rounded up a first answer. Then the
 items one by one, those nearest to the step that was cut first: the partial sums (size, cost) that no other dominates,
@@ -37,7 +37,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class KnapsackChoice:
     """The choice of each item and its cost; `bound` is at most the least cost. `cost` is inf where nothing fits."""
 
     chosen: Ints
@@ -71,18 +71,18 @@ def steps_down(cost: Floats, size: Floats) -> Steps:
     return Steps(cheapest=cheapest, item=item[order], to=to[order], saved=saved[order], extra=extra[order])
 
 
-def cheapest_choice(cost: Floats, size: Floats, capacity: float, *, kept: int = KEPT) -> Choice:
+def cheapest_choice(cost: Floats, size: Floats, capacity: float, *, kept: int = KEPT) -> KnapsackChoice:
     """The least cost within `capacity`; proved where `bound` equals `cost` but for rounding."""
     rows = np.arange(len(cost))
     steps = steps_down(cost, size)
     need = float(size[rows, steps.cheapest].sum()) - capacity * (1 + ROUNDING)
     base = float(cost[rows, steps.cheapest].sum())
     if need <= 0:
-        return Choice(chosen=steps.cheapest, cost=base, bound=base)
+        return KnapsackChoice(chosen=steps.cheapest, cost=base, bound=base)
     saved, extra = np.cumsum(steps.saved), np.cumsum(steps.extra)
     cut = int(np.searchsorted(saved, need))
     if cut == len(saved):
-        return Choice(chosen=steps.cheapest, cost=np.inf, bound=np.inf)
+        return KnapsackChoice(chosen=steps.cheapest, cost=np.inf, bound=np.inf)
     chosen = steps.cheapest.copy()
     for item, to in zip(steps.item[: cut + 1], steps.to[: cut + 1], strict=True):
         chosen[item] = to
@@ -90,9 +90,9 @@ def cheapest_choice(cost: Floats, size: Floats, capacity: float, *, kept: int = 
     answer = float(cost[rows, chosen].sum())
     bound = base + float(extra[cut]) - float(saved[cut] - need) * float(steps.extra[cut] / steps.saved[cut])
     if answer <= bound * (1 + ROUNDING):
-        return Choice(chosen=chosen, cost=answer, bound=min(bound, answer))
+        return KnapsackChoice(chosen=chosen, cost=answer, bound=min(bound, answer))
     return _exact(
-        cost, size, capacity * (1 + ROUNDING), Choice(chosen=chosen, cost=answer, bound=bound), steps, cut, kept
+        cost, size, capacity * (1 + ROUNDING), KnapsackChoice(chosen=chosen, cost=answer, bound=bound), steps, cut, kept
     )
 
 
@@ -117,7 +117,9 @@ class _Level:
     by: Ints
 
 
-def _exact(cost: Floats, size: Floats, capacity: float, best: Choice, steps: Steps, cut: int, kept: int) -> Choice:
+def _exact(
+    cost: Floats, size: Floats, capacity: float, best: KnapsackChoice, steps: Steps, cut: int, kept: int
+) -> KnapsackChoice:
     """`best` or what is cheaper, by partial sums; the bound of `best` where more than `kept` sums would be needed."""
     order = _nearest_first(len(cost), steps, cut)
     least = best.cost * (1 - ROUNDING)
@@ -129,7 +131,7 @@ def _exact(cost: Floats, size: Floats, capacity: float, best: Choice, steps: Ste
         alive = _can_win(costs, sizes, capacity, least, cost, size, steps, order[at + 1 :])
         alive = alive[_undominated(costs[alive], sizes[alive])]
         if len(alive) == 0:
-            return Choice(chosen=best.chosen, cost=best.cost, bound=best.cost)
+            return KnapsackChoice(chosen=best.chosen, cost=best.cost, bound=best.cost)
         if len(alive) > kept:
             return best
         costs, sizes = costs[alive], sizes[alive]
@@ -140,7 +142,7 @@ def _exact(cost: Floats, size: Floats, capacity: float, best: Choice, steps: Ste
     for item, level in zip(order[::-1], levels[::-1], strict=True):
         chosen[item] = level.by[at]
         at = int(level.parent[at])
-    return Choice(chosen=chosen, cost=reached, bound=reached)
+    return KnapsackChoice(chosen=chosen, cost=reached, bound=reached)
 
 
 def _nearest_first(items: int, steps: Steps, cut: int) -> Ints:

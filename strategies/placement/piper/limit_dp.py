@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from placer.placement.published_planners.piper import PiperProblem
-from placer.strategies.placement.piper.ideals import Family
+from placer.strategies.placement.piper.ideals import IdealFamily
 from placer.strategies.placement.piper.knapsack import Ints
 from placer.strategies.placement.piper.recompute import Recompute
-from placer.strategies.placement.piper.stages import Degrees, Pairs
+from placer.strategies.placement.piper.stages import DegreePairs, StagePairs
 
 # Times that differ by less are the same time summed in another order.
 ROUNDING = 1e-12
@@ -48,13 +48,13 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class StageSpace:
     """What a pass walks over."""
 
     problem: PiperProblem
-    family: Family
-    by: Degrees
-    pairs: Pairs
+    family: IdealFamily
+    by: DegreePairs
+    pairs: StagePairs
     recompute: Recompute
 
 
@@ -71,7 +71,7 @@ class _Grown:
 class Sweep:
     """Passes within one limit: the alternatives (stage, degrees) by ideal, and the fronts of the ideals done."""
 
-    def __init__(self, space: Space, limit: float):
+    def __init__(self, space: StageSpace, limit: float):
         self.space, self.limit = space, limit
         self.next_limit = float(space.pairs.least[space.pairs.least > limit * (1 + ROUNDING)].min(initial=np.inf))
         self.ideals = len(space.family.inside)

@@ -11,30 +11,32 @@ from __future__ import annotations
 import numpy as np
 
 from placer.placement.published_planners.piper import PiperEdge, PiperProblem, Variant
-from placer.strategies.placement.piper.ideals import Family, Flags
+from placer.strategies.placement.piper.ideals import Flags, IdealFamily
 from placer.strategies.placement.piper.knapsack import (
     ROUNDING,
-    Choice,
     Floats,
     Ints,
+    KnapsackChoice,
     Steps,
     cheapest_choice,
     steps_down,
 )
-from placer.strategies.placement.piper.stages import Degrees, Pairs, offer
+from placer.strategies.placement.piper.stages import DegreePairs, StagePairs, offer
 
 
 class Recompute:
-    """The rows asked for so far, by (degrees, y). Degrees share a row where their costs differ by a factor only."""
+    """The rows asked for so far, by (degrees, y). DegreePairs share a row where their costs differ by a factor only."""
 
-    def __init__(self, problem: PiperProblem, family: Family, by: Degrees, pairs: Pairs, *, rounded: bool):
+    def __init__(
+        self, problem: PiperProblem, family: IdealFamily, by: DegreePairs, pairs: StagePairs, *, rounded: bool
+    ):
         self.problem, self.family, self.by, self.pairs, self.rounded = problem, family, by, pairs, rounded
         self._offers = {int(t): offer(problem, int(t)) for t in np.unique(by.tensor)}
         self.key = np.array([self._shared_key(k) for k in range(len(by.data))], dtype=np.int64)
         self._at = np.full((max(1, len(by.data)), problem.devices + 2), -1)
         self._lower = np.empty((64, len(pairs.upper)))
         self._rows = 0
-        self._decided: dict[tuple[int, int, int], tuple[Choice, float]] = {}
+        self._decided: dict[tuple[int, int, int], tuple[KnapsackChoice, float]] = {}
         self._edges = {n.id: tuple(e for e in problem.edges if n.id in (e.source, e.target)) for n in problem.nodes}
 
     def lower(self, degrees: Ints, y: Ints, pair: Ints) -> Floats:
@@ -51,7 +53,7 @@ class Recompute:
         found: Floats = self._lower[row, pair]
         return found
 
-    def decide(self, pair: int, degrees: int, y: int) -> tuple[Choice, float]:
+    def decide(self, pair: int, degrees: int, y: int) -> tuple[KnapsackChoice, float]:
         """The cheapest variants of a stage, exact, and the time of the stage with them; its row is brought up to date.
 
         The variants of the choice are indices into those of each node, nodes in ascending order of their index.
@@ -60,7 +62,7 @@ class Recompute:
             self._decided[pair, degrees, y] = self._decide(pair, degrees, y)
         return self._decided[pair, degrees, y]
 
-    def _decide(self, pair: int, degrees: int, y: int) -> tuple[Choice, float]:
+    def _decide(self, pair: int, degrees: int, y: int) -> tuple[KnapsackChoice, float]:
         """What `decide` keeps."""
         data, tensor = int(self.by.data[degrees]), int(self.by.tensor[degrees])
         nodes = self.nodes(pair)

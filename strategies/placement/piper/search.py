@@ -18,9 +18,9 @@ import numpy as np
 
 from placer.errors import Infeasible
 from placer.placement.published_planners.piper import PiperProblem, PiperStage, value_of
-from placer.strategies.placement.piper.ideals import Family, ideals, least_work, thinned, widened
-from placer.strategies.placement.piper.knapsack import Choice, Ints
-from placer.strategies.placement.piper.limit_dp import Space, StageChoice, Sweep
+from placer.strategies.placement.piper.ideals import IdealFamily, ideals, least_work, thinned, widened
+from placer.strategies.placement.piper.knapsack import Ints, KnapsackChoice
+from placer.strategies.placement.piper.limit_dp import StageChoice, StageSpace, Sweep
 from placer.strategies.placement.piper.recompute import Recompute
 from placer.strategies.placement.piper.stages import degrees, stage_pairs
 
@@ -105,7 +105,7 @@ def _settled(value: float, bound: float) -> float:
     return value if bound >= value * (1 - TOLERANCE) else bound
 
 
-def _improved(problem: PiperProblem, family: Family, best: _Plan, bound: float, until: float) -> _Plan:
+def _improved(problem: PiperProblem, family: IdealFamily, best: _Plan, bound: float, until: float) -> _Plan:
     """The best plan after widening the family around its cuts, while that helps."""
     for _ in range(ROUNDS):
         wider = widened(problem, family, best.stages, steps=NEAR, limit=NEAR_LIMIT)
@@ -116,7 +116,7 @@ def _improved(problem: PiperProblem, family: Family, best: _Plan, bound: float, 
     return best
 
 
-def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
+def _first_plan(problem: PiperProblem, family: IdealFamily) -> _Plan | None:
     """Any plan: limits from twice the bound upwards, the last of them above every stage."""
     most = _longest(problem)
     limit = max(2 * _work_bound(problem), most / 10**6)
@@ -129,7 +129,7 @@ def _first_plan(problem: PiperProblem, family: Family) -> _Plan | None:
 
 
 def _narrowed(
-    problem: PiperProblem, family: Family, best: _Plan, bound: float, tolerance: float, until: float
+    problem: PiperProblem, family: IdealFamily, best: _Plan, bound: float, tolerance: float, until: float
 ) -> tuple[_Plan, float]:
     """The best plan of `family` and the bound proved for it, by halving what lies between.
 
@@ -146,7 +146,7 @@ def _narrowed(
     return best, bound
 
 
-def _tried(space: Space, limit: float, enough: float) -> _Tried:
+def _tried(space: StageSpace, limit: float, enough: float) -> _Tried:
     """Passes until one fails, or its stages with variants chosen exactly stay within `enough`, at least `limit`."""
     walk = Sweep(space, limit)
     while True:
@@ -159,22 +159,24 @@ def _tried(space: Space, limit: float, enough: float) -> _Tried:
             return _Tried(plan=_Plan(stages=stages, value=value_of(space.problem, stages).value), bound=0.0)
 
 
-def _space(problem: PiperProblem, family: Family, limit: float, *, rounded: bool = False) -> Space:
+def _space(problem: PiperProblem, family: IdealFamily, limit: float, *, rounded: bool = False) -> StageSpace:
     """What there is to walk over for limits up to `limit`."""
     by = degrees(problem)
     needed = _needed(problem, family, limit)
     pairs = stage_pairs(problem, family, by, limit, needed)
     recompute = Recompute(problem, family, by, pairs, rounded=rounded)
-    return Space(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute)
+    return StageSpace(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute)
 
 
-def _needed(problem: PiperProblem, family: Family, limit: float) -> Ints:
+def _needed(problem: PiperProblem, family: IdealFamily, limit: float) -> Ints:
     """Devices that the nodes of each ideal need at least within `limit`: their least work over it."""
     work = family.inside @ least_work(problem)
     return np.floor(work / limit * (1 - 1e-9)).astype(np.int64)
 
 
-def _stages(space: Space, chosen: tuple[StageChoice, ...], choices: list[Choice]) -> tuple[PiperStage, ...]:
+def _stages(
+    space: StageSpace, chosen: tuple[StageChoice, ...], choices: list[KnapsackChoice]
+) -> tuple[PiperStage, ...]:
     """The stages in the problem's words."""
     made = []
     for stage, choice in zip(chosen, choices, strict=True):
@@ -200,7 +202,7 @@ def _longest(problem: PiperProblem) -> float:
     return time + (4 * edges + 2 * sync + 4 * weights / problem.microbatches) / problem.bandwidth
 
 
-def _infeasible(problem: PiperProblem, family: Family) -> Infeasible:
+def _infeasible(problem: PiperProblem, family: IdealFamily) -> Infeasible:
     """What binds."""
     scope = (
         ""

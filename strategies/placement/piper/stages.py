@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from placer.placement.published_planners.piper import PiperProblem, Variant
-from placer.strategies.placement.piper.ideals import Family, Flags
+from placer.strategies.placement.piper.ideals import Flags, IdealFamily
 from placer.strategies.placement.piper.knapsack import ROUNDING, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
-    """Pairs of degrees: stage alternatives by index; `devices` = data x tensor."""
+class DegreePairs:
+    """StagePairs of degrees: stage alternatives by index; `devices` = data x tensor."""
 
     data: Ints
     tensor: Ints
@@ -57,7 +57,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class StagePairs:
     """Stages: from ideal `upper` down to `lower`, sorted by `upper`; `least[p, k]` time on degrees k, inf: cannot."""
 
     upper: Ints
@@ -65,11 +65,11 @@ class Pairs:
     least: Floats
 
 
-def degrees(problem: PiperProblem) -> Degrees:
+def degrees(problem: PiperProblem) -> DegreePairs:
     """Every pair of a tensor degree and a data degree that the devices allow."""
     found = [(d, t) for t in problem.tensor_degrees for d in problem.data_degrees if d * t <= problem.devices]
     data, tensor = np.array(found, dtype=np.int64).reshape(-1, 2).T
-    return Degrees(data=data, tensor=tensor)
+    return DegreePairs(data=data, tensor=tensor)
 
 
 def offer(problem: PiperProblem, tensor: int) -> Offer:
@@ -91,7 +91,7 @@ def offer(problem: PiperProblem, tensor: int) -> Offer:
     )
 
 
-def stage_pairs(problem: PiperProblem, family: Family, by: Degrees, limit: float, needed: Ints) -> Pairs:
+def stage_pairs(problem: PiperProblem, family: IdealFamily, by: DegreePairs, limit: float, needed: Ints) -> StagePairs:
     """The stages that can be of use below `limit`; `needed[i]` devices at least are needed for the nodes of ideal i."""
     upper, lower = np.nonzero(_contains(family.inside))
     least = np.full((len(upper), len(by.data)), np.inf)
@@ -100,11 +100,11 @@ def stage_pairs(problem: PiperProblem, family: Family, by: Degrees, limit: float
     rest = needed[-1:] - needed[upper]
     least[(by.devices + np.maximum(rest, 0)[:, None] + needed[lower][:, None]) > problem.devices] = np.inf
     useful = (least <= limit).any(axis=1)
-    return Pairs(upper=upper[useful], lower=lower[useful], least=least[useful])
+    return StagePairs(upper=upper[useful], lower=lower[useful], least=least[useful])
 
 
 def _fill(
-    least: Floats, problem: PiperProblem, family: Family, pair: tuple[Ints, Ints], by: Degrees, tensor: int
+    least: Floats, problem: PiperProblem, family: IdealFamily, pair: tuple[Ints, Ints], by: DegreePairs, tensor: int
 ) -> None:
     """Writes the columns of one tensor degree into `least`; every stage but the last keeps two microbatches or more."""
     at, (upper, lower) = offer(problem, tensor), pair
@@ -121,7 +121,7 @@ def _fill(
         least[:, column] = np.where(whole, (sums[upper] - sums[lower] + own / problem.bandwidth) / data, np.inf)
 
 
-def _crossing(problem: PiperProblem, family: Family, at: Offer, *, forward: bool) -> Floats:
+def _crossing(problem: PiperProblem, family: IdealFamily, at: Offer, *, forward: bool) -> Floats:
     """X(U, V) of the module, with the sync bytes of the end that lies in the stage."""
     index = {node.id: i for i, node in enumerate(problem.nodes)}
     weight = np.zeros((len(index), len(index)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from placer.placement.problem import Found, Placement, PlacementProblem
+from placer.placement.problem import BoundedPlacement, Placement, PlacementProblem
 from placer.strategies.placement.contraction import Folded, fold, memory_can_bind
-from placer.strategies.placement.throughput.ideal_dp import Chain, Machines
-from placer.strategies.placement.throughput.rising_limits import Climbed, Limits, climb
+from placer.strategies.placement.throughput.ideal_dp import ContiguousChain, DeviceCounts
+from placer.strategies.placement.throughput.rising_limits import BoundedChain, Limits, climb
 
 
-def contiguous(problem: PlacementProblem, limits: Limits) -> Found:
+def contiguous(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     """The best contiguous placement for throughput with a bound."""
     started = time.perf_counter()
     counted = fold(problem)
@@ -32,16 +32,16 @@ def contiguous(problem: PlacementProblem, limits: Limits) -> Found:
     return replace(proved, notes=(*proved.notes, "the bound leaves out the bytes of nodes without compute"))
 
 
-def machines(problem: PlacementProblem, folded: Folded) -> Machines:
+def machines(problem: PlacementProblem, folded: Folded) -> DeviceCounts:
     """The devices of the problem, no more of a kind than there are classes to give them."""
-    return Machines(
+    return DeviceCounts(
         accelerators=min(problem.accelerators, folded.count),
         cpus=min(problem.cpus, folded.count),
         memory=problem.memory,
     )
 
 
-def chain_placement(problem: PlacementProblem, folded: Folded, chain: Chain) -> Placement:
+def chain_placement(problem: PlacementProblem, folded: Folded, chain: ContiguousChain) -> Placement:
     """The device of every node; the chain's CPUs come after the problem's accelerators."""
     accelerators = machines(problem, folded).accelerators
     devices = [0] * folded.count
@@ -51,8 +51,8 @@ def chain_placement(problem: PlacementProblem, folded: Folded, chain: Chain) -> 
     return folded.placement(tuple(devices))
 
 
-def _found(problem: PlacementProblem, folded: Folded, climbed: Climbed) -> Found:
+def _found(problem: PlacementProblem, folded: Folded, climbed: BoundedChain) -> BoundedPlacement:
     ideals = "more ideals than are enumerated" if climbed.ideals is None else f"{climbed.ideals} ideals"
     placement = None if climbed.chain is None else chain_placement(problem, folded, climbed.chain)
     notes = (f"{len(problem.nodes)} nodes, {folded.count} classes, {ideals}",)
-    return Found(placement=placement, bound=climbed.bound, notes=notes)
+    return BoundedPlacement(placement=placement, bound=climbed.bound, notes=notes)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from placer.placement.evaluator import largest_load
 from placer.placement.legality import violations
-from placer.placement.problem import Found, Placement, PlacementProblem
+from placer.placement.problem import BoundedPlacement, Placement, PlacementProblem
 from placer.strategies.placement.contraction import Folded, fold, memory_can_bind
 from placer.strategies.placement.throughput.contiguous import chain_placement, machines
 from placer.strategies.placement.throughput.free_form_ilp import shared_floor, solve_free
-from placer.strategies.placement.throughput.hypergraph_cut import Split, cheapest_split
-from placer.strategies.placement.throughput.ideal_dp import Machines
+from placer.strategies.placement.throughput.hypergraph_cut import HypergraphCut, cheapest_split
+from placer.strategies.placement.throughput.ideal_dp import DeviceCounts
 from placer.strategies.placement.throughput.rising_limits import Limits, along_orders, floor
 
 # Deterministic seconds of the integer program: some two minutes.
@@ -39,7 +39,7 @@ class Incumbent:
     value: float
 
 
-def free_form(problem: PlacementProblem, limits: Limits) -> Found:
+def free_form(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     """The best placement for throughput without the demand of contiguity, with a bound."""
     started = time.perf_counter()
     folded = _folded(problem)
@@ -62,7 +62,7 @@ def free_form(problem: PlacementProblem, limits: Limits) -> Found:
     return _found(problem, folded, best, min(solved.bound, best.value))
 
 
-def weighed_split(folded: Folded, given: Machines, share: float) -> Split:
+def weighed_split(folded: Folded, given: DeviceCounts, share: float) -> HypergraphCut:
     """min over S of share load(S) + (1-share) load of the rest on the second device."""
     first = _priced(folded, share)
     if given.cpus:
@@ -80,7 +80,7 @@ def _priced(folded: Folded, share: float) -> tuple[float, ...]:
 
 
 def _two_devices(
-    problem: PlacementProblem, folded: Folded, given: Machines, bound: float, best: Incumbent
+    problem: PlacementProblem, folded: Folded, given: DeviceCounts, bound: float, best: Incumbent
 ) -> tuple[float, Incumbent]:
     """The bound and the incumbent after s-t min cuts; the shares close in on the largest minimum (it is concave)."""
     if not all(folded.supported) and not given.cpus:
@@ -124,18 +124,20 @@ def _proved(bound: float, best: Incumbent) -> bool:
     return best.placement is not None and best.value - bound <= CLOSE * best.value
 
 
-def _of_nodes(problem: PlacementProblem, folded: Folded, given: Machines, devices: tuple[int, ...]) -> Placement:
+def _of_nodes(problem: PlacementProblem, folded: Folded, given: DeviceCounts, devices: tuple[int, ...]) -> Placement:
     """Device numbers of the problem: its CPUs come after all its accelerators."""
     spare = problem.accelerators - given.accelerators
     return folded.placement(tuple(d if d < given.accelerators else d + spare for d in devices))
 
 
-def _of_classes(problem: PlacementProblem, folded: Folded, given: Machines, placement: Placement) -> tuple[int, ...]:
+def _of_classes(
+    problem: PlacementProblem, folded: Folded, given: DeviceCounts, placement: Placement
+) -> tuple[int, ...]:
     spare = problem.accelerators - given.accelerators
     device = dict(zip(folded.labels, placement, strict=True))
     return tuple(d if d < given.accelerators else d - spare for _, d in sorted(device.items()))
 
 
-def _found(problem: PlacementProblem, folded: Folded, best: Incumbent, bound: float) -> Found:
+def _found(problem: PlacementProblem, folded: Folded, best: Incumbent, bound: float) -> BoundedPlacement:
     note = f"{len(problem.nodes)} nodes, {folded.count} classes"
-    return Found(placement=best.placement, bound=bound, notes=(note,))
+    return BoundedPlacement(placement=best.placement, bound=bound, notes=(note,))

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from placer.strategies.placement.contraction import Folded
-from placer.strategies.placement.throughput.ideal_dp import Machines
+from placer.strategies.placement.throughput.ideal_dp import DeviceCounts
 
 # Whole units in the largest time that matters, a known placement's. Not more: with terms of 2**33 and above CP-SAT 9.15
 # lost optimal placements in presolve (test_large_costs_lose_no_placement); solver_of leaves that step out as well.
@@ -56,7 +56,7 @@ class Solved:
     bound: float
 
 
-def crowds(folded: Folded, machines: Machines, upper: float) -> tuple[Crowd, ...]:
+def crowds(folded: Folded, machines: DeviceCounts, upper: float) -> tuple[Crowd, ...]:
     """For each accelerator time t, who must share an accelerator in a placement below `upper`; heaviest first."""
     if not machines.accelerators:
         return ()
@@ -74,7 +74,7 @@ def crowds(folded: Folded, machines: Machines, upper: float) -> tuple[Crowd, ...
     return tuple(sorted(found, key=lambda crowd: (-crowd.compute, crowd.least)))
 
 
-def _hosted(folded: Folded, machines: Machines, members: Sequence[int], upper: float) -> int:
+def _hosted(folded: Folded, machines: DeviceCounts, members: Sequence[int], upper: float) -> int:
     """The most of `members` that CPUs can take when each works less than `upper`."""
     room, taken = machines.cpus * upper, 0
     for host in sorted(folded.host[index] for index in members):
@@ -83,7 +83,7 @@ def _hosted(folded: Folded, machines: Machines, members: Sequence[int], upper: f
     return taken
 
 
-def shared_floor(folded: Folded, machines: Machines, upper: float) -> float:
+def shared_floor(folded: Folded, machines: DeviceCounts, upper: float) -> float:
     """The best floor of the few heaviest crowds; a bound for every placement below `upper`, 0 where there is none."""
     tried: dict[int, Crowd] = {}
     for crowd in crowds(folded, machines, upper):
@@ -104,7 +104,7 @@ def _least_load(folded: Folded, crowd: Crowd, upper: float) -> float:
 
 
 def solve_free(
-    folded: Folded, machines: Machines, *, hint: Sequence[int] | None, floor: float, upper: float, effort: float,
+    folded: Folded, machines: DeviceCounts, *, hint: Sequence[int] | None, floor: float, upper: float, effort: float,
     seconds: float | None,
 ) -> Solved:  # fmt: skip
     """The best placement within `effort` deterministic seconds (and `seconds`, if given); ends when `floor` is met."""
@@ -135,7 +135,7 @@ def solve_free(
 Row = list[cp_model.IntVar]
 
 
-def one_device(model: cp_model.CpModel, folded: Folded, machines: Machines) -> list[Row]:
+def one_device(model: cp_model.CpModel, folded: Folded, machines: DeviceCounts) -> list[Row]:
     """sum over d of x[c, d] = 1; an unsupported class has no accelerator to choose."""
     x = [[model.new_bool_var("") for _ in range(machines.accelerators + machines.cpus)] for _ in range(folded.count)]
     for row, fits in zip(x, folded.supported, strict=True):
@@ -146,7 +146,12 @@ def one_device(model: cp_model.CpModel, folded: Folded, machines: Machines) -> l
 
 
 def _loads(
-    model: cp_model.CpModel, folded: Folded, machines: Machines, x: list[Row], longest: cp_model.IntVar, scale: float
+    model: cp_model.CpModel,
+    folded: Folded,
+    machines: DeviceCounts,
+    x: list[Row],
+    longest: cp_model.IntVar,
+    scale: float,
 ) -> None:
     """Every load is at most T."""
     for device in range(machines.accelerators):
@@ -173,7 +178,7 @@ def _cut(model: cp_model.CpModel, members: Row) -> cp_model.IntVar:
     return cut
 
 
-def limit_memory(model: cp_model.CpModel, folded: Folded, machines: Machines, x: list[Row]) -> None:
+def limit_memory(model: cp_model.CpModel, folded: Folded, machines: DeviceCounts, x: list[Row]) -> None:
     """The bytes of each accelerator's classes sum to at most its memory."""
     if math.fsum(folded.size) <= machines.memory:
         return
@@ -184,7 +189,9 @@ def limit_memory(model: cp_model.CpModel, folded: Folded, machines: Machines, x:
         model.add(held <= math.floor(machines.memory * scale))
 
 
-def _first_is_crowded(model: cp_model.CpModel, folded: Folded, machines: Machines, x: list[Row], upper: float) -> None:
+def _first_is_crowded(
+    model: cp_model.CpModel, folded: Folded, machines: DeviceCounts, x: list[Row], upper: float
+) -> None:
     """Accelerators are alike: the one that must hold the heaviest crowd is number 0."""
     for crowd in crowds(folded, machines, upper)[:1]:
         model.add(sum(x[index][0] for index in crowd.members) >= crowd.least)

@@ -22,7 +22,7 @@ SOURCE, SINK = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class HypergraphCut:
     """The least cost, rounded down, and the classes in S."""
 
     cost: float
@@ -31,7 +31,7 @@ class Split:
 
 def cheapest_split(
     inside: Sequence[float], outside: Sequence[float], hyperedges: Iterable[tuple[tuple[int, ...], float]]
-) -> Split:
+) -> HypergraphCut:
     """The cheapest S. At most one of inside[c], outside[c] is infinite."""
     must = {index for index, cost in enumerate(outside) if math.isinf(cost)}
     never = {index for index, cost in enumerate(inside) if math.isinf(cost)}
@@ -43,7 +43,7 @@ def cheapest_split(
     arcs += [(node[c], SINK, inside[c]) for c in free if inside[c] > 0]
     cut, gadgets = _gadgets(node, hyperedges)
     flow, side = _flow(arcs, gadgets, first_auxiliary=len(inside) + 2)
-    return Split(cost=fixed + cut + flow, inside=frozenset(c for c in range(len(inside)) if node[c] in side))
+    return HypergraphCut(cost=fixed + cut + flow, inside=frozenset(c for c in range(len(inside)) if node[c] in side))
 
 
 def _gadgets(

@@ -33,7 +33,7 @@ MEMORY_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machines:
+class DeviceCounts:
     """How many devices of each kind, and the bytes of an accelerator."""
 
     accelerators: int
@@ -87,7 +87,7 @@ class Effort:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class ContiguousChain:
     """A contiguous placement: its largest load, and the device and classes of each part in pipeline order."""
 
     value: float
@@ -95,11 +95,11 @@ class Chain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class IdealProgram:
     """One run of the recurrence: what it is about, and the limit below which values are kept."""
 
     ideals: Ideals
-    machines: Machines
+    machines: DeviceCounts
     absorbed: Absorption
     limit: float
     effort: Effort
@@ -117,10 +117,10 @@ class Program:
 
 
 Values = dict[tuple[int, int], Floats]
-Table = Callable[[Program, Indices, Indices], Floats]
+Table = Callable[[IdealProgram, Indices, Indices], Floats]
 
 
-def best_chain(program: Program) -> Chain | None:
+def best_chain(program: IdealProgram) -> ContiguousChain | None:
     """The best chain whose loads are all below the limit, or None: there is none among these ideals."""
     values: Values = {}
     for cpus in range(program.machines.cpus + 1):
@@ -130,7 +130,7 @@ def best_chain(program: Program) -> Chain | None:
     return _walked_back(program, values) if last[-1] < program.limit else None
 
 
-def _layer(program: Program, values: Values, accelerators: int, cpus: int) -> Floats:
+def _layer(program: IdealProgram, values: Values, accelerators: int, cpus: int) -> Floats:
     """V(accelerators, cpus, .), infinite where it is not below the limit or outside the window."""
     ideals = program.ideals
     found = np.full(ideals.count, np.inf)
@@ -148,7 +148,7 @@ def _layer(program: Program, values: Values, accelerators: int, cpus: int) -> Fl
 
 
 def _predecessors(
-    program: Program, values: Values, accelerators: int, cpus: int
+    program: IdealProgram, values: Values, accelerators: int, cpus: int
 ) -> Iterator[tuple[Floats, Floats, Table, float]]:
     """The last device: the values one and two of its kind ago, its table, the accelerator time it can take."""
     none = np.full(program.ideals.count, np.inf)
@@ -160,7 +160,7 @@ def _predecessors(
         yield values[accelerators, cpus - 1], older, _host_table, program.absorbed(1, program.limit)
 
 
-def _blocks(program: Program, rows: Indices, low: float, reach: float) -> Iterator[tuple[Indices, Indices]]:
+def _blocks(program: IdealProgram, rows: Indices, low: float, reach: float) -> Iterator[tuple[Indices, Indices]]:
     """Those of `rows` that are alike, and the ideals that hold one of them within the window."""
     seconds = program.ideals.accelerator
     rows = rows[np.argsort(program.ideals.walk[rows])]
@@ -173,7 +173,7 @@ def _blocks(program: Program, rows: Indices, low: float, reach: float) -> Iterat
             yield block, columns[start : start + COLUMNS]
 
 
-def _accelerator_table(program: Program, rows: Indices, columns: Indices) -> Floats:
+def _accelerator_table(program: IdealProgram, rows: Indices, columns: Indices) -> Floats:
     """load(I - I'), infinite where I' is not inside I, bytes do not fit or a class is not supported."""
     ideals = program.ideals
     table = crossing(ideals, rows, columns)
@@ -186,7 +186,7 @@ def _accelerator_table(program: Program, rows: Indices, columns: Indices) -> Flo
     return _inside_only(ideals, rows, columns, table)
 
 
-def _host_table(program: Program, rows: Indices, columns: Indices) -> Floats:
+def _host_table(program: IdealProgram, rows: Indices, columns: Indices) -> Floats:
     """host(I - I'), infinite where I' is not inside I."""
     ideals = program.ideals
     return _inside_only(ideals, rows, columns, ideals.host[columns] - ideals.host[rows][:, None])
@@ -199,7 +199,7 @@ def _inside_only(ideals: Ideals, rows: Indices, columns: Indices, table: Floats)
     return table
 
 
-def _walked_back(program: Program, values: Values) -> Chain:
+def _walked_back(program: IdealProgram, values: Values) -> ContiguousChain:
     """The chain behind the value of the full ideal: at each device the predecessor that attains it."""
     accelerators, cpus = program.machines.accelerators, program.machines.cpus
     index = program.ideals.count - 1
@@ -213,10 +213,10 @@ def _walked_back(program: Program, values: Values) -> Chain:
         )
         index = before
     value = float(values[program.machines.accelerators, program.machines.cpus][-1])
-    return Chain(value=value, segments=tuple(reversed(segments)))
+    return ContiguousChain(value=value, segments=tuple(reversed(segments)))
 
 
-def _attaining(program: Program, values: Values, accelerators: int, cpus: int, index: int) -> tuple[int, int]:
+def _attaining(program: IdealProgram, values: Values, accelerators: int, cpus: int, index: int) -> tuple[int, int]:
     """The last device of V(accelerators, cpus, index) and the ideal before it."""
     best = (np.inf, 0, 0)
     column = np.array([index])

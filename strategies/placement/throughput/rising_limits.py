@@ -18,10 +18,10 @@ from placer.strategies.placement.ideals import Ideals, every_ideal, ideals_of, p
 from placer.strategies.placement.throughput.ideal_dp import (
     ROUNDING,
     Absorption,
-    Chain,
+    ContiguousChain,
+    DeviceCounts,
     Effort,
-    Machines,
-    Program,
+    IdealProgram,
     SpentError,
     best_chain,
 )
@@ -35,10 +35,10 @@ EVALUATIONS_A_SECOND = 5e7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Climbed:
+class BoundedChain:
     """The best chain found, the bound below which there is none, and how many ideals there are (None: too many)."""
 
-    chain: Chain | None
+    chain: ContiguousChain | None
     bound: float
     ideals: int | None
 
@@ -61,7 +61,7 @@ class Limits:
         return most if self.pairs is None else min(most, self.pairs / EVALUATIONS_A_SECOND)
 
 
-def climb(folded: Folded, machines: Machines, limits: Limits) -> Climbed:
+def climb(folded: Folded, machines: DeviceCounts, limits: Limits) -> BoundedChain:
     """The best chain with its proof, or the best found and what is proved when the limits end the search."""
     until = None if limits.seconds is None else time.perf_counter() + limits.seconds
     effort = Effort(budget=limits.pairs, until=until)
@@ -69,21 +69,21 @@ def climb(folded: Folded, machines: Machines, limits: Limits) -> Climbed:
     chain = along_orders(folded, machines)
     bitsets = every_ideal(folded, min(MOST_IDEALS, CELLS // folded.count))
     if bitsets is None:
-        return Climbed(chain=chain, bound=bound, ideals=None)
+        return BoundedChain(chain=chain, bound=bound, ideals=None)
     ideals = ideals_of(folded, bitsets)
     top = everything(folded) if chain is None else chain.value
     try:
         for limit in _limits(bound, top):
             found = _run(folded, ideals, machines, limit, effort)
             if found is not None:
-                return Climbed(chain=found, bound=found.value, ideals=ideals.count)
+                return BoundedChain(chain=found, bound=found.value, ideals=ideals.count)
             bound = limit
     except SpentError:
-        return Climbed(chain=chain, bound=bound, ideals=ideals.count)
-    return Climbed(chain=chain, bound=top if chain else math.inf, ideals=ideals.count)
+        return BoundedChain(chain=chain, bound=bound, ideals=ideals.count)
+    return BoundedChain(chain=chain, bound=top if chain else math.inf, ideals=ideals.count)
 
 
-def floor(folded: Folded, machines: Machines) -> float:
+def floor(folded: Folded, machines: DeviceCounts) -> float:
     """A bound without search: no class can do better than its faster device, nor all of them than all devices."""
     singles = [_fastest(folded, machines, index) for index in range(folded.count)]
     stuck = math.fsum(h for h, fits in zip(folded.host, folded.supported, strict=True) if not fits)
@@ -91,14 +91,14 @@ def floor(folded: Folded, machines: Machines) -> float:
     return max(*singles, *shares)
 
 
-def _fastest(folded: Folded, machines: Machines, index: int) -> float:
+def _fastest(folded: Folded, machines: DeviceCounts, index: int) -> float:
     times = [folded.host[index]] if machines.cpus else []
     if machines.accelerators and folded.supported[index]:
         times.append(folded.accelerator[index])
     return min(times, default=0.0)
 
 
-def _balanced(folded: Folded, machines: Machines) -> float:
+def _balanced(folded: Folded, machines: DeviceCounts) -> float:
     """The least t for which accelerators (t each) and CPUs (what t absorbs) take all the compute there is."""
     absorbed = Absorption(folded)
     total = math.fsum(s for s, fits in zip(folded.accelerator, folded.supported, strict=True) if fits)
@@ -120,9 +120,11 @@ def _limits(floor: float, top: float) -> Iterator[float]:
     yield top
 
 
-def _run(folded: Folded, ideals: Ideals, machines: Machines, limit: float, effort: Effort) -> Chain | None:
+def _run(
+    folded: Folded, ideals: Ideals, machines: DeviceCounts, limit: float, effort: Effort
+) -> ContiguousChain | None:
     return best_chain(
-        Program(ideals=ideals, machines=machines, absorbed=Absorption(folded), limit=limit, effort=effort)
+        IdealProgram(ideals=ideals, machines=machines, absorbed=Absorption(folded), limit=limit, effort=effort)
     )
 
 
@@ -131,7 +133,7 @@ def everything(folded: Folded) -> float:
     return math.fsum(folded.host) + math.fsum(folded.accelerator) + math.fsum(w for _, w in folded.hyperedges) + 1.0
 
 
-def along_orders(folded: Folded, machines: Machines) -> Chain | None:
+def along_orders(folded: Folded, machines: DeviceCounts) -> ContiguousChain | None:
     """The best chain among the prefixes of a few topological orders."""
     bitsets = {ideal for order in topological_orders(folded) for ideal in prefixes(order)}
     return _run(folded, ideals_of(folded, sorted(bitsets)), machines, everything(folded), Effort())
