@@ -7,9 +7,9 @@ from typing import Protocol, Union
 import torch
 
 from placer.runtime.distributed.world import World
-from placer.runtime.weights.tensor_chunks import Portion
+from placer.runtime.weights.tensor_chunks import TensorChunks
 
-Leaf = Union["State", torch.Tensor, Portion, float, int, bool, str, tuple[float, ...], None]
+Leaf = Union["State", torch.Tensor, TensorChunks, float, int, bool, str, tuple[float, ...], None]
 State = dict[str, Leaf]
 
 
@@ -33,7 +33,7 @@ def on_host(state: State) -> State:
 def _on_host(value: Leaf) -> Leaf:
     if isinstance(value, dict):
         return on_host(value)
-    if isinstance(value, Portion):
+    if isinstance(value, TensorChunks):
         return value.on_host()
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 

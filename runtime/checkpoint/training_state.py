@@ -4,8 +4,8 @@
     masters/NAME          its float32 master, where it has 16 bits
     optimizer/NAME/KEY    the optimizer's state of it (`exp_avg`, `step`, ...)
 
-Each rank gives its own part: a tensor, or a `Portion` of one that is cut or sharded; torch.distributed.checkpoint makes
-one whole of them, which loads under any other layout.
+Each rank gives its own part: a tensor, or `TensorChunks` of one that is cut or sharded; torch.distributed.checkpoint
+makes one whole of them, which loads under any other layout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from placer.runtime.checkpoint.stateful import State
 from placer.runtime.data_parallel.optimizer import Updater
 from placer.runtime.executor.executor import Executor
-from placer.runtime.measuring.measurement import Held
+from placer.runtime.measuring.measurement import MeasuredTensors
 
 
 class TrainingState:
@@ -29,7 +29,7 @@ class TrainingState:
 
         An optimizer that has not stepped yet is given the state of a step that changed nothing.
         """
-        updater, part = self._executor.updater, self._executor.portions.of
+        updater, part = self._executor.updater, self._executor.chunks.of
         require_optimizer_state(updater)
         return {
             **self.weights(),
@@ -47,7 +47,7 @@ class TrainingState:
 
     def weights(self) -> State:
         """The same of parameters and buffers alone."""
-        part = self._executor.portions.of
+        part = self._executor.chunks.of
         return {"model": {name: part(name, tensor) for name, tensor in self._executor.held_state().items()}}
 
     def consolidate(self) -> None:
@@ -59,11 +59,11 @@ class TrainingState:
         self._executor.updater.refresh_copies()
 
     @property
-    def held(self) -> Held:
+    def held(self) -> MeasuredTensors:
         """The tensors of this rank by category."""
         stages, updater = self._executor.stages.values(), self._executor.updater
         states = (_optimizer_state(updater, tensor) for tensor in updater.updated.values())
-        return Held(
+        return MeasuredTensors(
             stages=tuple(stages),
             parameters=tuple(p for stage in stages for p in stage.own_parameters().values()),
             buffers=tuple(b for stage in stages for b in stage.own_buffers().values()),

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from placer.program import Collective
 from placer.runtime.data_parallel.replicas import reduce_bucket
-from placer.runtime.data_parallel.zero1 import Divided
+from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed import mixed_allreduce as mixed_sums
 from placer.runtime.distributed.dtensors import local_part
 from placer.runtime.observer import Observer
@@ -48,7 +48,7 @@ class Gradients:
     buckets: names per (stage, unit) as the program has them. shared: the stages that hold each tied parameter;
     ties: how their gradients are summed.
     pieces: what this rank holds of each.
-    divided: the stages whose optimizer's state the replicas divide.
+    zero1: the stages whose optimizer's state the replicas divide.
     counts_own: whether this rank's whole (not sharded or divided) gradients enter the norm: only one replica's do.
     """
 
@@ -59,7 +59,7 @@ class Gradients:
         buckets: Mapping[tuple[int, str], tuple[str, ...]],
         shared: Mapping[str, tuple[int, ...]],
         ties: Mapping[str, Tie],
-        divided: Mapping[int, Divided],
+        zero1: Mapping[int, Zero1],
         counts_own: bool,
         pieces: Pieces,
         group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
@@ -67,7 +67,7 @@ class Gradients:
     ) -> None:
         self._parameters, self._buckets, self._shared = parameters, buckets, shared
         self._counts_own, self._pieces, self._ties = counts_own, pieces, ties
-        self._group_of, self.observer, self._divided = group_of, observer, divided
+        self._group_of, self.observer, self._zero1 = group_of, observer, zero1
         self._summed: set[str] = set()
         self._squared: torch.Tensor | None = None
 
@@ -80,7 +80,7 @@ class Gradients:
         elif collective.purpose == "parameters":
             named = self._parameters[collective.stage]
             members = [named[name] for name in self._buckets[collective.stage, collective.unit]]
-            self._tell(collective, self._divided[collective.stage].gather(members))
+            self._tell(collective, self._zero1[collective.stage].gather(members))
         else:
             self._squared = self._local_squared()
             self.sum_over(collective, self._squared)
@@ -184,7 +184,7 @@ class Gradients:
             for name, parameter in named.items():
                 if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
                     continue
-                gradient = self._divided[stage].own(parameter.grad) if stage in self._divided else parameter.grad
+                gradient = self._zero1[stage].own(parameter.grad) if stage in self._zero1 else parameter.grad
                 if self._pieces.counts(name) and (isinstance(gradient, DTensor) or self._counts_own):
                     yield gradient
 

@@ -26,7 +26,7 @@ from placer.runtime.data_parallel.relaxed_sync import Column, flat, spread
 from placer.runtime.data_parallel.synchrony import rows_of
 
 
-class LocalSteps:
+class LocalSgd:
     """The end of a step of local SGD; `every`: the steps between two averages (K above)."""
 
     def __init__(self, column: Column, every: int) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.plans.settings import RunSettings
-from placer.runtime.data_parallel.zero1 import Divided
+from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.dtensors import local_part
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -56,16 +56,16 @@ def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> Optimize
 class Updater:
     """Holds named parameters, their float32 masters where they have 16 bits, and the optimizer of either.
 
-    divided: with whom this rank divides the optimizer's state of a parameter; it then updates its rows of it only.
+    zero1: with whom this rank divides the optimizer's state of a parameter; it then updates its rows of it only.
     host: where the state lies and updates are made, on copies of the parameters, if not where they are.
     """
 
     def __init__(
-        self, named: dict[str, nn.Parameter], make: OptimizerFactory, divided: Mapping[str, Divided] | None = None,
+        self, named: dict[str, nn.Parameter], make: OptimizerFactory, zero1: Mapping[str, Zero1] | None = None,
         *, host: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.named = {name: p for name, p in named.items() if p.requires_grad}
-        self._divided = divided or {}
+        self._zero1 = zero1 or {}
         #: What this rank updates of each parameter: the parameter, or its own rows of it, in the parameter's memory.
         self.own = {name: self._rows(name, p) for name, p in self.named.items()}
         self._host, self._landed = host, dict[str, torch.Tensor]()
@@ -147,12 +147,12 @@ class Updater:
         _lay_gradient(updated)
 
     def _rows(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
-        return nn.Parameter(self._divided[name].own(parameter)) if name in self._divided else parameter
+        return nn.Parameter(self._zero1[name].own(parameter)) if name in self._zero1 else parameter
 
     def _gradient(self, name: str) -> torch.Tensor:
         gradient = self.named[name].grad
         assert gradient is not None
-        return local_part(self._divided[name].own(gradient) if name in self._divided else gradient)
+        return local_part(self._zero1[name].own(gradient) if name in self._zero1 else gradient)
 
 
 def _plain(parameter: nn.Parameter) -> nn.Parameter:

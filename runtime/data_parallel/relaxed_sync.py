@@ -23,7 +23,7 @@ from placer.runtime.observer import Observer
 _LEFT_OUT = frozenset({"gradients", "norm"})
 
 
-class Ending(Protocol):
+class RelaxedSync(Protocol):
     """The end of a step where replicas are not held together by every one."""
 
     def finish_step(self, done: int) -> float | None:

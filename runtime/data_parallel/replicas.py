@@ -1,10 +1,10 @@
 """The replicas of a stage: how its state is held and its gradients are summed.
 
-    Whole      parameters on every replica; placer reduces the gradients (several stages), or there is one replica
-    Replicated the same by DistributedDataParallel: one-stage plans that reduce beside the backward
-    Sharded    FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
-               parameters gathered between forward and backward. It divides along dim 0: parameters without dims stay
-               whole, and placer reduces their gradients
+    WholeReplica  parameters on every replica; placer reduces the gradients (several stages), or there is one replica
+    DdpReplica    the same by DistributedDataParallel: one-stage plans that reduce beside the backward
+    FsdpReplica   FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
+                  parameters gathered between forward and backward. It divides along dim 0: parameters without dims
+                  stay whole, and placer reduces their gradients
 
 Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
 FSDP2 by a divide factor of 1. Only the backward of a stage's last microbatch reduces.
@@ -60,7 +60,7 @@ class Replica(Protocol):
         ...
 
 
-class Whole:
+class WholeReplica:
     """A stage with all of its state on this rank; nothing is reduced by itself."""
 
     grouped = False
@@ -84,7 +84,7 @@ class Whole:
         return ()
 
 
-class Replicated:
+class DdpReplica:
     """A stage under DistributedDataParallel, which reduces during the last backward."""
 
     grouped = True
@@ -127,7 +127,7 @@ class Replicated:
         return tuple(storage for storage in found if storage is not None)
 
 
-class Sharded:
+class FsdpReplica:
     """A stage under FSDP2."""
 
     grouped = True
@@ -184,12 +184,12 @@ def replica(
 ) -> Replica:
     """`stage` held as its plan says by `ranks` (group None: by one rank); `beside`: DDP sums its gradients."""
     if group is None:
-        return Whole(stage)
+        return WholeReplica(stage)
     if sharding in BY_FSDP:
-        return Sharded(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
+        return FsdpReplica(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
     if beside:
-        return Replicated(stage, group, ranks, bucket_bytes, observer)
-    return Whole(stage)
+        return DdpReplica(stage, group, ranks, bucket_bytes, observer)
+    return WholeReplica(stage)
 
 
 def reduce_bucket(gradients: list[torch.Tensor], reduce: Callable[[torch.Tensor], None]) -> int:

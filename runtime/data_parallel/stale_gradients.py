@@ -31,7 +31,7 @@ class _Sum:
     elements: torch.Tensor
 
 
-class DelayedSums:
+class StaleGradients:
     """The end of a step whose update uses the gradients of `staleness` steps before (S above)."""
 
     def __init__(self, column: Column, staleness: int) -> None:

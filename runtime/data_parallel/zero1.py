@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 
-class Divided:
+class Zero1:
     """The replicas `group` of a stage, which divide its optimizer's state."""
 
     def __init__(self, group: dist.ProcessGroup, ranks: tuple[int, ...], device: torch.device) -> None:

@@ -14,7 +14,7 @@ from placer.runtime.distributed.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.executor.load import assembly
 from placer.runtime.stages.batch_split import Feeder
 from placer.runtime.stages.captured_model import captured
-from placer.runtime.weights.meta_model import hollow
+from placer.runtime.weights.meta_model import meta_model
 
 
 def load(
@@ -29,7 +29,7 @@ def load(
     require_runnable(plan)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
-    source = hollow(plan, model, device, weights)
+    source = meta_model(plan, model, device, weights)
     cut = captured(plan, source.model).cut(plan, source.model)
     replicas = plan.stages[0].replicas
     index, replica = divmod(rank, replicas)

@@ -14,7 +14,7 @@ from placer.plans.ledger import Ledger, Seconds
 from placer.plans.plan import Plan
 from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.data_parallel.optimizer import Updater, clip_scale
-from placer.runtime.data_parallel.relaxed_sync import Ending
+from placer.runtime.data_parallel.relaxed_sync import RelaxedSync
 from placer.runtime.data_parallel.replicas import Replica
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.observer import Observer, Relay
@@ -22,8 +22,8 @@ from placer.runtime.spmd import Pieces
 from placer.runtime.stages.batch_split import Feeder
 from placer.runtime.stages.microbatch import Batch, Feed
 from placer.runtime.stages.stage import Stage
-from placer.runtime.weights.model_state import State
-from placer.runtime.weights.tensor_chunks import Portions
+from placer.runtime.weights.model_state import ModelState
+from placer.runtime.weights.tensor_chunks import ChunkMap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class Parts:
     stages: Mapping[int, Stage]
     gradients: Gradients
     updater: Updater
-    state: State
+    state: ModelState
     pieces: Pieces
-    portions: Portions
+    chunks: ChunkMap
     draws: bool
-    ending: Ending | None = None
+    ending: RelaxedSync | None = None
 
 
 class Executor:
@@ -98,9 +98,9 @@ class Executor:
         return tuple(storage for replica in self._replicas.values() for storage in replica.lasting)
 
     @property
-    def portions(self) -> Portions:
+    def chunks(self) -> ChunkMap:
         """Which part of each tensor this rank holds."""
-        return self._parts.portions
+        return self._parts.chunks
 
     def held_state(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers of this rank as it holds them, by the model's own names; tied ones once."""

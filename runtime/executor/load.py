@@ -24,12 +24,12 @@ from placer.program import (
     tied_by_shard,
 )
 from placer.runtime.data_parallel.gradients import Gradients, Tie
-from placer.runtime.data_parallel.local_sgd import LocalSteps
+from placer.runtime.data_parallel.local_sgd import LocalSgd
 from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater, optimizer_factory
-from placer.runtime.data_parallel.relaxed_sync import Column, Ending, column_of_rank, columns
-from placer.runtime.data_parallel.stale_gradients import DelayedSums
+from placer.runtime.data_parallel.relaxed_sync import Column, RelaxedSync, column_of_rank, columns
+from placer.runtime.data_parallel.stale_gradients import StaleGradients
 from placer.runtime.data_parallel.synchrony import SYNCHRONOUS, Synchrony, require_replicas
-from placer.runtime.data_parallel.zero1 import Divided
+from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.groups import TIMEOUT_SECONDS, Groups, by_host, device_of, join
 from placer.runtime.executor.compile import Compiler, patience, require_compilable, require_ready
 from placer.runtime.executor.executor import Executor, Parts
@@ -42,12 +42,12 @@ from placer.runtime.stages.batch_split import Feeder
 from placer.runtime.stages.block_code import Cut
 from placer.runtime.stages.captured_model import Captured, captured
 from placer.runtime.stages.stage import OP_BY_OP, Stage
-from placer.runtime.weights.meta_model import Hollow, hollow, named_tensors, shapes
+from placer.runtime.weights.meta_model import MetaModel, meta_model, named_tensors, shapes
 from placer.runtime.weights.meta_model import prepared_model as prepared_model
 from placer.runtime.weights.model_state import model_state
-from placer.runtime.weights.rank_weights import Weights
-from placer.runtime.weights.sources import Whole
-from placer.runtime.weights.tensor_chunks import Portions
+from placer.runtime.weights.rank_weights import RankWeights
+from placer.runtime.weights.sources import ModelInMemory
+from placer.runtime.weights.tensor_chunks import ChunkMap
 from placer.spmd import parameter_states
 
 
@@ -86,7 +86,7 @@ def load(
     timeout_seconds = patience(timeout_seconds, compile)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
-    source = hollow(plan, model, device, weights)
+    source = meta_model(plan, model, device, weights)
     if source.note and rank == 0:
         print(f"placer: {source.note}", file=sys.stderr)
     cut = (capture or captured(plan, source.model)).cut(plan, source.model)
@@ -103,13 +103,13 @@ def loaded_alone(
     """The executor of `rank` in a process that has a world to itself (`placer.runtime.dry`), of a model without memory,
     whose stages `fill` gives tensors."""
     cut = capture.cut(plan, source)
-    bare = Hollow(model=source, source=Whole(named_tensors(source)))
+    bare = MetaModel(model=source, source=ModelInMemory(named_tensors(source)))
     made = assembly(plan, bare, cut, rank=rank, device=device, timeout_seconds=TIMEOUT_SECONDS)
     return _executor(replace(made, alone=True, fill=fill), None)
 
 
 def assembly(
-    plan: Plan, source: Hollow, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
+    plan: Plan, source: MetaModel, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
 ) -> Assembly:
     """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
     require_linear(plan, cut)
@@ -117,10 +117,10 @@ def assembly(
     if plan.layouts:
         cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
     pieces = Pieces(parameter_states(plan), axis)
-    portions = Portions(shapes(source.model), pieces, _read_only(plan, rank))
-    weights = Weights(source.model, source.source, portions, device)
+    chunks = ChunkMap(shapes(source.model), pieces, _read_only(plan, rank))
+    weights = RankWeights(source.model, source.source, chunks, device)
     return Assembly(
-        plan=plan, rank=rank, device=device, weights=weights, pieces=pieces, portions=portions, cut=cut, axis=axis,
+        plan=plan, rank=rank, device=device, weights=weights, pieces=pieces, chunks=chunks, cut=cut, axis=axis,
         timeout_seconds=timeout_seconds, fill=weights.fill,
     )  # fmt: skip
 
@@ -187,12 +187,12 @@ def _column(made: Assembly, held: Held, parts: Parts) -> Column:
     )
 
 
-def _ending(column: Column | None, synchrony: Synchrony) -> Ending | None:
+def _ending(column: Column | None, synchrony: Synchrony) -> RelaxedSync | None:
     if column is None:
         return None
     if synchrony.average_every is not None:
-        return LocalSteps(column, synchrony.average_every)
-    return DelayedSums(column, synchrony.staleness or 0)
+        return LocalSgd(column, synchrony.average_every)
+    return StaleGradients(column, synchrony.staleness or 0)
 
 
 def _wiring(made: Assembly, held: Held) -> Wiring:
@@ -230,7 +230,7 @@ def _gradients(made: Assembly, held: Held, own: Groups) -> Gradients:
         buckets=buckets,
         shared=shared_parameters(plan),
         ties=_ties(made, held),
-        divided=held.divided,
+        zero1=held.zero1,
         counts_own=held.program.replica == 0 or made.relaxed,
         pieces=made.pieces,
         group_of=lambda ranks: own.of(ranks) if made.relaxed and own.has(ranks) else held.groups.of(ranks),
@@ -270,7 +270,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         updater=_updater(made, held, optimizer),
         state=state,
         pieces=made.pieces,
-        portions=made.portions,
+        chunks=made.chunks,
         draws=bool(made.cut.rewrites.batched),
     )
 
@@ -278,15 +278,15 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
 def _updater(made: Assembly, held: Held, optimizer: OptimizerFactory | None) -> Updater:
     """What updates all parameters of a rank, by name; a second copy of a tied one is numbered."""
     found: dict[str, nn.Parameter] = {}
-    divided: dict[str, Divided] = {}
+    zero1: dict[str, Zero1] = {}
     for stage, named in held.parameters.items():
         for name, parameter in named.items():
             own = name if name not in found else f"{name}@{stage}"
             found[own] = parameter
-            if stage in held.divided:
-                divided[own] = held.divided[stage]
+            if stage in held.zero1:
+                zero1[own] = held.zero1[stage]
     make = optimizer or optimizer_factory(made.plan.settings, fused=True)
-    return Updater(found, make, divided, host=host_of(made.plan, made.device))
+    return Updater(found, make, zero1, host=host_of(made.plan, made.device))
 
 
 def host_of(plan: Plan, device: torch.device) -> torch.device | None:

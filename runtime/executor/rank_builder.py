@@ -25,7 +25,7 @@ from placer.program import (
 )
 from placer.rules.two_axis_layouts import held_shape
 from placer.runtime.data_parallel.replicas import Replica, replica
-from placer.runtime.data_parallel.zero1 import Divided
+from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.groups import Groups
 from placer.runtime.observer import Relay
 from placer.runtime.spmd import Axis, Pieces
@@ -33,8 +33,8 @@ from placer.runtime.stages.block_code import Cut
 from placer.runtime.stages.captured_model import input_dtypes
 from placer.runtime.stages.shapes import Shape, shapes_of
 from placer.runtime.stages.stage import OP_BY_OP, Runner, Stage, stage_code
-from placer.runtime.weights.rank_weights import Weights
-from placer.runtime.weights.tensor_chunks import Portions
+from placer.runtime.weights.rank_weights import RankWeights
+from placer.runtime.weights.tensor_chunks import ChunkMap
 from placer.spmd import value_state
 
 
@@ -57,11 +57,11 @@ class Held:
         return self.groups.of(self.ranks) if len(self.ranks) > 1 else None
 
     @cached_property
-    def divided(self) -> dict[int, Divided]:
+    def zero1(self) -> dict[int, Zero1]:
         """The stages whose optimizer's state the replicas divide."""
         group = self.group
         return {
-            index: Divided(group, self.ranks, self.device)
+            index: Zero1(group, self.ranks, self.device)
             for index in self.stages
             if group is not None and self.plan.stages[index].sharding == "optimizer"
         }
@@ -84,9 +84,9 @@ class Assembly:
     plan: Plan
     rank: int
     device: torch.device
-    weights: Weights
+    weights: RankWeights
     pieces: Pieces
-    portions: Portions
+    chunks: ChunkMap
     cut: Cut
     axis: Axis
     timeout_seconds: float

@@ -4,7 +4,7 @@ In: the interpreter's instructions, wrapped in `clock.during(category)`; nested 
 one, so that the categories of a step and `other` add up to its wall time. Out: `Seconds`, and with `Memory` the peak
 `MemoryBytes`:
 
-    activations   peak bytes of storages that autograd keeps for backward (`Saved`), parameters and buffers not counted
+    activations   peak bytes of storages that autograd keeps for backward (`SavedTensors`), but parameters and buffers
     workspace     peak bytes of everything alive, less what the other categories hold (CUDA only: its allocator counts)
 """
 
@@ -110,7 +110,7 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(seen.values())
 
 
-class Saved:
+class SavedTensors:
     """Bytes that autograd keeps for backward: `alive` now, `peak` since the start. Each storage counts once.
 
     Use `with saved.watching():` around the step. Storages of `known` tensors (parameters, buffers) are not counted.

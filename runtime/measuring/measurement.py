@@ -31,7 +31,14 @@ from placer.program import Collective, Message, like_ranks
 from placer.runtime.measuring.allocations import Allocated
 from placer.runtime.measuring.communication_record import Communication, Recorder, joined_sums
 from placer.runtime.measuring.fsdp_memory import Gathered
-from placer.runtime.measuring.instruments import Clock, Saved, local_bytes, median_seconds, peak_memory, synchronizer
+from placer.runtime.measuring.instruments import (
+    Clock,
+    SavedTensors,
+    local_bytes,
+    median_seconds,
+    peak_memory,
+    synchronizer,
+)
 from placer.runtime.measuring.waits import CollectiveKey, Events, MessageKey, Wait, apart
 from placer.runtime.observer import Category
 from placer.runtime.stages.stage import Stage
@@ -46,7 +53,7 @@ PRODUCT_DTYPE = {"bfloat16-autocast": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class MeasuredTensors:
     """Tensors that an executor holds on this rank, sharded ones as DTensors, and the stages they lie in.
 
     lasting: what engines hold from step to step, buckets of gradients.
@@ -63,7 +70,7 @@ class Holder(Protocol):
     """An executor, as far as measuring its memory needs it."""
 
     @property
-    def held(self) -> Held:
+    def held(self) -> MeasuredTensors:
         """What it holds."""
         ...
 
@@ -93,7 +100,7 @@ class Measurement:
         self._memory = MemoryBytes()
         self._gradients = 0
         self._allocated = 0
-        self._held: Held | None = None
+        self._held: MeasuredTensors | None = None
         self._gathered: Gathered | None = None
         self._communications: tuple[Communication, ...] = ()
         self._watches = False
@@ -124,7 +131,7 @@ class Measurement:
     @contextmanager
     def _watched(self, holder: Holder) -> Iterator[None]:
         self._held = held = holder.held
-        saved = Saved((*held.parameters, *held.buffers))
+        saved = SavedTensors((*held.parameters, *held.buffers))
         self._gathered = gathered = Gathered(held.stages, saved)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)

@@ -66,7 +66,7 @@ class TensorBoard:
         self._writer.close()
 
 
-class Progress:
+class TerminalLog:
     """A line per event; on a terminal the lines of steps overwrite each other."""
 
     def __init__(self, steps: int, stream: IO[str] | None = None) -> None:
@@ -110,7 +110,7 @@ def open_logs(*, jsonl: str, tensorboard: str, steps: int, progress: bool) -> Lo
     """The logs asked for; empty paths are not written. Raises UsageError where tensorboard is not installed."""
     logs: list[Log] = []
     if progress:
-        logs.append(Progress(steps))
+        logs.append(TerminalLog(steps))
     if jsonl:
         logs.append(JsonLines(Path(jsonl)))
     if tensorboard:

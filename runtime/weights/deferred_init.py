@@ -1,7 +1,7 @@
 """A model built without its memory, each of whose tensors can be made alone, with the bits one device would give it.
 
-    with Recording() as recording: model = factory()      large tensors are fake: what fills them is noted, not done
-    recording.made(tensor) -> the real tensor             by doing again what was noted for it, and nothing else
+    with DeferredInit() as deferred: model = factory()    large tensors are fake: what fills them is noted, not done
+    deferred.made(tensor) -> the real tensor              by doing again what was noted for it, and nothing else
 
 Random numbers come in one stream, so every draw is done once in its order, into memory that is given up at once, and
 the generator's state before it is kept (5 KB): a draw can then be repeated alone. At no time is there more than the
@@ -77,7 +77,7 @@ class _Log:
                 self.giving.setdefault(id(tensor), place)
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what is done to tensors of more than `small` elements (SMALL by default).
 
     draws: whether their random numbers will be asked for; without, none is drawn, and such a tensor cannot be made.

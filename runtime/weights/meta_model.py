@@ -16,13 +16,13 @@ from placer import tracer
 from placer.errors import PlacerError, StalePlanError, UsageError
 from placer.plans.plan import Plan
 from placer.runtime.stages.captured_model import PRECISIONS
-from placer.runtime.weights.deferred_init import Recording
+from placer.runtime.weights.deferred_init import DeferredInit
 from placer.runtime.weights.pretrained import pretrained
-from placer.runtime.weights.sources import Box, Replayed, Source, Whole
+from placer.runtime.weights.sources import Box, ModelInMemory, Replayed, Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hollow:
+class MetaModel:
     """`model`: in the plan's precision and training mode, each tensor one number seen as many, or, where the caller
     gave the model, the real ones. note: why every rank must build the whole model, "" where none must."""
 
@@ -31,7 +31,7 @@ class Hollow:
     note: str = ""
 
 
-def hollow(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> Hollow:
+def meta_model(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> MetaModel:
     """The model of a plan for a rank on `device`, its values those of the seed, or of a Hugging Face folder `weights`.
 
     Raises UsageError for weights of another model, StalePlanError for another model.
@@ -40,35 +40,35 @@ def hollow(plan: Plan, model: nn.Module | None, device: torch.device, weights: s
         raise UsageError(f"--weights {weights} is given beside a model that has its own; give one of them")
     if model is not None:
         given = _converted(plan, _same(plan, model), device)
-        return Hollow(model=given, source=Whole(named_tensors(given)))
+        return MetaModel(model=given, source=ModelInMemory(named_tensors(given)))
     resolved = _rebuildable(plan)
-    recording, note = Recording(draws=not weights), ""
+    deferred, note = DeferredInit(draws=not weights), ""
     try:
-        with recording:
+        with deferred:
             module = resolved.build("cpu", seed=plan.seed)
-        source: Source = Replayed(recording, named_tensors(module))
-        _empty(module, device, recording)
+        source: Source = Replayed(deferred, named_tensors(module))
+        _empty(module, device, deferred)
     except PlacerError as error:
         note = f"every rank builds the whole model before it keeps its part: {error.__cause__ or error}"
         module = resolved.build("cpu", seed=plan.seed)
-        source = Whole(named_tensors(module))
+        source = ModelInMemory(named_tensors(module))
         _empty(module, device, None)
     if weights:
         source, note = pretrained(weights, module, source), ""
-    return Hollow(model=_converted(plan, module, device), source=source, note=note)
+    return MetaModel(model=_converted(plan, module, device), source=source, note=note)
 
 
 def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> nn.Module:
     """The model with all its weights on one device, in the plan's precision and training mode: what references run.
 
-    weights: a Hugging Face folder, as for `hollow`. The seed's numbers are those of the CPU on every device. Raises
+    weights: a Hugging Face folder, as for `meta_model`. The seed's numbers are those of the CPU on every device. Raises
     UsageError, StalePlanError for another model.
     """
     if model is not None:
         return _converted(plan, _same(plan, model), device)
     made = _rebuildable(plan).build("meta" if device.type == "meta" else "cpu", plan.seed)
     if weights:
-        source = pretrained(weights, made, Whole(named_tensors(made)))
+        source = pretrained(weights, made, ModelInMemory(named_tensors(made)))
         with torch.no_grad():
             for name, tensor in made.state_dict(keep_vars=True).items():
                 tensor.copy_(source.read(name, Box(shape=tuple(tensor.shape))))
@@ -103,7 +103,7 @@ def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
 
 
-def _empty(model: nn.Module, device: torch.device, recording: Recording | None) -> None:
+def _empty(model: nn.Module, device: torch.device, deferred: DeferredInit | None) -> None:
     """Put tensors without memory in place of all parameters and buffers; the same for the same, so that ties hold."""
     made: dict[int, torch.Tensor] = {}
     for module in model.modules():
@@ -112,8 +112,8 @@ def _empty(model: nn.Module, device: torch.device, recording: Recording | None) 
                 if tensor is not None:
                     held[name] = cast(nn.Parameter, made.setdefault(id(tensor), _without_memory(tensor, device)))
         for name, value in list(vars(module).items()):
-            if isinstance(value, FakeTensor) and recording is not None:
-                setattr(module, name, recording.made(value))
+            if isinstance(value, FakeTensor) and deferred is not None:
+                setattr(module, name, deferred.made(value))
 
 
 def _without_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

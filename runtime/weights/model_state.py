@@ -22,7 +22,7 @@ from placer.runtime.stages.block_code import Cut
 from placer.runtime.stages.stage import Stage, attribute
 
 
-class State:
+class ModelState:
     """The named tensors of this rank. aliases: for each kept name the other names the model has for the same tensor.
 
     first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one;
@@ -132,10 +132,10 @@ class State:
 def model_state(
     cut: Cut, stages: Mapping[int, Stage], read: Callable[[str], torch.Tensor], *, rank: int, first_rank: int,
     group: dist.ProcessGroup | None, unlike: bool, pieces: Pieces,
-) -> State:  # fmt: skip
+) -> ModelState:  # fmt: skip
     """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
     model = cut.model
-    return State(
+    return ModelState(
         stages,
         {name: read(name) for name in _unread(model, cut)} if rank == 0 else {},
         aliases=_aliases(model),

@@ -8,19 +8,19 @@ from torch.distributed.tensor import DTensor
 
 from placer.runtime.stages.stage import Stage, attribute
 from placer.runtime.weights.sources import Box, Source
-from placer.runtime.weights.tensor_chunks import Portions
+from placer.runtime.weights.tensor_chunks import ChunkMap
 
 
-class Weights:
+class RankWeights:
     """Reads from `source` what a rank holds of `model` (its shapes, types and names), onto `device`."""
 
-    def __init__(self, model: nn.Module, source: Source, portions: Portions, device: torch.device) -> None:
-        self._model, self._source, self._portions, self._device = model, source, portions, device
+    def __init__(self, model: nn.Module, source: Source, chunks: ChunkMap, device: torch.device) -> None:
+        self._model, self._source, self._chunks, self._device = model, source, chunks, device
 
     def piece(self, name: str) -> torch.Tensor:
         """This rank's piece of a parameter (as one) or of a buffer."""
         like = attribute(self._model, name)
-        return self._kept(like, self._source.read(name, self._portions.box(name)))
+        return self._kept(like, self._source.read(name, self._chunks.box(name)))
 
     def shape_of_piece(self, name: str) -> torch.Tensor:
         """The same without its values, on the meta device: for what is yet to be cut further; with them what has no
@@ -28,7 +28,7 @@ class Weights:
         like = attribute(self._model, name)
         if not isinstance(like, nn.Parameter) or not like.dim():
             return self.piece(name)
-        taken = self._portions.box(name).taken
+        taken = self._chunks.box(name).taken
         return nn.Parameter(torch.empty(taken, dtype=like.dtype, device="meta"), requires_grad=like.requires_grad)
 
     def whole(self, name: str) -> torch.Tensor:
@@ -42,7 +42,7 @@ class Weights:
         stage._apply(self._with_memory)  # type: ignore[no-untyped-call]
         for name, parameter in stage.own_parameters().items():
             if isinstance(parameter, DTensor):
-                parameter.to_local().copy_(self._source.read(name, self._portions.box(name, parameter)))
+                parameter.to_local().copy_(self._source.read(name, self._chunks.box(name, parameter)))
 
     def _with_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device=self._device) if tensor.is_meta else tensor

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from placer.runtime.weights.deferred_init import Recording
+from placer.runtime.weights.deferred_init import DeferredInit
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -52,17 +52,17 @@ class Source(Protocol):
 
 
 class Replayed:
-    """The initial weights of a model built under `recording`, whose tensors are `named`."""
+    """The initial weights of a model built under `deferred`, whose tensors are `named`."""
 
-    def __init__(self, recording: Recording, named: Mapping[str, torch.Tensor]) -> None:
-        self._recording, self._named = recording, named
+    def __init__(self, deferred: DeferredInit, named: Mapping[str, torch.Tensor]) -> None:
+        self._deferred, self._named = deferred, named
 
     def read(self, name: str, box: Box) -> torch.Tensor:
         """Made whole, then cut; no other tensor of the model is made."""
-        return box.of(self._recording.made(self._named[name]))
+        return box.of(self._deferred.made(self._named[name]))
 
 
-class Whole:
+class ModelInMemory:
     """The tensors of a model that is in memory."""
 
     def __init__(self, named: Mapping[str, torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Tensors of which a rank holds a part, as torch.distributed.checkpoint saves and loads them: in place, not gathered.
 
-A `Portion` is memory of this rank and the box of the whole that it is; where a box has several ranges of a dim, the
-portion is several chunks. The checkpoint holds whole tensors in chunks, so that any other layout can read its own.
+`TensorChunks` is memory of this rank and the box of the whole that it is: several chunks where the box has several
+ranges of a dim. The checkpoint holds whole tensors in chunks, so that any other layout can read its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from placer.runtime.spmd import Pieces
 from placer.runtime.weights.sources import Box, Ranges
 
 
-class Portion:
+class TensorChunks:
     """`tensor` holds the part `box` of a whole tensor. `written`: whether a checkpoint gets it from here."""
 
     def __init__(self, tensor: torch.Tensor, box: Box, *, written: bool = True) -> None:
@@ -30,9 +30,9 @@ class Portion:
         """The size of the whole, which the checkpoint's must equal."""
         return torch.Size(self.box.shape)
 
-    def on_host(self) -> Portion:
+    def on_host(self) -> TensorChunks:
         """A copy in host memory."""
-        return Portion(self.tensor.detach().to("cpu", copy=True), self.box, written=self.written)
+        return TensorChunks(self.tensor.detach().to("cpu", copy=True), self.box, written=self.written)
 
     def __create_write_items__(self, fqn: str, _: object) -> list[WriteItem]:
         properties = TensorProperties.create_from_tensor(self.tensor)
@@ -65,32 +65,32 @@ class Portion:
 
 
 class SavePlanner(DefaultSavePlanner):
-    """Finds the chunks of portions to be written."""
+    """Finds the chunks to be written."""
 
     def lookup_object(self, index: MetadataIndex) -> object:
         """What is written for `index`."""
         found = self.state_dict[index.fqn]
-        return found.at(index.offset) if isinstance(found, Portion) else super().lookup_object(index)
+        return found.at(index.offset) if isinstance(found, TensorChunks) else super().lookup_object(index)
 
 
 class LoadPlanner(DefaultLoadPlanner):
-    """Finds the chunks of portions to be read into."""
+    """Finds the chunks to be read into."""
 
     def set_up_planner(
         self, state_dict: dict[str, object], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
         """As torch does, which puts None for what it does not know (2.13: `_init_state_dict`)."""
-        portions = dict(_portions(state_dict, ()))
+        chunks = dict(_flat_chunks(state_dict, ()))
         super().set_up_planner(state_dict, metadata, is_coordinator)
-        self.state_dict.update(portions)
+        self.state_dict.update(chunks)
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """Where `index` is read into."""
         found = self.state_dict[index.fqn]
-        return found.at(index.offset) if isinstance(found, Portion) else super().lookup_tensor(index)
+        return found.at(index.offset) if isinstance(found, TensorChunks) else super().lookup_tensor(index)
 
 
-class Portions:
+class ChunkMap:
     """Which part of each of the model's tensors this rank holds. shapes: of the whole ones, by name.
 
     read: tied parameters that an earlier stage cuts in other places and writes; here they are read only.
@@ -105,7 +105,7 @@ class Portions:
         box = Box(shape=shape, cuts=self._pieces.cuts(name, shape))
         return box.rows(*_rows(held)) if isinstance(held, DTensor) else box
 
-    def of(self, name: str, held: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor | Portion:
+    def of(self, name: str, held: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor | TensorChunks:
         """`held`, a tensor as large as what this rank holds of `name`, as checkpoints take it.
 
         like: what tells the rows of it (a sharded parameter) where `held` is their plain memory.
@@ -113,17 +113,17 @@ class Portions:
         box = self.box(name, held if like is None else like)
         local = local_part(held)
         if name in self._read:
-            return Portion(local.detach(), box, written=False)
-        return Portion(local.detach(), box) if box.cuts else local.detach()
+            return TensorChunks(local.detach(), box, written=False)
+        return TensorChunks(local.detach(), box) if box.cuts else local.detach()
 
 
-def _portions(state: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[str, Portion]]:
-    """The portions of nested dicts by their flat names."""
+def _flat_chunks(state: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[str, TensorChunks]]:
+    """The chunks in nested dicts by their flat names."""
     for name, value in state.items():
-        if isinstance(value, Portion):
+        if isinstance(value, TensorChunks):
             yield ".".join((*path, name)), value
         elif isinstance(value, Mapping):
-            yield from _portions(value, (*path, name))
+            yield from _flat_chunks(value, (*path, name))
 
 
 def _placed(ranges: Ranges) -> list[tuple[int, int, int]]:

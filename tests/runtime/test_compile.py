@@ -33,7 +33,7 @@ from placer.runtime.executor.compile import (
 )
 from placer.runtime.executor.compiled_segments import Segment, divided
 from placer.runtime.executor.load import axis_of, prepared_model
-from placer.runtime.measuring.instruments import Saved
+from placer.runtime.measuring.instruments import SavedTensors
 from placer.runtime.spmd import LocalBlocks, talks
 from placer.runtime.spmd import graph_ops as forms
 from placer.runtime.stages.block_code import BlockCode
@@ -186,7 +186,7 @@ def test_a_block_that_runs_again_in_the_step_that_is_watched_for_memory_repeats_
     losses = []
     for compile in ("", "aot_eager"):
         executor = load(plan, compile=compile)
-        with Saved(()).watching():
+        with SavedTensors(()).watching():
             losses.append(executor.step(batch))
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 

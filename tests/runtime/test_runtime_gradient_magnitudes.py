@@ -10,7 +10,7 @@ from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
 from placer.runtime import verify
 from placer.runtime.verify.gradient_magnitudes import Summed
-from placer.runtime.weights.model_state import State
+from placer.runtime.weights.model_state import ModelState
 
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES, precision="float32")
 BIAS = "layers.1.0.bias"
@@ -53,14 +53,14 @@ def test_two_backwards_add_up() -> None:
 def test_a_vanishing_gradient_may_differ_by_rounding_and_by_no_more(
     monkeypatch: pytest.MonkeyPatch, share: float, passes: bool
 ) -> None:
-    true = State.full_gradients
+    true = ModelState.full_gradients
 
-    def planted(self: State) -> dict[str, torch.Tensor]:
+    def planted(self: ModelState) -> dict[str, torch.Tensor]:
         gradients = true(self)
         largest = max(float(gradient.abs().max()) for gradient in gradients.values())
         return gradients | {BIAS: gradients[BIAS] + share * largest}
 
-    monkeypatch.setattr(State, "full_gradients", planted)
+    monkeypatch.setattr(ModelState, "full_gradients", planted)
     report = verify(plan_of(IMAGES), 1)
     assert report.passed == passes, str(report)
     if not passes:

@@ -12,7 +12,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.plans.ledger import Seconds
-from placer.runtime.measuring.instruments import Clock, Saved, local_bytes, median_seconds
+from placer.runtime.measuring.instruments import Clock, SavedTensors, local_bytes, median_seconds
 from placer.runtime.measuring.waits import Events, Wait, apart
 from placer.runtime.training.logs import open_logs
 
@@ -57,7 +57,7 @@ def test_saved_bytes_are_counted_once_until_backward_frees_them() -> None:
     rows, width = 6, 32
     layer = nn.Linear(width, width, bias=False)
     x = torch.randn(rows, width, requires_grad=True)
-    saved = Saved(layer.parameters())
+    saved = SavedTensors(layer.parameters())
     with saved.watching():
         y = (layer(x) * x).exp()  # keeps x (twice, one storage), the product's factor and its own result
         assert saved.alive == 3 * rows * width * 4

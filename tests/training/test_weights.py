@@ -20,10 +20,10 @@ import weight_ranks
 from examples.parity.cases import Case, plan_of
 from placer import tracer
 from placer.errors import UsageError
-from placer.runtime.weights.deferred_init import Recording, UnreplayableError
+from placer.runtime.weights.deferred_init import DeferredInit, UnreplayableError
 from placer.runtime.weights.hf_export import export_weights
 from placer.runtime.weights.pretrained import pretrained
-from placer.runtime.weights.sources import Box, Whole
+from placer.runtime.weights.sources import Box, ModelInMemory
 from pool import on_ranks
 from split_pickers import megatron_llama
 from split_plans import split_plan
@@ -44,7 +44,7 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_tensor_made_alone_has_the_bits_of_the_model_made_whole(name: str) -> None:
-    with Recording(small=64) as recording:
+    with DeferredInit(small=64) as recording:
         model = made(name)
     for key, tensor in state(made(name)).items():
         assert torch.equal(recording.made(state(model)[key]), tensor), key
@@ -69,7 +69,7 @@ class Odd(nn.Module):
 def test_tensors_made_of_each_other_are_made_in_their_order() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        with Recording(small=0) as recording:
+        with DeferredInit(small=0) as recording:
             model = Odd()
         torch.manual_seed(0)
         whole = Odd()
@@ -78,7 +78,7 @@ def test_tensors_made_of_each_other_are_made_in_their_order() -> None:
 
 
 def test_drawing_by_the_values_of_a_large_tensor_is_said_to_be_impossible() -> None:
-    with pytest.raises(UnreplayableError, match="draws random numbers by the values"), Recording(small=0):
+    with pytest.raises(UnreplayableError, match="draws random numbers by the values"), DeferredInit(small=0):
         torch.bernoulli(torch.rand(100))
 
 
@@ -116,7 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_slices_of_a_folder_are_slices_of_the_model(name: str, tmp_path: Path) -> None:
     model = made(name)
     cast(transformers.PreTrainedModel, model).save_pretrained(tmp_path, max_shard_size="60KB")
-    source = pretrained(str(tmp_path), made(name, "meta"), Whole({}))
+    source = pretrained(str(tmp_path), made(name, "meta"), ModelInMemory({}))
     for key, tensor in model.state_dict().items():
         shape = tuple(tensor.shape)
         boxes = [Box(shape=shape)]
@@ -158,7 +158,7 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_named(folder: Path, t
     def refused(change: dict[str, torch.Tensor], without: str = "") -> Iterator[None]:
         changed = {name: tensor for name, tensor in {**weights, **change}.items() if name != without}
         save_file(changed, tmp_path / "model.safetensors")
-        pretrained(str(tmp_path), model, Whole({}))
+        pretrained(str(tmp_path), model, ModelInMemory({}))
         yield
 
     with pytest.raises(UsageError, match=r"lacks model.norm.weight;"):
@@ -168,7 +168,7 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_named(folder: Path, t
     with pytest.raises(UsageError, match=r"model.norm.weight is \(2,\), the model's"):
         next(refused({"model.norm.weight": torch.zeros(2)}))
     with pytest.raises(UsageError, match=r"has no model.safetensors"):
-        pretrained(str(tmp_path / "none"), model, Whole({}))
+        pretrained(str(tmp_path / "none"), model, ModelInMemory({}))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mixtral", "t5"])
