@@ -21,7 +21,7 @@ from placer.plans.settings import Precision, RunSettings
 from placer.runtime import VerifyReport, verify
 from placer.runtime.distributed.groups import device_of
 from placer.runtime.executor.load import prepared_model
-from placer.runtime.stages.captured_model import Captured, captured
+from placer.runtime.stages.captured_model import CapturedModel, captured
 
 ROWS = 8
 KEPT = {"none": "DP", "optimizer": "ZeRO1-", "gradients": "ZeRO2-", "parameters": "FSDP"}
@@ -128,10 +128,10 @@ def processes(count: int) -> Cluster:
     return Cluster(name="processes", groups=((Node(name="here", devices=((cpu, count),), link=link), 1),))
 
 
-_KEPT: dict[tuple[str, str], Captured] = {}
+_KEPT: dict[tuple[str, str], CapturedModel] = {}
 
 
-def capture_of(plan: Plan) -> Captured:
+def capture_of(plan: Plan) -> CapturedModel:
     """The capture of a plan's model in this process, made once."""
     key = (plan.model.reference, plan.settings.precision)
     if key not in _KEPT:

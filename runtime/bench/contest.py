@@ -21,10 +21,10 @@ from placer.plans.plan import Plan
 from placer.runtime.bench.megatron import Distributed, Written
 from placer.runtime.bench.model import Decoder, Size, batch, decoder
 from placer.runtime.bench.plans import RANKS, plan_of
-from placer.runtime.bench.torch_baselines import Batch, Bucketed, Piped, Traced, Wrapped
+from placer.runtime.bench.torch_baselines import AutoPiped, Batch, Bucketed, Piped, Wrapped
 from placer.runtime.distributed.rank_pool import RankPool
 from placer.runtime.executor.load import load
-from placer.runtime.stages.captured_model import Captured, captured
+from placer.runtime.stages.captured_model import CapturedModel, captured
 
 OURS = "placer"
 TURN_SECONDS = 600.0
@@ -44,7 +44,7 @@ Maker = Callable[[Decoder, Size], Contestant]
 #: Of each kind: the contestants beside placer. The first is what a person writes, the others are torch's wrappers.
 KINDS: dict[str, dict[str, Maker]] = {
     "data": {"by hand": Bucketed, "DDP": Wrapped},
-    "pipeline": {"by hand": Piped, "pipeline()": Traced},
+    "pipeline": {"by hand": Piped, "pipeline()": AutoPiped},
     "tensor": {"by hand": Written, "DTensor": Distributed},
 }
 
@@ -94,7 +94,7 @@ def compared(kind: str, size: Size, *, rounds: int, steps: int) -> Compared:
 
 
 # What ranks know by being forked: a capture cannot be sent.
-_CAPTURES: dict[tuple[str, Size], Captured] = {}
+_CAPTURES: dict[tuple[str, Size], CapturedModel] = {}
 
 
 def _turns(*, kind: str, size: Size, rounds: int, steps: int, plan: Plan) -> tuple[Times, ...]:

@@ -108,7 +108,7 @@ class Piped:
         return float(sum(losses)) / max(len(losses), 1)
 
 
-class Traced:
+class AutoPiped:
     """torch's own splitting of the model (`torch.distributed.pipelining.pipeline`)."""
 
     def __init__(self, model: Decoder, size: Size) -> None:

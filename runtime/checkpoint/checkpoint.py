@@ -50,7 +50,7 @@ from placer.runtime.checkpoint.stateful import (
     take_random_state,
     with_random_state,
 )
-from placer.runtime.checkpoint.writer import Writer
+from placer.runtime.checkpoint.writer import CheckpointWriter
 from placer.runtime.distributed.progress import Tick, Turns
 from placer.runtime.distributed.world import DEFAULT_TIMEOUT_SECONDS, World
 from placer.runtime.weights.tensor_chunks import LoadPlanner, SavePlanner
@@ -115,7 +115,7 @@ class Checkpoints:
         turns, group = together.turns, together.group
         turns.first(lambda: self._begun(partial, turns.tick))
         try:
-            writer = Writer(partial, turns.tick)
+            writer = CheckpointWriter(partial, turns.tick)
             save(state, storage_writer=writer, planner=SavePlanner(), process_group=group)
             parts: list[list[WriteResult]] = [[]] * self._world.size
             dist.all_gather_object(parts, turns.all(writer.write), group=group)
@@ -200,7 +200,13 @@ class Checkpoints:
         return cast(T, given[0])
 
     def _complete(
-        self, writer: Writer, parts: list[list[WriteResult]], partial: Path, final: Path, progress: Progress, tick: Tick
+        self,
+        writer: CheckpointWriter,
+        parts: list[list[WriteResult]],
+        partial: Path,
+        final: Path,
+        progress: Progress,
+        tick: Tick,
     ) -> None:
         writer.conclude(parts)
         made = Marker(

@@ -22,7 +22,7 @@ from torch.futures import Future
 PIECE_BYTES = 16 * 2**20
 
 
-class Writer(FileSystemWriter):
+class CheckpointWriter(FileSystemWriter):
     """Writes to `folder`, telling `tick` of every piece that is on disk."""
 
     def __init__(self, folder: Path, tick: Callable[[], None]) -> None:

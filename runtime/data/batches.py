@@ -30,7 +30,7 @@ class Data(Protocol):
         ...
 
 
-class Order:
+class SampleOrder:
     """The samples of each batch. An epoch visits each training sample once, shuffled by seed and epoch.
 
     repeats: there are fewer training samples than rows in a batch, so that one batch holds the same sample again.

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from placer.errors import UsageError
 from placer.graph import Graph, Input
-from placer.runtime.data.batches import Batch, Order
+from placer.runtime.data.batches import Batch, SampleOrder
 
 TENSOR_SUFFIXES = (".pt", ".npy", ".safetensors")
 
@@ -44,7 +44,7 @@ class TensorData:
         samples = next(iter(counts.values()), 0)
         if not samples:
             raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
-        self._order = Order(samples, rows, seed)
+        self._order = SampleOrder(samples, rows, seed)
         self.name = f"tensors, {samples} rows{self._order.note}"
 
     def batch(self, position: int) -> Batch:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Loaded
 
 from placer.errors import UsageError
 from placer.graph import Graph
-from placer.runtime.data.batches import Batch, Order
+from placer.runtime.data.batches import Batch, SampleOrder
 from placer.runtime.data.text_inputs import TextInputs
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py", ".text")
@@ -114,7 +114,7 @@ class TextData:
         self._inputs = TextInputs.of(graph)
         self._inputs.require_vocabulary(chosen.name, chosen.vocabulary)
         self._windows = _windows(documents, chosen, self._inputs.length)
-        self._order = Order(len(self._windows), rows, seed)
+        self._order = SampleOrder(len(self._windows), rows, seed)
         self.name = (
             f"text, {len(self._windows)} windows of {self._inputs.length} tokens ({chosen.name}){self._order.note}"
         )

@@ -29,9 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 from placer.plans.plan import BY_FSDP, Sharding
 from placer.program import Collective
 from placer.runtime.observer import Observer
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.stage import StageModule
 
 _Buckets = dict[int, "weakref.ref[torch.UntypedStorage]"]
 
@@ -39,10 +39,10 @@ _Buckets = dict[int, "weakref.ref[torch.UntypedStorage]"]
 class Replica(Protocol):
     """A stage as held by this rank."""
 
-    stage: Stage
+    stage: StageModule
     grouped: bool
 
-    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+    def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs."""
         ...
 
@@ -65,10 +65,10 @@ class WholeReplica:
 
     grouped = False
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: StageModule) -> None:
         self.stage = stage
 
-    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+    def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs."""
         return cast(Tensors, self.stage(mode, *tensors))
 
@@ -90,7 +90,12 @@ class DdpReplica:
     grouped = True
 
     def __init__(
-        self, stage: Stage, group: dist.ProcessGroup, ranks: tuple[int, ...], bucket_bytes: int, observer: Observer
+        self,
+        stage: StageModule,
+        group: dist.ProcessGroup,
+        ranks: tuple[int, ...],
+        bucket_bytes: int,
+        observer: Observer,
     ) -> None:
         self.stage = stage
         # Autograd gives dims of size 1 other strides than DDP's buckets do; both say the same.
@@ -105,7 +110,7 @@ class DdpReplica:
         self._buckets: _Buckets = {}
         self._engine.register_comm_hook(None, _summing(group, ranks, observer, self._buckets))
 
-    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+    def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs; DDP is armed by `before_backward`, so that forwards may run ahead (gpipe)."""
         with self._engine.no_sync():
             return cast(Tensors, self._engine(mode, *tensors))
@@ -132,7 +137,7 @@ class FsdpReplica:
 
     grouped = True
 
-    def __init__(self, stage: Stage, mesh: DeviceMesh, sharding: Sharding) -> None:
+    def __init__(self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding) -> None:
         self.stage = stage
         gives_up = sharding == "parameters"
         # A block may return a view, of which torch 2.13 warns as an in-place write into it would lose a hook. There is
@@ -144,7 +149,7 @@ class FsdpReplica:
         # The root is used by several blocks: it stays gathered from forward to backward.
         self._root = self._shard(stage, mesh, False)
 
-    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+    def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs."""
         return cast(Tensors, self.stage(mode, *tensors))
 
@@ -172,7 +177,7 @@ class FsdpReplica:
 
 
 def replica(
-    stage: Stage,
+    stage: StageModule,
     *,
     beside: bool,
     sharding: Sharding,

@@ -14,7 +14,7 @@ from typing import Literal
 
 from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.runtime.stages.microbatch import spans
+from placer.runtime.stages.microbatch import microbatch_rows
 from placer.spmd.cross_mesh import Mesh
 
 SynchronyKind = Literal["synchronous", "local", "stale"]
@@ -92,4 +92,4 @@ def _refusal(plan: Plan, synchrony: Synchrony) -> str | None:
 
 def rows_of(plan: Plan, replica: int) -> int:
     """Rows of the global batch that a replica of the first stage computes."""
-    return sum(len(rows) for rows in spans(plan, 0, replica))
+    return sum(len(rows) for rows in microbatch_rows(plan, 0, replica))

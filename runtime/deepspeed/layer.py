@@ -1,7 +1,7 @@
 """A stage as one layer of DeepSpeed's pipeline, which passes a tuple of tensors from each layer to the next only.
 
 A value that skips stages is handed on by those between. What a stage needs besides (model inputs, dropout keys, counts)
-every rank has in its own feeds, which come in the order of the forwards.
+every rank has in its own microbatches, which come in the order of the forwards.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from torch import nn
 
 from placer.plans.plan import Plan
 from placer.program import transfers
-from placer.runtime.stages.microbatch import Feed
+from placer.runtime.stages.microbatch import Microbatch
 from placer.runtime.stages.recompute import Tensors
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.stage import StageModule
 
 
 class StageLayer(nn.Module):
     """`arriving` and `leaving`: names of the tensors before and after, in order. The last layer gives the loss."""
 
     def __init__(
-        self, stage: Stage, *, arriving: tuple[str, ...], leaving: tuple[str, ...], scale: float, loss: str
+        self, stage: StageModule, *, arriving: tuple[str, ...], leaving: tuple[str, ...], scale: float, loss: str
     ) -> None:
         super().__init__()
         self.stage, self._arriving, self._leaving = stage, arriving, leaving
         self._scale, self._loss = scale, loss
-        self._feeds: Iterator[Feed] = iter(())
+        self._microbatches: Iterator[Microbatch] = iter(())
 
-    def begin(self, feeds: tuple[Feed, ...]) -> None:
-        """The feeds of the microbatches to come."""
-        self._feeds = iter(feeds)
+    def begin(self, microbatches: tuple[Microbatch, ...]) -> None:
+        """Those to come."""
+        self._microbatches = iter(microbatches)
 
     def forward(self, given: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
         """The next layer's input, or the loss times `scale`."""
         tensors = given if isinstance(given, tuple) else (given,)
         values = dict(zip(self._arriving, tensors, strict=True)) if self._arriving else {}
-        feed, code = next(self._feeds), self.stage.code
-        known = {**values, **feed.inputs}
-        made = self.stage(feed.mode, *(known[name] for name in (*code.inputs, *code.consumes)))
+        microbatch, code = next(self._microbatches), self.stage.code
+        known = {**values, **microbatch.inputs}
+        made = self.stage(microbatch.mode, *(known[name] for name in (*code.inputs, *code.consumes)))
         values.update(zip(code.produces, made, strict=True))
         if not self._leaving:
             return _touching(values[self._loss] * self._scale, tensors)

@@ -12,7 +12,7 @@ from placer.runtime.deepspeed.run import DeepSpeedRun
 from placer.runtime.deepspeed.zero import ZeroRun
 from placer.runtime.distributed.groups import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.executor.load import assembly
-from placer.runtime.stages.batch_split import Feeder
+from placer.runtime.stages.batch_split import BatchSplit
 from placer.runtime.stages.captured_model import captured
 from placer.runtime.weights.meta_model import meta_model
 
@@ -35,5 +35,9 @@ def load(
     index, replica = divmod(rank, replicas)
     made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
     stage = made.bare_stages((index,))[index]
-    feeder = Feeder.of(plan, cut, made.weights.whole, position=0, replica=replica, device=device)
-    return ZeroRun(feeder, stage, cut.loss) if len(plan.stages) == 1 else PipelineRun(feeder, index, stage, cut.loss)
+    batch_split = BatchSplit.of(plan, cut, made.weights.whole, position=0, replica=replica, device=device)
+    return (
+        ZeroRun(batch_split, stage, cut.loss)
+        if len(plan.stages) == 1
+        else PipelineRun(batch_split, index, stage, cut.loss)
+    )

@@ -15,9 +15,9 @@ from placer.runtime.data_parallel.optimizer import optimizer_factory
 from placer.runtime.deepspeed.config import config, deepspeed
 from placer.runtime.deepspeed.layer import StageLayer, borders
 from placer.runtime.deepspeed.run import DeepSpeedRun, set_rate, trainable
-from placer.runtime.stages.batch_split import Feeder
-from placer.runtime.stages.microbatch import Feed
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.batch_split import BatchSplit
+from placer.runtime.stages.microbatch import Microbatch
+from placer.runtime.stages.stage import StageModule
 
 _Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -38,9 +38,9 @@ class PipelineRun(DeepSpeedRun):
     It gives the mean over replicas and microbatches of losses that were multiplied by their number: the sum.
     """
 
-    def __init__(self, feeder: Feeder, index: int, stage: Stage, loss: str) -> None:
-        super().__init__(feeder)
-        between, last = borders(feeder.plan), len(feeder.plan.stages) - 1
+    def __init__(self, batch_split: BatchSplit, index: int, stage: StageModule, loss: str) -> None:
+        super().__init__(batch_split)
+        between, last = borders(batch_split.plan), len(batch_split.plan.stages) - 1
         if not all(between):
             raise UsageError("two stages that follow each other exchange nothing; DeepSpeed's pipeline wants a tensor")
         self._layer = StageLayer(
@@ -50,7 +50,7 @@ class PipelineRun(DeepSpeedRun):
             scale=self.scale,
             loss=loss,
         )
-        self._engine = _engine(feeder, index, self._layer)
+        self._engine = _engine(batch_split, index, self._layer)
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
@@ -63,18 +63,18 @@ class PipelineRun(DeepSpeedRun):
         dist.all_gather_object(parts, held)
         return {name: tensor for part in reversed(parts) for name, tensor in part.items()}
 
-    def _train(self, found: tuple[Feed, ...]) -> float:
+    def _train(self, found: tuple[Microbatch, ...]) -> float:
         self._layer.begin(found)
         return float(self._engine.train_batch(_nothing()))
 
-    def _evaluate(self, found: tuple[Feed, ...]) -> float:
+    def _evaluate(self, found: tuple[Microbatch, ...]) -> float:
         self._layer.begin(found)
         return float(self._engine.eval_batch(_nothing()))
 
 
-def _engine(feeder: Feeder, index: int, layer: StageLayer) -> _Engine:
+def _engine(batch_split: BatchSplit, index: int, layer: StageLayer) -> _Engine:
     """The engine; layers of other ranks are placeholders that are never called."""
-    plan, library = feeder.plan, deepspeed()
+    plan, library = batch_split.plan, deepspeed()
     stages, replicas = len(plan.stages), plan.stages[0].replicas
     module = library.pipe.PipelineModule(
         layers=[layer if at == index else nn.Identity() for at in range(stages)],
@@ -92,5 +92,5 @@ def _engine(feeder: Feeder, index: int, layer: StageLayer) -> _Engine:
 
 
 def _nothing() -> _Batches:
-    """The first layer wants an input and the last one labels; ours take both from their feeds."""
+    """The first layer wants an input and the last one labels; ours take both from their microbatches."""
     return repeat((torch.zeros(1), torch.zeros(1)))

@@ -9,21 +9,21 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.plans.plan import Plan
-from placer.runtime.stages.batch_split import Feeder
-from placer.runtime.stages.microbatch import Batch, Feed
+from placer.runtime.stages.batch_split import BatchSplit
+from placer.runtime.stages.microbatch import Batch, Microbatch
 
 
 class DeepSpeedRun(ABC):
     """One rank of a plan on DeepSpeed's engine. `steps` done so far key the dropout masks."""
 
-    def __init__(self, feeder: Feeder) -> None:
-        self._feeder = feeder
+    def __init__(self, batch_split: BatchSplit) -> None:
+        self._batch_split = batch_split
         self.steps = 0
 
     @property
     def plan(self) -> Plan:
         """The plan it runs."""
-        return self._feeder.plan
+        return self._batch_split.plan
 
     @property
     def scale(self) -> float:
@@ -33,14 +33,14 @@ class DeepSpeedRun(ABC):
     def step(self, batch: Batch) -> float:
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
         batch."""
-        loss = self._train(self._feeder.feeds(batch, step=self.steps, training=True))
+        loss = self._train(self._batch_split.microbatches(batch, step=self.steps, training=True))
         self.steps += 1
         return loss
 
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""
         with torch.no_grad():
-            return self._evaluate(self._feeder.feeds(batch, step=self.steps, training=False))
+            return self._evaluate(self._batch_split.microbatches(batch, step=self.steps, training=False))
 
     @abstractmethod
     def set_learning_rate(self, rate: float) -> None:
@@ -51,10 +51,10 @@ class DeepSpeedRun(ABC):
         """All parameters by the model's own names, whole, on the CPU of every rank."""
 
     @abstractmethod
-    def _train(self, found: tuple[Feed, ...]) -> float: ...
+    def _train(self, found: tuple[Microbatch, ...]) -> float: ...
 
     @abstractmethod
-    def _evaluate(self, found: tuple[Feed, ...]) -> float: ...
+    def _evaluate(self, found: tuple[Microbatch, ...]) -> float: ...
 
     def _sum(self, value: torch.Tensor) -> float:
         """The sum over all ranks."""

@@ -11,10 +11,10 @@ from torch import nn
 from placer.runtime.data_parallel.optimizer import optimizer_factory
 from placer.runtime.deepspeed.config import config, deepspeed
 from placer.runtime.deepspeed.run import DeepSpeedRun, set_rate, trainable
-from placer.runtime.stages.batch_split import Feeder
-from placer.runtime.stages.microbatch import Feed
+from placer.runtime.stages.batch_split import BatchSplit
+from placer.runtime.stages.microbatch import Microbatch
 from placer.runtime.stages.recompute import Tensors
-from placer.runtime.stages.stage import Block, Stage
+from placer.runtime.stages.stage import BlockModule, StageModule
 
 
 class _Engine(Protocol):
@@ -32,16 +32,16 @@ class _Engine(Protocol):
 class ZeroRun(DeepSpeedRun):
     """One stage, held by DeepSpeed as its ZeRO stage says."""
 
-    def __init__(self, feeder: Feeder, stage: Stage, loss: str) -> None:
-        super().__init__(feeder)
+    def __init__(self, batch_split: BatchSplit, stage: StageModule, loss: str) -> None:
+        super().__init__(batch_split)
         self._stage, self._loss = stage, loss
-        self._sharded = feeder.plan.stages[0].sharding == "parameters"
+        self._sharded = batch_split.plan.stages[0].sharding == "parameters"
         if self._sharded:
             _gathered_by_blocks(stage)
         made = deepspeed().initialize(
             model=stage,
-            optimizer=optimizer_factory(feeder.plan.settings)(trainable(stage)),
-            config=config(feeder.plan),
+            optimizer=optimizer_factory(batch_split.plan.settings)(trainable(stage)),
+            config=config(batch_split.plan),
             dist_init_required=False,
         )
         self._engine = cast(_Engine, made[0])
@@ -58,26 +58,28 @@ class ZeroRun(DeepSpeedRun):
                 found[name] = parameter.detach().cpu().clone()
         return found
 
-    def _train(self, found: tuple[Feed, ...]) -> float:
+    def _train(self, found: tuple[Microbatch, ...]) -> float:
         total = torch.zeros((), dtype=torch.float64)
-        for feed in found:
-            loss = self._loss_of(feed)
+        for microbatch in found:
+            loss = self._loss_of(microbatch)
             self._engine.backward(loss * self.scale)
             self._engine.step()
             total += loss.detach().cpu()
         return self._sum(total)
 
-    def _evaluate(self, found: tuple[Feed, ...]) -> float:
+    def _evaluate(self, found: tuple[Microbatch, ...]) -> float:
         return self._sum(
-            sum((self._loss_of(feed).cpu().double() for feed in found), torch.zeros((), dtype=torch.float64))
+            sum(
+                (self._loss_of(microbatch).cpu().double() for microbatch in found), torch.zeros((), dtype=torch.float64)
+            )
         )
 
-    def _loss_of(self, feed: Feed) -> torch.Tensor:
+    def _loss_of(self, microbatch: Microbatch) -> torch.Tensor:
         """The share of a microbatch in the loss; of a ghost's nothing counts, but all ranks gather and reduce."""
         code = self._stage.code
-        outputs = self._engine(feed.mode, *(feed.inputs[name] for name in code.inputs))
+        outputs = self._engine(microbatch.mode, *(microbatch.inputs[name] for name in code.inputs))
         loss = outputs[code.produces.index(self._loss)]
-        return loss * 0.0 if feed.ghost else loss
+        return loss * 0.0 if microbatch.ghost else loss
 
     def _whole(self, parameter: nn.Parameter) -> AbstractContextManager[None]:
         if not self._sharded:
@@ -85,8 +87,8 @@ class ZeroRun(DeepSpeedRun):
         return cast("AbstractContextManager[None]", deepspeed().zero.GatheredParameters(parameter))
 
 
-def _gathered_by_blocks(stage: Stage) -> None:
+def _gathered_by_blocks(stage: StageModule) -> None:
     """Parameters lie in containers nobody calls: a block is gathered as one, what several read by the stage."""
-    deepspeed().utils.set_z3_leaf_modules(stage, [Block])
+    deepspeed().utils.set_z3_leaf_modules(stage, [BlockModule])
     for parameter in stage.own.parameters():
         deepspeed().zero.register_external_parameter(stage, parameter)

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from placer.plans.plan import Plan
 from placer.runtime.stages.captured_model import input_dtypes
 from placer.runtime.stages.microbatch import Batch
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.stage import StageModule
 
 
 def shaped(model: nn.Module, device: torch.device) -> nn.Module:
@@ -29,7 +29,7 @@ def bare(model: nn.Module) -> nn.Module:
     return _replaced(model, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
 
 
-def faked(stage: Stage, mode: FakeTensorMode, device: torch.device) -> None:
+def faked(stage: StageModule, mode: FakeTensorMode, device: torch.device) -> None:
     """Give `stage` fake tensors of `mode` for those on the meta device; FSDP2's shards too, which it takes up then.
 
     FSDP2 cuts a parameter into as many views as there are ranks: on the meta device at once, on fake tensors in time.

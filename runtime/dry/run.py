@@ -44,8 +44,8 @@ from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.load import loaded_alone, prepared_model
 from placer.runtime.measuring.communication_record import Communication, Recorder, compared
 from placer.runtime.measuring.measurement import WATCHED_STEP, Measurement
-from placer.runtime.stages.captured_model import Captured, captured
-from placer.runtime.stages.microbatch import feeds
+from placer.runtime.stages.captured_model import CapturedModel, captured
+from placer.runtime.stages.microbatch import microbatches_of
 
 CPU = torch.device("cpu")
 
@@ -100,7 +100,7 @@ class DryRuns:
             raise legality.error_of(broken)
         self._plan = plan
         prepared = prepared_model(plan, model, torch.device("meta"))
-        self._capture: Captured = captured(plan, shaped(prepared, CPU))
+        self._capture: CapturedModel = captured(plan, shaped(prepared, CPU))
         self._model = bare(prepared)
         self.programs = lower(plan)
 
@@ -199,7 +199,7 @@ def dry_run(plan: Plan, rank: int, *, model: nn.Module | None = None, programs: 
 
 def _step(executor: Executor, plan: Plan) -> None:
     """One step on a batch of which all labels count."""
-    parts = feeds(
+    parts = microbatches_of(
         fake_batch(plan, CPU),
         plan,
         position_of_rank(plan, executor.rank),

@@ -19,7 +19,7 @@ from placer.program import lower
 from placer.runtime.executor.load import axis_of, prepared_model
 from placer.runtime.spmd import LocalBlocks
 from placer.runtime.spmd.conversions import Way
-from placer.runtime.stages.block_code import BlockCode, Cut
+from placer.runtime.stages.block_code import BlockCode, CutModel
 from placer.runtime.stages.captured_model import captured
 
 _WAY = re.compile(r"\bWay(\((?:[^()]|\([^()]*\))*\))")
@@ -38,7 +38,7 @@ def rank_code(plan: Plan, rank: int) -> str:
     return "\n".join(_blocks(plan, cut, programs[rank].stages))
 
 
-def _blocks(plan: Plan, cut: Cut, stages: tuple[int, ...]) -> Iterator[str]:
+def _blocks(plan: Plan, cut: CutModel, stages: tuple[int, ...]) -> Iterator[str]:
     first: dict[tuple[int, int], str] = {}
     for stage in stages:
         for index in range(plan.stages[stage].first, plan.stages[stage].last):

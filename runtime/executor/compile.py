@@ -22,7 +22,7 @@ from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.runtime.executor.compiled_segments import Segment, divided
 from placer.runtime.stages.block_code import BlockCode
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
 
 #: Those that give one device's results; others (cudagraphs) hand out memory that the next microbatch overwrites.
@@ -87,9 +87,9 @@ class Compiler:
         self._backend, self._device = backend, device
         self._blocks: dict[fx.GraphModule, fx.GraphModule] = {}
         self._segments: dict[Hashable, CompiledSegment] = {}
-        self._mode: tuple[Mode, Mode] | None = None
+        self._mode: tuple[PassContext, PassContext] | None = None
 
-    def run(self, code: BlockCode, mode: Mode, *given: torch.Tensor | None) -> Tensors:
+    def run(self, code: BlockCode, mode: PassContext, *given: torch.Tensor | None) -> Tensors:
         """The outputs of `code`."""
         if code.module not in self._blocks:
             self._blocks[code.module] = divided(code.module, self._compiled)
@@ -101,7 +101,7 @@ class Compiler:
             self._segments[segment.key] = CompiledSegment(segment, self._backend)
         return self._segments[segment.key]
 
-    def _held(self, mode: Mode) -> Mode:
+    def _held(self, mode: PassContext) -> PassContext:
         """The mode with its counts as tensors: numbers differ from step to step, and would be compiled in."""
         if self._mode is None or self._mode[0] is not mode:
             counts = torch.tensor([count or 1.0 for count in mode.counts], dtype=torch.float64, device=self._device)
@@ -117,7 +117,7 @@ class CompiledSegment(nn.Module):
         self._segment, self._backend = segment, backend
         self._ways: dict[Hashable, Callable[..., Tensors]] = {}
 
-    def forward(self, mode: Mode, *given: object) -> Tensors:
+    def forward(self, mode: PassContext, *given: object) -> Tensors:
         """What the segment makes of the values it reads."""
         way = (mode.rows, torch.is_grad_enabled(), *map(self._told, given))
         if way not in self._ways:

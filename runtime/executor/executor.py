@@ -19,9 +19,9 @@ from placer.runtime.data_parallel.replicas import Replica
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.observer import Observer, Relay
 from placer.runtime.spmd import Pieces
-from placer.runtime.stages.batch_split import Feeder
-from placer.runtime.stages.microbatch import Batch, Feed
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.batch_split import BatchSplit
+from placer.runtime.stages.microbatch import Batch, Microbatch
+from placer.runtime.stages.stage import StageModule
 from placer.runtime.weights.model_state import ModelState
 from placer.runtime.weights.tensor_chunks import ChunkMap
 
@@ -33,9 +33,9 @@ class Parts:
 
     plan: Plan
     rank: int
-    feeder: Feeder
+    feeder: BatchSplit
     relay: Relay
-    stages: Mapping[int, Stage]
+    stages: Mapping[int, StageModule]
     gradients: Gradients
     updater: Updater
     state: ModelState
@@ -88,7 +88,7 @@ class Executor:
         return self._parts.feeder.device
 
     @property
-    def stages(self) -> Mapping[int, Stage]:
+    def stages(self) -> Mapping[int, StageModule]:
         """The stages this rank holds."""
         return self._parts.stages
 
@@ -130,7 +130,7 @@ class Executor:
         self.ledger = self._measured(self.timings[-1])
         return loss
 
-    def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
+    def train(self, feeds: tuple[Microbatch, ...]) -> torch.Tensor:
         """One step on microbatches that are divided already; its loss as a tensor."""
         loss = self._interpreter.train(feeds)
         self.steps += 1
@@ -195,9 +195,9 @@ class Executor:
             self.last_gradients = self._parts.state.full_gradients()
         self.updater.step(clip_scale(self.gradient_norm or 0.0, limit))
 
-    def _feeds(self, batch: Batch, *, training: bool) -> tuple[Feed, ...]:
+    def _feeds(self, batch: Batch, *, training: bool) -> tuple[Microbatch, ...]:
         step = self.steps if self._parts.draws else None
-        return self._parts.feeder.feeds(batch, step=step, training=training)
+        return self._parts.feeder.microbatches(batch, step=step, training=training)
 
     def _measured(self, seconds: float) -> Ledger:
         plan = self.plan

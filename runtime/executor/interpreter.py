@@ -29,8 +29,8 @@ from placer.runtime.data_parallel.replicas import Replica
 from placer.runtime.executor.message_slices import MessageParts, narrowed, narrowed_shape
 from placer.runtime.executor.messages import Deliveries, Mailbox, Receiving
 from placer.runtime.observer import Observer
-from placer.runtime.stages.microbatch import Feed
-from placer.runtime.stages.shapes import Shape
+from placer.runtime.stages.microbatch import Microbatch
+from placer.runtime.stages.shapes import TensorMeta
 from placer.runtime.stages.split_backward import Deferred, backward_inputs
 from placer.spmd.cross_mesh import Ranges
 
@@ -51,7 +51,7 @@ class Wiring:
     program: Program
     replicas: Mapping[int, Replica]
     home: Mapping[str, int]
-    shapes: Callable[[int, int], Mapping[str, Shape]]
+    shapes: Callable[[int, int], Mapping[str, TensorMeta]]
     parts: MessageParts
     deliveries: Deliveries
     loss: str
@@ -76,7 +76,7 @@ class _Pass:
 class _Step:
     """The state of one step."""
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[Microbatch, ...]
     training: bool
     passes: dict[_Where, _Pass] = field(default_factory=dict)
     receiving: dict[tuple[str, int, int], list[Receiving]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Interpreter:
         # A stage that need not compute ghosts may make what one reads that must.
         self._ghosts = any(replica.grouped for replica in wiring.replicas.values())
 
-    def train(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
+    def train(self, feeds: tuple[Microbatch, ...]) -> torch.Tensor:
         """One step; this rank's share of the loss (float64, on the CPU)."""
         with self._kernels():
             return self._trained(_Step(feeds, True))
@@ -132,7 +132,7 @@ class Interpreter:
         return step.loss if loss is None else loss
 
     @torch.no_grad()
-    def evaluate(self, feeds: tuple[Feed, ...]) -> torch.Tensor:
+    def evaluate(self, feeds: tuple[Microbatch, ...]) -> torch.Tensor:
         """The forwards of a step and their messages only."""
         with self._kernels():
             return self._evaluated(_Step(feeds, False))
@@ -270,7 +270,7 @@ class Interpreter:
                 message, [narrowed(self._outgoing(step, message, name, shape), part) for name, shape, part in moved]
             )
 
-    def _moved(self, step: _Step, message: Message) -> list[tuple[str, Shape, Ranges]]:
+    def _moved(self, step: _Step, message: Message) -> list[tuple[str, TensorMeta, Ranges]]:
         """The values of a message, with what this rank holds of them and the part of that which moves.
 
         A value whose only readers feed neither loss nor buffers is not made, hence not sent.
@@ -284,7 +284,7 @@ class Interpreter:
             if name in shapes
         ]
 
-    def _outgoing(self, step: _Step, message: Message, name: str, shape: Shape) -> torch.Tensor:
+    def _outgoing(self, step: _Step, message: Message, name: str, shape: TensorMeta) -> torch.Tensor:
         stage, microbatch = message.source_stage, message.microbatch
         if message.kind == "activation":
             return step.passes[stage, microbatch].outputs[name]
@@ -317,7 +317,7 @@ def _add(into: dict[tuple[int, int, str], torch.Tensor], key: tuple[int, int, st
     into[key] = into[key] + tensor if key in into else tensor
 
 
-def _made_up(shape: Shape, device: torch.device) -> torch.Tensor:
+def _made_up(shape: TensorMeta, device: torch.device) -> torch.Tensor:
     """What a ghost computes with. Zeros will not do: the gradient of a norm there is not a number, nor times zero."""
     if not shape.dtype.is_floating_point:
         return torch.zeros(shape.shape, dtype=shape.dtype, device=device)

@@ -38,10 +38,10 @@ from placer.runtime.executor.message_slices import MessageParts
 from placer.runtime.executor.messages import Deliveries
 from placer.runtime.executor.rank_builder import Assembly, Held
 from placer.runtime.spmd import Axis, LocalBlocks, Pieces
-from placer.runtime.stages.batch_split import Feeder
-from placer.runtime.stages.block_code import Cut
-from placer.runtime.stages.captured_model import Captured, captured
-from placer.runtime.stages.stage import OP_BY_OP, Stage
+from placer.runtime.stages.batch_split import BatchSplit
+from placer.runtime.stages.block_code import CutModel
+from placer.runtime.stages.captured_model import CapturedModel, captured
+from placer.runtime.stages.stage import OP_BY_OP, StageModule
 from placer.runtime.weights.meta_model import MetaModel, meta_model, named_tensors, shapes
 from placer.runtime.weights.meta_model import prepared_model as prepared_model
 from placer.runtime.weights.model_state import model_state
@@ -57,7 +57,7 @@ def load(
     optimizer: OptimizerFactory | None = None,
     *,
     weights: str = "",
-    capture: Captured | None = None,
+    capture: CapturedModel | None = None,
     checked: bool = False,
     timeout_seconds: float = TIMEOUT_SECONDS,
     synchrony: Synchrony = SYNCHRONOUS,
@@ -98,7 +98,13 @@ def load(
 
 
 def loaded_alone(
-    plan: Plan, source: nn.Module, capture: Captured, *, rank: int, device: torch.device, fill: Callable[[Stage], None]
+    plan: Plan,
+    source: nn.Module,
+    capture: CapturedModel,
+    *,
+    rank: int,
+    device: torch.device,
+    fill: Callable[[StageModule], None],
 ) -> Executor:
     """The executor of `rank` in a process that has a world to itself (`placer.runtime.dry`), of a model without memory,
     whose stages `fill` gives tensors."""
@@ -109,7 +115,7 @@ def loaded_alone(
 
 
 def assembly(
-    plan: Plan, source: MetaModel, cut: Cut, *, rank: int, device: torch.device, timeout_seconds: float
+    plan: Plan, source: MetaModel, cut: CutModel, *, rank: int, device: torch.device, timeout_seconds: float
 ) -> Assembly:
     """What `rank` is made from: the model cut into blocks and, where replicas have several devices, these lowered."""
     require_linear(plan, cut)
@@ -142,7 +148,7 @@ def axis_of(plan: Plan, rank: int) -> Axis:
     return Axis(degree, (rank - plan.first_ranks[position]) % degree)
 
 
-def require_linear(plan: Plan, cut: Cut) -> None:
+def require_linear(plan: Plan, cut: CutModel) -> None:
     """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
     pieces = len(plan.microbatches) * max(mesh.replicas for mesh in plan.meshes)
     if cut.loss_node is None:
@@ -256,7 +262,7 @@ def _parts(made: Assembly, held: Held, gradients: Gradients, optimizer: Optimize
         made.cut, held.stages, made.weights.whole, rank=made.rank, first_rank=held.ranks[0], group=held.group,
         unlike=made.plan.cluster.unlike(made.plan.ranks[rank] for rank in held.ranks), pieces=made.pieces,
     )  # fmt: skip
-    feeder = Feeder.of(
+    feeder = BatchSplit.of(
         made.plan, made.cut, made.weights.whole, position=position_of_rank(made.plan, made.rank),
         replica=held.program.replica, device=made.device,
     )  # fmt: skip

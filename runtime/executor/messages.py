@@ -26,7 +26,7 @@ from placer.plans.schedule import actions
 from placer.program import Message
 from placer.runtime.distributed.mixed_allreduce import on_host
 from placer.runtime.observer import Observer
-from placer.runtime.stages.shapes import Shape
+from placer.runtime.stages.shapes import TensorMeta
 
 # Values of one message get neighbouring tags.
 _VALUES_PER_MESSAGE = 1024
@@ -86,7 +86,7 @@ class Mailbox:
             self._pending.setdefault(message.peer, []).append(sent)
             self.observer.message(message, _sizes(tuple(whole)))
 
-    def receive(self, message: Message, shapes: list[Shape]) -> Receiving:
+    def receive(self, message: Message, shapes: list[TensorMeta]) -> Receiving:
         """Post the receives of `message`, whose values have `shapes`."""
         device = torch.device("cpu") if message.peer in self._by_host else self._device
         tensors = [torch.empty(s.shape, dtype=s.dtype, device=device) for s in shapes]

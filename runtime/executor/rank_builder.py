@@ -29,10 +29,10 @@ from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.groups import Groups
 from placer.runtime.observer import Relay
 from placer.runtime.spmd import Axis, Pieces
-from placer.runtime.stages.block_code import Cut
+from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import input_dtypes
-from placer.runtime.stages.shapes import Shape, shapes_of
-from placer.runtime.stages.stage import OP_BY_OP, Runner, Stage, stage_code
+from placer.runtime.stages.shapes import TensorMeta, shapes_of
+from placer.runtime.stages.stage import OP_BY_OP, Runner, StageModule, stage_code
 from placer.runtime.weights.rank_weights import RankWeights
 from placer.runtime.weights.tensor_chunks import ChunkMap
 from placer.spmd import value_state
@@ -48,7 +48,7 @@ class Held:
     relay: Relay
     groups: Groups
     ranks: tuple[int, ...]
-    stages: Mapping[int, Stage]
+    stages: Mapping[int, StageModule]
     replicas: Mapping[int, Replica]
 
     @property
@@ -87,10 +87,10 @@ class Assembly:
     weights: RankWeights
     pieces: Pieces
     chunks: ChunkMap
-    cut: Cut
+    cut: CutModel
     axis: Axis
     timeout_seconds: float
-    fill: Callable[[Stage], None]
+    fill: Callable[[StageModule], None]
     alone: bool = False
     relaxed: bool = False
     run: Runner = OP_BY_OP
@@ -139,7 +139,7 @@ class Assembly:
                     found[self.cut.name(node)] = stage
         return found
 
-    def shapes(self) -> Callable[[int, int], Mapping[str, Shape]]:
+    def shapes(self) -> Callable[[int, int], Mapping[str, TensorMeta]]:
         """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.
 
         It gives none where nothing is sent.
@@ -148,13 +148,13 @@ class Assembly:
         plan, module, axis = self.plan, self.cut.module, self.axis
 
         @cache
-        def whole(rows: int) -> Mapping[fx.Node, Shape]:
+        def whole(rows: int) -> Mapping[fx.Node, TensorMeta]:
             if plan.settings.precision == "bfloat16-autocast":
                 return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=True)
             return {node: self.cut.shape_at(node, rows) for node in values}
 
         @cache
-        def at(rows: int, stage: int) -> dict[str, Shape]:
+        def at(rows: int, stage: int) -> dict[str, TensorMeta]:
             if position_of(plan).count(0) == len(plan.stages):
                 return {}
             found = whole(rows)
@@ -176,7 +176,7 @@ class Assembly:
         return tuple(sorted(like | inside | lines))
 
     def _filled(
-        self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
+        self, index: int, stage: StageModule, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
     ) -> Replica:
         """The replica of a stage, filled before it is made, or after where it is cut into shards then."""
         sharded = group is not None and self.plan.stages[index].by_fsdp
@@ -188,7 +188,7 @@ class Assembly:
         return found
 
     def _replica(
-        self, index: int, stage: Stage, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
+        self, index: int, stage: StageModule, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
     ) -> Replica:
         plan = self.plan
         return replica(
@@ -202,12 +202,12 @@ class Assembly:
             observer=relay,
         )
 
-    def bare_stages(self, indices: tuple[int, ...], *, sharded: bool = False) -> dict[int, Stage]:
+    def bare_stages(self, indices: tuple[int, ...], *, sharded: bool = False) -> dict[int, StageModule]:
         """This rank's stages; `sharded`: those that their replicas will shard have no values yet.
 
         A parameter tied between stages is copied for each: their gradients are summed.
         """
-        found: dict[int, Stage] = {}
+        found: dict[int, StageModule] = {}
         taken: set[str] = set()
         for index in indices:
             plan = self.plan.stages[index]
@@ -218,7 +218,7 @@ class Assembly:
             taken |= names
             # The first stage has no inputs whose gradients could come first: its backward has one part.
             parts = self.plan.schedule in SPLIT_BACKWARD and index > 0
-            found[index] = Stage(code, state, plan.recompute, once=parts)
+            found[index] = StageModule(code, state, plan.recompute, once=parts)
         return found
 
     def _produces(self, index: int) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ class Assembly:
         return (*read, self.cut.loss)
 
 
-def _piece(plan: Plan, axis: Axis, name: str, shape: Shape, stage: int) -> Shape:
+def _piece(plan: Plan, axis: Axis, name: str, shape: TensorMeta, stage: int) -> TensorMeta:
     """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
     lay = value_state(plan, name, stage).value
     return replace(shape, shape=held_shape(shape.shape, lay, axis.degree, axis.rank))

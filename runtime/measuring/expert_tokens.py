@@ -20,8 +20,8 @@ from placer.io.files import write_text
 from placer.plans.plan import Plan
 from placer.rules.expert_loads import PRODUCTS, expert_counts, experts_of
 from placer.runtime.stages.block_code import BlockCode
-from placer.runtime.stages.pass_context import Mode
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.pass_context import PassContext
+from placer.runtime.stages.stage import StageModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Tally(nn.Module):
         self.rows = 0
         self.counts: torch.Tensor | None = None
 
-    def forward(self, mode: Mode, x: torch.Tensor, ends: torch.Tensor) -> None:
+    def forward(self, mode: PassContext, x: torch.Tensor, ends: torch.Tensor) -> None:
         """Add a forward's rows `x`, sorted by expert, with the end of each expert's."""
         if not mode.updating:
             return
@@ -55,7 +55,7 @@ class Tally(nn.Module):
         self.counts = own if self.counts is None else self.counts + own
 
 
-def tallies(stages: Iterable[Stage]) -> dict[str, Tally]:
+def tallies(stages: Iterable[StageModule]) -> dict[str, Tally]:
     """A tally beside the first product of every layer of experts of `stages`, by the layer's name."""
     found: dict[str, Tally] = {}
     for stage in stages:

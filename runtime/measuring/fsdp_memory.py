@@ -14,13 +14,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.runtime.measuring.instruments import SavedTensors, local_bytes
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.stage import StageModule
 
 
 class Gathered:
     """Peaks in bytes of gathered parameters and of gradients while `stages` run; `saved` leaves the former out."""
 
-    def __init__(self, stages: Iterable[Stage], saved: SavedTensors) -> None:
+    def __init__(self, stages: Iterable[StageModule], saved: SavedTensors) -> None:
         self._stages = tuple(s for s in stages if any(isinstance(p, DTensor) for p in s.parameters()))
         self._sharded = tuple(parameter for stage in self._stages for parameter in stage.parameters())
         self._saved = saved

@@ -41,7 +41,7 @@ from placer.runtime.measuring.instruments import (
 )
 from placer.runtime.measuring.waits import CollectiveKey, Events, MessageKey, Wait, apart
 from placer.runtime.observer import Category
-from placer.runtime.stages.stage import Stage
+from placer.runtime.stages.stage import StageModule
 
 WATCHED_STEP = 2
 FEWEST_STEPS = WATCHED_STEP + 2  # the first steps set up, one is watched for bytes, the next are timed
@@ -59,7 +59,7 @@ class MeasuredTensors:
     lasting: what engines hold from step to step, buckets of gradients.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageModule, ...]
     parameters: tuple[torch.Tensor, ...]
     buffers: tuple[torch.Tensor, ...]
     optimizer: tuple[torch.Tensor, ...]

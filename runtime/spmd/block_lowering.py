@@ -28,8 +28,7 @@ from placer.runtime.spmd.halo import exchange
 from placer.runtime.spmd.local_arguments import Line, LocalCall, LocalForm, local_call
 from placer.runtime.spmd.traced_nodes import op_nodes, out_of_place, require_same, tensor_nodes
 from placer.runtime.spmd.values import CutBlock, Values, dim_size
-from placer.runtime.stages.block_code import Cut as Model
-from placer.runtime.stages.block_code import Local, Writer
+from placer.runtime.stages.block_code import BlockWriter, CutModel, Local
 from placer.runtime.stages.rewrite import Rewrite, batch_norm
 from placer.spmd import block_edges, block_split, own_rows_class, parameter_states
 from placer.tracer.export.symbolic_rows import is_size
@@ -50,7 +49,7 @@ class LocalBlocks:
         """Of a plan whose replicas may be several devices."""
         return LocalBlocks(plan=plan, axis=axis, states=parameter_states(plan))
 
-    def block(self, model: Model, index: int, into: Writer) -> Local | None:
+    def block(self, model: CutModel, index: int, into: BlockWriter) -> Local | None:
         """The local form of block `index`; None where every device runs all of it."""
         graph = self.plan.graph
         stage = next(s for s, stage in enumerate(self.plan.stages) if stage.first <= index < stage.last)
@@ -83,7 +82,7 @@ class LocalBlocks:
 class LocalBlock:
     """Writes the ops of `cut` as a rank runs them."""
 
-    def __init__(self, cut: CutBlock, into: Writer) -> None:
+    def __init__(self, cut: CutBlock, into: BlockWriter) -> None:
         self._cut, self._into = cut, into
         self._values = Values(cut=cut, into=into)
 

@@ -20,7 +20,7 @@ from placer.runtime.spmd.local_ops import FORMS
 from placer.runtime.spmd.local_ops.calls import Given
 from placer.runtime.stages import losses, rewrite
 from placer.runtime.stages.dropout import attention, dropout, kept
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 
 aten = torch.ops.aten
 SUM = 2  # at::Reduction
@@ -83,7 +83,7 @@ def vocabulary_cross_entropy(
     start: int,
     end: int,
     of: int,
-    mode: Mode,
+    mode: PassContext,
 ) -> torch.Tensor:
     """`losses.cross_entropy` of scores whose classes are cut; every rank has the whole of it."""
     args = (scores, target, weight, SUM, ignore_index, smoothing)
@@ -104,7 +104,7 @@ def dropout_piece(
     start: int,
     end: int,
     of: int,
-    mode: Mode,
+    mode: PassContext,
     other: Place | None = None,
 ) -> torch.Tensor:
     """`dropout.dropout` of a piece: the piece of the whole op's mask; `other`: where it stands along the inner axis."""
@@ -132,7 +132,7 @@ def attention_piece(
     start: int,
     end: int,
     of: int,
-    mode: Mode,
+    mode: PassContext,
     other: Place | None = None,
 ) -> torch.Tensor:
     """`dropout.attention` of some heads or of some rows of the queries (dims of the result that are cut)."""
@@ -156,7 +156,7 @@ def attention_piece(
 
 
 def _piece_of_mask(
-    shape: torch.Size, probability: float, op: int, batched: bool, places: tuple[Place, ...], mode: Mode
+    shape: torch.Size, probability: float, op: int, batched: bool, places: tuple[Place, ...], mode: PassContext
 ) -> torch.Tensor:
     assert mode.keys is not None
     sizes = list(shape)
@@ -180,7 +180,7 @@ def summed_batch_norm(
     *,
     axis: Axis,
     count: int,
-    mode: Mode,
+    mode: PassContext,
 ) -> torch.Tensor:
     """`rewrite.batch_norm` of a tile: its statistics are those of all `count` elements of a channel on all ranks."""
     if not training or (not mode.training and mean is not None):

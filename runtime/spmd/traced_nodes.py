@@ -11,7 +11,7 @@ from torch import fx
 
 from placer.errors import StalePlanError, UsageError
 from placer.graph import Block, BlockClass
-from placer.runtime.stages.block_code import Cut as Model
+from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.rewrite import mutates
 from placer.tracer import STANDS_FOR
 from placer.tracer.export.symbolic_rows import is_size
@@ -19,7 +19,7 @@ from placer.tracer.export.symbolic_rows import is_size
 aten = torch.ops.aten
 
 
-def op_nodes(model: Model, index: int) -> list[fx.Node]:
+def op_nodes(model: CutModel, index: int) -> list[fx.Node]:
     """The nodes of a block that are ops of its class, in order; `getitem` only names a result."""
     return [
         node

@@ -15,8 +15,7 @@ from placer.rules.layouts import SAME, Cut, Lay, State
 from placer.rules.two_axis_layouts import Step, pieces, steps
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.conversions import CONVERSIONS, Way, way
-from placer.runtime.stages.block_code import Cut as Model
-from placer.runtime.stages.block_code import Writer
+from placer.runtime.stages.block_code import BlockWriter, CutModel
 from placer.spmd import Edges, border_state, own_rows_tensor, value_state
 
 
@@ -29,7 +28,7 @@ class CutBlock:
     """
 
     plan: Plan
-    model: Model
+    model: CutModel
     block: Block
     kind: BlockClass
     split: Split
@@ -103,7 +102,7 @@ class Values:
     """
 
     cut: CutBlock
-    into: Writer
+    into: BlockWriter
     _converted: dict[tuple[fx.Node, State], fx.Node] = field(default_factory=dict)
     _steps: dict[tuple[fx.Node, State], fx.Node] = field(default_factory=dict)
     _parameters: dict[str, fx.Node] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""A run of blocks as a module, and what one microbatch brings it."""
+"""A range of blocks as a module, and what one microbatch brings it."""

@@ -1,11 +1,9 @@
-"""The captured graph cut into one module per block; a stage is a run of them.
+"""The captured graph cut into one module per block; a stage is a range of them.
 
 A block's module is a function: it takes the values it reads by global reference (`x:input_ids`, `b-1.0`, `b3.0`),
-parameters
-and buffers by the model's own names (`p:lm_head.weight`), and returns the values that others read. Sizes (integers,
-symbolic or not) are never values between
-blocks: each block computes those it needs from the tensors at hand. Ops that neither the loss nor a buffer needs are
-left out.
+parameters and buffers by the model's own names (`p:lm_head.weight`), and returns the values that others read. Sizes
+(integers, symbolic or not) are never values between blocks: each block computes those it needs from the tensors at
+hand. Ops that neither the loss nor a buffer needs are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from torch import fx, nn
 
 from placer.errors import UsageError
 from placer.runtime.stages.rewrite import Rewrites, mutates, rewrites
-from placer.runtime.stages.shapes import Shape
+from placer.runtime.stages.shapes import TensorMeta
 from placer.tracer.export.symbolic_rows import is_size
 
 aten = torch.ops.aten
@@ -52,13 +50,13 @@ class Local(Protocol):
 class Lowering(Protocol):
     """Which blocks are cut over the devices of a replica."""
 
-    def block(self, model: Cut, index: int, into: Writer) -> Local | None:
+    def block(self, model: CutModel, index: int, into: BlockWriter) -> Local | None:
         """How block `index` is written `into` its graph; None where every device runs all of it."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class CutModel:
     """A captured model ready to be cut: `model` holds the parameters, `module` the graph and its constants.
 
     shapes: of every tensor of the graph, at `MARKED_ROWS` rows. shape_at: of one of them at any number of rows, without
@@ -71,7 +69,7 @@ class Cut:
     reference_of: Mapping[str, str]
     loss: str
     shapes: Mapping[fx.Node, tuple[int, ...]]
-    shape_at: Callable[[fx.Node, int], Shape]
+    shape_at: Callable[[fx.Node, int], TensorMeta]
     lowering: Lowering | None = None
 
     @cached_property
@@ -180,16 +178,16 @@ class Cut:
         return 0
 
     def _code(self, index: int, nodes: tuple[fx.Node, ...], outputs: tuple[fx.Node, ...]) -> BlockCode:
-        writer = Writer(self, index)
+        writer = BlockWriter(self, index)
         for node in nodes:
             writer.copy(node)
         return writer.code(outputs)
 
 
-class Writer:
+class BlockWriter:
     """Writes the graph of one block; where it is cut over the devices of a replica, as the rank runs it."""
 
-    def __init__(self, cut: Cut, index: int) -> None:
+    def __init__(self, cut: CutModel, index: int) -> None:
         self._cut, self._index = cut, index
         self.graph = fx.Graph()
         self._root = nn.Module()

@@ -1,4 +1,4 @@
-"""Captured: a model's graph made ready to be cut, without its weights, so that one capture can serve several runs."""
+"""CapturedModel: a model's graph made ready to be cut, without its weights: one capture can serve several runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from placer import tracer
 from placer.graph import Graph
 from placer.io import usercode as references
 from placer.plans.plan import Plan
-from placer.runtime.stages.block_code import Cut
+from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.rewrite import MARKED_ROWS, rewrites
-from placer.runtime.stages.shapes import Sampled, Shape, shapes_of
+from placer.runtime.stages.shapes import SampledShapes, TensorMeta, shapes_of
 
 PRECISIONS = {
     "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
@@ -25,27 +25,27 @@ PRECISIONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captured:
+class CapturedModel:
     """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of all
     its tensors at MARKED_ROWS rows. graph: the plan's; dtypes: of its inputs in a run."""
 
     module: fx.GraphModule
     block_of: Mapping[str, int]
     reference_of: Mapping[str, str]
-    marked: Mapping[fx.Node, Shape]
+    marked: Mapping[fx.Node, TensorMeta]
     graph: Graph
     dtypes: Mapping[str, torch.dtype]
 
     @cached_property
-    def sampled(self) -> Sampled:
+    def sampled(self) -> SampledShapes:
         """The shapes of all its tensors at any number of rows."""
         rows = MARKED_ROWS + 1
         more = shapes_of(self.module, self.graph, self.dtypes, rows=rows, autocast=False)
-        return Sampled(rows=(MARKED_ROWS, rows), first=self.marked, second=more)
+        return SampledShapes(rows=(MARKED_ROWS, rows), first=self.marked, second=more)
 
-    def cut(self, plan: Plan, model: nn.Module) -> Cut:
+    def cut(self, plan: Plan, model: nn.Module) -> CutModel:
         """The graph with the weights of `model`, ready to be cut into the plan's stages."""
-        return Cut(
+        return CutModel(
             model=model,
             module=self.module,
             block_of=self.block_of,
@@ -68,15 +68,15 @@ class Captured:
         return tuple(found)
 
 
-def captured(plan: Plan, model: nn.Module) -> Captured:
+def captured(plan: Plan, model: nn.Module) -> CapturedModel:
     """Capture a real model, which is in the plan's precision. Raises CaptureError, StalePlanError for another graph."""
     return made_ready(plan, tracer.trace(model, _in_precision(plan), loss_function(plan)))
 
 
-def made_ready(plan: Plan, traced: tracer.Traced) -> Captured:
+def made_ready(plan: Plan, traced: tracer.Traced) -> CapturedModel:
     """A trace of the plan's model, in the plan's precision, ready to be cut; the trace is used up."""
     module = _without_memory(traced.module)
-    return Captured(
+    return CapturedModel(
         module=module,
         block_of=traced.block_of,
         reference_of=traced.reference_of,

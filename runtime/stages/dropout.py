@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 
 # splitmix64's constants, as signed 64-bit numbers (torch has no unsigned product)
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
@@ -23,7 +23,7 @@ def row_keys(seed: int, step: int, first_row: int, rows: int, device: torch.devi
     return _mixed(_mixed(index + _scalar(seed)) + _scalar(step))
 
 
-def dropout(values: torch.Tensor, probability: float, op: int, batched: bool, mode: Mode) -> torch.Tensor:
+def dropout(values: torch.Tensor, probability: float, op: int, batched: bool, mode: PassContext) -> torch.Tensor:
     """`values` with elements dropped by the mask of dropout number `op`; all of them in evaluation.
 
     Dim 0 of batched values is a whole number of entries per row. Others get the same mask in every layout.
@@ -57,7 +57,7 @@ def attention(
     scale: float | None,
     grouped: bool,
     op: int,
-    mode: Mode,
+    mode: PassContext,
 ) -> torch.Tensor:
     """Scaled dot-product attention whose dropout is `dropout`; in evaluation and without dropout torch's own kernel."""
     if probability == 0.0 or not mode.training:

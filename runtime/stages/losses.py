@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 
 
 def cross_entropy(
@@ -21,7 +21,7 @@ def cross_entropy(
     ignore_index: int,
     smoothing: float,
     index: int,
-    mode: Mode,
+    mode: PassContext,
 ) -> torch.Tensor:
     """The share of these rows in the mean cross entropy of the global batch; `index` is its place in `mode.counts`."""
     total = functional.cross_entropy(
@@ -31,14 +31,19 @@ def cross_entropy(
 
 
 def nll(
-    scores: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, index: int, mode: Mode
+    scores: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    index: int,
+    mode: PassContext,
 ) -> torch.Tensor:
     """The share of these rows in the mean negative log likelihood of the global batch."""
     total = functional.nll_loss(scores, target, weight, ignore_index=ignore_index, reduction="sum")
     return over_count(total, index, mode)
 
 
-def over_count(total: torch.Tensor, index: int, mode: Mode) -> torch.Tensor:
+def over_count(total: torch.Tensor, index: int, mode: PassContext) -> torch.Tensor:
     """A sum of losses over what counts in the global batch, in the type of the sum."""
     count = mode.counts[index]
     if isinstance(count, torch.Tensor):
@@ -55,7 +60,7 @@ def counted(target: torch.Tensor, ignore_index: int, weight: torch.Tensor | None
     return float(labels.numel()) if weight is None else float(weight[labels].sum())
 
 
-def share_of_mean(values: torch.Tensor, mode: Mode) -> torch.Tensor:
+def share_of_mean(values: torch.Tensor, mode: PassContext) -> torch.Tensor:
     """The share of these rows in the mean of all elements of the global batch."""
     if values.numel() == 0:
         return values.sum()

@@ -1,4 +1,4 @@
-"""Feed: what the executor gives its stages for one microbatch: this rank's rows of the global batch and their Mode."""
+"""Microbatch: what the executor gives its stages for one microbatch: this rank's rows of the global batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.runtime.stages.dropout import row_keys
 from placer.runtime.stages.losses import counted
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.rewrite import Count
 from placer.spmd.cross_mesh import Mesh
 
@@ -21,14 +21,14 @@ Batch = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class Microbatch:
     """A microbatch at this rank: `inputs` by `x:name`. A ghost has a row a device that counts nothing: a rank without
     rows still takes part in the collectives of its stage. first: its first row within the microbatch."""
 
     first: int
     rows: int
     inputs: dict[str, torch.Tensor]
-    mode: Mode
+    mode: PassContext
     ghost: bool = False
 
 
@@ -47,7 +47,7 @@ def checked(batch: Batch, graph: Graph, rows: int) -> Batch:
     return {entry.name: batch[entry.name] for entry in graph.inputs}
 
 
-def spans(plan: Plan, position: int, replica: int) -> tuple[range, ...]:
+def microbatch_rows(plan: Plan, position: int, replica: int) -> tuple[range, ...]:
     """For each microbatch the rows of the global batch that `replica` of a position computes."""
     division = Mesh.of(plan, plan.meshes[position]).division
     starts = (0, *accumulate(plan.microbatches))
@@ -82,14 +82,14 @@ def global_counts(
     if not counts:
         return ()
     for replica in range(plan.meshes[0].replicas):
-        for rows in spans(plan, 0, replica):
+        for rows in microbatch_rows(plan, 0, replica):
             if len(rows):
                 for index, target in enumerate(labels(sliced(batch, plan.graph, rows))):
                     totals[index] += counted(target, counts[index].ignore_index, weights[index])
     return tuple(totals)
 
 
-def feeds(
+def microbatches_of(
     batch: Batch,
     plan: Plan,
     position: int,
@@ -99,15 +99,15 @@ def feeds(
     step: int | None,
     training: bool,
     device: torch.device,
-) -> tuple[Feed, ...]:
-    """One feed per microbatch for the ranks of `replica` of a position.
+) -> tuple[Microbatch, ...]:
+    """The microbatches of the ranks of `replica` of a position.
 
     step: what its random numbers are keyed by, None for none.
     """
     starts = (0, *accumulate(plan.microbatches))
     return tuple(
-        _feed(batch, plan, rows, rows.start - start, counts, step, training, device)
-        for start, rows in zip(starts, spans(plan, position, replica), strict=False)
+        _microbatch(batch, plan, rows, rows.start - start, counts, step, training, device)
+        for start, rows in zip(starts, microbatch_rows(plan, position, replica), strict=False)
     )
 
 
@@ -117,14 +117,14 @@ def _fewest(plan: Plan) -> int:
     return max((layout.apart for layout in used), default=1)
 
 
-def _feed(
+def _microbatch(
     batch: Batch, plan: Plan, rows: range, first: int, counts: tuple[float, ...], step: int | None, training: bool,
     device: torch.device,
-) -> Feed:  # fmt: skip
+) -> Microbatch:  # fmt: skip
     ghost = not len(rows)
     if ghost:
         rows = range(_fewest(plan))
-    mode = Mode(
+    mode = PassContext(
         rows=len(rows),
         global_rows=plan.rows,
         training=training,
@@ -134,4 +134,4 @@ def _feed(
     )
     parts = sliced(batch, plan.graph, rows)
     inputs = {f"x:{name}": tensor.to(device) for name, tensor in parts.items()}
-    return Feed(first=first, rows=0 if ghost else len(rows), inputs=inputs, mode=mode, ghost=ghost)
+    return Microbatch(first=first, rows=0 if ghost else len(rows), inputs=inputs, mode=mode, ghost=ghost)

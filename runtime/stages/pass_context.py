@@ -1,6 +1,8 @@
-"""Mode: what one forward pass of some rows needs to know besides its values. Given to every block as an argument, so
-that
-a block run again in backward (recompute) or for another microbatch never reads what belongs to a different pass."""
+"""PassContext: what one forward pass of some rows needs to know besides its values.
+
+Given to every block as an argument (`mode`), so that a block run again in backward (recompute) or for another
+microbatch never reads what belongs to a different pass.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
+class PassContext:
     """One pass over `rows` of the `global_rows` rows of the batch.
 
     counts: per loss op of the graph, the number (or weight) of elements of the global batch that count (for
@@ -26,7 +28,7 @@ class Mode:
     keys: torch.Tensor | None = None
     updates: bool = True
 
-    def again(self) -> Mode:
+    def again(self) -> PassContext:
         """The mode of a second run of the same pass, for recompute."""
         return replace(self, updates=False)
 

@@ -2,11 +2,10 @@
 
     dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
     mean losses                       -> local sum over global count (`losses`)
-    batch norm, writes to buffers     -> read the Mode: training or evaluation, first run or recompute
+    batch norm, writes to buffers     -> read the PassContext: training or evaluation, first run or recompute
 
-`rewrites(graph, loss)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to
-which the
-Mode is added as keyword `mode` when a block is built.
+`rewrites(graph, loss)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to which
+the PassContext is added as keyword `mode` when a block is built.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch.fx.node import Argument
 from placer.errors import UsageError
 from placer.runtime.stages import losses
 from placer.runtime.stages.dropout import attention, dropout
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 
 aten = torch.ops.aten
 
@@ -111,7 +110,7 @@ def batch_norm(
     momentum: float,
     epsilon: float,
     *,
-    mode: Mode,
+    mode: PassContext,
 ) -> torch.Tensor:
     """Batch norm over the rows at hand; running statistics are written once per pass and used in evaluation."""
     if not training or (not mode.training and mean is not None):
@@ -123,7 +122,7 @@ def batch_norm(
 
 
 def written(
-    op: Callable[..., torch.Tensor], buffer: torch.Tensor, *args: object, mode: Mode, **kwargs: object
+    op: Callable[..., torch.Tensor], buffer: torch.Tensor, *args: object, mode: PassContext, **kwargs: object
 ) -> torch.Tensor:
     """An in-place op on a buffer, done once per pass in training and not in evaluation."""
     return op(buffer, *args, **kwargs) if mode.updating else buffer
@@ -227,7 +226,7 @@ def _share_means(means: list[fx.Node], by_node: dict[fx.Node, Rewrite]) -> tuple
     return tuple(counts)
 
 
-def share_of_elementwise(op: torch._ops.OpOverload, *args: object, mode: Mode) -> torch.Tensor:
+def share_of_elementwise(op: torch._ops.OpOverload, *args: object, mode: PassContext) -> torch.Tensor:
     """The share of these rows in an elementwise loss of torch that would return the mean."""
     names = [formal.name for formal in op._schema.arguments]
     given = [_NONE if name == "reduction" else value for name, value in zip(names, args, strict=True)]

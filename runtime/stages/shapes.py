@@ -17,7 +17,7 @@ from placer.graph import Graph
 
 def shapes_of(
     module: fx.GraphModule, graph: Graph, dtypes: Mapping[str, torch.dtype], *, rows: int, autocast: bool
-) -> dict[fx.Node, Shape]:
+) -> dict[fx.Node, TensorMeta]:
     """The shape of every tensor of `module` at `rows` rows; `dtypes` are those of its inputs."""
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
     # Autocast knows no meta device, on which a model without weights lies.
@@ -33,14 +33,14 @@ def shapes_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class SampledShapes:
     """The shapes of a graph at two numbers of rows, in which every size is affine (`placer.tracer` sees to that)."""
 
     rows: tuple[int, int]
-    first: Mapping[fx.Node, Shape]
-    second: Mapping[fx.Node, Shape]
+    first: Mapping[fx.Node, TensorMeta]
+    second: Mapping[fx.Node, TensorMeta]
 
-    def at(self, node: fx.Node, rows: int) -> Shape:
+    def at(self, node: fx.Node, rows: int) -> TensorMeta:
         """The shape of a tensor at any number of rows."""
         sizes = zip(self.first[node].shape, self.second[node].shape, strict=True)
         return replace(self.first[node], shape=tuple(self._size(*size, rows) for size in sizes))
@@ -63,18 +63,18 @@ class _Player(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.found: dict[fx.Node, Shape] = {}
+        self.found: dict[fx.Node, TensorMeta] = {}
 
     def run_node(self, n: fx.Node) -> object:
         """Run one node and note its value."""
         value = super().run_node(n)
         if isinstance(value, torch.Tensor):
-            self.found[n] = Shape(tuple(map(int, value.shape)), value.dtype, bool(value.requires_grad))
+            self.found[n] = TensorMeta(tuple(map(int, value.shape)), value.dtype, bool(value.requires_grad))
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TensorMeta:
     """What a value looks like on the way: full shape for the rows at hand, dtype, whether gradients come back."""
 
     shape: tuple[int, ...]

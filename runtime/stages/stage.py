@@ -1,12 +1,10 @@
-"""A stage: a run of blocks as one nn.Module, from model inputs and received values to the values others read.
+"""A stage: a range of blocks as one nn.Module, from model inputs and received values to the values others read.
 
     stage(mode, *tensors) -> tensors     in the order of its code's `inputs`, `consumes` and `produces`
 
 It first computes what it needs of the prologue (masks, positions, shifted labels) from the model's inputs, then its
-blocks in
-order. A parameter lies in the Block that reads it, or in the stage itself where several blocks do, under the model's
-own
-name (`own_name` strips the path before it).
+blocks in order. A parameter lies in the BlockModule that reads it, or in the stage itself where several blocks do,
+under the model's own name (`own_name` strips the path before it).
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ import torch
 from torch import nn
 
 from placer.runtime.observer import Observer, Silent
-from placer.runtime.stages.block_code import BlockCode, Cut, put
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.block_code import BlockCode, CutModel, put
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors, runs_again, runs_once
 
 #: Runs the code of a block: `run(code, mode, *values)`.
@@ -29,7 +27,7 @@ Runner = Callable[..., Tensors]
 _Place = tuple[Mapping[str, torch.Tensor | None], str]
 
 
-def _op_by_op(code: BlockCode, mode: Mode, *values: torch.Tensor | None) -> Tensors:
+def _op_by_op(code: BlockCode, mode: PassContext, *values: torch.Tensor | None) -> Tensors:
     return cast(Tensors, code.module.forward(mode, *values))
 
 
@@ -50,7 +48,7 @@ class StageCode:
     final: bool = False  # its last block makes the loss
 
 
-def stage_code(cut: Cut, first: int, last: int, produces: Iterable[str]) -> StageCode:
+def stage_code(cut: CutModel, first: int, last: int, produces: Iterable[str]) -> StageCode:
     """The code of blocks `first` to `last` (exclusive); of `produces` it returns those that exist."""
     blocks = tuple(cut.block(index) for index in range(first, last))
     made = {name for code in blocks for name in code.outputs}
@@ -69,7 +67,7 @@ def stage_code(cut: Cut, first: int, last: int, produces: Iterable[str]) -> Stag
     )
 
 
-class Block(nn.Module):
+class BlockModule(nn.Module):
     """The parameters of a block; it may run again in backward (recompute), `once` where that has two parts."""
 
     def __init__(self, state: Mapping[str, torch.Tensor], recompute: bool, once: bool = False) -> None:
@@ -82,7 +80,7 @@ class Block(nn.Module):
         self.observer: Observer = Silent()
         self.run: Runner = OP_BY_OP
 
-    def forward(self, mode: Mode, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
+    def forward(self, mode: PassContext, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
         """The outputs of `code`; values that are None are this block's own parameters and buffers."""
         given = tuple(
             _at(self.places[name]) if value is None else value for name, value in zip(code.inputs, values, strict=True)
@@ -109,7 +107,7 @@ class Block(nn.Module):
         return (runs_once if self.once else runs_again)(run, *moving)
 
 
-class Stage(nn.Module):
+class StageModule(nn.Module):
     """Blocks with their parameters: `code` with the tensors `state` by name."""
 
     def __init__(self, code: StageCode, state: Mapping[str, torch.Tensor], recompute: bool, once: bool = False) -> None:
@@ -121,24 +119,24 @@ class Stage(nn.Module):
         # The backward of the block that makes the loss follows its forward at once: as in `costs`, it never recomputes.
         last = len(reads) - 1 if code.final else -1
         self.blocks = nn.ModuleList(
-            Block({name: state[name] for name in names if name not in shared}, recompute and index != last, once)
+            BlockModule({name: state[name] for name in names if name not in shared}, recompute and index != last, once)
             for index, names in enumerate(reads)
         )
-        self.start = Block({}, False)
+        self.start = BlockModule({}, False)
         self.own = nn.Module()
         self.shared = frozenset(shared)
         for name in sorted(shared):
             put(self.own, name, state[name])
         self.places = {f"p:{name}": _place(self.own, name) for name in shared}
 
-    def forward(self, mode: Mode, *tensors: torch.Tensor) -> Tensors:
+    def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The values `produces`, from the model inputs `inputs` and the received values `consumes`."""
         code = self.code
         values = dict(zip((*code.inputs, *code.consumes), tensors, strict=True))
         values.update({name: _at(place) for name, place in self.places.items()})
         _run(self.start, code.prologue, mode, values)
         for block, body, drops in zip(self.blocks, code.blocks, code.drops, strict=True):
-            _run(cast(Block, block), body, mode, values)
+            _run(cast(BlockModule, block), body, mode, values)
             for name in drops:
                 values.pop(name, None)
         return tuple(values[name] for name in code.produces)
@@ -146,12 +144,12 @@ class Stage(nn.Module):
     def watch(self, observer: Observer) -> None:
         """Tell `observer` when blocks run again."""
         for block in self.blocks:
-            cast(Block, block).observer = observer
+            cast(BlockModule, block).observer = observer
 
     def run_by(self, run: Runner) -> None:
         """Have the code of every block run by `run`."""
         for block in (self.start, *self.blocks):
-            cast(Block, block).run = run
+            cast(BlockModule, block).run = run
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Its parameters by the model's own names."""
@@ -163,7 +161,7 @@ class Stage(nn.Module):
 
 
 def own_name(name: str) -> str:
-    """The model's name of a parameter of a Stage: without `blocks.3.own.` or `own.`."""
+    """The model's name of a parameter of a StageModule: without `blocks.3.own.` or `own.`."""
     return name.removeprefix("own.") if name.startswith("own.") else name.split(".own.", 1)[1]
 
 
@@ -188,7 +186,7 @@ def _at(place: _Place) -> torch.Tensor:
     return cast(torch.Tensor, found[leaf])
 
 
-def _run(block: Block, code: BlockCode, mode: Mode, values: dict[str, torch.Tensor]) -> None:
+def _run(block: BlockModule, code: BlockCode, mode: PassContext, values: dict[str, torch.Tensor]) -> None:
     made = block(mode, code, *(values.get(name) for name in code.inputs))
     values.update(zip(code.outputs, made, strict=True))
 

@@ -19,7 +19,7 @@ from torch.autograd.graph import Node
 _SAME_SUM = 64.0
 
 
-class Summed:
+class TermMagnitudes:
     """Watches the backwards of one step; `magnitudes` are of the parameters of one dim that are added to something."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -9,7 +9,7 @@ that element, so that the next step compares the same computation. Such gradient
 others, with one exception: a parameter's gradient that is a plain sum of many terms (a bias) and is zero but for
 rounding in every element,
 
-    max |b| <= tolerance * max over its elements of (sum of |terms|)      (`summed.Summed` adds up the terms)
+    max |b| <= tolerance * max over its elements of (sum of |terms|)      (`TermMagnitudes` adds them up)
 
 as of a bias before batch norm. Its error is taken relative to that sum of |terms|, which is what float sums are exact
 to: a gradient that should be zero and is not is still found.
@@ -33,9 +33,9 @@ from placer.runtime.data_parallel.optimizer import OptimizerFactory
 from placer.runtime.distributed.groups import device_of, join
 from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.load import load, prepared_model
-from placer.runtime.stages.captured_model import Captured, captured, run_dtype
+from placer.runtime.stages.captured_model import CapturedModel, captured, run_dtype
 from placer.runtime.stages.microbatch import Batch
-from placer.runtime.verify.reference import Outcome, Reference
+from placer.runtime.verify.reference import Reference, StepResult
 
 # float64 and float32: the project's own promise. 1e-6 where the model casts to float32: sums in another order differ by
 # up to 4e-8 after such a cast. bfloat16 has 8 significant bits: 4 units of the last place; float16 has 11.
@@ -106,7 +106,7 @@ def verify(
     model: nn.Module | None = None,
     optimizer: OptimizerFactory | None = None,
     batches: Sequence[Batch] | None = None,
-    capture: Captured | None = None,
+    capture: CapturedModel | None = None,
     checked: bool = False,
     compile: str = "",
     progress: Callable[[str], None] = SILENT,
@@ -136,7 +136,7 @@ def verify(
     return _shared(plan, found)
 
 
-def _outcomes(executor: Executor, batches: Sequence[Batch], progress: Callable[[str], None]) -> list[Outcome]:
+def _outcomes(executor: Executor, batches: Sequence[Batch], progress: Callable[[str], None]) -> list[StepResult]:
     """The plan's steps; gradients and state are there on rank 0."""
     executor.keeps_gradients = True
     found = []
@@ -144,7 +144,7 @@ def _outcomes(executor: Executor, batches: Sequence[Batch], progress: Callable[[
         progress(f"step {step + 1}/{len(batches)} as planned")
         loss = executor.step(batch)
         found.append(
-            Outcome(
+            StepResult(
                 loss=loss,
                 norm=executor.gradient_norm or 0.0,
                 gradients=executor.last_gradients,
@@ -176,9 +176,9 @@ def _compared(
     plan: Plan,
     model: nn.Module | None,
     optimizer: OptimizerFactory | None,
-    capture: Captured,
+    capture: CapturedModel,
     batches: Sequence[Batch],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[StepResult],
     evaluated: float,
     progress: Callable[[str], None],
 ) -> VerifyReport:
@@ -208,8 +208,8 @@ def _compared(
 
 def _step_comparisons(
     step: int,
-    ours: Outcome,
-    theirs: Outcome,
+    ours: StepResult,
+    theirs: StepResult,
     agreed: dict[str, torch.Tensor],
     *,
     buffers: frozenset[str],
@@ -239,7 +239,7 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(one, name) for name, one in model.named_parameters(remove_duplicate=False)}
 
 
-def _vanishing(theirs: Outcome, tolerance: float) -> dict[str, float]:
+def _vanishing(theirs: StepResult, tolerance: float) -> dict[str, float]:
     """What the gradients that are zero but for rounding were summed from, at its largest element."""
     found = {name: float(magnitude.max()) for name, magnitude in theirs.magnitudes.items() if name in theirs.gradients}
     return {
@@ -286,7 +286,7 @@ def _tensors(
     return worst
 
 
-def _tolerance(plan: Plan, capture: Captured) -> tuple[float, tuple[str, ...]]:
+def _tolerance(plan: Plan, capture: CapturedModel) -> tuple[float, tuple[str, ...]]:
     precision = plan.settings.precision
     tolerance = TOLERANCES[precision]
     if precision != "float64":

@@ -19,21 +19,21 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan, replica_rows
 from placer.program import position_of, stage_of_block
 from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater, optimizer_factory
-from placer.runtime.stages.block_code import Cut
+from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import loss_function
 from placer.runtime.stages.dropout import row_keys
-from placer.runtime.stages.microbatch import Batch, checked, sliced, spans
-from placer.runtime.stages.pass_context import Mode
-from placer.runtime.verify.gradient_magnitudes import Summed
+from placer.runtime.stages.microbatch import Batch, checked, microbatch_rows, sliced
+from placer.runtime.stages.pass_context import PassContext
+from placer.runtime.verify.gradient_magnitudes import TermMagnitudes
 from placer.runtime.verify.reference_overrides import Counting, Sharing
 from placer.spmd.cross_mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepResult:
     """One step: the loss, the gradients before clipping and their norm, parameters and buffers after the update.
 
-    magnitudes: what gradients were summed from, where that is known (`Summed`).
+    magnitudes: what gradients were summed from, where that is known (`TermMagnitudes`).
     """
 
     loss: float
@@ -63,16 +63,16 @@ class Reference:
         self._steps = 0
 
     @staticmethod
-    def of(plan: Plan, model: nn.Module, cut: Cut, optimizer: OptimizerFactory | None = None) -> Reference:
+    def of(plan: Plan, model: nn.Module, cut: CutModel, optimizer: OptimizerFactory | None = None) -> Reference:
         """The reference of a plan whose model was captured and cut."""
         return Reference(plan, model, cut.rewrites.batched, optimizer, norms=norm_positions(plan, cut))
 
-    def step(self, batch: Batch) -> Outcome:
+    def step(self, batch: Batch) -> StepResult:
         """One training step on the global batch."""
         batch = checked(batch, self._plan.graph, self._plan.rows)
         pieces = tuple(self._pieces())
         counts = self._counts(batch, pieces)
-        summed = Summed(dict(self._model.named_parameters()))
+        summed = TermMagnitudes(dict(self._model.named_parameters()))
         loss = 0.0
         for replica, rows in pieces:
             with self._buffers_kept(replica != 0):
@@ -86,7 +86,7 @@ class Reference:
         self._updater.step(1.0)
         self._steps += 1
         state = {name: tensor.detach().cpu().clone() for name, tensor in self._model.state_dict().items()}
-        return Outcome(loss=loss, norm=norm, gradients=gradients, state=state, magnitudes=summed.magnitudes)
+        return StepResult(loss=loss, norm=norm, gradients=gradients, state=state, magnitudes=summed.magnitudes)
 
     @torch.no_grad()
     def adopt(self, state: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> None:
@@ -117,7 +117,7 @@ class Reference:
             yield from ((0, range(end - rows, end)) for rows, end in self._microbatches())
             return
         replicas = self._plan.meshes[0].replicas
-        for group in zip(*(spans(self._plan, 0, replica) for replica in range(replicas)), strict=True):
+        for group in zip(*(microbatch_rows(self._plan, 0, replica) for replica in range(replicas)), strict=True):
             for replica, rows in enumerate(group):
                 if len(rows):
                     yield replica, rows
@@ -146,7 +146,7 @@ class Reference:
 
     def _loss(self, batch: Batch, rows: range, counts: tuple[float, ...]) -> torch.Tensor:
         keys = row_keys(self._plan.seed, self._steps, rows.start, len(rows), self._device)
-        mode = Mode(
+        mode = PassContext(
             rows=len(rows), global_rows=self._plan.rows, training=self._model.training, counts=counts, keys=keys
         )
         sharing = Sharing(mode, self._batched, self._divisions(len(rows)))
@@ -183,7 +183,7 @@ class Reference:
                         buffer.copy_(before[name])
 
 
-def norm_positions(plan: Plan, cut: Cut) -> tuple[int, ...]:
+def norm_positions(plan: Plan, cut: CutModel) -> tuple[int, ...]:
     """The position of each batch norm of the model, in the order of their calls."""
     home, positions = stage_of_block(plan), position_of(plan)
     found = (node for node in cut.module.graph.nodes if node.target is torch.ops.aten.batch_norm.default)

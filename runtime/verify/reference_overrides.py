@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from placer.errors import UsageError
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.losses import counted
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 
 _LABELLED = (functional.cross_entropy, functional.nll_loss)
 _UNKEYED = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d, functional.dropout2d)
@@ -54,7 +54,9 @@ class Sharing(TorchFunctionMode):
     divisions: for each call of batch norm the rows of which it takes the statistics one after the other.
     """
 
-    def __init__(self, mode: Mode, batched: tuple[bool, ...], divisions: tuple[tuple[int, ...], ...] = ()) -> None:
+    def __init__(
+        self, mode: PassContext, batched: tuple[bool, ...], divisions: tuple[tuple[int, ...], ...] = ()
+    ) -> None:
         super().__init__()
         self._mode, self._batched = mode, batched
         self._divisions = iter(divisions)

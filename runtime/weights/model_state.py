@@ -18,8 +18,8 @@ from placer.runtime.distributed.dtensors import all_rows
 from placer.runtime.distributed.mixed_allreduce import on_host
 from placer.runtime.distributed.packing import Packed, packed, unpacked
 from placer.runtime.spmd import Pieces
-from placer.runtime.stages.block_code import Cut
-from placer.runtime.stages.stage import Stage, attribute
+from placer.runtime.stages.block_code import CutModel
+from placer.runtime.stages.stage import StageModule, attribute
 
 
 class ModelState:
@@ -32,7 +32,7 @@ class ModelState:
 
     def __init__(
         self,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, StageModule],
         rest: Mapping[str, torch.Tensor],
         *,
         aliases: Mapping[str, tuple[str, ...]],
@@ -130,8 +130,8 @@ class ModelState:
 
 
 def model_state(
-    cut: Cut, stages: Mapping[int, Stage], read: Callable[[str], torch.Tensor], *, rank: int, first_rank: int,
-    group: dist.ProcessGroup | None, unlike: bool, pieces: Pieces,
+    cut: CutModel, stages: Mapping[int, StageModule], read: Callable[[str], torch.Tensor], *, rank: int,
+    first_rank: int, group: dist.ProcessGroup | None, unlike: bool, pieces: Pieces,
 ) -> ModelState:  # fmt: skip
     """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
     model = cut.model
@@ -155,7 +155,7 @@ def _aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {name: tuple(n for n in names if n != name) for names in by_tensor.values() for name in names}
 
 
-def _unread(model: nn.Module, cut: Cut) -> tuple[str, ...]:
+def _unread(model: nn.Module, cut: CutModel) -> tuple[str, ...]:
     """The names of what no stage reads."""
     read = {
         str(source.target)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from placer.runtime.stages.stage import Stage, attribute
+from placer.runtime.stages.stage import StageModule, attribute
 from placer.runtime.weights.sources import Box, Source
 from placer.runtime.weights.tensor_chunks import ChunkMap
 
@@ -37,7 +37,7 @@ class RankWeights:
         return self._kept(like, self._source.read(name, Box(shape=tuple(like.shape)))).detach()
 
     @torch.no_grad()
-    def fill(self, stage: Stage) -> None:
+    def fill(self, stage: StageModule) -> None:
         """Give the sharded parameters of `stage` memory, and in it their rows."""
         stage._apply(self._with_memory)  # type: ignore[no-untyped-call]
         for name, parameter in stage.own_parameters().items():

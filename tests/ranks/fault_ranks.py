@@ -14,7 +14,7 @@ from execute_plans import tiny_plan
 from placer.errors import PlacerError
 from placer.runtime.checkpoint.stateful import State
 from placer.runtime.checkpoint.training_state import TrainingState
-from placer.runtime.checkpoint.writer import Writer
+from placer.runtime.checkpoint.writer import CheckpointWriter
 from placer.runtime.training.execute import execute
 from placer.runtime.training.run_report import ExecuteOptions
 
@@ -42,7 +42,7 @@ def fill() -> None:
 
 def freeze() -> None:
     """The process stays and does nothing while it writes its part."""
-    setattr(Writer, "write", lambda self: stop())  # noqa: B010 - as the checkpoint will find it
+    setattr(CheckpointWriter, "write", lambda self: stop())  # noqa: B010 - as the checkpoint will find it
 
 
 FAULTS: dict[str, Callable[[], None]] = {

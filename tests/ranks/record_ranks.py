@@ -20,7 +20,7 @@ from placer.program import Collective, Message, lower
 from placer.runtime.distributed.world import joined
 from placer.runtime.executor.load import prepared_model
 from placer.runtime.measuring.communication_record import Recorder, compare
-from placer.runtime.stages.captured_model import Captured, captured
+from placer.runtime.stages.captured_model import CapturedModel, captured
 from placer.tracer import random_batch
 
 
@@ -32,7 +32,7 @@ class Outcome:
     differences: tuple[str, ...] = ()
 
 
-CAPTURES: dict[str, Captured] = {}
+CAPTURES: dict[str, CapturedModel] = {}
 OUTCOMES = TypeAdapter(dict[str, list[Outcome]])
 STEPS_BEFORE = 2  # DDP fills its buckets anew in the second step
 SMALL_BUCKETS = 4096

@@ -15,7 +15,7 @@ from placer.plans.plan import Plan
 from placer.runtime import load
 from placer.runtime.data_parallel.synchrony import Synchrony
 from placer.runtime.executor.load import prepared_model
-from placer.runtime.stages.microbatch import spans
+from placer.runtime.stages.microbatch import microbatch_rows
 
 Batch = dict[str, torch.Tensor]
 
@@ -79,7 +79,7 @@ def by_hand_stale(plan: Plan, staleness: int, steps: int, read_at: int = 0) -> O
 
 
 def own_rows(plan: Plan, replica: int) -> list[int]:
-    return [row for rows in spans(plan, 0, replica) for row in rows]
+    return [row for rows in microbatch_rows(plan, 0, replica) for row in rows]
 
 
 def shares(plan: Plan) -> list[float]:

@@ -37,7 +37,7 @@ from placer.runtime.measuring.instruments import SavedTensors
 from placer.runtime.spmd import LocalBlocks, talks
 from placer.runtime.spmd import graph_ops as forms
 from placer.runtime.stages.block_code import BlockCode
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.training.run_report import ExecuteOptions
 from placer.runtime.training.trust import require_runnable
 from pool import on_ranks
@@ -74,7 +74,7 @@ LARGE = ("sequence, dropout", "expert, recompute")
 def known() -> None:
     """Ranks know the small models and torch's compiler: they are started once, and need not import it one by one."""
     code, x, weight = next(_products([1]))
-    Compiler("aot_eager", CPU).run(code, Mode(rows=4, global_rows=4, training=True), x, weight)
+    Compiler("aot_eager", CPU).run(code, PassContext(rows=4, global_rows=4, training=True), x, weight)
     on_ranks(2, compile_ranks.told, *(PLANS[name]() for name in PLANS if name not in LARGE))
 
 
@@ -142,7 +142,7 @@ def _products(widths: Sequence[int]) -> Iterator[tuple[BlockCode, torch.Tensor, 
 
 
 def test_any_number_of_like_blocks_of_other_sizes_are_compiled() -> None:
-    compiler, mode = Compiler("aot_eager", CPU), Mode(rows=4, global_rows=4, training=True)
+    compiler, mode = Compiler("aot_eager", CPU), PassContext(rows=4, global_rows=4, training=True)
     counters.clear()
     for code, x, weight in _products([*range(2, LIMIT + 4), 2, 3]):
         (made,) = compiler.run(code, mode, x, weight)
@@ -174,7 +174,7 @@ def test_what_is_computed_at_the_ranks_of_experts_is_compiled_once_for_any_numbe
     counters.clear()
     for rows in range(LIMIT + 4):
         x = torch.randn(rows, 3, requires_grad=True)
-        (made,) = compiled(Mode(rows=4, global_rows=4, training=True), x)
+        (made,) = compiled(PassContext(rows=4, global_rows=4, training=True), x)
         torch.testing.assert_close(made, functional.silu(x) * x)
     # Two for sizes that torch takes for constants, 0 and 1, one for the first of the others, one for any.
     assert counters["stats"]["unique_graphs"] <= 4

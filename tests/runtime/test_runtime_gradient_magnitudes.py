@@ -9,7 +9,7 @@ from torch import nn
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
 from placer.runtime import verify
-from placer.runtime.verify.gradient_magnitudes import Summed
+from placer.runtime.verify.gradient_magnitudes import TermMagnitudes
 from placer.runtime.weights.model_state import ModelState
 
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES, precision="float32")
@@ -19,7 +19,7 @@ BIAS = "layers.1.0.bias"
 def test_the_magnitude_of_a_bias_is_the_sum_of_its_terms() -> None:
     torch.manual_seed(0)
     layer, factors = nn.Linear(3, 4), torch.randn(5, 6, 4)
-    summed = Summed(dict(layer.named_parameters()))
+    summed = TermMagnitudes(dict(layer.named_parameters()))
     loss = (layer(torch.randn(5, 6, 3)) * factors).sum()
     summed.watch(loss)
     loss.backward()
@@ -30,7 +30,7 @@ def test_the_magnitude_of_a_bias_is_the_sum_of_its_terms() -> None:
 def test_a_bias_before_batch_norm_has_a_gradient_of_nothing_but_rounding() -> None:
     torch.manual_seed(0)
     convolution = nn.Conv2d(3, 8, 3)
-    summed = Summed(dict(convolution.named_parameters()))
+    summed = TermMagnitudes(dict(convolution.named_parameters()))
     loss = nn.BatchNorm2d(8)(convolution(torch.randn(4, 3, 9, 9))).pow(3).sum()
     summed.watch(loss)
     loss.backward()
@@ -41,7 +41,7 @@ def test_a_bias_before_batch_norm_has_a_gradient_of_nothing_but_rounding() -> No
 
 def test_two_backwards_add_up() -> None:
     layer = nn.Linear(3, 4)
-    summed = Summed(dict(layer.named_parameters()))
+    summed = TermMagnitudes(dict(layer.named_parameters()))
     for _ in range(2):
         loss = layer(torch.ones(5, 3)).sum()
         summed.watch(loss)

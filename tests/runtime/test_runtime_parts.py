@@ -13,16 +13,18 @@ from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
 from placer.runtime.stages.dropout import attention, dropout, row_keys
 from placer.runtime.stages.losses import counted, cross_entropy, share_of_mean
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import runs_once
 from placer.runtime.stages.split_backward import backward_inputs
 
 ROWS = 6
 
 
-def _mode(first: int, rows: int, *, step: int = 0, training: bool = True, counts: tuple[float, ...] = ()) -> Mode:
+def _mode(
+    first: int, rows: int, *, step: int = 0, training: bool = True, counts: tuple[float, ...] = ()
+) -> PassContext:
     keys = row_keys(7, step, first, rows)
-    return Mode(rows=rows, global_rows=ROWS, training=training, counts=counts, keys=keys)
+    return PassContext(rows=rows, global_rows=ROWS, training=training, counts=counts, keys=keys)
 
 
 def test_dropout_of_the_whole_batch_is_that_of_its_pieces() -> None:
@@ -40,7 +42,7 @@ def test_flattened_rows_drop_like_rows() -> None:
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
     x = torch.ones(64, 4096)
-    found = dropout(x, 0.25, 0, True, Mode(rows=64, global_rows=64, training=True, keys=row_keys(0, 0, 0, 64)))
+    found = dropout(x, 0.25, 0, True, PassContext(rows=64, global_rows=64, training=True, keys=row_keys(0, 0, 0, 64)))
     kept = (found != 0).double().mean().item()
     deviation = (0.25 * 0.75 / x.numel()) ** 0.5
     assert abs(kept - 0.75) < 5 * deviation

@@ -14,7 +14,7 @@ from placer.cli.options import parsed_loads
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.runtime.measuring.expert_tokens import ExpertLayer, Tally, require_alike, save_loads, summed_loads
-from placer.runtime.stages.pass_context import Mode
+from placer.runtime.stages.pass_context import PassContext
 from placer.search.problem import Pins
 from pool import on_ranks
 from split_plans import searched_plans
@@ -47,7 +47,7 @@ def test_every_layout_counts_every_token_once_and_the_same() -> None:
 
 
 def test_what_lies_behind_the_last_expert_is_dropped_and_what_runs_again_does_not_count() -> None:
-    tally, mode = Tally(), Mode(rows=2, global_rows=2, training=True)
+    tally, mode = Tally(), PassContext(rows=2, global_rows=2, training=True)
     x, ends = torch.zeros(10, 3), torch.tensor([2, 2, 7], dtype=torch.int32)
     for given in (mode, mode.again(), replace(mode, training=False), mode):
         tally(given, x, ends)

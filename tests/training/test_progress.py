@@ -12,7 +12,7 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from placer.errors import ExecutionError
-from placer.runtime.checkpoint.writer import PIECE_BYTES, Writer
+from placer.runtime.checkpoint.writer import PIECE_BYTES, CheckpointWriter
 from placer.runtime.distributed.progress import Turns
 from placer.runtime.distributed.world import World
 
@@ -104,7 +104,7 @@ def test_a_file_is_on_disk_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "file"
     monkeypatch.setattr("os.fdatasync", lambda handle: synced.append(path.stat().st_size))
     data = bytes(range(256)) * (5 * PIECE_BYTES // 512)  # two pieces and a half
-    with Writer(tmp_path, lambda: ticks.append(1)).fs.create_stream(path, "wb") as file:
+    with CheckpointWriter(tmp_path, lambda: ticks.append(1)).fs.create_stream(path, "wb") as file:
         assert file.write(data) == len(data)
     assert path.read_bytes() == data
     assert synced == [PIECE_BYTES, 2 * PIECE_BYTES] and len(ticks) == 3

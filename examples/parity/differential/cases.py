@@ -17,7 +17,7 @@ from placer import tracer
 from placer.errors import ExecutionError, IllegalPlanError, UsageError
 from placer.plans.plan import Plan
 from placer.runtime import VerifyReport, verify
-from placer.runtime.stages.captured_model import Captured, made_ready
+from placer.runtime.stages.captured_model import CapturedModel, made_ready
 
 PLANS = 5
 STEPS = 3
@@ -112,10 +112,10 @@ def _traced(seed: int, model: int) -> tuple[Made, tracer.Traced]:
     return made, tracer.trace(copy.deepcopy(made.model), made.batch)
 
 
-_KEPT: dict[tuple[int, int], Captured] = {}
+_KEPT: dict[tuple[int, int], CapturedModel] = {}
 
 
-def _captured(seed: int, model: int, plan: Plan) -> Captured:
+def _captured(seed: int, model: int, plan: Plan) -> CapturedModel:
     if (seed, model) not in _KEPT:
         found = made_ready(plan, _traced(seed, model)[1])
         found.sampled  # noqa: B018  (for all ranks)
