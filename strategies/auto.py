@@ -28,7 +28,7 @@ SEARCHES = ("stages",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _StrategyResult:
     """What one strategy found, judged again; `verdict` is not on communication before `_settle`."""
 
     name: str
@@ -55,10 +55,10 @@ class Portfolio:
         return _summary(runs, ended)
 
 
-def _all(problem: Problem, baselines: Forked[_Run]) -> tuple[list[_Run], Ended]:
+def _all(problem: Problem, baselines: Forked[_StrategyResult]) -> tuple[list[_StrategyResult], Ended]:
     """What every strategy found, and what ended that early; raises KeyboardInterrupt where nothing is found by then."""
-    runs: list[_Run] = []
-    searches: list[_Run] = []
+    runs: list[_StrategyResult] = []
+    searches: list[_StrategyResult] = []
     try:
         if not baselines.apart:
             runs.extend(baselines)
@@ -73,7 +73,7 @@ def _all(problem: Problem, baselines: Forked[_Run]) -> tuple[list[_Run], Ended]:
     return [*runs, *searches], "" if searches else _over(problem, runs, _budget_left(problem, runs))
 
 
-def _each(problem: Problem, names: Sequence[str], before: Sequence[_Run] = ()) -> Iterator[_Run]:
+def _each(problem: Problem, names: Sequence[str], before: Sequence[_StrategyResult] = ()) -> Iterator[_StrategyResult]:
     """The runs of these strategies until something ends the search."""
     runs = list(before)
     for name in names:
@@ -84,7 +84,7 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Run] = ()) -
         yield runs[-1]
 
 
-def _over(problem: Problem, runs: list[_Run], left: int | None) -> Ended:
+def _over(problem: Problem, runs: list[_StrategyResult], left: int | None) -> Ended:
     """What ends the search now: no evaluation left, or the seconds over and some plan found."""
     if _interrupted(runs):
         return "interrupt"
@@ -93,22 +93,22 @@ def _over(problem: Problem, runs: list[_Run], left: int | None) -> Ended:
     return "seconds" if problem.spent and _legal(runs) else ""
 
 
-def _interrupted(runs: list[_Run]) -> bool:
+def _interrupted(runs: list[_StrategyResult]) -> bool:
     return any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs)
 
 
-def _legal(runs: list[_Run]) -> list[tuple[Judged, _Run]]:
+def _legal(runs: list[_StrategyResult]) -> list[tuple[Judged, _StrategyResult]]:
     return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
 
 
-def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Run:
+def _run(name: str, problem: Problem, *, lowered: bool = False) -> _StrategyResult:
     solver = strategy(name)
     found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
     verdict = None if isinstance(found, Infeasible) else judge(found.plan, lowered=lowered)
-    return _Run(name=name, found=found, verdict=verdict)
+    return _StrategyResult(name=name, found=found, verdict=verdict)
 
 
-def _settle(problem: Problem, runs: list[_Run]) -> None:
+def _settle(problem: Problem, runs: list[_StrategyResult]) -> None:
     """Judge the best of all in full; where it does not hold, its run anew or as lost, then the next best."""
     while legal := _legal(runs):
         best, winner = min(legal, key=lambda entry: entry[0].order)
@@ -121,17 +121,17 @@ def _settle(problem: Problem, runs: list[_Run]) -> None:
         )
 
 
-def _budget_left(problem: Problem, runs: list[_Run]) -> int | None:
+def _budget_left(problem: Problem, runs: list[_StrategyResult]) -> int | None:
     if problem.budget is None:
         return None
     return problem.budget - sum(_evaluations(run) for run in runs)
 
 
-def _evaluations(run: _Run) -> int:
+def _evaluations(run: _StrategyResult) -> int:
     return 1 if isinstance(run.found, Infeasible) else run.found.evaluations
 
 
-def _summary(runs: list[_Run], ended: Ended) -> Solution | Infeasible:
+def _summary(runs: list[_StrategyResult], ended: Ended) -> Solution | Infeasible:
     """The winner with the losers' reasons."""
     legal = _legal(runs)
     if not legal:
@@ -156,7 +156,7 @@ def _ended(found: list[Solution]) -> Ended:
     return ""
 
 
-def _alternative(run: _Run, best: Judged) -> Alternative:
+def _alternative(run: _StrategyResult, best: Judged) -> Alternative:
     if isinstance(run.found, Infeasible):
         return Alternative(name=run.name, step_seconds=None, reason=run.found.binding)
     verdict = run.verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from examples.published.runs import Run
-from placer.strategies.baselines.megatron_layouts import Degrees
+from placer.strategies.baselines.megatron_layouts import MegatronDegrees
 
 # What sums in another order may differ by.
 ROUNDING = 1e-9
@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 class Estimated:
     """A plan with its estimate in seconds, and whether it fits on its devices."""
 
-    layout: Degrees
+    layout: MegatronDegrees
     seconds: float
     fits: bool
 
@@ -74,7 +74,7 @@ def regrets(found: Iterable[Outcome]) -> tuple[float, ...]:
     return tuple(min(group)[1] / min(measured for _, measured in group) - 1 for group in several)
 
 
-def _compared(layout: Degrees) -> tuple[object, ...]:
+def _compared(layout: MegatronDegrees) -> tuple[object, ...]:
     """What makes two layouts the same; whether norms are cut on the sequence is the integer program's to say."""
     return (
         layout.tensor, layout.pipeline, layout.data, layout.expert, layout.context, layout.virtual, layout.rows,
@@ -82,7 +82,7 @@ def _compared(layout: Degrees) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def shown(layout: Degrees) -> str:
+def shown(layout: MegatronDegrees) -> str:
     """A layout in short: t2 p4 d8 x2 b1 recompute."""
     parts = [f"t{layout.tensor} p{layout.pipeline} d{layout.data} b{layout.rows}"]
     parts += [f"e{layout.expert}"] * (layout.expert > 1)

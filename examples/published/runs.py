@@ -15,7 +15,7 @@ from pathlib import Path
 
 from placer.plans.plan import Sharding
 from placer.plans.settings import Precision, RunSettings
-from placer.strategies.baselines.megatron_layouts import Degrees
+from placer.strategies.baselines.megatron_layouts import MegatronDegrees
 
 FAMILIES = {
     "vtrain": ("vtrain_single_node_a100", "vtrain_multi_node_a100"),
@@ -85,7 +85,7 @@ class Run:
     devices: int
     rows: int
     settings: RunSettings
-    layouts: tuple[Degrees, ...]
+    layouts: tuple[MegatronDegrees, ...]
     seconds: float
     notes: tuple[str, ...] = ()
     unmodelled: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ def _settings(row: dict[str, str]) -> RunSettings:
     )  # fmt: skip
 
 
-def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
+def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[MegatronDegrees]:
     """The layout that is printed, or every one that fits what is."""
     tensor, pipeline = _count(row, "tp", 0), _count(row, "pp", 0)
     if not tensor or not pipeline:
@@ -173,7 +173,7 @@ def _layouts(row: dict[str, str], notes: list[str]) -> Iterator[Degrees]:
         notes.append("virtual stages not printed: none")
     again = (False, True) if recompute is None else (recompute,)
     for rows, sharding, virtual, remade in product(sizes, _shardings(row, data), turns, again):
-        yield Degrees(
+        yield MegatronDegrees(
             tensor=tensor, pipeline=pipeline, data=data, virtual=virtual, rows=rows, sequence=sequence,
             expert=_count(row, "ep"), context=_count(row, "cp"), recompute=remade, sharding=sharding,
         )  # fmt: skip

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from examples.published.runs import Run
-from placer.strategies.baselines.megatron_layouts import Degrees
+from placer.strategies.baselines.megatron_layouts import MegatronDegrees
 from placer.strategies.space.outline import divisors, powers_of_two
 
 MOST_ROWS = 16
 
 
-def around(run: Run, published: Degrees) -> Iterator[Degrees]:
+def around(run: Run, published: MegatronDegrees) -> Iterator[MegatronDegrees]:
     """The layouts that `published` was chosen among, itself one of them."""
     layers = run.common.layers if run.common is not None else 1
     node = int(run.cluster.split("x")[-1].split("*")[0])

@@ -53,7 +53,7 @@ from placer.errors import InfeasibleError, UsageError
 from placer.plans.plan import ModelRef, Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
-from placer.strategies.baselines.megatron_layouts import Degrees, MegatronLayouts
+from placer.strategies.baselines.megatron_layouts import MegatronDegrees, MegatronLayouts
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "truth" / "training_runs.csv"
 
@@ -114,7 +114,7 @@ def _published(layouts: MegatronLayouts, run: Run) -> Estimated:
 
 
 def _among(
-    layouts: MegatronLayouts, run: Run, published: Degrees, known: dict[tuple[object, ...], Estimated | None]
+    layouts: MegatronLayouts, run: Run, published: MegatronDegrees, known: dict[tuple[object, ...], Estimated | None]
 ) -> Estimated | None:
     """The fastest that fits of the layouts around the published one, found once for each such set of layouts."""
     space = tuple(around(run, published))
@@ -125,7 +125,7 @@ def _among(
     return known[key]
 
 
-def _plan(layouts: MegatronLayouts, degrees: Degrees) -> Plan | None:
+def _plan(layouts: MegatronLayouts, degrees: MegatronDegrees) -> Plan | None:
     """The plan of these degrees; None where the model has none."""
     try:
         return layouts.plan(degrees)
@@ -142,13 +142,13 @@ def _estimated(plan: Plan, layouts: MegatronLayouts | None = None) -> Estimated:
     )
 
 
-def _layout(plan: Plan) -> Degrees:
+def _layout(plan: Plan) -> MegatronDegrees:
     """What a plan is by its degrees; devices along axes that Megatron has not count as tensor ones."""
     stage = plan.stages[0]
     axes = {} if stage.layout is None else dict(plan.layouts[stage.layout].axes)
     expert, context = axes.get("expert", 1), axes.get("sequence", 1)
     data = stage.replicas * expert
-    return Degrees(
+    return MegatronDegrees(
         tensor=stage.degree // expert // context, pipeline=plan.positions, data=data, expert=expert, context=context,
         virtual=len(plan.stages) // plan.positions, rows=-(-plan.microbatches[0] // data), schedule=plan.schedule,
         sharding=stage.sharding, recompute=all(each.recompute for each in plan.stages),

@@ -20,7 +20,7 @@ from pydantic import Field
 from placer.cluster.cluster import Cluster, Device, Host, Level, Link, Node
 from placer.cluster.cluster_file import read_cluster
 from placer.cluster.hardware_data import aliases, entries, short_names
-from placer.cluster.schema import Bytes, Count, DeviceEntry, Entry, HostEntry, LinkEntry, StorageEntry, link_of_one
+from placer.cluster.schema import Bytes, Count, DeviceEntry, FileEntry, HostEntry, LinkEntry, StorageEntry, link_of_one
 from placer.errors import UsageError
 from placer.io.yaml_document import close
 
@@ -29,7 +29,7 @@ _COUNTS = r"(?:x(?P<devices>\d{1,9}))?(?:\*(?P<nodes>\d{1,9}))?(?:@(?:(?P<ports>
 _FILES = (".yaml", ".yml", ".json")
 
 
-class NodeType(Entry):
+class NodeType(FileEntry):
     """The node the catalogue assumes around a kind of device; see hardware/nodes.yaml."""
 
     section = "nodes"

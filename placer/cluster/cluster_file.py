@@ -12,7 +12,7 @@ from placer.cluster.schema import ClusterEntry
 from placer.errors import UsageError
 from placer.io.files import read_text
 from placer.io.units import written
-from placer.io.yaml_document import Data, Document, Location, close, dotted, parse, validated
+from placer.io.yaml_document import Data, Location, YamlDocument, close, dotted, parse, validated
 
 
 def read_cluster(path: str) -> Cluster:
@@ -45,7 +45,7 @@ def cluster_yaml(cluster: Cluster) -> str:
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _problems(document: Document, entry: ClusterEntry) -> Iterator[tuple[int, str]]:
+def _problems(document: YamlDocument, entry: ClusterEntry) -> Iterator[tuple[int, str]]:
     """What is wrong between fields: unknown kinds, missing links, networks that do not join the nodes."""
     known = {*aliases("devices"), *entry.devices}
     total = sum(node.count for node in entry.nodes)
@@ -64,7 +64,7 @@ def _problems(document: Document, entry: ClusterEntry) -> Iterator[tuple[int, st
     yield from _network_problems(document, entry, total)
 
 
-def _network_problems(document: Document, entry: ClusterEntry, total: int) -> Iterator[tuple[int, str]]:
+def _network_problems(document: YamlDocument, entry: ClusterEntry, total: int) -> Iterator[tuple[int, str]]:
     below, last = 1, len(entry.network) - 1
     for i, level in enumerate(entry.network):
         line, name = document.line(("network", i, "nodes")), f"network[{i}]"

@@ -56,7 +56,7 @@ Share = Annotated[float, BeforeValidator(_share), BeforeValidator(_number), Fiel
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
 
 
-class Entry(BaseModel):
+class FileEntry(BaseModel):
     """A part of a cluster file; unknown fields are refused, a catalogue name may stand for it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,7 +77,7 @@ class Entry(BaseModel):
             raise ValueError(f"{error}; `use` names an entry of the catalogue, never one of this file") from None
 
 
-class LinkEntry(Entry):
+class LinkEntry(FileEntry):
     """A link: seconds per message, bytes/second of one port in one direction, ports, achieved shares."""
 
     section = "links"
@@ -107,7 +107,7 @@ class LinkEntry(Entry):
         )
 
 
-class EfficiencyEntry(Entry):
+class EfficiencyEntry(FileEntry):
     """How much of the peak rate products reach: points (FLOPs, share), or `ceiling` with the chip's `processors`."""
 
     points: tuple[tuple[Flops, Share], ...] = ()
@@ -132,7 +132,7 @@ class EfficiencyEntry(Entry):
         return Curve(points=self.points, source=self.source)
 
 
-class DeviceEntry(Entry):
+class DeviceEntry(FileEntry):
     """A kind of chip."""
 
     section = "devices"
@@ -177,7 +177,7 @@ class DeviceEntry(Entry):
         )
 
 
-class StorageEntry(Entry):
+class StorageEntry(FileEntry):
     """Where training data lies."""
 
     section = "storage"
@@ -201,7 +201,7 @@ class StorageEntry(Entry):
         )
 
 
-class HostEntry(Entry):
+class HostEntry(FileEntry):
     """A host's memory: the link of a device to it, and its bandwidth."""
 
     link: LinkEntry
@@ -212,14 +212,14 @@ class HostEntry(Entry):
         return Host(link=self.link.link("host"), memory_bandwidth=self.memory_bandwidth)
 
 
-class DevicesEntry(Entry):
+class DevicesEntry(FileEntry):
     """Some devices of one kind in a node."""
 
     kind: str
     count: Count = 1
 
 
-class NodeEntry(Entry):
+class NodeEntry(FileEntry):
     """Some equal nodes: their devices in order, the link between those, the way out, CPU cores, memory, storage."""
 
     name: str = "node"
@@ -252,7 +252,7 @@ class NodeEntry(Entry):
         )
 
 
-class LevelEntry(Entry):
+class LevelEntry(FileEntry):
     """One level of the network: groups of `nodes` nodes (0: all) joined by `link`, per node."""
 
     name: str
@@ -260,7 +260,7 @@ class LevelEntry(Entry):
     link: LinkEntry
 
 
-class ClusterEntry(Entry):
+class ClusterEntry(FileEntry):
     """A cluster file."""
 
     name: str

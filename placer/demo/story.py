@@ -1,6 +1,6 @@
 """The demo, step by step: each step says what it does before it does it, and prints what came out.
 
-capture -> this machine -> every strategy -> a plan -> torchrun -> one device -> Outcome
+capture -> this machine -> every strategy -> a plan -> torchrun -> one device -> DemoOutcome
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RUN_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DemoOutcome:
     """What the demo ends with: the run, the losses of one device, the simulated step."""
 
     plan: Plan
@@ -86,7 +86,7 @@ class Narrator:
         self._stream.flush()
 
 
-def tell(*, steps: int, keep: Path | None, stream: IO[str]) -> Outcome:
+def tell(*, steps: int, keep: Path | None, stream: IO[str]) -> DemoOutcome:
     """Run the demo; files go to `keep`, or to a folder that is gone afterwards. Raises PlacerError if a step fails."""
     say = Narrator(stream)
     with nullcontext(keep) if keep else tempfile.TemporaryDirectory(prefix="placer-demo-") as name:
@@ -97,7 +97,7 @@ def tell(*, steps: int, keep: Path | None, stream: IO[str]) -> Outcome:
         write_text(folder / "trace.json", timeline.to_chrome_json())
         report = _execute(say, plan, folder, steps)
         losses = _one_device(say, plan, steps)
-    return Outcome(plan=plan, report=report, one_device_losses=losses, simulated=timeline.ledger)
+    return DemoOutcome(plan=plan, report=report, one_device_losses=losses, simulated=timeline.ledger)
 
 
 def _problem(say: Narrator) -> Problem:
@@ -162,7 +162,7 @@ def _cluster_text(cluster: Cluster) -> str:
     )
 
 
-def outcome_view(outcome: Outcome) -> RenderableType:
+def outcome_view(outcome: DemoOutcome) -> RenderableType:
     """Predicted beside measured, and whether the losses are one device's."""
     parts: list[RenderableType] = [Text("")]
     if outcome.plan.ledger and outcome.report.measured:
@@ -185,7 +185,7 @@ def outcome_view(outcome: Outcome) -> RenderableType:
     return Group(*parts)
 
 
-def outcome_document(outcome: Outcome) -> Document:
+def outcome_document(outcome: DemoOutcome) -> Document:
     """The same for machines."""
     predicted, measured = outcome.plan.ledger, outcome.report.measured
     return {

@@ -18,7 +18,7 @@ from placer.search.registry import BUILT_IN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class StrategyRow:
     """One strategy's plan (None: why there is none in `reason`) and the seconds its search took."""
 
     strategy: str
@@ -27,7 +27,7 @@ class Entry:
     reason: str = ""
 
 
-def contest(problem: Problem) -> Iterator[Entry]:
+def contest(problem: Problem) -> Iterator[StrategyRow]:
     """Each built-in strategy's entry, as soon as it is there."""
     for name in BUILT_IN:
         start = time.perf_counter()
@@ -35,10 +35,10 @@ def contest(problem: Problem) -> Iterator[Entry]:
             plan, reason = solve(problem, name), ""
         except PlacerError as error:
             plan, reason = None, str(error)
-        yield Entry(strategy=name, plan=plan, seconds=time.perf_counter() - start, reason=reason)
+        yield StrategyRow(strategy=name, plan=plan, seconds=time.perf_counter() - start, reason=reason)
 
 
-def chosen(entries: tuple[Entry, ...], problem: Problem) -> tuple[Plan, str]:
+def chosen(entries: tuple[StrategyRow, ...], problem: Problem) -> tuple[Plan, str]:
     """The plan to run, and why: auto's, or the fastest that uses every device where auto's leaves some idle."""
     own = next(entry for entry in entries if entry.strategy == "auto")
     if own.plan is None:
@@ -55,7 +55,7 @@ def chosen(entries: tuple[Entry, ...], problem: Problem) -> tuple[Plan, str]:
     )
 
 
-def contest_view(entries: tuple[Entry, ...]) -> RenderableType:
+def contest_view(entries: tuple[StrategyRow, ...]) -> RenderableType:
     """The table of all strategies."""
     view = table("strategy", "plan", "step", "bound gap", "bytes", "searched", left=2)
     for entry in entries:
@@ -63,7 +63,7 @@ def contest_view(entries: tuple[Entry, ...]) -> RenderableType:
     return titled("every strategy on this problem", view)
 
 
-def _cells(entry: Entry) -> tuple[str, str, str, str]:
+def _cells(entry: StrategyRow) -> tuple[str, str, str, str]:
     plan = entry.plan
     if plan is None or plan.ledger is None:
         return entry.reason, "-", "-", "-"

@@ -34,7 +34,7 @@ _EXPECTED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class YamlDocument:
     """The data of a YAML file and the line of each of its fields."""
 
     path: str
@@ -48,7 +48,7 @@ class Document:
         return self.lines.get(location, 1)
 
 
-def parse(text: str, path: str) -> Document:
+def parse(text: str, path: str) -> YamlDocument:
     """The document of `text`, called `path` in errors. Raises UsageError for what is not YAML and for doubled keys."""
     lines: dict[Location, int] = {}
     try:
@@ -61,7 +61,7 @@ def parse(text: str, path: str) -> Document:
         raise UsageError(f"{path}: this YAML is nested too deeply to be a cluster; write it flatter") from None
     except ValueError as error:  # a date or number of a shape YAML knows, with a value it does not have
         raise UsageError(f"{path}: this YAML holds a value that cannot be read: {error}; put it in quotes") from None
-    return Document(path=path, data=data, lines=lines)
+    return YamlDocument(path=path, data=data, lines=lines)
 
 
 def _unreadable(error: yaml.YAMLError) -> str:
@@ -71,7 +71,7 @@ def _unreadable(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1 if mark is not None else 1}: this is not YAML placer can read: {problem}"
 
 
-def validated(document: Document, model: type[Model]) -> Model:
+def validated(document: YamlDocument, model: type[Model]) -> Model:
     """`document` as a `model`. Raises UsageError listing every wrong field with its line."""
     if not isinstance(document.data, dict):
         what = "an empty file" if document.data is None else f"{document.data!r:.60}"

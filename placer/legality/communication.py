@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import LOOPING, violations
-from placer.program import Column, agreement, columns, like_devices, lower, plan_actions, rows_of_replica
+from placer.program import (
+    ConnectedReplicas,
+    agreement,
+    connected_replicas,
+    like_devices,
+    lower,
+    plan_actions,
+    rows_of_replica,
+)
 
 # Microbatches per position, and one per stage, after which a schedule repeats itself: those that fill the pipeline,
 # those that drain it, and as many between them.
@@ -26,17 +34,17 @@ def disagreements(plan: Plan) -> Iterator[str]:
     yield from agreement(lower(plan, columns=_telling(plan), inners=leaders), partial=True)
 
 
-def _telling(plan: Plan) -> tuple[Column, ...]:
+def _telling(plan: Plan) -> tuple[ConnectedReplicas, ...]:
     """Columns that stand for all others in what they communicate.
 
     Where each is one replica of every position they differ in the number of their rows only: one that has rows of every
     microbatch stands for all. Of others, one of each kind: by how many rows of which microbatch its replicas have.
     """
-    found = columns(plan)
+    found = connected_replicas(plan)
     if all(len(own) == 1 for own in found[0]):
         shares = plan.stages[0].shares or (1,)
         return (found[shares.index(max(shares))],)
-    kinds: dict[object, Column] = {}
+    kinds: dict[object, ConnectedReplicas] = {}
     for column in found:
         rows = tuple(rows_of_replica(plan, at, replica) for at, own in enumerate(column) for replica in own)
         kinds.setdefault((tuple(map(len, column)), rows), column)

@@ -24,7 +24,7 @@ from placer.program.buckets import (
     shared_parameters,
 )
 from placer.program.collectives import tied_by_inner, tied_by_shard
-from placer.program.connected_replicas import Column, all_replicas, column_of, columns
+from placer.program.connected_replicas import ConnectedReplicas, all_replicas, connected_replicas, connected_with
 from placer.program.instructions import (
     Collective,
     Compute,
@@ -37,7 +37,7 @@ from placer.program.instructions import (
     program_document,
 )
 from placer.program.lowering import crossings, like_devices, lower, plan_actions, rows_of_replica
-from placer.program.mixed_allreduce import Step, Way, steps, way_of, way_seconds
+from placer.program.mixed_allreduce import SumRoute, SumStep, route_seconds, route_steps, sum_route
 from placer.program.peers import Disagreement, peer_disagreements
 from placer.program.ranks import (
     Transfer,
@@ -56,8 +56,8 @@ from placer.program.value_sizes import parameter_dtype, value_bytes, value_dtype
 
 __all__ = [
     "Collective",
-    "Column",
     "Compute",
+    "ConnectedReplicas",
     "Disagreement",
     "Engine",
     "GradientBucket",
@@ -66,13 +66,13 @@ __all__ = [
     "OptimizerStep",
     "Program",
     "ShardUnit",
-    "Step",
+    "SumRoute",
+    "SumStep",
     "Transfer",
-    "Way",
     "agreement",
     "all_replicas",
-    "column_of",
-    "columns",
+    "connected_replicas",
+    "connected_with",
     "crossings",
     "ddp_buckets",
     "divided_buckets",
@@ -93,17 +93,17 @@ __all__ = [
     "program_document",
     "rank_of",
     "replica_ranks",
+    "route_seconds",
+    "route_steps",
     "rows_of_replica",
     "shard_units",
     "shared_parameters",
     "stage_of_block",
-    "steps",
+    "sum_route",
     "tied_by_inner",
     "tied_by_shard",
     "transfers",
     "unequal_meshes",
     "value_bytes",
     "value_dtype",
-    "way_of",
-    "way_seconds",
 ]

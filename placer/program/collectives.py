@@ -1,14 +1,14 @@
 """The collectives of a step: those placer issues itself, and those it expects of DDP and FSDP2.
 
 one stage, replicated        DDP: its buckets during the last microbatch's backward; as below where that is not to be
-sharded stages               FSDP2: gather and scatter per unit (see `sharded`); placer: what has no dims
+sharded stages               FSDP2: gather and scatter per unit (see `fsdp`); placer: what has no dims
 several stages, replicated   placer: each stage's buckets after its last backward
 state of the optimizer       placer: whole parameters, gathered after the update from those that updated rows of them
 replicas of several devices  parts of gradients summed over the replica's devices
 all                          tied parameters held by several stages, the squared norm, the loss
 
 Data parallelism reduces over the devices that stand alike in their replicas (`inner`). Sums over ranks on GPUs and on
-CPUs say in which way they are done (`ways`).
+CPUs say in which way they are done (`mixed_allreduce`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from placer.program.buckets import (
 )
 from placer.program.fsdp import sharded_collectives
 from placer.program.instructions import Collective, Engine
-from placer.program.mixed_allreduce import way_of
+from placer.program.mixed_allreduce import sum_route
 from placer.program.ranks import like_ranks, position_of, rank_of, summed_ranks
 from placer.program.value_sizes import parameter_dtype
 from placer.spmd import held_parameters
@@ -87,7 +87,7 @@ def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[C
 def _scalar(plan: Plan, purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collective:
     return Collective(
         kind="all_reduce", engine="placer", purpose=purpose, ranks=ranks, bytes=SCALAR_BYTES, dtype="float64",
-        way=way_of(plan, ranks, SCALAR_BYTES),
+        way=sum_route(plan, ranks, SCALAR_BYTES),
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Ite
             unit=f"bucket {index}",
             overlaps=beside,
             dtype=bucket.dtype,
-            way=way_of(plan, ranks, bucket.bytes, degree),
+            way=sum_route(plan, ranks, bucket.bytes, degree),
         )
 
 
@@ -152,7 +152,7 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
     )
     return Collective(
         kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name,
-        dtype=parameter_dtype(parameter.dtype, settings), way=way_of(plan, ranks, size),
+        dtype=parameter_dtype(parameter.dtype, settings), way=sum_route(plan, ranks, size),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from placer.errors import UsageError
 from placer.io.files import parsed_json, read_text
 from placer.plans.schedule import Action
-from placer.program.mixed_allreduce import Way
+from placer.program.mixed_allreduce import SumRoute
 from placer.spmd.cross_mesh import Ranges
 
 Engine = Literal["placer", "ddp", "fsdp"]
@@ -77,7 +77,7 @@ class Collective:
     unit: str = ""
     overlaps: bool = False
     dtype: str = ""
-    way: Way | None = None
+    way: SumRoute | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,14 @@ from placer.costs.precision import Numerics
 from placer.plans.plan import Plan, replica_rows
 from placer.plans.schedule import Action, Actions, actions, timetable
 from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
-from placer.program.connected_replicas import Column, all_replicas
+from placer.program.connected_replicas import ConnectedReplicas, all_replicas
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.ranks import Transfer, position_of, rank_of, transfers
 from placer.spmd import held_parameters, held_value, value_state
 from placer.spmd.cross_mesh import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
 
 
-class _Place(NamedTuple):
+class _RankPlace(NamedTuple):
     """Where a rank stands."""
 
     position: int
@@ -62,7 +62,7 @@ _Key = tuple[float, int, tuple[int, ...]]
 
 
 def lower(
-    plan: Plan, columns: Iterable[Column] | None = None, inners: Iterable[int] | None = None
+    plan: Plan, columns: Iterable[ConnectedReplicas] | None = None, inners: Iterable[int] | None = None
 ) -> tuple[Program, ...]:
     """The program of every rank, in rank order; only of some columns (`columns`), or devices of replicas, if given."""
     chosen = all_replicas(plan) if columns is None else _together(columns)
@@ -74,7 +74,7 @@ def lower(
     for position, mesh in enumerate(plan.meshes):
         stages = tuple(s for s, at in enumerate(positions) if at == position)
         held = [inner for inner in within if inner < mesh.degree]
-        for place in (_Place(position, replica, inner) for replica in chosen[position] for inner in held):
+        for place in (_RankPlace(position, replica, inner) for replica in chosen[position] for inner in held):
             rows = rows_of_replica(plan, position, place.replica)
             # Ranks that name no peer differ in their rows only, and share what they do.
             key = rows if plan.positions == mesh.degree == 1 else place
@@ -132,13 +132,13 @@ def crossings(plan: Plan, transfer: Transfer, gradient: bool) -> tuple[Crossing,
     )
 
 
-def _together(columns: Iterable[Column]) -> tuple[tuple[int, ...], ...]:
+def _together(columns: Iterable[ConnectedReplicas]) -> tuple[tuple[int, ...], ...]:
     """The replicas of several columns, position by position."""
     return tuple(tuple(sorted(r for part in parts for r in part)) for parts in zip(*columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _StepOrder:
     """What all devices of a replica share: the schedule, its times, and what follows an F or a B of each stage."""
 
     schedule: Actions
@@ -146,17 +146,17 @@ class _Step:
     sent: dict[tuple[bool, int], list[tuple[int, Transfer]]]
 
 
-def _step(plan: Plan) -> _Step:
+def _step(plan: Plan) -> _StepOrder:
     schedule = plan_actions(plan)
     sent: dict[tuple[bool, int], list[tuple[int, Transfer]]] = {}
     for index, transfer in enumerate(transfers(plan)):
         sent.setdefault((True, transfer.source), []).append((index, transfer))
         if transfer.differentiable:
             sent.setdefault((False, transfer.target), []).append((index, transfer))
-    return _Step(schedule, timetable(schedule, len(plan.stages)), sent)
+    return _StepOrder(schedule, timetable(schedule, len(plan.stages)), sent)
 
 
-def _lines(plan: Plan, step: _Step, inner: int) -> list[list[_Item]]:
+def _lines(plan: Plan, step: _StepOrder, inner: int) -> list[list[_Item]]:
     """What device `inner` of the replicas of each position does, cut from one order of the whole step."""
     positions = position_of(plan)
     lines: list[list[_Item]] = [[] for _ in range(plan.positions)]
@@ -167,7 +167,7 @@ def _lines(plan: Plan, step: _Step, inner: int) -> list[list[_Item]]:
 
 
 def _events(
-    plan: Plan, step: _Step, positions: tuple[int, ...], inner: int
+    plan: Plan, step: _StepOrder, positions: tuple[int, ...], inner: int
 ) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
     """Every computation, message and collective of the step with its place in the order and its positions."""
     for position, line in enumerate(step.schedule):
@@ -186,13 +186,13 @@ def _events(
                 yield key, collective, (position,)
 
 
-def _sent_after(step: _Step, action: Action) -> Sequence[tuple[int, Transfer]]:
+def _sent_after(step: _StepOrder, action: Action) -> Sequence[tuple[int, Transfer]]:
     """Transfers whose values an F, or whose gradients a B or I, makes, with their numbers."""
     return () if action.kind == "W" else step.sent.get((action.kind == "F", action.stage), ())
 
 
 def _filled(
-    plan: Plan, line: list[_Item], place: _Place, rows: tuple[int, ...], moves: _Moves
+    plan: Plan, line: list[_Item], place: _RankPlace, rows: tuple[int, ...], moves: _Moves
 ) -> Iterator[Instruction]:
     """The instructions of one rank: rows, ranks and sizes put in; of a microbatch without rows nothing is sent."""
     for item in line:
@@ -205,7 +205,7 @@ def _filled(
     yield from closing_collectives(plan, *place)
 
 
-class _Known(NamedTuple):
+class _KnownTransfer(NamedTuple):
     """What is the same of all messages of a transfer, one way: positions, divisions, and what a pair exchanges."""
 
     positions: tuple[int, int]
@@ -218,10 +218,10 @@ class _Moves:
     """The messages of a plan; remembers what those of one transfer, and those of as many rows, have in common."""
 
     plan: Plan
-    _known: dict[tuple[int, int, bool], _Known] = field(default_factory=dict)
+    _known: dict[tuple[int, int, bool], _KnownTransfer] = field(default_factory=dict)
     _sizes: dict[tuple[int, int], tuple[_Value, ...]] = field(default_factory=dict)
 
-    def messages(self, move: _Move, place: _Place) -> Iterator[Message]:
+    def messages(self, move: _Move, place: _RankPlace) -> Iterator[Message]:
         """The messages of `move` that the rank at `place` sends or gets."""
         known, rows = self._of(move), self.plan.microbatches[move.microbatch]
         sending = known.positions[0] == place.position
@@ -231,7 +231,7 @@ class _Moves:
                 if place.inner == (bundle.source if sending else bundle.target):
                     yield self._message(move, known, overlap, bundle, sending)
 
-    def _message(self, move: _Move, known: _Known, overlap: Overlap, bundle: Bundle, sending: bool) -> Message:
+    def _message(self, move: _Move, known: _KnownTransfer, overlap: Overlap, bundle: Bundle, sending: bool) -> Message:
         carried = self._carried(bundle, (overlap.last - overlap.first) // known.exchange.apart)
         if sending:
             peer = rank_of(self.plan, known.positions[1], overlap.target, bundle.target)
@@ -253,7 +253,7 @@ class _Moves:
             dtypes=tuple(value.dtype for value in carried),
         )
 
-    def _of(self, move: _Move) -> _Known:
+    def _of(self, move: _Move) -> _KnownTransfer:
         key = (move.transfer.source, move.transfer.target, move.gradient)
         found = self._known.get(key)
         if found is None:
@@ -261,7 +261,7 @@ class _Moves:
             source, target = (Mesh.of(self.plan, self.plan.stages[stage]) for stage in ends)
             exchange = Exchange.between(crossings(self.plan, move.transfer, move.gradient), source, target)
             pair = (positions[ends[0]], positions[ends[1]])
-            found = self._known[key] = _Known(pair, exchange, (source.division, target.division))
+            found = self._known[key] = _KnownTransfer(pair, exchange, (source.division, target.division))
         return found
 
     def _carried(self, bundle: Bundle, rows: int) -> tuple[_Value, ...]:

@@ -22,7 +22,7 @@ Deed = Literal["copy out", "copy in", "reduce", "broadcast", "all_reduce", "send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class SumRoute:
     """A way with who does what in it, by rank: `placer.costs.communication.mixed_allreduce.Roles`."""
 
     kind: WayKind
@@ -43,7 +43,7 @@ class Way:
         return tuple(host[0] for host in self.hosts)
 
 
-class Step(NamedTuple):
+class SumStep(NamedTuple):
     """What a rank does with `ranks`, itself among them where that is a collective."""
 
     do: Deed
@@ -51,7 +51,7 @@ class Step(NamedTuple):
     on: Literal["host", "device"] = "host"
 
 
-def way_of(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> Way | None:
+def sum_route(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> SumRoute | None:
     """The cheapest way to sum `size` bytes over `ranks`, `groups` such sums at once; None where all are of one kind."""
     if len(plan.cluster.backends) == 1:
         return None
@@ -64,7 +64,7 @@ def way_of(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> Wa
         return tuple(ranks[place] for place in places)
 
     own = found.roles
-    return Way(
+    return SumRoute(
         kind=found.cheapest(size)[0],
         accelerators=named(own.accelerators),
         hosts=tuple(map(named, own.hosts)),
@@ -72,48 +72,48 @@ def way_of(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> Wa
     )
 
 
-def way_seconds(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> dict[WayKind, float]:
+def route_seconds(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> dict[WayKind, float]:
     """Seconds of each way to sum `size` bytes over unlike ranks."""
     return mixed_sum(plan.cluster, tuple(plan.ranks[rank] for rank in ranks), groups).seconds(size)
 
 
-def steps(way: Way, rank: int) -> Iterator[Step]:
+def route_steps(way: SumRoute, rank: int) -> Iterator[SumStep]:
     """What `rank` does, in order."""
     if way.kind == "device":
         yield from _by_device(way, rank)
         return
     copies = rank in way.accelerators
     if copies:
-        yield Step("copy out")
+        yield SumStep("copy out")
     yield from _on_hosts(way, rank)
     if copies:
-        yield Step("copy in")
+        yield SumStep("copy in")
 
 
-def _on_hosts(way: Way, rank: int) -> Iterator[Step]:
+def _on_hosts(way: SumRoute, rank: int) -> Iterator[SumStep]:
     if way.kind == "host":
-        yield Step("all_reduce", tuple(sorted(member for host in way.hosts for member in host)))
+        yield SumStep("all_reduce", tuple(sorted(member for host in way.hosts for member in host)))
         return
     own = next(host for host in way.hosts if rank in host)
     if len(own) > 1:
-        yield Step("reduce", own)
+        yield SumStep("reduce", own)
     if rank == own[0] and len(way.hosts) > 1:
-        yield Step("all_reduce", way.firsts)
+        yield SumStep("all_reduce", way.firsts)
     if len(own) > 1:
-        yield Step("broadcast", own)
+        yield SumStep("broadcast", own)
 
 
-def _by_device(way: Way, rank: int) -> Iterator[Step]:
+def _by_device(way: SumRoute, rank: int) -> Iterator[SumStep]:
     for accelerator, workers in zip(way.accelerators, way.workers, strict=True):
         if rank in workers:
-            yield Step("send", (accelerator,))
-            yield Step("receive", (accelerator,))
+            yield SumStep("send", (accelerator,))
+            yield SumStep("receive", (accelerator,))
         elif rank == accelerator:
             for worker in workers:
-                yield Step("add", (worker,))
+                yield SumStep("add", (worker,))
             if len(way.accelerators) > 1:
-                yield Step("all_reduce", way.accelerators, "device")
+                yield SumStep("all_reduce", way.accelerators, "device")
             if workers:
-                yield Step("copy out")
+                yield SumStep("copy out")
             for worker in workers:
-                yield Step("send", (worker,))
+                yield SumStep("send", (worker,))

@@ -3,7 +3,7 @@
 from placer.report.comparison import comparison_view
 from placer.report.documents import error_document, ledger_document, plan_document
 from placer.report.experts import expert_placement, experts_text
-from placer.report.mixed_allreduce import way_document, way_text
+from placer.report.mixed_allreduce import route_document, route_text
 from placer.report.ops import ops_document, ops_view
 from placer.report.plan_table import doubts, plan_table, plan_view
 from placer.report.printing import plain, show
@@ -21,7 +21,7 @@ __all__ = [
     "plan_document",
     "plan_table",
     "plan_view",
+    "route_document",
+    "route_text",
     "show",
-    "way_document",
-    "way_text",
 ]

@@ -14,28 +14,28 @@ FEW = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class ExpertPlacement:
     """The experts of each device of a replica, and its share of the tokens (empty where no loads were given)."""
 
     experts: tuple[tuple[int, ...], ...]
     shares: tuple[float, ...]
 
 
-def expert_placement(plan: Plan) -> Placement | None:
+def expert_placement(plan: Plan) -> ExpertPlacement | None:
     """The placement of the plan's experts; None where every device has all of them."""
     for layout in plan.layouts:
         for kind, split in zip(plan.graph.classes, layout.splits, strict=True):
             count = 0 if split is None else cut_experts(kind, split)
             if split is not None and count:
                 loads, devices = plan.settings.expert_loads, expert_devices(split, layout.degree)
-                return Placement(
+                return ExpertPlacement(
                     experts=held_experts(count, split.experts, devices),
                     shares=device_loads(loads, split.experts, devices) if loads else (),
                 )
     return None
 
 
-def experts_text(placement: Placement) -> str:
+def experts_text(placement: ExpertPlacement) -> str:
     """A line: the experts of the first devices, the largest share of the tokens."""
     listed = "; ".join(f"{device}: {_numbers(held)}" for device, held in enumerate(placement.experts[:FEW]))
     more = f"; and {len(placement.experts) - FEW} devices more" if len(placement.experts) > FEW else ""

@@ -8,7 +8,16 @@ from pydantic import JsonValue
 
 from placer.costs.communication.mixed_allreduce import WayKind
 from placer.plans.plan import Plan
-from placer.program import Collective, Step, gradient_buckets, like_ranks, position_of, steps, way_of, way_seconds
+from placer.program import (
+    Collective,
+    SumStep,
+    gradient_buckets,
+    like_ranks,
+    position_of,
+    route_seconds,
+    route_steps,
+    sum_route,
+)
 from placer.report.numbers import bytes_text, seconds_text
 
 NAMES: dict[WayKind, str] = {
@@ -18,20 +27,20 @@ NAMES: dict[WayKind, str] = {
 }
 
 
-def way_text(plan: Plan, entry: Collective, rank: int) -> str:
+def route_text(plan: Plan, entry: Collective, rank: int) -> str:
     """`through the hosts in 1.2 ms (...): copy out, ...`: why, and what `rank` does; "" for other collectives."""
     if entry.way is None:
         return ""
-    done = ", ".join(map(_step_text, steps(entry.way, rank)))
+    done = ", ".join(map(_step_text, route_steps(entry.way, rank)))
     return f"{_chosen(_seconds(plan, entry), entry.way.kind)}: {done}"
 
 
-def way_document(plan: Plan, entry: Collective, rank: int) -> dict[str, JsonValue]:
+def route_document(plan: Plan, entry: Collective, rank: int) -> dict[str, JsonValue]:
     """The same for machines; empty for other collectives."""
     if entry.way is None:
         return {}
     done: list[JsonValue] = [
-        {"do": step.do, "ranks": list(step.ranks), "on": step.on} for step in steps(entry.way, rank)
+        {"do": step.do, "ranks": list(step.ranks), "on": step.on} for step in route_steps(entry.way, rank)
     ]
     return {
         "way": entry.way.kind,
@@ -47,15 +56,15 @@ def stages_text(plan: Plan) -> Iterator[str]:
             continue
         size = max((bucket.bytes for bucket in gradient_buckets(plan, index)), default=0)
         ranks = like_ranks(plan, position)
-        way = way_of(plan, ranks, size, stage.degree)
+        way = sum_route(plan, ranks, size, stage.degree)
         if way is not None and size:
-            found = way_seconds(plan, ranks, size, stage.degree)
+            found = route_seconds(plan, ranks, size, stage.degree)
             yield f"stage {index} sums gradients ({bytes_text(size)}) of GPUs and CPUs {_chosen(found, way.kind)}"
 
 
 def _seconds(plan: Plan, entry: Collective) -> dict[WayKind, float]:
     degree = plan.stages[entry.stage].degree if entry.purpose == "gradients" else 1
-    return way_seconds(plan, entry.ranks, entry.bytes, degree)
+    return route_seconds(plan, entry.ranks, entry.bytes, degree)
 
 
 def _chosen(found: Mapping[WayKind, float], kind: WayKind) -> str:
@@ -63,7 +72,7 @@ def _chosen(found: Mapping[WayKind, float], kind: WayKind) -> str:
     return f"{NAMES[kind]} in {seconds_text(found[kind])} ({'; '.join(others)})"
 
 
-def _step_text(step: Step) -> str:
+def _step_text(step: SumStep) -> str:
     if step.do in ("copy out", "copy in"):
         return step.do
     if step.do == "add":

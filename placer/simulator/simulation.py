@@ -1,6 +1,6 @@
 """The step of a plan, played from its programs: one column of replicas of each class, which stands for all alike.
 
-Replicas that exchange messages with each other only are a column (`placer.program.columns`). Columns whose replicas
+Replicas that exchange messages with each other only are a column (`connected_replicas`). Columns whose replicas
 take equally many rows on equal devices do the same at the same time. Messages are as slow as those of all replicas
 sending at once.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
 from placer.plans.plan import Plan
-from placer.program import Column, columns, lower, rank_of, rows_of_replica
+from placer.program import ConnectedReplicas, connected_replicas, lower, rank_of, rows_of_replica
 from placer.simulator.durations import Durations
 from placer.simulator.engine import play
 from placer.simulator.time_breakdown import spent
@@ -42,12 +42,12 @@ def simulate(plan: Plan) -> Timeline:
     )
 
 
-def column_classes(plan: Plan) -> Sequence[tuple[Column, ...]]:
+def column_classes(plan: Plan) -> Sequence[tuple[ConnectedReplicas, ...]]:
     """The columns, those that do the same together."""
     kinds: dict[int, int] = {}
     chips = [kinds.setdefault(id(device), index) for index, device in enumerate(plan.cluster.devices)]
-    classes: dict[tuple[object, ...], list[Column]] = {}
-    for column in columns(plan):
+    classes: dict[tuple[object, ...], list[ConnectedReplicas]] = {}
+    for column in connected_replicas(plan):
         alike = tuple(_replica(plan, chips, at, replica) for at, own in enumerate(column) for replica in own)
         classes.setdefault((tuple(map(len, column)), alike), []).append(column)
     return tuple(tuple(members) for members in classes.values())

@@ -11,15 +11,15 @@ from collections.abc import Callable
 import torch
 from torch import distributed as dist
 
-from placer.program import Way, steps
+from placer.program import SumRoute, route_steps
 
 GroupOf = Callable[[tuple[int, ...]], dist.ProcessGroup]
 
 
-def sum_over(tensor: torch.Tensor, way: Way, ranks: tuple[int, ...], rank: int, group_of: GroupOf) -> None:
+def sum_over(tensor: torch.Tensor, way: SumRoute, ranks: tuple[int, ...], rank: int, group_of: GroupOf) -> None:
     """Sum `tensor`, contiguous, over `ranks` in place, by `way`; all of them call it. Messages go over their group."""
     everyone, host = group_of(ranks), tensor
-    for step in steps(way, rank):
+    for step in route_steps(way, rank):
         if step.do == "copy out":
             host = on_host(tensor)
         elif step.do == "copy in":

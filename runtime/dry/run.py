@@ -29,7 +29,7 @@ from placer.plans.plan import Plan
 from placer.program import (
     Disagreement,
     Program,
-    column_of,
+    connected_with,
     lower,
     peer_disagreements,
     position_of,
@@ -147,7 +147,7 @@ class DryRuns:
     def _inside_of(self, short: Plan, member: int, replica: tuple[int, ...]) -> tuple[Communication, ...]:
         """What `member` communicates inside its blocks."""
         own, position = self.programs[member], position_of_rank(short, member)
-        like = lower(short, (column_of(short, position, own.replica),), (own.inner,))
+        like = lower(short, (connected_with(short, position, own.replica),), (own.inner,))
         program = next(program for program in like if program.rank == member)
         with fake_world(member, short.world_size):
             executor, mode = self._loaded(short, member)

@@ -14,7 +14,7 @@ from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.program import (
     Program,
-    column_of,
+    connected_with,
     inner_axes,
     like_ranks,
     line_ranks,
@@ -128,7 +128,7 @@ class Assembly:
             return lower(self.plan)
         position = position_of_rank(self.plan, self.rank)
         replica = (self.rank - self.plan.first_ranks[position]) // self.axis.degree
-        return lower(self.plan, (column_of(self.plan, position, replica),), (self.axis.rank,))
+        return lower(self.plan, (connected_with(self.plan, position, replica),), (self.axis.rank,))
 
     def home(self) -> dict[str, int]:
         """The stage that makes each block output."""

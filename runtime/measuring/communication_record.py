@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from placer.program import Collective, Message, Program, steps
+from placer.program import Collective, Message, Program, route_steps
 from placer.tracer.measure.call_cache import tensors_in
 
 # So many ranks are named one by one.
@@ -194,7 +194,7 @@ def _of_collective(entry: Collective, rank: int) -> Iterator[Communication]:
     if entry.way is None:
         yield one
         return
-    for step in steps(entry.way, rank):
+    for step in route_steps(entry.way, rank):
         if step.do in _STEPS:
             yield replace(one, kind=_STEPS[step.do], ranks=step.ranks)
 

@@ -13,7 +13,7 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.search.judge import broken_pins
 from placer.search.problem import Problem
-from placer.strategies.baselines.megatron_layouts import Degrees, MegatronLayouts
+from placer.strategies.baselines.megatron_layouts import MegatronDegrees, MegatronLayouts
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.space.outline import divisors, powers_of_two, recomputes, schedules, shardings, whole_batch
 
@@ -52,7 +52,7 @@ def _replicas(problem: Problem) -> Iterator[tuple[int, int]]:
             yield from ((tensor, pipeline) for pipeline in powers_of_two(most))
 
 
-def _degrees(problem: Problem, tensor: int, pipeline: int, *, recompute: bool) -> Iterator[Degrees]:
+def _degrees(problem: Problem, tensor: int, pipeline: int, *, recompute: bool) -> Iterator[MegatronDegrees]:
     """The layouts of given tensor and pipeline degrees, one for each size of microbatch."""
     rows = 1 if whole_batch(problem) else problem.rows
     data = problem.pins.data or min(problem.cluster.size // (tensor * pipeline), rows)
@@ -64,13 +64,13 @@ def _degrees(problem: Problem, tensor: int, pipeline: int, *, recompute: bool) -
             if problem.pins.microbatches:
                 sizes = [-(-rows // problem.pins.microbatches // data)]
             for each in sizes:
-                yield Degrees(
+                yield MegatronDegrees(
                     tensor=tensor, pipeline=pipeline, data=data, virtual=virtual, rows=each, schedule=schedule,
                     recompute=recompute, sharding=sharding,
                 )  # fmt: skip
 
 
-def _made(layouts: MegatronLayouts, wanted: Iterator[Degrees]) -> Iterator[Plan]:
+def _made(layouts: MegatronLayouts, wanted: Iterator[MegatronDegrees]) -> Iterator[Plan]:
     """The plans that the model and the cluster allow."""
     for degrees in wanted:
         try:

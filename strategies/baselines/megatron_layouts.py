@@ -27,7 +27,7 @@ TOKENS, SEQUENCE = 3, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
+class MegatronDegrees:
     """A Megatron layout by its degrees: what its tables print.
 
     rows: of a microbatch on each replica. virtual: stages per pipeline position (more than 1 interleaves).
@@ -62,7 +62,7 @@ class MegatronLayouts:
         self._splits: dict[tuple[int, bool], Layout | None] = {}
         self._meshes: dict[tuple[int, int, int], Layout | None] = {}
 
-    def plan(self, degrees: Degrees) -> Plan:
+    def plan(self, degrees: MegatronDegrees) -> Plan:
         """The plan of these degrees, not judged. Raises UsageError where the model or the cluster has no such plan."""
         problem = self.problem
         stages, blocks = degrees.pipeline * degrees.virtual, len(problem.graph.blocks)
@@ -85,7 +85,7 @@ class MegatronLayouts:
         )  # fmt: skip
         return plan_of(problem, outline, stage_cuts(problem, outline), (degrees.recompute,) * stages, layout)
 
-    def _layout(self, degrees: Degrees) -> Layout | None:
+    def _layout(self, degrees: MegatronDegrees) -> Layout | None:
         """How a replica of several devices cuts the ops. Raises UsageError where it cannot."""
         if degrees.tensor == degrees.expert == degrees.context == 1:
             return None

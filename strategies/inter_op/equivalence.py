@@ -73,7 +73,7 @@ class Places:
     def __init__(self, problem: Problem, costs: Costs, outline: Outline) -> None:
         self.problem = problem
         self.costs = costs
-        self.in_order = not outline.lineup
+        self.in_order = not outline.device_order
         self.devices = tuple(outline.devices(position) for position in range(outline.positions))
         self.used = outline.used
         self._loads: dict[tuple[int, tuple[int, ...]], tuple[tuple[tuple[int, int], ...], ...]] = {}

@@ -3,8 +3,8 @@
 In: a Problem. Out: the plan of the smallest estimate in the space of `space/outline.py`, with a proven lower bound.
 
 Every outline (all choices but cuts and recompute) has lower bounds that hold for every cut: a quick one (`coarse`),
-whatever its line-up and shares, and two nearer ones (`narrow`), each made when its turn comes, of unlike devices for
-every line-up and all shares. Outlines are solved exactly, the smallest bound first:
+whatever its device order and shares, and two nearer ones (`narrow`), made when their turn comes, of unlike devices for
+every device order and all shares. Outlines are solved exactly, the smallest bound first:
 by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
 below the best value known, which even cuts give first. Plans whose positions have shapes of their own are searched
 after that (`shaped`; on many devices `line_search`), those that may be faster than the best so far.
@@ -41,11 +41,11 @@ from placer.strategies.inter_op.submeshes.two_shapes.family import are_lines
 from placer.strategies.inter_op.submeshes.two_shapes.search import LineSearch
 from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
 from placer.strategies.judge import Judged, judge
-from placer.strategies.space.device_orders import Lineup, is_mixed
-from placer.strategies.space.fast_subclusters import Part, fast_parts
+from placer.strategies.space.device_orders import DeviceOrder, is_mixed
+from placer.strategies.space.fast_subclusters import Subcluster, fast_subclusters
 from placer.strategies.space.outline import Outline, plan_of
 from placer.strategies.space.pin_conflicts import require_pins
-from placer.strategies.space.row_shares import placed
+from placer.strategies.space.row_shares import with_devices
 
 # Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
 PATIENCE = 4_000
@@ -82,11 +82,11 @@ class _Search:
     placed: int = 0
     whole: bool = True
     ended: Ended = ""
-    places: dict[tuple[int, int, int, Lineup], Places] = field(default_factory=dict)
+    places: dict[tuple[int, int, int, DeviceOrder], Places] = field(default_factory=dict)
 
     @cached_property
     def mixed(self) -> bool:
-        """Whether devices may be lined up in more than one way."""
+        """Whether devices may be ordered in more than one way."""
         return any(is_mixed(self.problem.cluster, bounds.runs.costs.degree) for bounds in self.bounds.values())
 
     def layout(self, number: int) -> Layout | None:
@@ -242,7 +242,7 @@ def _over(search: _Search) -> bool:
 
 def _begin_with_parts(search: _Search) -> None:
     """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
-    for fast in tuple(fast_parts(search.problem.cluster))[-1:]:  # which begins with its own fast part
+    for fast in tuple(fast_subclusters(search.problem.cluster))[-1:]:  # which begins with its own fast part
         problem = replace(search.problem, cluster=fast.cluster)
         try:
             require_pins(problem)
@@ -256,7 +256,7 @@ def _begin_with_parts(search: _Search) -> None:
             _give(search, part, fast)
 
 
-def _give(search: _Search, part: _Search, fast: Part) -> None:
+def _give(search: _Search, part: _Search, fast: Subcluster) -> None:
     """Keep the best plan of a part of the machines as one of the whole."""
     search.evaluations += part.evaluations
     if part.ceiling < float("inf"):
@@ -266,7 +266,7 @@ def _give(search: _Search, part: _Search, fast: Part) -> None:
 
 
 def _place(search: _Search, outline: Outline) -> None:
-    """Queue an outline with every line-up and shares by its second bound, unless it holds no plan."""
+    """Queue an outline with every device order and shares by its second bound, unless it holds no plan."""
     for made in _placed(search, outline):
         bound = search.narrow[outline.layout].quick(made, _places(search, made))
         if bound < search.ceiling:
@@ -281,9 +281,9 @@ def _narrow(search: _Search, quick: float, outline: Outline) -> None:
 
 
 def _placed(search: _Search, outline: Outline) -> Iterator[Outline]:
-    """The outline with every line-up, and the shares it may have there."""
+    """The outline with every device order, and the shares it may have there."""
     costs = search.bounds[outline.layout].runs.costs
-    return placed(search.problem, outline, costs) if search.mixed else iter((outline,))
+    return with_devices(search.problem, outline, costs) if search.mixed else iter((outline,))
 
 
 def _solve(search: _Search, bound: float, outline: Outline) -> None:
@@ -339,7 +339,7 @@ def _solution(search: _Search) -> Solution:
 
 
 def _places(search: _Search, outline: Outline) -> Places:
-    key = (outline.positions, outline.replicas, outline.degree, outline.lineup)
+    key = (outline.positions, outline.replicas, outline.degree, outline.device_order)
     if key not in search.places:
         costs = search.bounds[outline.layout].runs.costs
         search.places[key] = Places(search.problem, costs, outline)

@@ -13,11 +13,11 @@ from placer.plans.plan import Layout
 from placer.rules.two_axis_layouts import AND
 from placer.search.problem import Problem
 from placer.strategies.intra_op.block_ilp import Border
-from placer.strategies.space.axes import WHOLE, Axis
+from placer.strategies.space.axes import WHOLE, ReplicaAxis
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BorderValue:
     """A border of a block class: its number-th input or output."""
 
     kind: int
@@ -37,7 +37,7 @@ class Borders:
         """The border of a class whose groups lie as `known` says; `inner` as of a `Split`."""
         shape = self.problem.graph.classes[kind]
         texts = [
-            tuple(known.get(self.groups.get(Place(kind, output, number), -1), WHOLE) for number in range(count))
+            tuple(known.get(self.groups.get(BorderValue(kind, output, number), -1), WHOLE) for number in range(count))
             for output, count in ((False, len(shape.inputs)), (True, len(shape.outputs)))
         ]
         return Border(inputs=texts[0], outputs=texts[1], inner=inner)
@@ -47,9 +47,9 @@ class Borders:
         """Whether images pass between blocks."""
         return any(len(tensor.shape) == 4 for tensors in self._members().values() for tensor in tensors)
 
-    def axis(self, name: str) -> Axis:
+    def axis(self, name: str) -> ReplicaAxis:
         """The axis of that name."""
-        return Axis(name=name, images=self.images)
+        return ReplicaAxis(name=name, images=self.images)
 
     def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
         """The states of each group: whole, and cut where all of it can be. What the model gets and returns is whole."""
@@ -74,7 +74,7 @@ class Borders:
         graph = self.problem.graph
         whole = {_maker(graph, reference) for reference in graph.outputs if _is_made(reference)}
         whole |= {
-            Place(block.kind, False, number)
+            BorderValue(block.kind, False, number)
             for block in graph.blocks
             for number, reference in enumerate(block.inputs)
             if not _is_made(reference)
@@ -99,11 +99,11 @@ def _both(outer: str, inner: str) -> str:
     return f"{outer}{AND}{WHOLE if outer == inner else inner}"
 
 
-def _groups(problem: Problem) -> dict[Place, int]:
+def _groups(problem: Problem) -> dict[BorderValue, int]:
     """The group of every border between blocks; borders that meet in some block lie alike."""
-    graph, parent = problem.graph, dict[Place, Place]()
+    graph, parent = problem.graph, dict[BorderValue, BorderValue]()
 
-    def root(place: Place) -> Place:
+    def root(place: BorderValue) -> BorderValue:
         while parent.setdefault(place, place) != place:
             place = parent[place]
         return place
@@ -111,8 +111,8 @@ def _groups(problem: Problem) -> dict[Place, int]:
     for block in graph.blocks:
         for number, reference in enumerate(block.inputs):
             if _is_made(reference):
-                parent[root(Place(block.kind, False, number))] = root(_maker(graph, reference))
-    numbers: dict[Place, int] = {}
+                parent[root(BorderValue(block.kind, False, number))] = root(_maker(graph, reference))
+    numbers: dict[BorderValue, int] = {}
     return {place: numbers.setdefault(root(place), len(numbers)) for place in list(parent)}
 
 
@@ -121,6 +121,6 @@ def _is_made(reference: str) -> bool:
     return reference.startswith("b") and not reference.startswith("b-1.")
 
 
-def _maker(graph: Graph, reference: str) -> Place:
+def _maker(graph: Graph, reference: str) -> BorderValue:
     block, output = (int(part) for part in reference[1:].split("."))
-    return Place(graph.blocks[block].kind, True, output)
+    return BorderValue(graph.blocks[block].kind, True, output)

@@ -1,6 +1,6 @@
 """How the ops of one block class are best cut over the devices of a replica: an integer program (OR-tools).
 
-In: a block class, the layouts of what enters and leaves it, and `Prices`. Out: the `Split` of the fewest seconds.
+In: a block class, the layouts of what enters and leaves it, and `SplitCosts`. Out: the `Split` of the fewest seconds.
 
     x[o, c]      op o is done as its choice c
     k[p, s]      parameter p is kept in state s
@@ -31,8 +31,8 @@ from placer.plans.plan import Split
 from placer.rules import tensor_arguments
 from placer.rules.layouts import SAME, Choice, State
 from placer.spmd import border_state, keepable
-from placer.strategies.intra_op.linear_program import Linear, Optimum
-from placer.strategies.intra_op.split_costs import Prices
+from placer.strategies.intra_op.linear_program import LinearProgram, Optimum
+from placer.strategies.intra_op.split_costs import SplitCosts
 
 # How far from 0 and 1 a claim of the linear relaxation may be.
 WHOLE_NUMBER = 1e-6
@@ -49,7 +49,7 @@ class Border:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharded:
+class BestSplit:
     """The best split of a class between given borders, and its seconds for a microbatch."""
 
     seconds: float
@@ -74,12 +74,12 @@ class _Use:
 
 
 @dataclass
-class _Program:
+class _BlockProgram:
     """The integer program of one class between given borders."""
 
     kind: BlockClass
-    prices: Prices
-    linear: Linear = field(default_factory=Linear)
+    prices: SplitCosts
+    linear: LinearProgram = field(default_factory=LinearProgram)
     makers: dict[str, dict[State, _Sum]] = field(default_factory=dict)
     users: dict[str, list[_Use]] = field(default_factory=dict)
     conversions: list[int] = field(default_factory=list)
@@ -99,9 +99,9 @@ class _Program:
         self.linear.constrain(_difference((variable,), other), -INFINITE, other.constant)
 
 
-def best_split(kind: BlockClass, border: Border, prices: Prices) -> Sharded | None:
+def best_split(kind: BlockClass, border: Border, prices: SplitCosts) -> BestSplit | None:
     """The split of the fewest seconds; None where the borders allow none. Raises PlacerError if the solver fails."""
-    program = _Program(kind, prices)
+    program = _BlockProgram(kind, prices)
     chosen = _one_choice(program)
     _borders(program, border)
     _parameters(program)
@@ -113,10 +113,10 @@ def best_split(kind: BlockClass, border: Border, prices: Prices) -> Sharded | No
         return None
     names = tuple(next(c.name for c, x in options if solved.variables[x] > 0.5) for options in chosen)
     split = Split(choices=names, inputs=border.inputs, outputs=border.outputs, inner=border.inner)
-    return Sharded(seconds=solved.value, split=split)
+    return BestSplit(seconds=solved.value, split=split)
 
 
-def _solved(program: _Program) -> Optimum | None:
+def _solved(program: _BlockProgram) -> Optimum | None:
     """The optimum. Mostly the linear relaxation has it: then that is a proof, and many times as fast."""
     found = program.linear.solve(mathopt.SolverType.GLOP)
     if found is not None and any(WHOLE_NUMBER < found.variables[x] < 1 - WHOLE_NUMBER for x in program.binary):
@@ -125,7 +125,7 @@ def _solved(program: _Program) -> Optimum | None:
     return found
 
 
-def _one_choice(program: _Program) -> list[list[tuple[Choice, int]]]:
+def _one_choice(program: _BlockProgram) -> list[list[tuple[Choice, int]]]:
     """Every op is done in one way."""
     chosen = []
     for index, op in enumerate(program.kind.ops):
@@ -141,7 +141,7 @@ def _one_choice(program: _Program) -> list[list[tuple[Choice, int]]]:
     return chosen
 
 
-def _borders(program: _Program, border: Border) -> None:
+def _borders(program: _BlockProgram, border: Border) -> None:
     """What enters and leaves the block lies as it is told."""
     for index, text in enumerate(border.inputs):
         program.makers[f"i{index}"] = {border_state(text, border.inner): ONE}
@@ -149,7 +149,7 @@ def _borders(program: _Program, border: Border) -> None:
         program.users.setdefault(reference, []).append(_Use({border_state(text, border.inner): ONE}))
 
 
-def _parameters(program: _Program) -> None:
+def _parameters(program: _BlockProgram) -> None:
     """Parameters are kept whole, or as all of their users want them; with what each state costs a step."""
     for index, parameter in enumerate(program.kind.parameters):
         reference = f"p{index}"
@@ -165,7 +165,7 @@ def _parameters(program: _Program) -> None:
         program.makers[reference] = {state: _Sum((k,)) for state, k in kept.items()}
 
 
-def _conversions(program: _Program, reference: str) -> None:
+def _conversions(program: _BlockProgram, reference: str) -> None:
     """Each use finds its value in the state it wants, converted where need be."""
     makers, linear = program.makers[reference], program.linear
     shared: dict[tuple[State, State], int] = {}
@@ -192,7 +192,7 @@ def _conversions(program: _Program, reference: str) -> None:
     program.conversions.extend(shared.values())
 
 
-def _issued(program: _Program, chosen: list[list[tuple[Choice, int]]]) -> None:
+def _issued(program: _BlockProgram, chosen: list[list[tuple[Choice, int]]]) -> None:
     """A pass takes as long as the device or the host, whichever takes longer."""
     prices, linear = program.prices, program.linear
     busy: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])

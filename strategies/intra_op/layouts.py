@@ -2,11 +2,11 @@
 
 Values that pass between blocks lie whole or cut on one dim. Borders that must lie alike (all inputs that some class
 takes from several makers, all blocks of a class) form a group; every class has a table of seconds over the states of
-its groups, from `sharding`; the sum over all blocks is minimised exactly by eliminating one group after the other.
+its groups, from `block_ilp`; the sum over all blocks is minimised exactly by eliminating one group after the other.
 
 Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; where
 a plan without pipeline has few microbatches also the fastest of so few, over which updates and sums of gradients are
-divided. Of unlike devices these are made for each class of them (`lineups.classes`). `roomy_layouts` are those to try
+divided. Of unlike devices these are made for each class of them (`group_classes`). `roomy_layouts` are those to try
 where no plan of these fits: with memory dearer still, and with replicas over several nodes.
 
 `axes` says what each axis may cut. Along two axes the layout along the outer one is made first, and the ops so cut are
@@ -31,12 +31,12 @@ from placer.search.problem import Pins, Problem
 from placer.spmd import cut_experts, own_rows_class
 from placer.strategies.background import MANY_DEVICES, from_both_ends
 from placer.strategies.intra_op.block_borders import Borders
-from placer.strategies.intra_op.block_ilp import Sharded, best_split
+from placer.strategies.intra_op.block_ilp import BestSplit, best_split
 from placer.strategies.intra_op.expert_assignment import expert_order
-from placer.strategies.intra_op.split_costs import Prices, Rule
+from placer.strategies.intra_op.split_costs import Rule, SplitCosts
 from placer.strategies.intra_op.variable_elimination import Factor, best_states
-from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest
-from placer.strategies.space.device_orders import Unit, classes, units
+from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
+from placer.strategies.space.device_orders import DeviceGroup, group_classes, group_count
 from placer.strategies.space.outline import powers_of_two
 
 # Tokens of a row from which the sequence axis is searched unpinned: attention's own products are s / 6 h of a layer's
@@ -56,7 +56,7 @@ SCARCE = 100.0
 class _Stand:
     """A replica that splits are priced for, the rows of a microbatch, and how many of these a step has at least."""
 
-    unit: Unit
+    unit: DeviceGroup
     rows: int
     microbatches: int
 
@@ -151,7 +151,7 @@ def _along_two(
 def _stands(problem: Problem, axes: Axes) -> Iterator[_Stand]:
     """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
     degree, apart = devices_of(axes), dict(axes).get("expert", 1)
-    own = classes(problem.cluster, degree)
+    own = group_classes(problem.cluster, degree)
     for each in own:
         sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
         for every in sorted({max(1, problem.rows * degree // apart // size) for size in sizes}):
@@ -174,14 +174,14 @@ def degrees(problem: Problem) -> tuple[int, ...]:
     """Numbers of devices a replica may have, above 1: powers of two up to the largest node, and what is pinned."""
     largest = max(node.size for node, _ in problem.cluster.groups)
     likely = {*powers_of_two(largest), pinned_degree(problem.pins)} - {1}
-    return tuple(d for d in sorted(likely) if units(problem.cluster, d))
+    return tuple(d for d in sorted(likely) if group_count(problem.cluster, d))
 
 
 def _degrees_over_nodes(problem: Problem) -> tuple[int, ...]:
     """Numbers of devices of a replica that fill several whole nodes: times powers of two, and all."""
     largest, cluster = max(node.size for node, _ in problem.cluster.groups), problem.cluster
     likely = {*(largest * nodes for nodes in powers_of_two(cluster.size // largest)), cluster.size}
-    return tuple(d for d in sorted(likely) if d > largest and d % largest == 0 and units(cluster, d))
+    return tuple(d for d in sorted(likely) if d > largest and d % largest == 0 and group_count(cluster, d))
 
 
 def _wanted(problem: Problem, counts: Sequence[int]) -> Iterator[Axes]:
@@ -215,7 +215,7 @@ def _searched(problem: Problem, axis: str) -> bool:
     """Whether an axis is searched that nobody pinned."""
     if axis == "expert":
         return bool(expert_counts(problem.graph))
-    return axis in ("tensor", "height") or (axis == "sequence" and longest(problem.graph) >= LONG)
+    return axis in ("tensor", "height") or (axis == "sequence" and longest_row(problem.graph) >= LONG)
 
 
 def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut: bool) -> Layout | None:
@@ -231,12 +231,12 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
 
 def _prices(
     made: Borders, costs: Costs, axes: Axes, stand: _Stand, rule: Rule | None = None, first: Layout | None = None
-) -> dict[int, Prices]:
+) -> dict[int, SplitCosts]:
     """The prices of each block class, in the order of blocks; `first` is how they lie along the outer of two axes."""
     problem, (axis, count), along = made.problem, axes[-1], dict(axes)
     loads, experts = problem.settings.expert_loads, along.get("expert", count)
     return {
-        kind: Prices(
+        kind: SplitCosts(
             costs, own_rows_class(problem.graph.classes[kind], along.get("expert", 1)), device=stand.unit[0],
             degree=devices_of(axes), rows=stand.rows, microbatches=MICROBATCHES, axis=made.axis(axis), rule=rule,
             devices=stand.unit, load=overload(loads, expert_order(loads, experts), experts),
@@ -252,7 +252,7 @@ def _names(layout: Layout | None, kind: int) -> tuple[str, ...]:
 
 
 def _layout(
-    made: Borders, prices: dict[int, Prices], axes: Axes, worth: _Worth, states: Sequence[tuple[str, ...]]
+    made: Borders, prices: dict[int, SplitCosts], axes: Axes, worth: _Worth, states: Sequence[tuple[str, ...]]
 ) -> Layout | None:
     """The best layout along some axes; None where every block is best left whole along the last."""
     problem, along = made.problem, dict(axes)
@@ -287,8 +287,8 @@ def _placed(kind: BlockClass, split: Split, order: tuple[int, ...]) -> Split:
 
 
 def _table(
-    made: Borders, kind: int, states: Sequence[tuple[str, ...]], prices: Prices
-) -> dict[tuple[str, ...], Sharded]:
+    made: Borders, kind: int, states: Sequence[tuple[str, ...]], prices: SplitCosts
+) -> dict[tuple[str, ...], BestSplit]:
     """The best split of a class for all states of its groups."""
     found = {}
     for chosen in product(*(states[group] for group in made.own[kind])):

@@ -2,7 +2,7 @@
 
     minimise    c x    with  low <= A x <= high,  0 <= x <= upper,  some x whole numbers
 
-`Linear` collects it; `solve` gives the optimum and the value of every variable. The programs are small, solved by the
+`LinearProgram` collects it; `solve` gives the optimum and every variable's value. The programs are small, solved by the
 hundred: what is done before a solver begins, and turning duals and bases into objects, took longer than solving.
 """
 
@@ -44,7 +44,7 @@ class Optimum:
 
 
 @dataclass(slots=True)
-class Linear:
+class LinearProgram:
     """Variables are numbered from 0 as they are made; terms are (variable, coefficient)."""
 
     upper: list[float] = field(default_factory=list)

@@ -27,9 +27,9 @@ from placer.rules.splits import cuttable
 from placer.rules.two_axis_layouts import INNER, OUTER, combined, pieces, steps
 from placer.spmd import summed_over
 from placer.spmd.local_ops import FEW, inner_ops, left_as_is, line_name, local_op
-from placer.strategies.space.axes import Axis
+from placer.strategies.space.axes import ReplicaAxis
 
-TENSOR = Axis(name="tensor")
+TENSOR = ReplicaAxis(name="tensor")
 # Seconds per byte kept for backward or as state: far below what any op costs, it decides between equals.
 TIE = 1e-18
 
@@ -38,7 +38,7 @@ Rule: TypeAlias = Callable[[BlockClass, Op, tuple[Choice, ...]], tuple[Choice, .
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _CostedChoice:
     """A choice with the seconds of the local op and of what it communicates inside itself."""
 
     choice: Choice
@@ -48,8 +48,8 @@ class _Way:
     working: float
 
 
-class Prices:
-    """Prices of one class on a replica, `devices` or the `degree` devices from `device` on, for `rows` rows.
+class SplitCosts:
+    """SplitCosts of one class on a replica, `devices` or the `degree` devices from `device` on, for `rows` rows.
 
     byte: seconds that a byte counts which a device holds for a whole step or until the backward of a microbatch. With
     `once`, where one of so many blocks goes backward at a time and runs again for that, what it keeps then and what its
@@ -71,7 +71,7 @@ class Prices:
         microbatches: int,
         byte: float = 0.0,
         devices: tuple[int, ...] = (),
-        axis: Axis = TENSOR,
+        axis: ReplicaAxis = TENSOR,
         load: float = 1.0,
         rule: Rule | None = None,
         outer: tuple[str, ...] = (),
@@ -92,7 +92,7 @@ class Prices:
         self.devices = devices or tuple(range(device, device + degree))
         self._moving: dict[tuple[str, State, State], float | None] = {}
 
-    def weighing(self, byte: float, microbatches: int, once: int = 0) -> Prices:
+    def weighing(self, byte: float, microbatches: int, once: int = 0) -> SplitCosts:
         """The same with other seconds that a byte counts, and microbatches a step; the rest is made once for both."""
         assert self._ways is not None  # made before it is copied
         made = copy(self)
@@ -159,12 +159,12 @@ class Prices:
         return any(way.busy.backward for ways in self._ways for way in ways.values())
 
     @cached_property
-    def _ways(self) -> tuple[dict[Choice, _Way], ...]:
+    def _ways(self) -> tuple[dict[Choice, _CostedChoice], ...]:
         numbers = self.costs.numerics.ops(self.kind)
         every = zip(self.kind.ops, numbers, block_choices(self.kind), self.outer or repeat(""), strict=False)
         return tuple(self._of(op, own, choices, outer) for op, own, choices, outer in every)
 
-    def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...], outer: str) -> dict[Choice, _Way]:
+    def _of(self, op: Op, numbers: OpNumerics, choices: tuple[Choice, ...], outer: str) -> dict[Choice, _CostedChoice]:
         call = call_of(self.kind, op, FEW)
         allowed = tuple(choice for choice in choices if self.axis.allows(self.kind, op, choice))
         if outer:
@@ -176,7 +176,7 @@ class Prices:
             allowed = self.rule(self.kind, op, allowed)
         return {choice: self._way(op, choice, numbers) for choice in allowed}
 
-    def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _Way:
+    def _way(self, op: Op, choice: Choice, numbers: OpNumerics) -> _CostedChoice:
         made = local_op(self.kind, op, choice, self.degree, self.load)
         inside = 0.0
         for inner in inner_ops(self.kind, op, choice, self.degree, self.load):
@@ -192,7 +192,7 @@ class Prices:
         working = numbers.written * made.written_bytes.at(self.rows)
         working += numbers.read * made.backward_written_bytes.at(self.rows)
         kept = numbers.saved * made.saved_bytes.at(self.rows)
-        return _Way(choice=choice, busy=busy, inside=inside, kept=kept, working=working)
+        return _CostedChoice(choice=choice, busy=busy, inside=inside, kept=kept, working=working)
 
     def _trains(self, reference: str) -> bool:
         tensor = self.kind.tensor(reference)

@@ -1,8 +1,8 @@
 """Every order of unlike devices and every way to share rows among unlike replicas, for the oracle: by trying all.
 
-In: a Cluster and the Costs of one layout. Out: grids, the units (the devices of a replica) of each position and
-replica, out of all permutations those that are built as `lineups` says; and the shares of a microbatch. It shares no
-code with `lineups` and `sharing`.
+In: a Cluster and the Costs of one layout. Out: grids, the device group of each position and replica, out of all
+permutations those that are built as `device_orders` says; and the shares of a microbatch. It shares no code with
+`device_orders` and `row_shares`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from placer.errors import UsageError
 MOST_KINDS = 3
 MOST_WAYS = 16
 
-Unit = tuple[int, ...]
+DeviceGroup = tuple[int, ...]
 # Units by position, then by replica.
-Grid = tuple[tuple[Unit, ...], ...]
+Grid = tuple[tuple[DeviceGroup, ...], ...]
 
 
-class Machines:
+class DeviceGrids:
     """The units of a cluster and what kind each is of."""
 
     def __init__(self, cluster: Cluster, costs: Costs) -> None:
@@ -75,7 +75,7 @@ class Machines:
         columns = [list(units) for units in zip(*grid, strict=True)]
         return self._is_run(flat) or self._is_run([list(units) for units in grid]) or self._is_run(columns)
 
-    def _is_run(self, parts: Sequence[list[Unit]]) -> bool:
+    def _is_run(self, parts: Sequence[list[DeviceGroup]]) -> bool:
         """Whether parts of one kind each stand together, take its units in order, and all it has but for the last."""
         kinds = [self._kind_of(part) for part in parts]
         runs = [(kind, len(list(run))) for kind, run in itertools.groupby(kinds)]
@@ -92,7 +92,7 @@ class Machines:
                 return False
         return True
 
-    def _kind_of(self, part: list[Unit]) -> int | None:
+    def _kind_of(self, part: list[DeviceGroup]) -> int | None:
         """The kind of all units of a part; None where they differ."""
         return next((k for k, own in enumerate(self.members) if all(unit in own for unit in part)), None)
 
@@ -107,6 +107,6 @@ def _distinct(looks: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
     return [look for index, look in enumerate(looks) if look not in looks[:index]]
 
 
-def _grid(units: Sequence[Unit], positions: int) -> Grid:
+def _grid(units: Sequence[DeviceGroup], positions: int) -> Grid:
     each = len(units) // positions
     return tuple(tuple(units[p * each : (p + 1) * each]) for p in range(positions))

@@ -2,7 +2,7 @@
 
 In: a Problem and its layouts. Out: plans of two positions or more, each with a number of replicas and a layout of its
 own, on like devices of like nodes, behind those of the position before it or on others not used yet. It shares no code
-with `shapes`. Plans whose positions are all alike on devices of one kind are those of `exhaustive`.
+with `submeshes`. Plans whose positions are all alike on devices of one kind are those of `exhaustive`.
 """
 
 from __future__ import annotations

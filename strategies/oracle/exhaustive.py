@@ -1,9 +1,9 @@
 """Every plan of a small problem, judged by legality and estimate alone: the oracle the exact strategies are held to.
 
 In: a Problem of at most `MOST_PLANS` plans. Out: the plan of the smallest estimate; its bound is that estimate. The
-enumeration is its own: it shares no code with `space` or `stages`, so that a mistake there cannot hide here. Layouts
+enumeration is its own: it shares no code with `space` or `inter_op`, so that a mistake there cannot hide here. Layouts
 are given to both (`layouts`); whether they are the best of all splits is tested apart, split by split. Of unlike
-devices all orders are looked at, and those kept that `lineups` describes; of unlike replicas all whole rows of a
+devices all orders are looked at, and those kept that `device_orders` describes; of unlike replicas all whole rows of a
 microbatch.
 """
 
@@ -22,7 +22,7 @@ from placer.plans.plan import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search.judge import broken_pins
 from placer.search.problem import Pins, Problem, Solution
 from placer.strategies.intra_op.layouts import layouts, roomy_layouts
-from placer.strategies.oracle.every_order import Grid, Machines
+from placer.strategies.oracle.every_order import DeviceGrids, Grid
 from placer.strategies.oracle.every_submesh import shaped_plans
 
 # Some ten seconds of estimates and checks on one core.
@@ -86,7 +86,7 @@ def roomy_plans(problem: Problem) -> Iterator[Plan]:
 def _alike(problem: Problem, costs: Costs, found: Iterable[Layout | None]) -> Iterator[Plan]:
     """The plans whose positions are all alike, under each of these layouts."""
     for layout in found:
-        machines = Machines(problem.cluster, costs.under(layout))
+        machines = DeviceGrids(problem.cluster, costs.under(layout))
         for grid in _grids(problem, machines):
             for stages, schedule in _stagings(problem, grid):
                 for microbatches in _microbatches(problem.rows):
@@ -136,7 +136,7 @@ def _gradient_bytes(costs: Costs, stage: Stage) -> int:
     return (held.trainable - held.elsewhere) * costs.numerics.weight_bytes
 
 
-def _grids(problem: Problem, machines: Machines) -> Iterator[Grid]:
+def _grids(problem: Problem, machines: DeviceGrids) -> Iterator[Grid]:
     """Every way to give positions and replicas their devices."""
     blocks, count = len(problem.graph.blocks), len(machines.units)
     for positions in range(1, min(blocks, count) + 1):

@@ -41,7 +41,7 @@ def devices_of(axes: Axes) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class ReplicaAxis:
     """An axis by name. `images`: whether images pass between the blocks of the model."""
 
     name: str
@@ -100,7 +100,7 @@ class Axis:
         return tensor.requires_grad and size.per_row == 0 and size.fixed % degree == 0
 
 
-def longest(graph: Graph) -> int:
+def longest_row(graph: Graph) -> int:
     """Tokens of a row: dim 1 of the longest value of three dims between blocks, 0 where there is none."""
     made = (graph.value(reference) for block in graph.blocks for reference in block.inputs)
     return max((value.shape[1].fixed for value in made if len(value.shape) == 3 and value.batched), default=0)

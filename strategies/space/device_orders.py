@@ -1,19 +1,19 @@
-"""Line-ups: which devices a plan uses and in which order, where devices are not all alike.
+"""Device orders: which devices a plan uses and in which order, where devices are not all alike.
 
 In: a Cluster; how many positions and replicas, of how many devices a replica. Out: the devices position by position,
 replica by replica, of every way to line them up that is searched. Where all are alike there is one: cluster order.
 
-Units are the groups of `degree` devices that may be a replica (`topology.replica_groups`). Units of the same chips in
-nodes of the same kind are a class. Searched are, beside the first units in cluster order,
+A group is `degree` devices that may be a replica (`topology.replica_groups`). Groups of the same chips in nodes of the
+same kind are a class. Searched are, beside the first groups in cluster order,
 
     orders      any choice of classes in any order, others left out; of more than `MANY_CLASSES` classes those from the
                 fastest or slowest, and from the most or least memory, down, up to any of them
-    packed      the units of the chosen classes one after the other, as many as are needed
+    packed      the groups of the chosen classes one after the other, as many as are needed
     positions   of each class in turn as many positions as it can fill; every position of one class
     replicas    of each class in turn as many replicas as it can fill; every replica, from first to last position, of
-                one class, its units side by side
+                one class, its groups side by side
 
-Units of a class are always taken from its first on.
+Groups of a class are always taken from its first on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from placer.cluster.topology import replica_groups
 # With more classes not every order of every choice of them is looked at.
 MANY_CLASSES = 3
 
-Unit = tuple[int, ...]
+DeviceGroup = tuple[int, ...]
 # The devices, position by position and replica by replica; empty for the first ones of the cluster in order.
-Lineup = tuple[int, ...]
-CLUSTER_ORDER: Lineup = ()
+DeviceOrder = tuple[int, ...]
+CLUSTER_ORDER: DeviceOrder = ()
 
 
 @lru_cache(maxsize=64)
-def classes(cluster: Cluster, degree: int) -> tuple[tuple[Unit, ...], ...]:
+def group_classes(cluster: Cluster, degree: int) -> tuple[tuple[DeviceGroup, ...], ...]:
     """The units of each class, in order of the first of each."""
     groups = replica_groups(cluster, degree)
     if len(cluster.groups) == 1 and len(cluster.groups[0][0].devices) == 1:
@@ -44,7 +44,7 @@ def classes(cluster: Cluster, degree: int) -> tuple[tuple[Unit, ...], ...]:
     nodes = {id(node): _bare(node) for node, _ in cluster.groups}
     kinds: dict[tuple[Device | Node, ...], int] = {}
     first: dict[tuple[int, ...], int] = {}
-    found: dict[int, list[Unit]] = {}
+    found: dict[int, list[DeviceGroup]] = {}
     for unit in groups:
         key = tuple(id(each) for d in unit for each in (cluster.devices[d], cluster.node_list[cluster.node_of[d]]))
         if key not in first:
@@ -53,36 +53,36 @@ def classes(cluster: Cluster, degree: int) -> tuple[tuple[Unit, ...], ...]:
             )
             first[key] = kinds.setdefault(like, len(kinds))
         found.setdefault(first[key], []).append(unit)
-    return tuple(tuple(units) for units in found.values())
+    return tuple(tuple(groups) for groups in found.values())
 
 
 @lru_cache(maxsize=64)
 def is_mixed(cluster: Cluster, degree: int = 1) -> bool:
-    """Whether there is another line-up than the first devices in order."""
-    own = classes(cluster, degree)
+    """Whether there is another order than the first devices in order."""
+    own = group_classes(cluster, degree)
     return len(own) > 1 or any(unit[0] != index * degree for index, unit in enumerate(own[0] if own else ()))
 
 
 @lru_cache(maxsize=64)
-def units(cluster: Cluster, degree: int) -> int:
+def group_count(cluster: Cluster, degree: int) -> int:
     """How many units there are."""
-    return sum(len(own) for own in classes(cluster, degree))
+    return sum(len(own) for own in group_classes(cluster, degree))
 
 
 @lru_cache(maxsize=4096)
-def lineups(cluster: Cluster, positions: int, replicas: int, degree: int) -> tuple[Lineup, ...]:
+def device_orders(cluster: Cluster, positions: int, replicas: int, degree: int) -> tuple[DeviceOrder, ...]:
     """Every way to line up, cluster order first, none twice."""
     found = list(dict.fromkeys(_every(cluster, positions, replicas, degree)))
     plain = tuple(range(positions * replicas * degree))
-    return tuple(CLUSTER_ORDER if lineup == plain else lineup for lineup in found)
+    return tuple(CLUSTER_ORDER if device_order == plain else device_order for device_order in found)
 
 
-def _every(cluster: Cluster, positions: int, replicas: int, degree: int) -> Iterator[Lineup]:
-    count, own = positions * replicas, classes(cluster, degree)
+def _every(cluster: Cluster, positions: int, replicas: int, degree: int) -> Iterator[DeviceOrder]:
+    count, own = positions * replicas, group_classes(cluster, degree)
     yield _devices(sorted(chain.from_iterable(own))[:count])
     if len(own) < 2:
         return
-    for chosen in orders(cluster, degree):
+    for chosen in class_orders(cluster, degree):
         packed = list(chain.from_iterable(chosen))
         if len(packed) >= count:
             yield _devices(packed[:count])
@@ -95,31 +95,31 @@ def _every(cluster: Cluster, positions: int, replicas: int, degree: int) -> Iter
 
 
 @lru_cache(maxsize=64)
-def orders(cluster: Cluster, degree: int) -> tuple[tuple[tuple[Unit, ...], ...], ...]:
+def class_orders(cluster: Cluster, degree: int) -> tuple[tuple[tuple[DeviceGroup, ...], ...], ...]:
     """The choices of classes that are looked at, each in its order."""
-    own = classes(cluster, degree)
+    own = group_classes(cluster, degree)
     if len(own) <= MANY_CLASSES:
         return tuple(chosen for count in range(len(own), 0, -1) for chosen in permutations(own, count))
-    chip = {id(units): cluster.devices[units[0][0]] for units in own}
+    chip = {id(groups): cluster.devices[groups[0][0]] for groups in own}
     ranked = []
     for name in ("rate", "memory"):
-        by = [chip[id(units)].rate("float32") if name == "rate" else chip[id(units)].memory_bytes for units in own]
+        by = [chip[id(groups)].rate("float32") if name == "rate" else chip[id(groups)].memory_bytes for groups in own]
         down = [own[i] for i in sorted(range(len(own)), key=lambda i: (-by[i], i))]
         ranked += [tuple(down), tuple(reversed(down))]
     return tuple(dict.fromkeys(order[:count] for order in ranked for count in range(len(own), 0, -1)))
 
 
-def totals(cluster: Cluster, degree: int) -> tuple[int, ...]:
+def group_totals(cluster: Cluster, degree: int) -> tuple[int, ...]:
     """The numbers of units of all choices of classes, ascending."""
-    return tuple(sorted({sum(map(len, chosen)) for chosen in orders(cluster, degree)}))
+    return tuple(sorted({sum(map(len, chosen)) for chosen in class_orders(cluster, degree)}))
 
 
-def _runs(chosen: tuple[tuple[Unit, ...], ...], size: int) -> list[tuple[Unit, ...]]:
+def _runs(chosen: tuple[tuple[DeviceGroup, ...], ...], size: int) -> list[tuple[DeviceGroup, ...]]:
     """Runs of `size` units of one class, as many as each class in turn can fill."""
     return [own[i : i + size] for own in chosen for i in range(0, len(own) - size + 1, size)]
 
 
-def _devices(chosen: list[Unit]) -> Lineup:
+def _devices(chosen: list[DeviceGroup]) -> DeviceOrder:
     return tuple(chain.from_iterable(chosen))
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from placer.cluster.cluster import Cluster, Node
 from placer.plans.plan import Plan
-from placer.strategies.space.device_orders import classes
+from placer.strategies.space.device_orders import group_classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Subcluster:
     """A cluster of some devices of another one: device d is `devices[d]` there."""
 
     cluster: Cluster
@@ -28,14 +28,14 @@ class Part:
         return replace(plan, cluster=whole, stages=stages, ledger=None, bound=None)
 
 
-def fast_parts(cluster: Cluster) -> Iterator[Part]:
+def fast_subclusters(cluster: Cluster) -> Iterator[Subcluster]:
     """The fastest class of devices, the fastest two, and so on without the whole."""
-    own = sorted(classes(cluster, 1), key=lambda units: (-cluster.devices[units[0][0]].rate("float32"), units[0]))
+    own = sorted(group_classes(cluster, 1), key=lambda units: (-cluster.devices[units[0][0]].rate("float32"), units[0]))
     for count in range(1, len(own)):
-        yield part(cluster, frozenset(device for units in own[:count] for (device,) in units))
+        yield subcluster(cluster, frozenset(device for units in own[:count] for (device,) in units))
 
 
-def part(cluster: Cluster, kept: frozenset[int]) -> Part:
+def subcluster(cluster: Cluster, kept: frozenset[int]) -> Subcluster:
     """The devices `kept`, in nodes of what is left of them."""
     groups: list[tuple[Node, int]] = []
     start = 0
@@ -53,4 +53,4 @@ def part(cluster: Cluster, kept: frozenset[int]) -> Part:
             merged[-1] = (node, merged[-1][1] + 1)
         else:
             merged.append((node, 1))
-    return Part(cluster=replace(cluster, groups=tuple(merged)), devices=tuple(sorted(kept)))
+    return Subcluster(cluster=replace(cluster, groups=tuple(merged)), devices=tuple(sorted(kept)))

@@ -7,29 +7,29 @@ The space, stated once:
     positions p and replicas d, the same at every position, with p * d * t <= devices; devices beyond p * d * t stay
         unused. On more than `MANY_DEVICES` devices d is p's full share of them, or divides their number or a node's,
         or is a power of two ("them": of unlike devices also any choice of their classes).
-    line-up: devices in cluster order, position by position and replica by replica; where they are not all alike also
-        those of `lineups`: classes left out, in any order, position by position or replica by replica
-    shares: equal; where replicas are on unlike devices also those of `sharing`, the same at every position
+    device order: that of the cluster, position by position and replica by replica; where devices are not all alike also
+        those of `device_orders`: classes left out, in any order, position by position or replica by replica
+    shares: equal; where replicas are on unlike devices also those of `row_shares`, the same at every position
     virtual stages v per position, at most `MOST_VIRTUAL`; v > 1 exactly under `interleaved`; one position always runs
         `1f1b` (one microbatch after the other) unless another schedule is pinned
     cuts: p * v runs of consecutive blocks, none empty; with v > 1 all of the same number of blocks, or one more (the
         closed step time is that of even turns, and uneven ones only trade memory for a bubble it does not see), and
-        where blocks do not repeat at most `coarse.FEW_STAGES` of them
+        where blocks do not repeat at most `FEW_STAGES` of them
     microbatches of R rows, R >= d, the last one the rest (of fewer than d rows some replicas have none); in a batch
         of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1, no position is on GPUs and CPUs, and gradients
         only where the backward is whole (not `zero-bubble`)
     a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
     recompute: per stage
-    fusion of gradients: buckets of one of `bucketing.SIZES`, one size for the plan
+    fusion of gradients: buckets of one of `gradient_buckets.SIZES`, one size for the plan
 
 On up to `shapes.MOST_DEVICES` devices, for models of up to `shapes.MOST_BLOCKS` blocks, positions also have shapes of
 their own, all else being as above:
     shape: of each position its own replicas d and layout (none along `expert`), d <= R; two positions or more, one
         stage each
-    line-up: a position lies on like devices of like nodes (a class of `lineups`), on the first replicas behind those of
-        the position before it, or on the first of a class that none before it uses, the classes in an order of
-        `lineups.orders`; shares are equal
+    device order: a position lies on like devices of like nodes (of `device_orders.group_classes`), on the first
+        replicas behind those of the position before it, or on the first of a class that none before it uses, the
+        classes in an order of `class_orders`; shares are equal
     sharding: one choice, of the positions that have replicas; the others keep their state whole
     microbatches of R rows as for one replica
     values that cannot be divided by rows pass only between neighbours that divide rows alike
@@ -50,7 +50,7 @@ from placer.errors import UsageError
 from placer.plans.plan import BY_FSDP, Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.search.problem import Pins, Problem
-from placer.strategies.space.device_orders import is_mixed, totals, units
+from placer.strategies.space.device_orders import group_count, group_totals, is_mixed
 
 MANY_DEVICES = 32
 MANY_ROWS = 32
@@ -61,8 +61,8 @@ MOST_VIRTUAL = 4
 class Outline:
     """A plan without its cuts: `rows` is the global batch, `microbatch` the rows of each but the last.
 
-    `layout` is the number of one of the problem's layouts of `degree` devices a replica, -1 for none. `lineup` are the
-    devices position by position (empty: the first of the cluster in order), `shares` those of the replicas (empty:
+    `layout` is the number of one of the problem's layouts of `degree` devices a replica, -1 for none. `device_order`:
+    the devices position by position (empty: the first of the cluster in order), `shares` those of the replicas (empty:
     equal).
     """
 
@@ -75,7 +75,7 @@ class Outline:
     sharding: Sharding
     layout: int = -1
     degree: int = 1
-    lineup: tuple[int, ...] = ()
+    device_order: tuple[int, ...] = ()
     shares: tuple[int, ...] = ()
 
     @property
@@ -123,7 +123,7 @@ class Outline:
     @property
     def used(self) -> tuple[int, ...]:
         """All devices, in order of rank."""
-        return self.lineup or tuple(range(self.positions * self.replicas * self.degree))
+        return self.device_order or tuple(range(self.positions * self.replicas * self.degree))
 
     def sharded(self, sharding: Sharding) -> Outline:
         """The same with its state kept another way."""
@@ -133,7 +133,7 @@ class Outline:
         """The devices of a position."""
         count = self.replicas * self.degree
         own = range(position * count, (position + 1) * count)
-        return self.lineup[own.start : own.stop] if self.lineup else tuple(own)
+        return self.device_order[own.start : own.stop] if self.device_order else tuple(own)
 
     def __str__(self) -> str:
         parts = [f"pipeline={self.positions}", f"data={self.replicas}", f"microbatches={self.count}"]
@@ -190,7 +190,7 @@ def fused(problem: Problem, plan: Plan) -> Plan:
 
 def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:
     """Allowed numbers of pipeline positions with replicas of `degree` devices."""
-    most = min(len(problem.graph.blocks), units(problem.cluster, degree))
+    most = min(len(problem.graph.blocks), group_count(problem.cluster, degree))
     pinned = problem.pins.pipeline
     least = 1 + max((stage for _, stage in problem.pins.stage_of), default=0) // MOST_VIRTUAL
     return tuple(p for p in range(least, most + 1) if pinned in (None, p))
@@ -199,7 +199,7 @@ def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:
 def replica_counts(problem: Problem, positions: int, degree: int = 1) -> tuple[int, ...]:
     """Allowed numbers of replicas, of `degree` devices each, of each of `positions` positions."""
     cluster = problem.cluster
-    most = min(units(cluster, degree) // positions, 1 if whole_batch(problem) else problem.rows)
+    most = min(group_count(cluster, degree) // positions, 1 if whole_batch(problem) else problem.rows)
     if problem.pins.data is not None:
         return (problem.pins.data,) if problem.pins.data <= most else ()
     if cluster.size <= MANY_DEVICES:
@@ -207,7 +207,7 @@ def replica_counts(problem: Problem, positions: int, degree: int = 1) -> tuple[i
     nodes = {node.size for node, _ in cluster.groups}
     likely = {*divisors(cluster.size), *powers_of_two(most), most, *(d for n in nodes for d in divisors(n))}
     if is_mixed(cluster, degree):
-        likely |= {d for own in totals(cluster, degree) for d in _likely_replicas(own * degree, own // positions)}
+        likely |= {d for own in group_totals(cluster, degree) for d in _likely_replicas(own * degree, own // positions)}
     return tuple(sorted(d for d in likely if d <= most))
 
 

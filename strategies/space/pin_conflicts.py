@@ -13,7 +13,7 @@ from placer.plans.plan import BY_FSDP, Sharding
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
 from placer.search.problem import Pins, Problem
-from placer.strategies.space.axes import longest
+from placer.strategies.space.axes import longest_row
 from placer.strategies.space.outline import MOST_VIRTUAL, microbatch_rows, schedule_name, whole_batch
 
 
@@ -78,7 +78,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
 def _axis_contradictions(problem: Problem) -> Iterator[str]:
     """What the model has too few of for the pinned axes."""
     expert, sequence = problem.pins.expert or 1, problem.pins.sequence or 1
-    experts, tokens = expert_counts(problem.graph), longest(problem.graph)
+    experts, tokens = expert_counts(problem.graph), longest_row(problem.graph)
     if expert > 1 and not experts:
         yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts"
     elif expert > 1 and experts[0] < expert:

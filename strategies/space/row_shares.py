@@ -1,7 +1,7 @@
 """Shares: how many rows of a microbatch each replica takes, where replicas are on unlike devices.
 
-In: an outline with its line-up, the Costs. Out: the shares that are searched, equal ones (empty) first. Two replicas
-are alike where at every position their devices are of one kind.
+In: an outline with its device order, the Costs. Out: the shares that are searched, equal ones (empty) first. Two
+replicas are alike where at every position their devices are of one kind.
 
     few ways    comb(R - 1, d - 1) <= `FEW_WAYS` for R rows and d replicas: every way to give each replica a row or
                 more, of alike replicas no fewer to the first ones
@@ -22,7 +22,7 @@ from math import comb, gcd
 from placer.costs.costs import Costs
 from placer.plans.plan import replica_rows
 from placer.search.problem import Problem
-from placer.strategies.space.device_orders import lineups
+from placer.strategies.space.device_orders import device_orders
 from placer.strategies.space.outline import Outline
 
 FEW_WAYS = 16
@@ -34,12 +34,12 @@ Shares = tuple[int, ...]
 Signature = tuple[int, ...]
 
 
-def placed(problem: Problem, outline: Outline, costs: Costs) -> Iterator[Outline]:
-    """The outline with every line-up that is searched, each with all its shares."""
-    for lineup in lineups(problem.cluster, outline.positions, outline.replicas, outline.degree):
-        lined = replace(outline, lineup=lineup)
+def with_devices(problem: Problem, outline: Outline, costs: Costs) -> Iterator[Outline]:
+    """The outline with every device order that is searched, each with all its shares."""
+    for device_order in device_orders(problem.cluster, outline.positions, outline.replicas, outline.degree):
+        lined = replace(outline, device_order=device_order)
         if not _sharded_over_kinds(problem, lined):
-            for own in shares(lined, costs):
+            for own in row_shares(lined, costs):
                 yield replace(lined, shares=own)
 
 
@@ -49,7 +49,7 @@ def _sharded_over_kinds(problem: Problem, outline: Outline) -> bool:
     return any(problem.cluster.unlike(outline.devices(position)) for position in every)
 
 
-def shares(outline: Outline, costs: Costs) -> tuple[Shares, ...]:
+def row_shares(outline: Outline, costs: Costs) -> tuple[Shares, ...]:
     """The shares that are searched for an outline; no two divide its microbatches alike."""
     if outline.replicas == 1 or costs.profiles.uniform:
         return ((),)

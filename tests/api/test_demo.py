@@ -13,16 +13,16 @@ import typer
 
 from placer.cli.commands import demo
 from placer.demo import story
-from placer.demo.story import TOLERANCE, Outcome
+from placer.demo.story import TOLERANCE, DemoOutcome
 from placer.runtime.training.run_report import RunReport
 from plans import two_stage_plan
 
 
-def outcome(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Outcome:
+def outcome(ours: tuple[float, ...], theirs: tuple[float, ...]) -> DemoOutcome:
     plan = two_stage_plan()
     assert plan.ledger is not None
     report = RunReport(ranks=2, data="made", first_step=0, losses=ours, step_seconds=(0.1,) * len(ours), rows=8)
-    return Outcome(plan=plan, report=report, one_device_losses=theirs, simulated=plan.ledger)
+    return DemoOutcome(plan=plan, report=report, one_device_losses=theirs, simulated=plan.ledger)
 
 
 def test_equal_losses_match_and_others_do_not() -> None:

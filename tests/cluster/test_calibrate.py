@@ -15,9 +15,9 @@ import torch
 from placer.cluster import calibrate as calibration
 from placer.cluster.calibrate import calibrate, describe_machine, local_cluster
 from placer.cluster.calibrate.cache import cache_path
-from placer.cluster.calibrate.line_fit import line
+from placer.cluster.calibrate.line_fit import fitted_line
 from placer.cluster.calibrate.machine import fingerprint
-from placer.cluster.calibrate.result import DeviceMeasurement, Measurement, local_description
+from placer.cluster.calibrate.result import Calibration, DeviceMeasurement, local_description
 from placer.cluster.cluster import Cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
 from placer.cluster.topology import bottleneck, link_between
@@ -26,7 +26,7 @@ from placer.errors import ExecutionError, UsageError
 SIZES = (2.0**12, 2.0**16, 2.0**20, 2.0**24)
 
 
-def measurement(devices: int = 2, speed: float = 1.0) -> Measurement:
+def measurement(devices: int = 2, speed: float = 1.0) -> Calibration:
     """What processes of 100 GFLOP/s would measure over a link of 50 us and 2 GB/s whose ring reaches 1 GB/s."""
     one = DeviceMeasurement(
         name="process", backend="cpu", memory_bytes=2**34,
@@ -34,7 +34,7 @@ def measurement(devices: int = 2, speed: float = 1.0) -> Measurement:
         memory_bandwidth=1e10, mixed_bandwidth=4e9, launch_seconds=5e-6, overhead_bytes=2**28,
     )  # fmt: skip
     steps, share = 2 * (devices - 1), 2 * (devices - 1) / devices
-    return Measurement(
+    return Calibration(
         devices=(one,) * devices,
         messages=tuple((size, 50e-6 + size / 2e9) for size in SIZES),
         all_reduces=tuple((size, 100e-6 + steps * 50e-6 + share * size / 1e9) for size in SIZES),
@@ -52,7 +52,7 @@ def counted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The device counts that were measured, without measuring."""
     asked: list[int] = []
 
-    def measure(devices: int, **_: object) -> Measurement:
+    def measure(devices: int, **_: object) -> Calibration:
         asked.append(devices)
         return measurement(devices)
 
@@ -63,15 +63,15 @@ def counted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_line_is_found_through_points_of_every_magnitude() -> None:
-    found = line([(size, 3e-5 + size / 5e9) for size in SIZES])
+    found = fitted_line([(size, 3e-5 + size / 5e9) for size in SIZES])
     assert found.intercept == pytest.approx(3e-5)
     assert found.slope == pytest.approx(1 / 5e9)
 
 
 def test_a_line_never_has_a_negative_cost() -> None:
-    through_origin = line([(1e3, 1e-7), (1e6, 9e-4), (1e9, 1.0)])
+    through_origin = fitted_line([(1e3, 1e-7), (1e6, 9e-4), (1e9, 1.0)])
     assert through_origin.intercept == 0 and through_origin.slope > 0
-    assert line([(1e3, 2.0), (1e6, 1.0)]).slope > 0
+    assert fitted_line([(1e3, 2.0), (1e6, 1.0)]).slope > 0
 
 
 def test_rates_are_the_best_products_and_the_curve_their_share() -> None:

@@ -20,7 +20,7 @@ from placer.graph import Affine, Tensor
 from placer.legality import check
 from placer.plans.plan import Plan, ScheduleName
 from placer.plans.schedule import Action
-from placer.program import Message, Program, agreement, columns, lower, rows_of_replica, shared_parameters
+from placer.program import Message, Program, agreement, connected_replicas, lower, rows_of_replica, shared_parameters
 from placer.report import plan_table
 from placer.rules.layouts import SAME, State, cut, piece
 from placer.simulator.simulation import column_classes, simulate
@@ -111,7 +111,7 @@ def received(program: Program) -> dict[tuple[int, str, int, str], list[int]]:
 @settings(deadline=None, max_examples=40)
 @given(mesh_plans())
 def test_columns_are_every_replica_once_and_send_nothing_to_each_other(plan: Plan) -> None:
-    found = columns(plan)
+    found = connected_replicas(plan)
     for position, mesh in enumerate(plan.meshes):
         assert sorted(replica for column in found for replica in column[position]) == list(range(mesh.replicas))
     for column in found:
@@ -130,8 +130,8 @@ def test_one_column_of_each_kind_is_played_as_all_are(plan: Plan) -> None:
 
 
 def test_two_replicas_before_one_are_as_many_columns_as_the_one_has_replicas() -> None:
-    assert columns(mesh_plan(chain(), (4, 2))) == (((0, 1), (0,)), ((2, 3), (1,)))
-    assert columns(mesh_plan(chain(), (3, 2))) == (((0, 1, 2), (0, 1)),)
+    assert connected_replicas(mesh_plan(chain(), (4, 2))) == (((0, 1), (0,)), ((2, 3), (1,)))
+    assert connected_replicas(mesh_plan(chain(), (3, 2))) == (((0, 1, 2), (0, 1)),)
     assert len(column_classes(mesh_plan(chain(), (4, 2)))) == 1
 
 

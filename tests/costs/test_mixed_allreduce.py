@@ -30,7 +30,7 @@ from placer.legality import check
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.program import Collective, agreement, lower, peer_disagreements
-from placer.report import plan_table, way_text
+from placer.report import plan_table, route_text
 from placer.runtime.distributed.groups import backend_of, device_of
 from placer.runtime.dry import DryRuns, rank_classes
 from placer.search.judge import solve_with
@@ -135,7 +135,7 @@ def test_explain_says_which_way_and_why() -> None:
     plan = data_parallel(machines(2, 2))
     entry = next(e for e in lower(plan)[2].instructions if isinstance(e, Collective) and e.purpose == "gradients")
     assert "all_reduce gradients over ranks 0, 1, 2, 3" in instruction_text(entry)
-    told = way_text(plan, entry, 2)
+    told = route_text(plan, entry, 2)
     assert told.startswith("through the GPUs in ") and "(through the hosts " in told
     assert told.endswith("send to rank 0, receive from rank 0")
     shown = plan_table(replace(plan, ledger=estimate(plan)))

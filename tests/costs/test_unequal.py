@@ -16,8 +16,8 @@ from placer.plans.plan import Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
 from placer.strategies.inter_op import search as stages
-from placer.strategies.space.device_orders import lineups
-from placer.strategies.space.fast_subclusters import fast_parts, part
+from placer.strategies.space.device_orders import device_orders
+from placer.strategies.space.fast_subclusters import fast_subclusters, subcluster
 from problems import cluster, device, problem, unequal_problem
 
 FAST, SLOW = device(rate=4e12, name="fast"), device(rate=1e12, name="slow")
@@ -58,9 +58,9 @@ def parts_of(machines: Cluster) -> Iterator[Cluster]:
     for left_out in {chip.name for chip in machines.devices}:
         kept = frozenset(d for d, chip in enumerate(machines.devices) if chip.name != left_out)
         if kept:
-            yield part(machines, kept).cluster
+            yield subcluster(machines, kept).cluster
     for node in range(len(machines.node_list) if len(machines.node_list) > 1 else 0):
-        yield part(machines, frozenset(d for d, n in enumerate(machines.node_of) if n != node)).cluster
+        yield subcluster(machines, frozenset(d for d, n in enumerate(machines.node_of) if n != node)).cluster
 
 
 def test_a_mix_is_never_worse_than_what_is_left_without_some_of_its_devices() -> None:
@@ -148,7 +148,7 @@ def test_replicas_stand_inside_nodes_and_pipelines_cross_slow_links() -> None:
 
 def test_lineups_leave_classes_out_and_turn_them_round() -> None:
     machines = nodes_of((FAST, 2, 1e10), (SLOW, 4, 1e10))
-    found = lineups(machines, 2, 2, 1)
+    found = device_orders(machines, 2, 2, 1)
     assert found[0] == ()
     assert (2, 3, 4, 5) in found  # the slow ones alone
     assert (2, 3, 0, 1) not in found  # every class but the last is used up
@@ -161,5 +161,5 @@ def test_a_search_cut_short_still_uses_what_the_fast_part_alone_would(monkeypatc
     monkeypatch.setattr(stages, "LARGE_GAP", 0.9)
     for seed in SEEDS:
         given = unequal_problem(seed)
-        for fast in fast_parts(given.cluster):
+        for fast in fast_subclusters(given.cluster):
             assert seconds(given) <= seconds(replace(given, cluster=fast.cluster)) * (1 + 1e-9), f"problem {seed}"

@@ -22,7 +22,7 @@ from placer.program import (
     OptimizerStep,
     Program,
     agreement,
-    columns,
+    connected_replicas,
     ddp_buckets,
     gradient_buckets,
     lower,
@@ -326,7 +326,7 @@ def test_a_peer_without_a_program_is_found() -> None:
 
 def test_programs_of_one_replica_agree_among_themselves() -> None:
     plan = pipeline_plan(chain(), positions=2, replicas=4)
-    assert agreement(lower(plan, columns=[columns(plan)[2]]), partial=True) == ()
+    assert agreement(lower(plan, columns=[connected_replicas(plan)[2]]), partial=True) == ()
 
 
 def test_a_graph_without_a_loss_lowers_too() -> None:

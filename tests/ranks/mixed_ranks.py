@@ -17,7 +17,7 @@ from mixed_plans import on
 from placer.cluster.cluster import Cluster
 from placer.costs.communication.mixed_allreduce import WayKind
 from placer.plans.plan import Plan
-from placer.program import Collective, Way, lower
+from placer.program import Collective, SumRoute, lower
 from placer.runtime import VerifyReport, load
 from placer.runtime.distributed import mixed_allreduce as mixed_sums
 from placer.runtime.distributed.groups import Groups, backend_of
@@ -84,13 +84,13 @@ def summed_every_way(world: int) -> list[str]:
     return wrong
 
 
-def _way(world: int, accelerators: int, nodes: int, kind: WayKind) -> Way:
+def _way(world: int, accelerators: int, nodes: int, kind: WayKind) -> SumRoute:
     """Every other rank is an accelerator, from the last one on, until there are so many."""
     order = sorted(range(world), key=lambda rank: (rank % 2 == 0, -rank))
     chosen = tuple(sorted(order[:accelerators]))
     others = [rank for rank in range(world) if rank not in chosen]
     per = world // nodes
-    return Way(
+    return SumRoute(
         kind=kind,
         accelerators=chosen,
         hosts=tuple(tuple(range(first, first + per)) for first in range(0, world, per)),

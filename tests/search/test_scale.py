@@ -25,7 +25,7 @@ from placer.strategies.inter_op.bounds.by_bound import by_bound
 from placer.strategies.inter_op.bounds.outline import Bounds
 from placer.strategies.inter_op.bounds.refined import Narrow
 from placer.strategies.inter_op.equivalence import Places, Runs
-from placer.strategies.intra_op.linear_program import Linear
+from placer.strategies.intra_op.linear_program import LinearProgram
 from problems import device, nodes, problem
 from split_blocks import random_chain
 
@@ -116,7 +116,7 @@ def test_a_linear_program_given_as_arrays_has_its_optimum() -> None:
     from ortools.math_opt.python import mathopt
 
     for most, solver, x_is in ((3.0, mathopt.SolverType.GLOP, 1.0), (2.5, mathopt.SolverType.GSCIP, 0.0)):
-        made = Linear()
+        made = LinearProgram()
         x, y = made.variable(5.0), made.variable(2.0)
         made.constrain([(x, 0.5), (y, 1.0), (x, 0.5)], 0.0, most)
         made.spend(x, -1.0)
@@ -126,7 +126,7 @@ def test_a_linear_program_given_as_arrays_has_its_optimum() -> None:
         assert found is not None
         assert found.variables == pytest.approx([x_is, 2.0])
         assert found.value == pytest.approx(-x_is - 4.0)
-    impossible = Linear()
+    impossible = LinearProgram()
     impossible.constrain([(impossible.variable(), 1.0)], 2.0, 3.0)
     assert impossible.solve(mathopt.SolverType.GLOP) is None
 

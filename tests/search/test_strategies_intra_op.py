@@ -23,7 +23,7 @@ from placer.search.problem import Pins, Problem
 from placer.spmd import edges, local_graph
 from placer.strategies.intra_op.block_ilp import Border, best_split
 from placer.strategies.intra_op.layouts import layouts
-from placer.strategies.intra_op.split_costs import Prices
+from placer.strategies.intra_op.split_costs import SplitCosts
 from problems import device, nodes, problem
 from split_blocks import chain_of, mlp, random_chain
 
@@ -36,12 +36,12 @@ def machines(count: int = 2) -> Cluster:
     return nodes(device(rate=1e11, bandwidth=1e10), per_node=count, count=1)
 
 
-def prices(kind: BlockClass, degree: int = 2, **how: float) -> Prices:
+def prices(kind: BlockClass, degree: int = 2, **how: float) -> SplitCosts:
     costs = Costs(chain_of([kind], [0]), machines(degree), SETTINGS)
-    return Prices(costs, kind, device=0, degree=degree, rows=4, microbatches=8, byte=how.get("byte", 0.0))
+    return SplitCosts(costs, kind, device=0, degree=degree, rows=4, microbatches=8, byte=how.get("byte", 0.0))
 
 
-def seconds_of(kind: BlockClass, split: Split, given: Prices) -> float | None:
+def seconds_of(kind: BlockClass, split: Split, given: SplitCosts) -> float | None:
     """A split added up by hand from its choices and conversions; None where a conversion cannot be."""
     found = edges(kind, split)
     total = 0.0

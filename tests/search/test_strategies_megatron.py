@@ -17,7 +17,7 @@ from placer.plans.plan import Layout, ModelRef
 from placer.plans.settings import RunSettings
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import Pins, Problem
-from placer.strategies.baselines.megatron_layouts import Degrees, MegatronLayouts
+from placer.strategies.baselines.megatron_layouts import MegatronDegrees, MegatronLayouts
 
 GPT = Shape(
     kind="gpt", layers=8, hidden=1024, heads=16, key_heads=16, inner=4096, vocabulary=50304, sequence=512
@@ -66,7 +66,7 @@ def test_norms_are_whole_without_sequence_parallelism_and_cut_with_it() -> None:
 
 def test_sequence_parallelism_keeps_less() -> None:
     held = [
-        estimate(layouts().plan(Degrees(tensor=8, data=2, rows=4, sequence=sequence))).memory[0].activations
+        estimate(layouts().plan(MegatronDegrees(tensor=8, data=2, rows=4, sequence=sequence))).memory[0].activations
         for sequence in (False, True)
     ]
     assert held[1] < held[0]
@@ -75,15 +75,15 @@ def test_sequence_parallelism_keeps_less() -> None:
 @pytest.mark.parametrize(
     "degrees",
     [
-        Degrees(tensor=2, pipeline=4, data=2, rows=2),
-        Degrees(tensor=4, pipeline=2, data=2, virtual=2, rows=2),
-        Degrees(tensor=8, pipeline=1, data=2, rows=4, recompute=True, sharding="gradients"),
-        Degrees(pipeline=8, data=2, rows=1, sequence=False),
+        MegatronDegrees(tensor=2, pipeline=4, data=2, rows=2),
+        MegatronDegrees(tensor=4, pipeline=2, data=2, virtual=2, rows=2),
+        MegatronDegrees(tensor=8, pipeline=1, data=2, rows=4, recompute=True, sharding="gradients"),
+        MegatronDegrees(pipeline=8, data=2, rows=1, sequence=False),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("shape", [GPT, LLAMA], ids=["gpt", "llama"])
-def test_every_published_layout_is_a_legal_plan_of_its_degrees(shape: Shape, degrees: Degrees) -> None:
+def test_every_published_layout_is_a_legal_plan_of_its_degrees(shape: Shape, degrees: MegatronDegrees) -> None:
     plan = layouts(shape).plan(degrees)
     assert not check(plan)
     stage = plan.stages[0]
@@ -93,13 +93,13 @@ def test_every_published_layout_is_a_legal_plan_of_its_degrees(shape: Shape, deg
 
 
 def test_layers_are_divided_evenly_and_the_ends_keep_embedding_and_head() -> None:
-    plan = layouts().plan(Degrees(tensor=2, pipeline=4, data=2))
+    plan = layouts().plan(MegatronDegrees(tensor=2, pipeline=4, data=2))
     assert [stage.last - stage.first for stage in plan.stages] == [3, 2, 2, 3]
 
 
 def test_a_layout_of_more_devices_than_there_are_is_refused() -> None:
     with pytest.raises(UsageError, match="64 devices"):
-        layouts().plan(Degrees(tensor=8, data=8))
+        layouts().plan(MegatronDegrees(tensor=8, data=8))
 
 
 @pytest.mark.parametrize("pins", [Pins(), Pins(tensor=4), Pins(pipeline=4, data=4), Pins(tensor=2, microbatches=4)])

@@ -29,7 +29,7 @@ from placer.strategies.inter_op.submeshes.two_shapes.search import LineSearch
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.oracle import exhaustive
 from placer.strategies.oracle.every_submesh import shaped_plans
-from placer.strategies.space.device_orders import classes
+from placer.strategies.space.device_orders import group_classes
 from problems import cluster, device, nodes, problem, random_problem, tapered_problem, unequal_problem
 
 WORK = BlockSpec(flops=10**9, parameters=1000, saved=1000, output=100, traffic=1000)
@@ -155,7 +155,7 @@ def answer(given: Problem, name: str) -> tuple[float, float]:
 
 def is_line(plan: Plan) -> bool:
     """Whether a plan is of two parts, and each fills a stretch that a line may have."""
-    grounds = [[device for (device,) in units] for units in classes(plan.cluster, 1)]
+    grounds = [[device for (device,) in units] for units in group_classes(plan.cluster, 1)]
 
     def look(stage: Stage) -> tuple[int, int, int | None]:
         return next(i for i, own in enumerate(grounds) if stage.devices[0] in own), stage.replicas, stage.layout

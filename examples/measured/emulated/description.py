@@ -17,7 +17,7 @@ from statistics import median
 from examples.measured.emulated.machines import Machines
 from examples.measured.emulated.ranks import Ranks
 from examples.measured.emulated.tasks import Brakes, Points, all_reduce_seconds, measured_device, message_seconds
-from placer.cluster.calibrate.line_fit import Line, line
+from placer.cluster.calibrate.line_fit import FittedLine, fitted_line
 from placer.cluster.cluster import Cluster, Device, Link, Node
 
 MEGABIT = 1e6 / 8  # bytes
@@ -90,9 +90,9 @@ def measured_on(ranks: Ranks, device: Device | None = None) -> Measured:
 
 def _line(
     ranks: Ranks, devices: list[int], brakes: dict[int, tuple[Path, float]], task: Callable[[Brakes], Points]
-) -> Line:
+) -> FittedLine:
     own = [brakes[device] for device in devices]
-    return line(ranks.run(devices, task, own, timeout=MEASURING_SECONDS)[0])
+    return fitted_line(ranks.run(devices, task, own, timeout=MEASURING_SECONDS)[0])
 
 
 def _narrowest(machines: Machines, first: int, second: int) -> float:

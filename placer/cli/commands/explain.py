@@ -17,7 +17,7 @@ from placer.errors import UsageError
 from placer.legality import check, error_of
 from placer.plans.plan import Plan
 from placer.program import Collective, Compute, Instruction, Message, Program, lower, program_document
-from placer.report import ops_document, ops_view, plan_document, plan_view, way_document, way_text
+from placer.report import ops_document, ops_view, plan_document, plan_view, route_document, route_text
 from placer.report.documents import Document
 from placer.report.numbers import bytes_text
 
@@ -82,13 +82,13 @@ def _program(plan: Plan, rank: int) -> Program:
 
 def _told(plan: Plan, instruction: Instruction, rank: int) -> str:
     """An instruction, and in which way and why where it sums over unlike ranks."""
-    way = way_text(plan, instruction, rank) if isinstance(instruction, Collective) else ""
+    way = route_text(plan, instruction, rank) if isinstance(instruction, Collective) else ""
     return f"{instruction_text(instruction)}{', ' if way else ''}{way}"
 
 
 def _document(plan: Plan, instruction: Instruction, rank: int) -> JsonValue:
     found = instruction_document(instruction)
-    return found | (way_document(plan, instruction, rank) if isinstance(instruction, Collective) else {})
+    return found | (route_document(plan, instruction, rank) if isinstance(instruction, Collective) else {})
 
 
 def instruction_text(instruction: Instruction) -> str:

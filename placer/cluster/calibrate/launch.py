@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import IO
 
 from placer.cluster.calibrate.machine import threads
-from placer.cluster.calibrate.result import Measurement
+from placer.cluster.calibrate.result import Calibration
 from placer.errors import ExecutionError
 
 # Starting 8 processes that import torch takes 20 s on 2 cores; measuring itself is bounded by the worker.
 LONGEST_SECONDS = 180.0
 
 
-def measure(devices: int, *, on_gpus: bool, progress: Callable[[str], None] | None = None) -> Measurement:
+def measure(devices: int, *, on_gpus: bool, progress: Callable[[str], None] | None = None) -> Calibration:
     """What `devices` worker processes measured together. Raises ExecutionError where one fails."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="placer-calibrate-") as folder:
@@ -36,7 +36,7 @@ def measure(devices: int, *, on_gpus: bool, progress: Callable[[str], None] | No
             _end(workers)
         if not result:
             raise ExecutionError(f"measuring this machine failed: {_reason(workers, logs)}; run placer calibrate again")
-    measured = Measurement.model_validate_json(result)
+    measured = Calibration.model_validate_json(result)
     return measured.model_copy(update={"wall_seconds": time.monotonic() - begun})
 
 

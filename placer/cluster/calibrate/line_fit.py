@@ -9,14 +9,14 @@ from placer.errors import ExecutionError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class FittedLine:
     """seconds = intercept + slope * bytes; neither is negative, slope is positive."""
 
     intercept: float
     slope: float
 
 
-def line(points: Sequence[tuple[float, float]]) -> Line:
+def fitted_line(points: Sequence[tuple[float, float]]) -> FittedLine:
     """The line through (bytes, seconds), sizes rising, with the least sum of squared relative errors."""
     if len(points) < 2 or any(seconds <= 0 for _, seconds in points):
         raise ExecutionError(f"a measurement gave no usable times: {list(points)}; run placer calibrate again")
@@ -26,11 +26,11 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
     spread = _mean([(x - size) ** 2 for x in sizes], weights)
     slope = _mean([(x - size) * (y - time) for x, y in points], weights) / spread
     if slope <= 0:  # noise swallowed the size: the largest message is all that is known
-        return Line(intercept=0.0, slope=times[-1] / sizes[-1])
+        return FittedLine(intercept=0.0, slope=times[-1] / sizes[-1])
     if time < slope * size:  # below zero at no bytes: the best line through the origin
         through = _mean([x * y for x, y in points], weights) / _mean([x * x for x in sizes], weights)
-        return Line(intercept=0.0, slope=through)
-    return Line(intercept=time - slope * size, slope=slope)
+        return FittedLine(intercept=0.0, slope=through)
+    return FittedLine(intercept=time - slope * size, slope=slope)
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:

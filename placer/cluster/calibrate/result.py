@@ -6,7 +6,7 @@ from statistics import median
 
 from pydantic import BaseModel, ConfigDict
 
-from placer.cluster.calibrate.line_fit import line
+from placer.cluster.calibrate.line_fit import fitted_line
 from placer.cluster.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
 from placer.cluster.cluster import DOUBT, Cluster, Curve, Device, Link, Node
 from placer.io.versions import installed
@@ -29,7 +29,7 @@ class DeviceMeasurement(BaseModel):
     overhead_bytes: int
 
 
-class Measurement(BaseModel):
+class Calibration(BaseModel):
     """All devices, and messages and all-reduces as (bytes, seconds) medians over the pairs and ranks."""
 
     model_config = ConfigDict(frozen=True)
@@ -39,7 +39,7 @@ class Measurement(BaseModel):
     wall_seconds: float = 0.0
 
 
-def local_description(measured: Measurement, *, name: str, load: float = 0.0) -> Cluster:
+def local_description(measured: Calibration, *, name: str, load: float = 0.0) -> Cluster:
     """The cluster of one node that was measured while `load` cores were busy with something else."""
     count = len(measured.devices)
     kinds = _kinds(measured.devices)
@@ -127,7 +127,7 @@ def _products(run: list[DeviceMeasurement], dtype: str) -> Points:
     return tuple((points[0][0], median(rate for _, rate in points)) for points in together)
 
 
-def _link(measured: Measurement, device: Device) -> Link:
+def _link(measured: Calibration, device: Device) -> Link:
     """The link between the devices: a line through the messages, one through the all-reduces.
 
     A ring all-reduce of n bytes over k devices takes setup + 2 (k-1) latency + 2 (k-1)/k n / bandwidth.
@@ -135,8 +135,8 @@ def _link(measured: Measurement, device: Device) -> Link:
     count = len(measured.devices)
     if count == 1:
         return Link(name="none", latency_seconds=0.0, bandwidth=device.memory_bandwidth, source="one device")
-    message = line(measured.messages)
-    collective = line(measured.all_reduces)
+    message = fitted_line(measured.messages)
+    collective = fitted_line(measured.all_reduces)
     bandwidth = 1 / message.slope
     ring = 2 * (count - 1) / count / collective.slope
     return Link(

@@ -23,7 +23,7 @@ from placer.cluster.calibrate.compute import launch_seconds, memory_bandwidth, m
 from placer.cluster.calibrate.lockstep import Together
 from placer.cluster.calibrate.machine import cpu_model
 from placer.cluster.calibrate.messages import all_reduces, messages
-from placer.cluster.calibrate.result import DeviceMeasurement, Measurement
+from placer.cluster.calibrate.result import Calibration, DeviceMeasurement
 
 # What importing a model class of transformers adds to a process that has torch (145 MiB with 5.23, November 2026).
 MODEL_LIBRARIES = 150 * 2**20
@@ -67,7 +67,7 @@ def _join(rank: int, devices: int, kind: str, folder: str, device: torch.device)
     )
 
 
-def _measurement(together: Together) -> Measurement:
+def _measurement(together: Together) -> Calibration:
     """Everything, in order; the same on every rank."""
     overhead = _overhead(together.device)
     mine = DeviceMeasurement(
@@ -83,7 +83,7 @@ def _measurement(together: Together) -> Measurement:
     pairs = messages(together)
     rings = all_reduces(together)
     everyone = together.gather((mine.model_dump_json(), pairs, rings))
-    return Measurement(
+    return Calibration(
         devices=tuple(DeviceMeasurement.model_validate_json(text) for text, _, _ in everyone),
         messages=_medians([points for _, points, _ in everyone if points]),
         all_reduces=_medians([points for _, _, points in everyone if points]),

@@ -57,7 +57,7 @@ class Bounds:
         self._all_bytes: dict[tuple[str, int, int, Alive, bool], int] = {}
 
     def step(self, outline: Outline) -> float:
-        """No plan of the outline is estimated faster, whatever its line-up and shares."""
+        """No plan of the outline is estimated faster, whatever its device order and shares."""
         full, last = (self._anywhere(rows, outline.replicas) for rows in (outline.microbatch, outline.last_rows))
         pace, p = rhythm(outline), outline.positions
         whole = pace.floor(p, full.rest[0], last.rest[0])

@@ -1,9 +1,9 @@
 """Shapes: what each position may look like where positions differ, and the devices it then stands on.
 
 A shape is a number of replicas and a layout (with its degree t). A ground is a class of like devices in like nodes
-(`lineups.classes`); a position lies on one ground, on the first replicas (`topology.replica_groups`) of devices behind
+(`group_classes`); a position lies on one ground, on the first replicas (`topology.replica_groups`) of devices behind
 those of the position before it, or on the first ones of a ground that no position before it uses. Which grounds may
-follow each other is what `lineups.orders` says of classes.
+follow each other is what `class_orders` says of classes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placer.cluster.topology import replica_groups
 from placer.plans.plan import Layout
 from placer.search.problem import Problem
 from placer.spmd.cross_mesh import Mesh
-from placer.strategies.space.device_orders import classes, orders
+from placer.strategies.space.device_orders import class_orders, group_classes
 from placer.strategies.space.outline import whole_batch
 
 # Positions have any shapes on up to so many devices, of models of up to so many blocks; of more see `lines`.
@@ -75,7 +75,7 @@ class Grounds:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.devices = tuple(tuple(chain.from_iterable(units)) for units in classes(cluster, 1))
+        self.devices = tuple(tuple(chain.from_iterable(units)) for units in group_classes(cluster, 1))
         self._units: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
         self._spots: dict[tuple[Shape, int, int], Spot | None] = {}
 
@@ -119,5 +119,5 @@ class Grounds:
     @cached_property
     def _orders(self) -> tuple[tuple[int, ...], ...]:
         """The grounds in all orders that are searched."""
-        number = {units[0]: ground for ground, units in enumerate(classes(self.cluster, 1))}
-        return tuple(tuple(number[units[0]] for units in order) for order in orders(self.cluster, 1))
+        number = {units[0]: ground for ground, units in enumerate(group_classes(self.cluster, 1))}
+        return tuple(tuple(number[units[0]] for units in order) for order in class_orders(self.cluster, 1))

@@ -5,7 +5,7 @@ one ground (`shapes.Grounds`) to itself and leaves none of it idle: as many devi
 degree. Of a ground of n devices, k in a node, the stretches are
 
     one ground    the first u of its devices, the first part on the first t of them, the second on the u - t behind
-    two grounds   the first u1 of one, the first u2 of another one; first which is what `lineups.orders` says
+    two grounds   the first u1 of one, the first u2 of another one; first which is what `class_orders` says
     u, u1, u2     all n; or the first 1, 2, 4, ... nodes
     t             1, 2, 4, ... devices, or all of u but 1, 2, 4, ...; k, 2 k, 4 k, ... devices, or all of u but these
 
