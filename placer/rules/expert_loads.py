@@ -15,18 +15,18 @@ from placer.rules.layouts import piece
 PRODUCTS = frozenset({"grouped_mm", "_grouped_mm", "grouped_mm_fallback"})
 
 
-def experts_of(kind: BlockClass, op: Op) -> int:
+def experts_of(block_class: BlockClass, op: Op) -> int:
     """The experts of a product of experts; 0 for any other op."""
     if op.target.split(".")[1] not in PRODUCTS or len(op.inputs) < 2:
         return 0
-    shape = kind.tensor(op.inputs[1]).shape
+    shape = block_class.tensor(op.inputs[1]).shape
     size = shape[0] if len(shape) == 3 else 0
     return size if isinstance(size, int) else size.fixed
 
 
 def expert_counts(graph: Graph) -> tuple[int, ...]:
     """The numbers of experts of the model's products of experts, ascending; none where it has none."""
-    return tuple(sorted({experts_of(kind, op) for kind in graph.classes for op in kind.ops} - {0}))
+    return tuple(sorted({experts_of(block_class, op) for block_class in graph.classes for op in block_class.ops} - {0}))
 
 
 def require_loads(graph: Graph, loads: Sequence[float]) -> None:

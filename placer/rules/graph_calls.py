@@ -26,9 +26,9 @@ from placer.rules.splits.registry import SPLITS, SplitRule
 MARKED_ROWS = 1_000_003
 
 
-def call_of(kind: BlockClass, op: Op, rows: int) -> Call:
+def call_of(block_class: BlockClass, op: Op, rows: int) -> Call:
     """The call of an op of a block class for a batch of `rows` rows."""
-    values = [_value(kind, reference, rows) for reference in op.inputs]
+    values = [_value(block_class, reference, rows) for reference in op.inputs]
     arguments, keywords = _parsed(_text(op))
     namespace, name = op.target.split(".")[:2]
     return Call(
@@ -39,12 +39,12 @@ def call_of(kind: BlockClass, op: Op, rows: int) -> Call:
     )
 
 
-def op_choices(kind: BlockClass, op: Op) -> tuple[Choice, ...]:
+def op_choices(block_class: BlockClass, op: Op) -> tuple[Choice, ...]:
     """Every way to do an op of a block class along one axis, whatever the rows; `legal` says what a degree allows.
 
     Of an op whose arguments were not kept nothing is known: it is computed whole.
     """
-    call = call_of(kind, op, MARKED_ROWS)
+    call = call_of(block_class, op, MARKED_ROWS)
     return split_choices(call) if op.arguments or not op.inputs else (whole(call),)
 
 
@@ -68,16 +68,16 @@ def _in_order(tree: ast.expr) -> Iterator[ast.Name]:
             yield from _in_order(part)
 
 
-def block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
+def block_choices(block_class: BlockClass) -> tuple[tuple[Choice, ...], ...]:
     """For each op of a class its choices, with those that only make sense beside the ops around it.
 
     Rows in each rank's own order are offered where such rows come from, dims in parts where they are divided later,
     tokens in blocks from where they are put into one dim.
     """
     for known, rules, found in _KNOWN:
-        if known is kind and rules == SPLITS:
+        if known is block_class and rules == SPLITS:
             return found
-    _KNOWN.append((kind, dict(SPLITS), _block_choices(kind)))
+    _KNOWN.append((block_class, dict(SPLITS), _block_choices(block_class)))
     return _KNOWN[-1][2]
 
 
@@ -85,16 +85,18 @@ def block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
 _KNOWN: deque[tuple[BlockClass, dict[str, SplitRule], tuple[tuple[Choice, ...], ...]]] = deque(maxlen=64)
 
 
-def _block_choices(kind: BlockClass) -> tuple[tuple[Choice, ...], ...]:
-    calls = [call_of(kind, op, MARKED_ROWS) if op.arguments else None for op in kind.ops]
-    own, parts, blocks = _own(kind, calls), _in_parts(kind, calls), _in_blocks(kind, calls)
-    return tuple((*op_choices(kind, op), *own[at], *parts[at], *blocks[at]) for at, op in enumerate(kind.ops))
+def _block_choices(block_class: BlockClass) -> tuple[tuple[Choice, ...], ...]:
+    calls = [call_of(block_class, op, MARKED_ROWS) if op.arguments else None for op in block_class.ops]
+    own, parts, blocks = _own(block_class, calls), _in_parts(block_class, calls), _in_blocks(block_class, calls)
+    return tuple(
+        (*op_choices(block_class, op), *own[at], *parts[at], *blocks[at]) for at, op in enumerate(block_class.ops)
+    )
 
 
-def _own(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+def _own(block_class: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
     known: dict[str, set[Lay]] = {}
     found = []
-    for number, (op, call) in enumerate(zip(kind.ops, calls, strict=True)):
+    for number, (op, call) in enumerate(zip(block_class.ops, calls, strict=True)):
         references = tensor_arguments(op)
         every = () if call is None else own_choices(call)
         found.append(tuple(one for one in every if _reached(one, references, known)))
@@ -105,27 +107,27 @@ def _own(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, .
     return found
 
 
-def _in_parts(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+def _in_parts(block_class: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
     """Backwards from the ops that divide a dim: whatever makes their input may cut it in the same parts."""
     wished: dict[str, set[Cut]] = {}
     found: list[tuple[Choice, ...]] = []
-    for number in reversed(range(len(kind.ops))):
+    for number in reversed(range(len(block_class.ops))):
         call = calls[number]
-        wishes = wished.get(f"o{number}.0", set()) if len(kind.ops[number].outputs) == 1 else set()
+        wishes = wished.get(f"o{number}.0", set()) if len(block_class.ops[number].outputs) == 1 else set()
         every = () if call is None else (*divided(call), *_granted(call, wishes))
         for choice in every:
-            for reference, state in zip(tensor_arguments(kind.ops[number]), choice.inputs, strict=True):
+            for reference, state in zip(tensor_arguments(block_class.ops[number]), choice.inputs, strict=True):
                 if isinstance(state.value, Cut):
                     wished.setdefault(reference, set()).add(state.value)
         found.append(every)
     return found[::-1]
 
 
-def _in_blocks(kind: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
+def _in_blocks(block_class: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
     """From the reshapes that put the tokens of all rows into one dim on."""
     known: dict[str, set[int]] = {}
     found = []
-    for number, (op, call) in enumerate(zip(kind.ops, calls, strict=True)):
+    for number, (op, call) in enumerate(zip(block_class.ops, calls, strict=True)):
         taken = [known.get(reference, set()) for reference in tensor_arguments(op)]
         every = set().union(*taken)
         batched = call is not None and any(one.shape[:1] and one.shape[0] % MARKED_ROWS == 0 for one in tensors(call))
@@ -185,10 +187,10 @@ def unsplit(graph: Graph) -> tuple[Unsplit, ...]:
     uncut: dict[int, list[bool]] = {}
     total = max(1, graph.forward_flops)
     for block in (graph.prologue, *graph.blocks):
-        kind = graph.classes[block.kind]
+        block_class = graph.classes[block.kind]
         if block.kind not in uncut:
-            uncut[block.kind] = [all(_is_whole(one) for one in choices) for choices in block_choices(kind)]
-        for op, alone in zip(kind.ops, uncut[block.kind], strict=True):
+            uncut[block.kind] = [all(_is_whole(one) for one in choices) for choices in block_choices(block_class)]
+        for op, alone in zip(block_class.ops, uncut[block.kind], strict=True):
             if alone:
                 before = found.get(op.target, Unsplit(target=op.target, count=0, source=op.source, share=0.0, bytes=0))
                 found[op.target] = replace(
@@ -204,8 +206,8 @@ def _is_whole(choice: Choice) -> bool:
     return all(state.value is WHOLE for state in (*choice.inputs, *choice.outputs))
 
 
-def _value(kind: BlockClass, reference: str, rows: int) -> Value:
-    found = kind.tensor(reference)
+def _value(block_class: BlockClass, reference: str, rows: int) -> Value:
+    found = block_class.tensor(reference)
     if isinstance(found, Tensor):
         return _result(found, rows)
     return Value(found.shape, ITEM_BYTES[found.dtype], found.trainable)

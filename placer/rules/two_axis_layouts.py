@@ -58,7 +58,7 @@ def middle(degree: int, fast: int = 1) -> int:
     return degree // fast // 2 * fast + (fast // 2 if fast > 1 else 0)
 
 
-class Piece(NamedTuple):
+class AxisPiece(NamedTuple):
     """The piece that rank `rank` of `degree` has of a dim, along an axis (None: the only one)."""
 
     lay: Cut
@@ -67,14 +67,16 @@ class Piece(NamedTuple):
     axis: int | None = None
 
 
-def pieces(lay: Lay, degree: int, rank: int) -> tuple[Piece, ...]:
+def pieces(lay: Lay, degree: int, rank: int) -> tuple[AxisPiece, ...]:
     """The piece of each dim that is cut."""
     if isinstance(lay, Cut):
-        return (Piece(lay, degree, rank),)
+        return (AxisPiece(lay, degree, rank),)
     if not isinstance(lay, Both):
         return ()
     parts = ((axis, along(lay, axis)) for axis in (OUTER, INNER))
-    return tuple(Piece(one, *place(degree, rank, lay.fast, axis), axis) for axis, one in parts if isinstance(one, Cut))
+    return tuple(
+        AxisPiece(one, *place(degree, rank, lay.fast, axis), axis) for axis, one in parts if isinstance(one, Cut)
+    )
 
 
 def held_shape(shape: tuple[int, ...], lay: Lay, degree: int, rank: int) -> tuple[int, ...]:
@@ -94,7 +96,7 @@ def lies_clear(state: State) -> bool:
     )
 
 
-class Step(NamedTuple):
+class AxisStep(NamedTuple):
     """Along `axis` (None: all devices at once) `have` becomes `want`, and with it `before` becomes `after`."""
 
     axis: int | None
@@ -104,14 +106,14 @@ class Step(NamedTuple):
     after: State
 
 
-def steps(have: State, want: State) -> tuple[Step, ...]:
+def steps(have: State, want: State) -> tuple[AxisStep, ...]:
     """How one state becomes another: what makes a tensor smaller first, along the fast axis, else along the slow one.
 
     Where a dim would be cut along both axes on the way, the outer axis gives up its cut in between.
     """
     fast = fast_of(have, want)
     if fast == 1:
-        return (Step(None, have, want, have, want),) if have != want else ()
+        return (AxisStep(None, have, want, have, want),) if have != want else ()
     for order in _orders(have, want):
         found = _taken(have, want, order, fast)
         if all(lies_clear(step.after) for step in found):
@@ -131,7 +133,7 @@ def _growth(have: Line, want: Line) -> int:
     return isinstance(have, Cut) - isinstance(want, Cut)
 
 
-def _taken(have: State, want: State, order: tuple[int, ...], fast: int) -> tuple[Step, ...]:
+def _taken(have: State, want: State, order: tuple[int, ...], fast: int) -> tuple[AxisStep, ...]:
     found, at = [], have
     for axis in order:
         own, wanted = state_along(at, axis), state_along(want, axis)
@@ -139,7 +141,7 @@ def _taken(have: State, want: State, order: tuple[int, ...], fast: int) -> tuple
             continue
         parts = [wanted if other == axis else state_along(at, other) for other in (OUTER, INNER)]
         after = both_states(parts[OUTER], parts[INNER], fast)
-        found.append(Step(axis, own, wanted, at, after))
+        found.append(AxisStep(axis, own, wanted, at, after))
         at = after
     return tuple(found)
 

@@ -22,23 +22,23 @@ def own_rows(graph: Graph, apart: int) -> Graph:
     return replace(
         graph,
         inputs=tuple(replace(entry, tensor=own_rows_tensor(entry.tensor, apart)) for entry in graph.inputs),
-        classes=tuple(own_rows_class(kind, apart) for kind in graph.classes),
+        classes=tuple(own_rows_class(block_class, apart) for block_class in graph.classes),
     )
 
 
-def own_rows_class(kind: BlockClass, apart: int) -> BlockClass:
+def own_rows_class(block_class: BlockClass, apart: int) -> BlockClass:
     """The block class whose sizes are counted in own rows; the same for the same class."""
     if apart == 1:
-        return kind
+        return block_class
     for known, parts, found in _CLASSES:
-        if known is kind and parts == apart:
+        if known is block_class and parts == apart:
             return found
     made = replace(
-        kind,
-        inputs=tuple(own_rows_tensor(tensor, apart) for tensor in kind.inputs),
-        ops=tuple(_op(op, apart) for op in kind.ops),
+        block_class,
+        inputs=tuple(own_rows_tensor(tensor, apart) for tensor in block_class.inputs),
+        ops=tuple(_op(op, apart) for op in block_class.ops),
     )
-    _CLASSES.append((kind, apart, made))
+    _CLASSES.append((block_class, apart, made))
     return made
 
 

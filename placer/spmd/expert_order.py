@@ -26,12 +26,12 @@ APART = frozenset(
 ROWS = 4
 
 
-def ordered(kind: BlockClass, choices: tuple[Choice, ...], order: tuple[int, ...]) -> tuple[Choice, ...]:
+def ordered(block_class: BlockClass, choices: tuple[Choice, ...], order: tuple[int, ...]) -> tuple[Choice, ...]:
     """The choices with experts in that order. Raises UsageError where it is not one of the experts of some product."""
     found, wanted = list(choices), dict[str, int]()  # of values, the dim that is cut in that order
-    for index in reversed(range(len(kind.ops))):
-        op, choice = kind.ops[index], found[index]
-        experts = experts_of(kind, op)
+    for index in reversed(range(len(block_class.ops))):
+        op, choice = block_class.ops[index], found[index]
+        experts = experts_of(block_class, op)
         if experts and choice.name in APART:
             if sorted(order) != list(range(experts)):
                 raise UsageError(
@@ -40,7 +40,7 @@ def ordered(kind: BlockClass, choices: tuple[Choice, ...], order: tuple[int, ...
             states = (choice.inputs[0], _in(choice.inputs[1], order), *choice.inputs[2:])
             found[index] = replace(choice, inputs=states)
             wanted |= _cuts(tensor_arguments(op)[1:2], states[1:2])
-        elif _cuts((f"o{index}.0",), choice.outputs[:1]).items() & wanted.items() and _alike(kind, op, choice):
+        elif _cuts((f"o{index}.0",), choice.outputs[:1]).items() & wanted.items() and _alike(block_class, op, choice):
             states = tuple(_in(state, order) for state in choice.inputs)
             found[index] = replace(choice, inputs=states, outputs=(_in(choice.outputs[0], order),))
             wanted |= _cuts(tensor_arguments(op), states)
@@ -53,15 +53,15 @@ def _cuts(references: Sequence[str], states: Sequence[State]) -> dict[str, int]:
     return {reference: lay.dim for reference, lay in pairs if isinstance(lay, Cut)}
 
 
-def _alike(kind: BlockClass, op: Op, choice: Choice) -> bool:
+def _alike(block_class: BlockClass, op: Op, choice: Choice) -> bool:
     """Whether an op has one result and does the same with each index of what is cut."""
-    return len(op.outputs) == 1 and alike(call_of(kind, op, ROWS), choice)
+    return len(op.outputs) == 1 and alike(call_of(block_class, op, ROWS), choice)
 
 
-def cut_experts(kind: BlockClass, split: Split) -> int:
+def cut_experts(block_class: BlockClass, split: Split) -> int:
     """The experts of a block's products that a split divides among the devices; 0 where it divides none."""
-    pairs = zip(kind.ops, split.choices, strict=True)
-    return max((experts_of(kind, op) for op, name in pairs if not APART.isdisjoint(axis_names(name))), default=0)
+    pairs = zip(block_class.ops, split.choices, strict=True)
+    return max((experts_of(block_class, op) for op, name in pairs if not APART.isdisjoint(axis_names(name))), default=0)
 
 
 def expert_devices(split: Split, degree: int) -> int:

@@ -60,11 +60,11 @@ def border_state(text: str, inner: int = 1) -> State:
     return cut(int(dim))
 
 
-def edges(kind: BlockClass, split: Split) -> Edges:
+def edges(block_class: BlockClass, split: Split) -> Edges:
     """The choices and conversions of a split block class. Raises UsageError for a split of another class."""
-    choices = chosen(kind, split)
-    wants = _wants(kind, split, choices)
-    parameters = tuple(_kept(wants.get(f"p{index}", {})) for index in range(len(kind.parameters)))
+    choices = chosen(block_class, split)
+    wants = _wants(block_class, split, choices)
+    parameters = tuple(_kept(wants.get(f"p{index}", {})) for index in range(len(block_class.parameters)))
     have = {f"i{index}": border_state(text, split.inner) for index, text in enumerate(split.inputs)}
     have |= {f"p{index}": state for index, state in enumerate(parameters)}
     have |= {f"o{index}.{k}": state for index, choice in enumerate(choices) for k, state in enumerate(choice.outputs)}
@@ -72,26 +72,26 @@ def edges(kind: BlockClass, split: Split) -> Edges:
         Conversion(reference=reference, have=have[reference], want=want, users=tuple(users))
         for reference, wanted in wants.items()
         for want, users in wanted.items()
-        if _differs(kind, reference, have[reference], want)
+        if _differs(block_class, reference, have[reference], want)
     ]
     return Edges(
         choices=choices, parameters=parameters, conversions=tuple(sorted(found, key=lambda one: _need(one.users)))
     )
 
 
-def chosen(kind: BlockClass, split: Split) -> tuple[Choice, ...]:
+def chosen(block_class: BlockClass, split: Split) -> tuple[Choice, ...]:
     """The choice of each op by its name, products of experts with the split's order of experts."""
     sizes = (len(split.choices), len(split.inputs), len(split.outputs))
-    wanted = (len(kind.ops), len(kind.inputs), len(kind.outputs))
+    wanted = (len(block_class.ops), len(block_class.inputs), len(block_class.outputs))
     if sizes != wanted:
         raise UsageError(f"a split names {sizes} ops, inputs and outputs, its block class has {wanted}; plan again")
     if split.inner == 1:
-        return _along(kind, split, split.choices)
+        return _along(block_class, split, split.choices)
     pairs = [axis_names(name) for name in split.choices]
     if any(len(pair) != 2 for pair in pairs):
         raise UsageError("a split along two axes names two choices for each op, such as 'space 0 / space 1'")
-    outer, inner = (_along(kind, split, names) for names in zip(*pairs, strict=True)) if pairs else ((), ())
-    return tuple(map(_combined, kind.ops, outer, inner, (split.inner,) * len(pairs)))
+    outer, inner = (_along(block_class, split, names) for names in zip(*pairs, strict=True)) if pairs else ((), ())
+    return tuple(map(_combined, block_class.ops, outer, inner, (split.inner,) * len(pairs)))
 
 
 def _combined(op: Op, outer: Choice, inner: Choice, fast: int) -> Choice:
@@ -104,11 +104,11 @@ def _combined(op: Op, outer: Choice, inner: Choice, fast: int) -> Choice:
     return found
 
 
-def _along(kind: BlockClass, split: Split, names: tuple[str, ...]) -> tuple[Choice, ...]:
+def _along(block_class: BlockClass, split: Split, names: tuple[str, ...]) -> tuple[Choice, ...]:
     """The choice of each op along one axis."""
-    known = block_choices(kind)
-    named = tuple(_choice(op, name, found) for op, name, found in zip(kind.ops, names, known, strict=True))
-    return ordered(kind, named, split.experts) if split.experts else named
+    known = block_choices(block_class)
+    named = tuple(_choice(op, name, found) for op, name, found in zip(block_class.ops, names, known, strict=True))
+    return ordered(block_class, named, split.experts) if split.experts else named
 
 
 def _choice(op: Op, name: str, found: tuple[Choice, ...]) -> Choice:
@@ -121,14 +121,14 @@ def _choice(op: Op, name: str, found: tuple[Choice, ...]) -> Choice:
 
 
 def _wants(
-    kind: BlockClass, split: Split, choices: tuple[Choice, ...]
+    block_class: BlockClass, split: Split, choices: tuple[Choice, ...]
 ) -> dict[str, dict[State, list[tuple[int, int]]]]:
     """For each value the states it is wanted in, with the users that want them."""
     found: dict[str, dict[State, list[tuple[int, int]]]] = {}
-    for index, (op, choice) in enumerate(zip(kind.ops, choices, strict=True)):
+    for index, (op, choice) in enumerate(zip(block_class.ops, choices, strict=True)):
         for number, (reference, state) in enumerate(zip(tensor_arguments(op), choice.inputs, strict=True)):
             found.setdefault(reference, {}).setdefault(state, []).append((index, number))
-    for output, (reference, text) in enumerate(zip(kind.outputs, split.outputs, strict=True)):
+    for output, (reference, text) in enumerate(zip(block_class.outputs, split.outputs, strict=True)):
         found.setdefault(reference, {}).setdefault(border_state(text, split.inner), []).append((LEAVES, output))
     return found
 
@@ -150,11 +150,11 @@ def keepable(state: State) -> bool:
     )
 
 
-def _differs(kind: BlockClass, reference: str, have: State, want: State) -> bool:
+def _differs(block_class: BlockClass, reference: str, have: State, want: State) -> bool:
     """Whether something must be done: of a value without gradient only its own layout counts."""
     if have.value != want.value:
         return True
-    tensor = kind.tensor(reference)
+    tensor = block_class.tensor(reference)
     trains = tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
     return trains and have.gradient != want.gradient
 

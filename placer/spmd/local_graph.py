@@ -33,8 +33,8 @@ def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = ()) -> 
     require_loads(graph, loads)
     counted = own_rows(graph, layout.apart)
     classes = tuple(
-        kind if split is None else _local_class(kind, split, layout.degree, loads)
-        for kind, split in zip(counted.classes, layout.splits, strict=True)
+        block_class if split is None else _local_class(block_class, split, layout.degree, loads)
+        for block_class, split in zip(counted.classes, layout.splits, strict=True)
     )
     return replace(counted, classes=classes)
 
@@ -54,28 +54,28 @@ def require_layout(graph: Graph, layout: Layout) -> None:
         )
     made: dict[str, str] = {}
     for index, block in enumerate(graph.blocks):
-        split, kind = layout.splits[block.kind], graph.classes[block.kind]
-        inputs = ("whole",) * len(kind.inputs) if split is None else split.inputs
+        split, block_class = layout.splits[block.kind], graph.classes[block.kind]
+        inputs = ("whole",) * len(block_class.inputs) if split is None else split.inputs
         for reference, text in zip(block.inputs, inputs, strict=True):
             if made.get(reference, "whole") != text:
                 raise UsageError(
                     f"block {block.name} takes {reference} as {text}, it is made as {made.get(reference, 'whole')}; "
                     "plan again"
                 )
-        outputs = ("whole",) * len(kind.outputs) if split is None else split.outputs
+        outputs = ("whole",) * len(block_class.outputs) if split is None else split.outputs
         made |= {f"b{index}.{k}": text for k, text in enumerate(outputs)}
 
 
-def _local_class(kind: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
-    found = class_edges(kind, split)
-    made = LocalClass(kind, found, degree, overload(loads, split.experts, expert_devices(split, degree)))
+def _local_class(block_class: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
+    found = class_edges(block_class, split)
+    made = LocalClass(block_class, found, degree, overload(loads, split.experts, expert_devices(split, degree)))
     stands = middle(degree, split.inner)
     inputs = tuple(
         held_value(tensor, border_state(text, split.inner), degree, stands)
-        for tensor, text in zip(kind.inputs, split.inputs, strict=True)
+        for tensor, text in zip(block_class.inputs, split.inputs, strict=True)
     )
     parameters = tuple(
         held_parameter(parameter, state, degree, stands)
-        for parameter, state in zip(kind.parameters, found.parameters, strict=True)
+        for parameter, state in zip(block_class.parameters, found.parameters, strict=True)
     )
-    return replace(kind, inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)
+    return replace(block_class, inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)

@@ -21,7 +21,7 @@ from placer.rules.splits import filled, local_forms, tensors
 from placer.rules.two_axis_layouts import (
     INNER,
     OUTER,
-    Step,
+    AxisStep,
     both_states,
     fast_of,
     held_shape,
@@ -42,7 +42,7 @@ EVEN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampledCall:
     """An op of `rows` rows, whole and on one rank."""
 
     rows: int
@@ -50,13 +50,13 @@ class Sample:
     local: Call
 
     @staticmethod
-    def of(kind: BlockClass, op: Op, choice: Choice, degree: int, rows: int, load: float = 1.0) -> Sample:
+    def of(block_class: BlockClass, op: Op, choice: Choice, degree: int, rows: int, load: float = 1.0) -> SampledCall:
         """The op of a class as its choice says; at experts `load` times their even share of the rows."""
-        whole = call_of(kind, op, rows)
+        whole = call_of(block_class, op, rows)
         local = local_forms(whole, choice, degree, middle(degree, choice.fast)).call
         for _, one in strands(choice) if load != 1.0 else ():
             local = loaded(local, one, load)
-        return Sample(rows=rows, whole=whole, local=local)
+        return SampledCall(rows=rows, whole=whole, local=local)
 
     @property
     def work(self) -> Work:
@@ -65,11 +65,11 @@ class Sample:
         return Work() if rule is None else rule(self.local)
 
 
-def local_op(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Op:
+def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Op:
     """The op one rank runs, its inputs still named as in the whole class; at experts `load` times their even share."""
     if all(one.name == "whole" for _, one in strands(choice)):
         return op
-    few, more = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
+    few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
     read, written = _share(tensors(few.local), tensors(few.whole)), _share(few.local.outputs, few.whole.outputs)
     both = _share((*tensors(few.local), *few.local.outputs), (*tensors(few.whole), *few.whole.outputs))
     saved = _saved_share(op, few, both)
@@ -112,7 +112,7 @@ def _grown(value: Value, load: float) -> Value:
     return value._replace(shape=(ceil(value.shape[0] * load / EVEN) * EVEN, *value.shape[1:]))
 
 
-def conversion_ops(tensor: Tensor | Parameter, found: Conversion, degree: int) -> Iterator[tuple[Step, Op]]:
+def conversion_ops(tensor: Tensor | Parameter, found: Conversion, degree: int) -> Iterator[tuple[AxisStep, Op]]:
     """What turns a value of the whole shape `tensor` from one state into another, each op of it along one axis.
 
     UsageError where nothing does.
@@ -126,33 +126,32 @@ def conversion_ops(tensor: Tensor | Parameter, found: Conversion, degree: int) -
         if step.have.value == step.want.value and not (value.requires_grad and step.have != step.want):
             continue
         size = _bytes(held_value(value, left_as_is(step), degree, _middle(degree, step.before)))
-        yield (
-            step,
-            Op(
-                name=f"convert {found.reference}",
-                target=f"placer.{forward or NOTHING}.{backward or NOTHING}{_line_word(step.axis, fast_of(*step[3:]))}",
-                kind="communication",
-                outputs=(held_value(value, step.after, degree, _middle(degree, step.after)),),
-                written_bytes=size if forward else Affine(),
-                backward_written_bytes=size if backward else Affine(),
-            ),
+        suffix = _axis_suffix(step.axis, fast_of(*step[3:]))
+        made = Op(
+            name=f"convert {found.reference}",
+            target=f"placer.{forward or NOTHING}.{backward or NOTHING}{suffix}",
+            kind="communication",
+            outputs=(held_value(value, step.after, degree, _middle(degree, step.after)),),
+            written_bytes=size if forward else Affine(),
+            backward_written_bytes=size if backward else Affine(),
         )
+        yield step, made
 
 
-def line_name(axis: int | None, fast: int) -> str:
+def axis_word(axis: int | None, fast: int) -> str:
     """How a communication says that it runs along one of two axes, the inner of `fast` devices (`communication`)."""
     return "" if axis is None else f"{('outer', 'inner')[axis]}{fast}"
 
 
-def _line_word(axis: int | None, fast: int) -> str:
-    return "" if axis is None else f".{line_name(axis, fast)}"
+def _axis_suffix(axis: int | None, fast: int) -> str:
+    return "" if axis is None else f".{axis_word(axis, fast)}"
 
 
 def _middle(degree: int, state: State) -> int:
     return middle(degree, fast_of(state))
 
 
-def left_as_is(step: Step) -> State:
+def left_as_is(step: AxisStep) -> State:
     """What a step leaves as it is: how the value lies along the other axis."""
     if step.axis is None:
         return SAME
@@ -160,20 +159,20 @@ def left_as_is(step: Step) -> State:
     return both_states(left[OUTER], left[INNER], fast_of(step.before, step.after))
 
 
-def inner_ops(kind: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Iterator[Op]:
+def inner_ops(block_class: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Iterator[Op]:
     """What an op communicates inside itself: rows of its neighbours, collectives of its choice."""
     if any(one.inner or any(one.halo) for _, one in strands(choice)):
-        few, more = (Sample.of(kind, op, choice, degree, rows, load) for rows in (FEW, MORE))
+        few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
         for axis, one in strands(choice):
-            line = _line_word(axis, choice.fast)
+            line = _axis_suffix(axis, choice.fast)
             yield from (_collective(op, inner, few, more, line) for inner in one.inner)
             if any(one.halo):
-                even = (Sample.of(kind, op, choice, degree, rows) for rows in (FEW, MORE))
+                even = (SampledCall.of(block_class, op, choice, degree, rows) for rows in (FEW, MORE))
                 moved = _line(*(_halo_bytes(sample, choice, axis, degree) for sample in even))
                 yield _moving(op, ("exchange", "exchange"), moved, moved, line)
 
 
-def _collective(op: Op, inner: Inner, few: Sample, more: Sample, line: str) -> Op:
+def _collective(op: Op, inner: Inner, few: SampledCall, more: SampledCall, line: str) -> Op:
     moved = _line(*(inner_bytes(inner, tensors(sample.local)) for sample in (few, more)))
     words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
     return _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine(), line)
@@ -186,7 +185,7 @@ def _moving(op: Op, words: tuple[str, str], forward: Affine, backward: Affine, l
     )  # fmt: skip
 
 
-def _halo_bytes(sample: Sample, choice: Choice, axis: int | None, degree: int) -> int:
+def _halo_bytes(sample: SampledCall, choice: Choice, axis: int | None, degree: int) -> int:
     """Bytes a rank in the middle gets of its neighbours along an axis, first along the outer one."""
     total, rank = 0, middle(degree, choice.fast)
     (one,) = (found for at, found in strands(choice) if at == axis)
@@ -206,7 +205,7 @@ def _share(local: Sequence[Value], whole: Sequence[Value]) -> float:
     return sum(value.elements * value.item_bytes for value in local) / total if total else 1.0
 
 
-def _saved_share(op: Op, sample: Sample, otherwise: float) -> float:
+def _saved_share(op: Op, sample: SampledCall, otherwise: float) -> float:
     """The share of what the op keeps: that of the fewest of its tensors that add up to it, else of all."""
     kept = op.saved_bytes.at(sample.rows)
     whole = [*tensors(sample.whole), *sample.whole.outputs]
@@ -247,7 +246,7 @@ def _bytes(tensor: Tensor) -> Affine:
 class LocalClass:
     """The ops of a split class in order, conversions before their first user; `outputs` as the class names them."""
 
-    kind: BlockClass
+    block_class: BlockClass
     edges: Edges
     degree: int
     load: float = 1.0
@@ -269,17 +268,17 @@ class LocalClass:
         self._make()
         return tuple(
             self._converted.get((LEAVES, number)) or self._name(reference)
-            for number, reference in enumerate(self.kind.outputs)
+            for number, reference in enumerate(self.block_class.outputs)
         )
 
     def _make(self) -> None:
         if self._ops:
             return
         waiting = list(self.edges.conversions)
-        for index, (op, choice) in enumerate(zip(self.kind.ops, self.edges.choices, strict=True)):
+        for index, (op, choice) in enumerate(zip(self.block_class.ops, self.edges.choices, strict=True)):
             while waiting and any(user == index for user, _ in waiting[0].users):
                 self._convert(waiting.pop(0))
-            made = local_op(self.kind, op, choice, self.degree, self.load)
+            made = local_op(self.block_class, op, choice, self.degree, self.load)
             inputs = {
                 reference: self._converted.get((index, number)) or self._name(reference)
                 for number, reference in enumerate(tensor_arguments(op))
@@ -289,14 +288,14 @@ class LocalClass:
             saved = affine_sum((made.saved_bytes, *(self._copies(op, read, choice) if op.kept_again else ())))
             self._ops.append(replace(made, inputs=read, saved_bytes=saved))
             self._names |= {f"o{index}.{k}": f"o{place}.{k}" for k in range(len(op.outputs))}
-            self._ops.extend(inner_ops(self.kind, op, choice, self.degree, self.load))
+            self._ops.extend(inner_ops(self.block_class, op, choice, self.degree, self.load))
         for found in waiting:
             self._convert(found)
 
     def _copies(self, op: Op, inputs: tuple[str, ...], choice: Choice) -> Iterator[Affine]:
         """Bytes of what the op keeps that is a copy here, of a parameter or of what an earlier op kept."""
         windowed = any(one.local == "window" for _, one in strands(choice))
-        few, more = (Sample.of(self.kind, op, choice, self.degree, rows, self.load) for rows in (FEW, MORE))
+        few, more = (SampledCall.of(self.block_class, op, choice, self.degree, rows, self.load) for rows in (FEW, MORE))
         for number in op.kept_again:
             own, place = inputs[number], tensor_arguments(op).index(op.inputs[number])
             converted = own != self._name(op.inputs[number])
@@ -306,7 +305,7 @@ class LocalClass:
 
     def _convert(self, found: Conversion) -> None:
         name = self._name(found.reference)
-        for step, made in conversion_ops(self.kind.tensor(found.reference), found, self.degree):
+        for step, made in conversion_ops(self.block_class.tensor(found.reference), found, self.degree):
             key = (found.reference, step.after)
             if key not in self._steps:
                 self._ops.append(replace(made, inputs=(name,)))

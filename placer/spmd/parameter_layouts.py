@@ -18,16 +18,16 @@ from placer.rules.two_axis_layouts import INNER, OUTER, held_shape, pieces, stat
 from placer.spmd.layout_conversions import Edges, border_state, edges
 
 
-def block_split(plan: Plan, stage: int, kind: int) -> Split | None:
-    """How block class `kind` lies over the devices of a stage's replicas; None where each has all of it."""
+def block_split(plan: Plan, stage: int, number: int) -> Split | None:
+    """How block class `number` lies over the devices of a stage's replicas; None where each has all of it."""
     layout = plan.stages[stage].layout
-    return None if layout is None else plan.layouts[layout].splits[kind]
+    return None if layout is None else plan.layouts[layout].splits[number]
 
 
-def block_edges(plan: Plan, stage: int, kind: int) -> Edges | None:
-    """How block class `kind` is cut in a stage; None where every device runs all of it."""
-    split = block_split(plan, stage, kind)
-    return None if split is None else class_edges(plan.graph.classes[kind], split)
+def block_edges(plan: Plan, stage: int, number: int) -> Edges | None:
+    """How block class `number` is cut in a stage; None where every device runs all of it."""
+    split = block_split(plan, stage, number)
+    return None if split is None else class_edges(plan.graph.classes[number], split)
 
 
 def parameter_states(plan: Plan) -> Mapping[str, State]:
@@ -151,12 +151,12 @@ def _states(plan: Plan, stage: int, block: Block) -> tuple[State, ...]:
     return (SAME,) * len(block.parameters) if found is None else found.parameters
 
 
-def class_edges(kind: BlockClass, split: Split) -> Edges:
+def class_edges(block_class: BlockClass, split: Split) -> Edges:
     """`edges`, remembered for the classes and splits that were asked for last."""
     for known, cut, found in _EDGES:
-        if known is kind and cut is split:
+        if known is block_class and cut is split:
             return found
-    _EDGES.append((kind, split, edges(kind, split)))
+    _EDGES.append((block_class, split, edges(block_class, split)))
     return _EDGES[-1][2]
 
 

@@ -1,4 +1,4 @@
-"""followed(kind, ...): a split of a block class, some ops cut as wished and the others lying as their neighbours do.
+"""followed(block_class, ...): a split of it, some ops cut as wished and the others lying as their neighbours do.
 
 Op by op, in order: of the choices of the wished name, or of all that fit, the one that makes the fewest elements move
 
@@ -28,7 +28,7 @@ ROWS = 4
 
 
 def followed(
-    kind: BlockClass, degree: int, wishes: Wishes, inputs: tuple[str, ...], outputs: tuple[str, ...], *,
+    block_class: BlockClass, degree: int, wishes: Wishes, inputs: tuple[str, ...], outputs: tuple[str, ...], *,
     outer: Split | None = None, fast: int = 1,
 ) -> Split:  # fmt: skip
     """The split of a class over `degree` devices whose border lies as `inputs` and `outputs` say.
@@ -38,11 +38,11 @@ def followed(
     """
     states: dict[str, State] = {f"i{index}": border_state(text, fast) for index, text in enumerate(inputs)}
     chosen: list[str] = []
-    for index, (op, known) in enumerate(zip(kind.ops, block_choices(kind), strict=True)):
+    for index, (op, known) in enumerate(zip(block_class.ops, block_choices(block_class), strict=True)):
         every = known if outer is None else _cut_again(known, outer.choices[index], fast)
         usable = [choice for choice in every if axis_names(choice.name)[-1] == wishes.get(op.name)]
-        usable = usable or [choice for choice in every if fits(kind, op, choice, degree)]
-        choice = min(usable, key=lambda choice: _moved(kind, op, choice, states))
+        usable = usable or [choice for choice in every if fits(block_class, op, choice, degree)]
+        choice = min(usable, key=lambda choice: _moved(block_class, op, choice, states))
         chosen.append(choice.name)
         states |= {f"o{index}.{k}": state for k, state in enumerate(choice.outputs)}
     return Split(choices=tuple(chosen), inputs=inputs, outputs=outputs, inner=fast)
@@ -55,10 +55,10 @@ def _cut_again(known: Sequence[Choice], outer: str, fast: int) -> list[Choice]:
     return [choice for choice in pairs if choice is not None]
 
 
-def fits(kind: BlockClass, op: Op, choice: Choice, degree: int) -> bool:
+def fits(block_class: BlockClass, op: Op, choice: Choice, degree: int) -> bool:
     """Whether a choice cuts neither dims that grow with the rows nor rows in an order of a rank's own, and is legal."""
     pairs = (
-        *zip(map(kind.tensor, tensor_arguments(op)), choice.inputs, strict=True),
+        *zip(map(block_class.tensor, tensor_arguments(op)), choice.inputs, strict=True),
         *zip(op.outputs, choice.outputs, strict=True),
     )
     for tensor, state in pairs:
@@ -66,13 +66,13 @@ def fits(kind: BlockClass, op: Op, choice: Choice, degree: int) -> bool:
             size = tensor.shape[lay.dim]
             if lay.own or (isinstance(size, Affine) and size.per_row):
                 return False
-    return cuttable(choice, call_of(kind, op, ROWS), degree)
+    return cuttable(choice, call_of(block_class, op, ROWS), degree)
 
 
-def _moved(kind: BlockClass, op: Op, choice: Choice, states: dict[str, State]) -> tuple[float, int]:
+def _moved(block_class: BlockClass, op: Op, choice: Choice, states: dict[str, State]) -> tuple[float, int]:
     moved = 0.0
     for reference, want in zip(tensor_arguments(op), choice.inputs, strict=True):
-        tensor = kind.tensor(reference)
+        tensor = block_class.tensor(reference)
         if isinstance(tensor, Parameter):
             continue
         for step in steps(states.get(reference, SAME), want):

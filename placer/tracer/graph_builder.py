@@ -12,8 +12,8 @@ from placer.tracer.export.cleaning import Plain, target_name
 from placer.tracer.export.symbolic_rows import is_size
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.losses import found_loss, integer_bound
-from placer.tracer.measure.op_facts import Facts, Samples, Saved, kept_storages, measured_op, saved_bytes, tensors
-from placer.tracer.partition.blocks import Partition, Piece
+from placer.tracer.measure.op_facts import Facts, Samples, SavedBytes, kept_storages, measured_op, saved_bytes, tensors
+from placer.tracer.partition.blocks import BlockNodes, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +91,15 @@ class _Builder:
             saved_bytes(plain.graph, samples.second, prologue),
         )
 
-    def block(self, piece: Piece) -> Block:
+    def block(self, piece: BlockNodes) -> Block:
         """The block of a piece; its class is found or added."""
-        local = _Local(piece, self._plain, self._known, self._samples, self._saved)
+        local = _BlockBuilder(piece, self._plain, self._known, self._samples, self._saved)
         for node in piece.nodes:
             local.add(node)
-        kind = local.block_class()
+        block_class = local.block_class()
         return Block(
             name=piece.name,
-            kind=self._kind(kind),
+            kind=self._kind(block_class),
             inputs=tuple(local.inputs),
             parameters=tuple(local.parameters),
         )
@@ -111,21 +111,21 @@ class _Builder:
         return index
 
 
-def _nameless(kind: BlockClass) -> BlockClass:
-    """`kind` without the names of dims."""
-    ops = (replace(op, outputs=tuple(replace(output, dims=()) for output in op.outputs)) for op in kind.ops)
-    return replace(kind, inputs=tuple(replace(entry, dims=()) for entry in kind.inputs), ops=tuple(ops))
+def _nameless(block_class: BlockClass) -> BlockClass:
+    """`block_class` without the names of dims."""
+    ops = (replace(op, outputs=tuple(replace(output, dims=()) for output in op.outputs)) for op in block_class.ops)
+    return replace(block_class, inputs=tuple(replace(entry, dims=()) for entry in block_class.inputs), ops=tuple(ops))
 
 
 @dataclass(slots=True)
-class _Local:
+class _BlockBuilder:
     """One block being built: its formal inputs and parameters in the order of first use, its ops."""
 
-    piece: Piece
+    piece: BlockNodes
     plain: Plain
     known: References
     samples: Samples
-    saved: tuple[Saved, Saved]
+    saved: tuple[SavedBytes, SavedBytes]
     inputs: dict[str, Tensor] = field(default_factory=dict)
     entering: dict[str, fx.Node] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)

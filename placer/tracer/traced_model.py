@@ -18,7 +18,7 @@ from placer.tracer.export.cleaning import Plain, own_state
 from placer.tracer.export.exporting import LossFunction
 from placer.tracer.export.opaque import bind, parts_of
 from placer.tracer.graph_builder import references
-from placer.tracer.inputs.batches import Batch, BatchLike, Entry, normalised
+from placer.tracer.inputs.batches import Batch, BatchInput, BatchLike, normalised
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunc
 
 def _batch_of(graph: Graph) -> Batch:
     entries = tuple(
-        Entry(
+        BatchInput(
             name=entry.name,
             shape=entry.tensor.shape_at(graph.rows),
             dtype=getattr(torch, entry.tensor.dtype),

@@ -19,7 +19,7 @@ from placer.graph import BlockClass, Op
 from placer.rules import Argument as Told
 from placer.rules import Call, Value, call_of
 from placer.rules.layouts import Choice
-from placer.rules.splits import Form, local_forms
+from placer.rules.splits import AxisOp, local_forms
 
 # Numbers of rows at which a local call is looked at.
 FEW, MORE = 4, 5
@@ -46,7 +46,7 @@ class Sample:
 
     whole: Call
     local: Call
-    forms: tuple[Form, ...]
+    forms: tuple[AxisOp, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class LocalForm:
     order: tuple[int, ...] = ()
 
     @staticmethod
-    def of(few: Form, more: Form) -> LocalForm:
+    def of(few: AxisOp, more: AxisOp) -> LocalForm:
         """The local op that is `few` and `more` at as many rows."""
         one, other, name = dict(few.local.numbers), dict(more.local.numbers), few.local.name
         if name == "mean_share":

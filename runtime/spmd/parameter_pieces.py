@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from placer.rules.layouts import State, ranges
-from placer.rules.two_axis_layouts import INNER, OUTER, Piece, fast_of, pieces
+from placer.rules.two_axis_layouts import INNER, OUTER, AxisPiece, fast_of, pieces
 from placer.runtime.distributed.dtensors import all_rows
 from placer.runtime.spmd.axis import Axis
 
@@ -61,11 +61,11 @@ class Pieces:
             mine = distribute_tensor(mine.to(target.device), target.device_mesh, target.placements)
         target.copy_(mine)
 
-    def _cuts(self, name: str) -> tuple[Piece, ...]:
+    def _cuts(self, name: str) -> tuple[AxisPiece, ...]:
         state = self._states.get(name)
         return () if state is None else pieces(state.value, self._axis.degree, self._axis.rank)
 
-    def _along(self, name: str, one: Piece) -> Axis:
+    def _along(self, name: str, one: AxisPiece) -> Axis:
         return self._axis if one.axis is None else self._axis.lines(fast_of(self._states[name]))[one.axis]
 
 

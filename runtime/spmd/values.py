@@ -12,7 +12,7 @@ from placer.errors import UsageError
 from placer.graph import Affine, Block, BlockClass, Parameter, Tensor
 from placer.plans.plan import Plan, Split
 from placer.rules.layouts import SAME, Cut, Lay, State
-from placer.rules.two_axis_layouts import Step, pieces, steps
+from placer.rules.two_axis_layouts import AxisStep, pieces, steps
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.conversions import CONVERSIONS, Way, way
 from placer.runtime.stages.block_code import BlockWriter, CutModel
@@ -158,7 +158,7 @@ class Values:
             value = self._steps[key]
         return value
 
-    def _stepped(self, value: fx.Node, tensor: Tensor | Parameter, step: Step) -> fx.Node:
+    def _stepped(self, value: fx.Node, tensor: Tensor | Parameter, step: AxisStep) -> fx.Node:
         """A value one step on."""
         trains = tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
         have, want, axis = step.have, step.want, step.axis

@@ -26,7 +26,7 @@ from placer.rules.layouts import Choice, State, conversion
 from placer.rules.splits import cuttable
 from placer.rules.two_axis_layouts import INNER, OUTER, combined, pieces, steps
 from placer.spmd import summed_over
-from placer.spmd.local_ops import FEW, inner_ops, left_as_is, line_name, local_op
+from placer.spmd.local_ops import FEW, axis_word, inner_ops, left_as_is, local_op
 from placer.strategies.space.axes import ReplicaAxis
 
 TENSOR = ReplicaAxis(name="tensor")
@@ -138,7 +138,7 @@ class SplitCosts:
         summed = summed_over(state)
         if summed:
             axis = {Summed.OUTER: OUTER, Summed.INNER: INNER}.get(summed)
-            lines = lines_of(self.devices, line_name(axis, self.inner))
+            lines = lines_of(self.devices, axis_word(axis, self.inner))
             seconds += moving_seconds("all_reduce", size, self.costs.channels, lines)
         held = numerics.weight_bytes * 2 + state_bytes(numerics, self.costs.priced)
         return seconds / self.microbatches + self.byte * held * parameter.elements * share
@@ -206,7 +206,7 @@ class SplitCosts:
             if "none" in (forward, backward):
                 return None
             size = self._bytes(tensor) * self._share(left_as_is(step))
-            lines = lines_of(self.devices, line_name(step.axis, self.inner))
+            lines = lines_of(self.devices, axis_word(step.axis, self.inner))
             seconds += sum(
                 moving_seconds(word, size, self.costs.channels, lines) for word in (forward, backward) if word
             )

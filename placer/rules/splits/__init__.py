@@ -5,7 +5,7 @@ table (`table`) from operator names to rules. Needs no torch.
 """
 
 from placer.rules.splits.fused_dims import divided, in_blocks, in_parts, merged
-from placer.rules.splits.local_forms import Form, Localised, cuttable, local_forms
+from placer.rules.splits.local_forms import AxisOp, Localised, cuttable, local_forms
 from placer.rules.splits.localise import filled, legal, localise
 from placer.rules.splits.named_dims import named
 from placer.rules.splits.patterns import tensors
@@ -19,7 +19,7 @@ from placer.rules.splits.registry import (
 )
 
 __all__ = [
-    "Form",
+    "AxisOp",
     "Localised",
     "SplitRule",
     "cuttable",

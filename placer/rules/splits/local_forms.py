@@ -11,7 +11,7 @@ from placer.rules.splits.localise import legal, localise
 from placer.rules.two_axis_layouts import place, strands
 
 
-class Form(NamedTuple):
+class AxisOp(NamedTuple):
     """A local op along an axis (None: the only one)."""
 
     axis: int | None
@@ -22,7 +22,7 @@ class Localised(NamedTuple):
     """The call of a rank, and the local ops it stands in, the outer axis's first."""
 
     call: Call
-    forms: tuple[Form, ...] = ()
+    forms: tuple[AxisOp, ...] = ()
 
 
 def local_forms(call: Call, choice: Choice, degree: int, rank: int) -> Localised:
@@ -32,7 +32,7 @@ def local_forms(call: Call, choice: Choice, degree: int, rank: int) -> Localised
         count, at = (degree, rank) if axis is None else place(degree, rank, choice.fast, axis)
         made = localise(call, one, count, at)
         if isinstance(made, LocalOp):
-            forms.append(Form(axis, made))
+            forms.append(AxisOp(axis, made))
         call = made.call if isinstance(made, LocalOp) else made
     if len(forms) > 1 and any(isinstance(argument, str) for argument in call.arguments):
         raise UsageError(f"{call.target} pads to the same size by an uneven number of rows: cut it along one axis only")

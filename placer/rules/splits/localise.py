@@ -23,7 +23,7 @@ PADDING = {**{f"{kind}_pool{space}d": 3 for kind in ("max", "avg") for space in 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankCall:
     """A rank's part of a call: `call` has the shapes of the pieces, every other argument is still the whole op's."""
 
     whole: Call
@@ -67,7 +67,7 @@ def localise(call: Call, choice: Choice, degree: int, rank: int) -> Call | Local
     )
     if not choice.local:
         return local
-    return FORMS[choice.local](Place(whole=call, call=local, choice=choice, degree=degree, rank=rank))
+    return FORMS[choice.local](RankCall(whole=call, call=local, choice=choice, degree=degree, rank=rank))
 
 
 def legal(choice: Choice, call: Call, degree: int) -> bool:
@@ -91,7 +91,7 @@ def _reaches(choice: Choice, call: Call, degree: int) -> bool:
     for number, halo in enumerate(choice.halo):
         if halo is None:
             continue
-        place = Place(whole=call, call=call, choice=choice, degree=degree, rank=0)
+        place = RankCall(whole=call, call=call, choice=choice, degree=degree, rank=0)
         for rank in range(degree):
             rows = replace(place, rank=rank).rows(number)
             if rows.end <= rows.start:
@@ -103,7 +103,7 @@ def _argument(call: Call, choice: Choice, number: int, value: Value, degree: int
     halo = choice.halo[number] if choice.halo else None
     if halo is None:
         return _piece(value, choice.inputs[number], degree, rank)
-    rows = Place(whole=call, call=call, choice=choice, degree=degree, rank=rank).rows(number)
+    rows = RankCall(whole=call, call=call, choice=choice, degree=degree, rank=rank).rows(number)
     return value._replace(shape=_with(value.shape, halo.dim, rows.end - rows.start))
 
 
@@ -139,7 +139,7 @@ def _put(call: Call, position: int, name: str, argument: Argument) -> Call:
     return replace(call, keywords=(*(pair for pair in call.keywords if pair[0] != name), (name, argument)))
 
 
-def _sizes(place: Place) -> Call:
+def _sizes(place: RankCall) -> Call:
     name = place.whole.target.rpartition("::")[2]
     shape = place.call.outputs[0].shape
     if name == "unflatten":
@@ -152,7 +152,7 @@ def _sizes(place: Place) -> Call:
     return place.call if position is None else _put(place.call, position, "size", shape)
 
 
-def _slice(place: Place) -> Call | LocalOp:
+def _slice(place: RankCall) -> Call | LocalOp:
     name = place.whole.target.rpartition("::")[2]
     if not any(place.choice.halo):
         if name == "narrow":
@@ -163,7 +163,7 @@ def _slice(place: Place) -> Call | LocalOp:
     return LocalOp(name="slice", call=place.call, numbers=(("dim", halo.dim), ("step", halo.stride)))
 
 
-def _pad(place: Place) -> Call:
+def _pad(place: RankCall) -> Call:
     rows = place.rows(0)
     sizes = place.whole.argument(1, "pad")
     listed = list(sizes) if isinstance(sizes, tuple) else []
@@ -172,26 +172,26 @@ def _pad(place: Place) -> Call:
     return _put(place.call, 1, "pad", tuple(listed))
 
 
-def _split(place: Place) -> Call:
+def _split(place: RankCall) -> Call:
     """Parts as long as the rank's pieces of them."""
     lengths = tuple(out.shape[place.cut_dim] for out in place.call.outputs)
     told = place.whole.arguments[1]
     return _put(place.call, 1, "split_size", lengths if isinstance(told, tuple) else lengths[0])
 
 
-def _repeat(place: Place) -> Call:
+def _repeat(place: RankCall) -> Call:
     x, out = place.call.tensor(0).shape, place.call.outputs[0].shape
     sizes = (1,) * (len(out) - len(x)) + x
     return _put(place.call, 1, "repeats", tuple(b // a for a, b in zip(sizes, out, strict=True)))
 
 
-def _groups(place: Place) -> Call:
+def _groups(place: RankCall) -> Call:
     name = place.whole.target.rpartition("::")[2]
     position = 1 if name == "group_norm" else 8 if name == "convolution" else 6
     return _put(place.call, position, "groups", place.choice.counts[0] // place.degree)
 
 
-def _share(place: Place) -> LocalOp:
+def _share(place: RankCall) -> LocalOp:
     number, dim = next(
         (number, state.value.dim) for number, state in enumerate(place.choice.inputs) if isinstance(state.value, Cut)
     )
@@ -199,10 +199,10 @@ def _share(place: Place) -> LocalOp:
     return LocalOp(name="mean_share", call=place.call, numbers=(("part", part), ("of", of)))
 
 
-def _range_of(name: str, number: int) -> Callable[[Place], LocalOp]:
+def _range_of(name: str, number: int) -> Callable[[RankCall], LocalOp]:
     """The op `name`, which must know the rank's piece of the cut dim of argument `number` and that dim's whole size."""
 
-    def form(place: Place) -> LocalOp:
+    def form(place: RankCall) -> LocalOp:
         lay = place.choice.inputs[number].value
         assert isinstance(lay, Cut)
         size = tensors(place.whole)[number].shape[lay.dim]
@@ -212,10 +212,10 @@ def _range_of(name: str, number: int) -> Callable[[Place], LocalOp]:
     return form
 
 
-def _at_result(name: str) -> Callable[[Place], LocalOp]:
+def _at_result(name: str) -> Callable[[RankCall], LocalOp]:
     """The op `name`, which must know the rank's piece of the result and that dim's whole size."""
 
-    def form(place: Place) -> LocalOp:
+    def form(place: RankCall) -> LocalOp:
         start, end = place.result()
         size = place.whole.outputs[0].shape[place.cut_dim]
         numbers = (("dim", place.cut_dim), ("start", start), ("end", end), ("of", size))
@@ -224,19 +224,19 @@ def _at_result(name: str) -> Callable[[Place], LocalOp]:
     return form
 
 
-def _batch_norm(place: Place) -> LocalOp:
+def _batch_norm(place: RankCall) -> LocalOp:
     x = place.whole.tensor(0)
     return LocalOp(name="batch_norm", call=place.call, numbers=(("count", x.elements // x.shape[1]),))
 
 
-def _named(name: str) -> Callable[[Place], LocalOp]:
-    def form(place: Place) -> LocalOp:
+def _named(name: str) -> Callable[[RankCall], LocalOp]:
+    def form(place: RankCall) -> LocalOp:
         return LocalOp(name=name, call=place.call)
 
     return form
 
 
-def _window(place: Place) -> LocalOp:
+def _window(place: RankCall) -> LocalOp:
     """The op without padding along the cut dim: what the window reads beyond the edge is put there before."""
     rows, dim = place.rows(0), place.cut_dim
     name = place.whole.target.rpartition("::")[2]
@@ -268,7 +268,7 @@ def _space(call: Call) -> int:
     return int(name[-2]) if name[-1] == "d" else len(call.tensor(1).shape) - 2
 
 
-def _transposed_window(place: Place) -> LocalOp:
+def _transposed_window(place: RankCall) -> LocalOp:
     """The op without padding along the cut dim, its result shifted to where the rank's piece starts."""
     rows, dim = place.rows(0), place.cut_dim
     halo = place.choice.halo[0] or Halo(dim, 1)
@@ -285,17 +285,17 @@ def _transposed_window(place: Place) -> LocalOp:
     )
 
 
-def _adaptive(place: Place) -> Call:
+def _adaptive(place: RankCall) -> Call:
     first = len(place.whole.tensor(0).shape) - _space(place.whole)
     return _put(place.call, 1, "output_size", place.call.outputs[0].shape[first:])
 
 
-def _nearest(place: Place) -> Call:
+def _nearest(place: RankCall) -> Call:
     told = place.whole.argument(1, "output_size")
     return place.call if told is None else _put(place.call, 1, "output_size", place.call.outputs[0].shape[2:])
 
 
-def _experts(place: Place) -> LocalOp:
+def _experts(place: RankCall) -> LocalOp:
     """Where routing is balanced a rank's experts have 1/degree of the rows."""
     x, w = place.call.tensor(0), place.call.tensor(1)
     start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
@@ -304,19 +304,19 @@ def _experts(place: Place) -> LocalOp:
     return LocalOp(name="experts", call=call, numbers=(("start", start), ("end", end)), order=_expert_order(place))
 
 
-def _experts_at(place: Place) -> LocalOp:
+def _experts_at(place: RankCall) -> LocalOp:
     start, end = piece(place.whole.tensor(1).shape[0], place.degree, place.rank)
     numbers = (("start", start), ("end", end))
     return LocalOp(name=place.choice.local, call=place.call, numbers=numbers, order=_expert_order(place))
 
 
-def _expert_order(place: Place) -> tuple[int, ...]:
+def _expert_order(place: RankCall) -> tuple[int, ...]:
     lay = place.choice.inputs[1].value
     return lay.order if isinstance(lay, Cut) else ()
 
 
 # What `Choice.local` says -> the rank's op.
-FORMS: dict[str, Callable[[Place], Call | LocalOp]] = {
+FORMS: dict[str, Callable[[RankCall], Call | LocalOp]] = {
     "sizes": _sizes,
     "slice": _slice,
     "pad": _pad,

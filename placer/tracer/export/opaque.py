@@ -22,7 +22,7 @@ from torch.utils import _pytree
 from placer.errors import CaptureError, UsageError, near_names
 from placer.graph import Graph
 from placer.rules.opaque import TARGET, OpaqueCost
-from placer.tracer.export.opaque_trials import HERE, Part, arguments_of, rows_of, try_part
+from placer.tracer.export.opaque_trials import HERE, OpaquePart, arguments_of, rows_of, try_part
 
 # How placer's and torch 2.13's errors name what only running can tell.
 _NO_EXPORT = (
@@ -30,7 +30,7 @@ _NO_EXPORT = (
     "'Meta' backend", "FakeTensor",
 )  # fmt: skip
 
-_PARTS: dict[str, Part] = {}
+_PARTS: dict[str, OpaquePart] = {}
 
 
 def _such_as(name: str, modules: Mapping[str, nn.Module]) -> str:
@@ -50,7 +50,7 @@ def calling(model: nn.Module, parts: Mapping[str, OpaqueCost]) -> Iterator[None]
                 raise UsageError(f"the model has no submodule {name!r} that could be opaque; {_such_as(name, modules)}")
             module = modules[name]
             state = (*dict(module.named_parameters()), *dict(module.named_buffers()))
-            _PARTS[name] = Part(name=name, module=module, state=state, cost=cost)
+            _PARTS[name] = OpaquePart(name=name, module=module, state=state, cost=cost)
             object.__setattr__(module, "forward", _caller(_PARTS[name]))
             replaced.append(module)
         yield
@@ -94,7 +94,7 @@ def unexportable(error: BaseException) -> bool:
     return any(sign in text for sign in _NO_EXPORT)
 
 
-def _caller(part: Part) -> Callable[..., object]:
+def _caller(part: OpaquePart) -> Callable[..., object]:
     """What stands for the part's forward while a model is exported."""
 
     def forward(*arguments: object, **keywords: object) -> object:

@@ -45,7 +45,7 @@ class Tried:
 
 
 @dataclass(slots=True)
-class Part:
+class OpaquePart:
     """A part that is being captured or run: the module that has its code, how it is called, what trying it showed."""
 
     name: str
@@ -79,7 +79,7 @@ class Part:
         return next(iter(self.tried.items()))
 
 
-def try_part(part: Part, inputs: list[torch.Tensor]) -> None:
+def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
     """Run a copy of the part on this machine once for this number of rows; tell the rules what it costs."""
     rows = rows_of(inputs)
     if rows in part.tried:
@@ -97,7 +97,7 @@ def try_part(part: Part, inputs: list[torch.Tensor]) -> None:
     state_cost(part.name, _counted(part, first, other))
 
 
-def _run(part: Part, inputs: list[torch.Tensor]) -> Tried:
+def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
     module = _real(part.module)
     given = [
         torch.zeros(tuple(t.shape), dtype=t.dtype).requires_grad_(t.is_floating_point() and t.requires_grad)
@@ -130,7 +130,7 @@ def _run(part: Part, inputs: list[torch.Tensor]) -> Tried:
     )  # fmt: skip
 
 
-def _timed(part: Part, module: nn.Module, given: list[torch.Tensor]) -> float:
+def _timed(part: OpaquePart, module: nn.Module, given: list[torch.Tensor]) -> float:
     """The least of some runs, in seconds."""
     arguments, keywords = arguments_of(part, given)
     found = []
@@ -160,7 +160,7 @@ def _filled(tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(made, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
 
 
-def _counted(part: Part, low: int, high: int) -> Counted:
+def _counted(part: OpaquePart, low: int, high: int) -> Counted:
     """The stated cost, or the line through what was counted."""
     cost, seconds = part.cost, None
     if cost.timed or cost.seconds is not None:
@@ -176,7 +176,7 @@ def _counted(part: Part, low: int, high: int) -> Counted:
     return Counted(forward=lines[0], backward=lines[1], seconds=seconds)
 
 
-def _line(part: Part, low: int, high: int) -> tuple[float, float]:
+def _line(part: OpaquePart, low: int, high: int) -> tuple[float, float]:
     """Seconds that grow with the rows, from nothing: so few rows tell no slope."""
     return 0.0, part.tried[high].seconds / max(1, high)
 
@@ -186,7 +186,7 @@ def rows_of(inputs: Sequence[torch.Tensor]) -> int:
     return int(inputs[0].shape[0]) if inputs[0].dim() else 1
 
 
-def arguments_of(part: Part, inputs: list[torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
+def arguments_of(part: OpaquePart, inputs: list[torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
     """The call's arguments with `inputs` in the places of its tensors."""
     assert part.call is not None
     left = iter(inputs)

@@ -19,7 +19,7 @@ BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BatchInput:
     """One input: `shape` for one batch of the example's rows; where `batched`, dim 0 is the rows.
 
     guessed: nobody said what type it has.
@@ -37,7 +37,7 @@ class Batch:
     """A normalised example batch: `rows` of it, its inputs in order, and what was assumed to make it."""
 
     rows: int
-    entries: tuple[Entry, ...]
+    entries: tuple[BatchInput, ...]
     assumptions: tuple[str, ...] = ()
 
     def tensors(self, rows: int, device: torch.device | str) -> dict[str, torch.Tensor]:
@@ -160,7 +160,7 @@ def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
         shape = _shape(name, value)
         dtype = _given_dtype(name, value)
         entries.append(
-            Entry(
+            BatchInput(
                 name=name,
                 shape=shape,
                 dtype=dtype or _likely_dtype(name),

@@ -29,7 +29,7 @@ class Keeping(NamedTuple):
     bytes: int
 
 
-class _Form(NamedTuple):
+class _ResultForm(NamedTuple):
     """A result: of which argument it is a view (-1: of none), whether it is that argument, and how it lies."""
 
     argument: int
@@ -42,10 +42,10 @@ class _Form(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Remembered:
     """What a call did: its results with their nesting, and whose storages it kept, of how many bytes."""
 
-    forms: tuple[_Form | None, ...]
+    forms: tuple[_ResultForm | None, ...]
     others: tuple[object, ...]
     nesting: _pytree.TreeSpec
     kept: tuple[tuple[_Owner, int], ...]
@@ -60,7 +60,7 @@ class Replays:
     """The calls of one graph; what they made that nobody else holds is kept alive here."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, _Known | None] = {}
+        self._known: dict[Hashable, _Remembered | None] = {}
         self._alive: list[torch.Tensor] = []
 
     def call(
@@ -79,7 +79,7 @@ class Replays:
         known = self._known[key]
         return target(*arguments, **keywords) if known is None else self._again(known, tensors, keeping)
 
-    def _again(self, known: _Known, tensors: list[torch.Tensor], keeping: list[Keeping]) -> object:
+    def _again(self, known: _Remembered, tensors: list[torch.Tensor], keeping: list[Keeping]) -> object:
         leaves = [
             other if form is None else _made(form, tensors)
             for form, other in zip(known.forms, known.others, strict=True)
@@ -129,13 +129,13 @@ def _plain(value: object) -> Hashable:
     return type(value), value
 
 
-def _noted(made: object, tensors: list[torch.Tensor], keeping: list[Keeping]) -> _Known | None:
+def _noted(made: object, tensors: list[torch.Tensor], keeping: list[Keeping]) -> _Remembered | None:
     """What is to be remembered of a call; None where it could not be put together again."""
     leaves, nesting = _pytree.tree_flatten(made)
     owners: dict[int, _Owner] = {}
     for number, tensor in enumerate(tensors):
         owners.setdefault(storage_of(tensor), ("argument", number))
-    forms: list[_Form | None] = []
+    forms: list[_ResultForm | None] = []
     for number, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor):
             forms.append(None)
@@ -147,15 +147,15 @@ def _noted(made: object, tensors: list[torch.Tensor], keeping: list[Keeping]) ->
         forms.append(form)
     kept = tuple((owners.setdefault(own.storage, ("nobody", len(owners))), own.bytes) for own in keeping)
     others = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
-    return _Known(tuple(forms), others, nesting, kept)
+    return _Remembered(tuple(forms), others, nesting, kept)
 
 
-def _form(leaf: torch.Tensor, tensors: list[torch.Tensor], owners: dict[int, _Owner]) -> _Form | None:
+def _form(leaf: torch.Tensor, tensors: list[torch.Tensor], owners: dict[int, _Owner]) -> _ResultForm | None:
     """How a result can be made again; None where it cannot: it shares another one's storage, or has gaps."""
     kind, argument = owners.get(storage_of(leaf), ("", -1))
     same = next((number for number, tensor in enumerate(tensors) if tensor is leaf), -1)
     size, stride, offset = tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset())
-    form = _Form(same if same >= 0 else argument, same >= 0, size, stride, offset, leaf.dtype, leaf.requires_grad)
+    form = _ResultForm(same if same >= 0 else argument, same >= 0, size, stride, offset, leaf.dtype, leaf.requires_grad)
     if same >= 0:
         return form
     if kind == "argument":
@@ -166,7 +166,7 @@ def _form(leaf: torch.Tensor, tensors: list[torch.Tensor], owners: dict[int, _Ow
     return form if own and whole.clone().stride() == stride else None
 
 
-def _made(form: _Form, tensors: list[torch.Tensor]) -> torch.Tensor:
+def _made(form: _ResultForm, tensors: list[torch.Tensor]) -> torch.Tensor:
     """A result of this form. One that needs gradients is no leaf: ops that write into it are allowed."""
     if form.argument >= 0:
         given = tensors[form.argument]

@@ -19,7 +19,7 @@ DROPS = 4  # the place of `dropout_p` among the arguments of attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptStorage:
     """A storage autograd keeps: its identity, its bytes, whether it belongs to a parameter, buffer or constant."""
 
     storage: int
@@ -33,17 +33,17 @@ class Played:
 
     value: object
     results: tuple[torch.Tensor, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptStorage, ...]
 
 
 def played(plain: Plain, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:
     """Every node of the graph played on `inputs` (meta tensors by name)."""
-    player = _Player(plain)
+    player = _MetaRun(plain)
     with torch.autograd.graph.saved_tensors_hooks(player.keep, lambda kept: kept):
         return player.play(inputs)
 
 
-class _Player:
+class _MetaRun:
     def __init__(self, plain: Plain):
         self._graph = plain.graph
         self._state = {name: meta_like(tensor) for name, tensor in plain.state.items()}
@@ -54,7 +54,7 @@ class _Player:
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """The hook: note what is kept."""
-        # Kept tensors stay alive, so that no later storage gets the identity of an earlier one.
+        # KeptStorage tensors stay alive, so that no later storage gets the identity of an earlier one.
         self._alive.append(tensor)
         self._keeping.append(Keeping(storage_of(tensor), tensor.untyped_storage().nbytes()))
         return tensor
@@ -71,8 +71,8 @@ class _Player:
             found[node] = Played(value=value, results=results, kept=tuple(map(self._kept, self._keeping)))
         return found
 
-    def _kept(self, keeping: Keeping) -> Kept:
-        return Kept(storage=keeping.storage, bytes=keeping.bytes, state=keeping.storage in self._own)
+    def _kept(self, keeping: Keeping) -> KeptStorage:
+        return KeptStorage(storage=keeping.storage, bytes=keeping.bytes, state=keeping.storage in self._own)
 
     def _value(self, node: fx.Node, inputs: dict[str, torch.Tensor], found: dict[fx.Node, Played]) -> object:
         if node.op == "placeholder":

@@ -35,7 +35,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedBytes:
     """Bytes each node is the first to keep, what attention nodes would keep in a fused kernel, and the numbers of the
     inputs that a node keeps without adding to the bytes: parameters, and what another node kept before."""
 
@@ -44,7 +44,7 @@ class Saved:
     again: dict[fx.Node, tuple[int, ...]]
 
 
-def measured_op(node: fx.Node, samples: Samples, saved: tuple[Saved, Saved]) -> Op:
+def measured_op(node: fx.Node, samples: Samples, saved: tuple[SavedBytes, SavedBytes]) -> Op:
     """The op of a call; name, module and inputs are the caller's to fill in."""
     first, second = _numbers(node, samples.first), _numbers(node, samples.second)
     tags = _tags(node)
@@ -146,7 +146,7 @@ def line(rows: int, at_first: int, at_second: int) -> Affine:
     return Affine(at_first - per_row * rows, per_row)
 
 
-def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) -> Saved:
+def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) -> SavedBytes:
     """Each storage autograd keeps, counted at the first node that keeps it; parameters, buffers, constants left out.
 
     Values of the prologue (rotary tables) count where they are made: every stage that reads them makes its own.
@@ -169,7 +169,7 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
                 owner = maker.get(kept.storage, node)
                 plain[owner] = plain.get(owner, 0) + kept.bytes
     attentions = [node for node in graph.nodes if _is_attention(node)]
-    return Saved(plain=plain, fused=_fused(attentions, facts, set(maker)), again=again)
+    return SavedBytes(plain=plain, fused=_fused(attentions, facts, set(maker)), again=again)
 
 
 def _numbers_of(storages: set[int], node: fx.Node, facts: Facts) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ NEVER_CUT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class BlockNodes:
     """A block before it has values: its name, the path its module names are relative to, its nodes in order."""
 
     name: str
@@ -40,8 +40,8 @@ class Piece:
 class Partition:
     """Blocks in order and the prologue; size nodes belong to none."""
 
-    pieces: tuple[Piece, ...]
-    prologue: Piece
+    pieces: tuple[BlockNodes, ...]
+    prologue: BlockNodes
 
     def block_of(self) -> dict[fx.Node, int]:
         """The block of each node, -1 for the prologue."""
@@ -52,7 +52,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _NodeRange:
     """Consecutive positions `first` to `last` (exclusive) of one unit; no unit: a gap."""
 
     unit: str
@@ -72,7 +72,7 @@ def partition(plain: Plain, model: nn.Module, facts: dict[fx.Node, Played]) -> P
     pieces = _named(runs, order, plain, units)
     return Partition(
         pieces=pieces,
-        prologue=Piece(name="prologue", root="", nodes=tuple(n for n in plain.graph.nodes if n in prologue)),
+        prologue=BlockNodes(name="prologue", root="", nodes=tuple(n for n in plain.graph.nodes if n in prologue)),
     )
 
 
@@ -127,8 +127,8 @@ def _is_getitem(node: fx.Node) -> bool:
     return target_name(node) == "builtin::getitem"
 
 
-def _runs(order: list[fx.Node], units: list[str]) -> list[_Run]:
-    runs: list[_Run] = []
+def _runs(order: list[fx.Node], units: list[str]) -> list[_NodeRange]:
+    runs: list[_NodeRange] = []
     known: dict[str, str] = {}
     for index, node in enumerate(order):
         made = node.all_input_nodes[0] if _is_getitem(node) else node
@@ -140,14 +140,16 @@ def _runs(order: list[fx.Node], units: list[str]) -> list[_Run]:
         if runs and runs[-1].unit == unit:
             runs[-1] = replace(runs[-1], last=index + 1)
         else:
-            runs.append(_Run(unit=unit, first=index, last=index + 1))
+            runs.append(_NodeRange(unit=unit, first=index, last=index + 1))
     return runs
 
 
-def _without_small_gaps(runs: list[_Run], order: list[fx.Node], flow: _Flow, units: list[str]) -> list[_Run]:
+def _without_small_gaps(
+    runs: list[_NodeRange], order: list[fx.Node], flow: _Flow, units: list[str]
+) -> list[_NodeRange]:
     weights = [flow.weight(order[run.first : run.last]) for run in runs if run.unit]
     enough = SMALL_GAP * sum(weights) / max(len(weights), 1)
-    kept: list[_Run] = []
+    kept: list[_NodeRange] = []
     for index, run in enumerate(runs):
         after = runs[index + 1] if index + 1 < len(runs) else None
         if run.unit and kept and kept[-1].unit == run.unit:
@@ -161,11 +163,13 @@ def _without_small_gaps(runs: list[_Run], order: list[fx.Node], flow: _Flow, uni
             cut = run.last if after is None else min(range(run.first, run.last + 1), key=lambda at: flow.bytes[at])
             kept[-1] = replace(kept[-1], last=cut)
     if not kept:
-        return [_Run(unit="", first=0, last=len(order))] if order else []
+        return [_NodeRange(unit="", first=0, last=len(order))] if order else []
     return [replace(run, last=kept[i + 1].first if i + 1 < len(kept) else len(order)) for i, run in enumerate(kept)]
 
 
-def _stands_alone(run: _Run, before: _Run | None, after: _Run | None, weight: int, enough: float) -> bool:
+def _stands_alone(
+    run: _NodeRange, before: _NodeRange | None, after: _NodeRange | None, weight: int, enough: float
+) -> bool:
     if not weight:
         return False
     if before is None or after is None:
@@ -174,7 +178,7 @@ def _stands_alone(run: _Run, before: _Run | None, after: _Run | None, weight: in
     return not same_stack or weight >= enough
 
 
-def _joined_writes(runs: list[_Run], order: list[fx.Node], facts: dict[fx.Node, Played]) -> list[_Run]:
+def _joined_writes(runs: list[_NodeRange], order: list[fx.Node], facts: dict[fx.Node, Played]) -> list[_NodeRange]:
     """Join runs so that no cut lies between a value and an in-place write into it."""
     position = {node: index for index, node in enumerate(order)}
     born: dict[int, int] = {}
@@ -186,7 +190,7 @@ def _joined_writes(runs: list[_Run], order: list[fx.Node], facts: dict[fx.Node, 
             for result in facts[written].results:
                 if storage_of(result) in born:
                     forbidden.append((born[storage_of(result)], position[node]))
-    joined: list[_Run] = []
+    joined: list[_NodeRange] = []
     for run in runs:
         if joined and any(start < run.first <= end for start, end in forbidden):
             joined[-1] = replace(joined[-1], last=run.last)
@@ -195,15 +199,15 @@ def _joined_writes(runs: list[_Run], order: list[fx.Node], facts: dict[fx.Node, 
     return joined
 
 
-def _named(runs: list[_Run], order: list[fx.Node], plain: Plain, units: list[str]) -> tuple[Piece, ...]:
-    pieces: list[Piece] = []
+def _named(runs: list[_NodeRange], order: list[fx.Node], plain: Plain, units: list[str]) -> tuple[BlockNodes, ...]:
+    pieces: list[BlockNodes] = []
     taken: dict[str, int] = {}
     for run in runs:
         nodes = tuple(order[run.first : run.last])
         root = run.unit.partition("@")[0]
         name = root or _gap_name(nodes, plain, units)
         taken[name] = taken.get(name, 0) + 1
-        pieces.append(Piece(name=name if taken[name] == 1 else f"{name}@{taken[name]}", root=root, nodes=nodes))
+        pieces.append(BlockNodes(name=name if taken[name] == 1 else f"{name}@{taken[name]}", root=root, nodes=nodes))
     return tuple(pieces)
 
 
