@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol
 
-from placer.program import Collective, Message
+from placer.program.instructions import Collective, Message
 
 
 class Observer(Protocol):

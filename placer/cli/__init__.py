@@ -27,7 +27,7 @@ from placer.cli.commands import (
 from placer.cli.output import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.io.versions import installed
-from placer.report import error_document
+from placer.report.documents import error_document
 
 app = typer.Typer(
     name="placer",

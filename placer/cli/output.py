@@ -7,8 +7,8 @@ import os
 
 from rich.console import RenderableType
 
-from placer.report import show
 from placer.report.documents import Document
+from placer.report.printing import show
 
 
 def print_result(view: RenderableType, document: Document, as_json: bool) -> None:

@@ -26,9 +26,10 @@ from placer.io.files import make_folder, write_text
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.report import comparison_view, ledger_document, plan_view
-from placer.report.documents import Document
+from placer.report.comparison import comparison_view
+from placer.report.documents import Document, ledger_document
 from placer.report.numbers import bytes_text, flops_text, seconds_text
+from placer.report.plan_table import plan_view
 from placer.runtime.data import open_data
 from placer.runtime.distributed.launch import launch
 from placer.runtime.training.run_report import RunReport

@@ -16,7 +16,7 @@ from placer.legality.communication import disagreements
 from placer.legality.memory import over_full
 from placer.legality.structure import STRUCTURE
 from placer.plans.plan import Plan
-from placer.program import unequal_meshes
+from placer.program.unsupported import unequal_meshes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

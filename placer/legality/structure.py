@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from placer.errors import UsageError
 from placer.plans.plan import Plan, Stage, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
-from placer.program import position_of, shared_parameters
+from placer.program.buckets import shared_parameters
+from placer.program.ranks import position_of
 from placer.spmd import require_layout
 
 

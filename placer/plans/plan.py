@@ -282,7 +282,7 @@ class Plan:
         return plan
 
     def __str__(self) -> str:
-        from placer.report import plan_table  # the table reads plans
+        from placer.report.plan_table import plan_table  # the table reads plans
 
         return plan_table(self)
 

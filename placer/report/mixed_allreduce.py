@@ -8,16 +8,10 @@ from pydantic import JsonValue
 
 from placer.costs.communication.mixed_allreduce import WayKind
 from placer.plans.plan import Plan
-from placer.program import (
-    Collective,
-    SumStep,
-    gradient_buckets,
-    like_ranks,
-    position_of,
-    route_seconds,
-    route_steps,
-    sum_route,
-)
+from placer.program.buckets import gradient_buckets
+from placer.program.instructions import Collective
+from placer.program.mixed_allreduce import SumStep, route_seconds, route_steps, sum_route
+from placer.program.ranks import like_ranks, position_of
 from placer.report.numbers import bytes_text, seconds_text
 
 NAMES: dict[WayKind, str] = {

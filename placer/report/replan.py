@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from placer.plans.plan import Plan, Stage
-from placer.program import position_of
+from placer.program.ranks import position_of
 from placer.report.documents import Document, plan_document
 from placer.report.numbers import bytes_text, seconds_text
 from placer.report.plan_table import STATE, ranges_text, rows_text

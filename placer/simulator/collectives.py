@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from placer.program import Collective, Compute, Instruction
+from placer.program.instructions import Collective, Compute, Instruction
 from placer.simulator.durations import Durations
 from placer.simulator.state import Board, Moment
 

@@ -14,7 +14,9 @@ from placer.costs.communication.collectives import Way, message_seconds
 from placer.costs.costs import Costs
 from placer.costs.timing.stage import StageSeconds
 from placer.plans.plan import Plan, Stage
-from placer.program import Collective, Compute, Message, OptimizerStep, Program, crossings, transfers
+from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
+from placer.program.lowering import crossings
+from placer.program.ranks import transfers
 from placer.simulator.timeline import Part
 from placer.spmd.cross_mesh import Exchange, Mesh, parcels
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placer.cluster.cluster import Cluster
-from placer.program import Collective, Compute, Message, OptimizerStep, Program
+from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
 from placer.simulator.collectives import Calls
 from placer.simulator.durations import Durations
 from placer.simulator.messages import Wires

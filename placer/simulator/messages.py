@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from placer.cluster.cluster import Cluster
-from placer.program import Compute, Message, Program
+from placer.program.instructions import Compute, Message, Program
 from placer.simulator.durations import Durations
 from placer.simulator.state import Board, Moment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Iterable, Sequence
 
-from placer.program import Program
+from placer.program.instructions import Program
 from placer.simulator.timeline import Lane, Part, Slice
 
 # A time and the slice that ended then: the latest of several moments says what was waited for.

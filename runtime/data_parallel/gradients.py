@@ -12,7 +12,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from placer.program import Collective
+from placer.program.instructions import Collective
 from placer.runtime.data_parallel.replicas import reduce_bucket
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed import mixed_allreduce as mixed_sums

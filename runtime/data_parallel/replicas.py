@@ -27,7 +27,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from placer.plans.plan import BY_FSDP, Sharding
-from placer.program import Collective
+from placer.program.instructions import Collective
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from placer.plans.plan import Plan
-from placer.program import transfers
+from placer.program.ranks import transfers
 from placer.runtime.stages.microbatch import Microbatch
 from placer.runtime.stages.recompute import Tensors
 from placer.runtime.stages.stage import StageModule

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from placer.errors import IllegalPlanError
 from placer.plans.plan import BY_FSDP, Plan, replica_rows
-from placer.program import shared_parameters
+from placer.program.buckets import shared_parameters
 
 PRECISIONS = ("float32",)
 

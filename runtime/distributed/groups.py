@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.program import Collective, Program
+from placer.program.instructions import Collective, Program
 
 #: A hang is only noticed by a timeout; a dead peer at once.
 TIMEOUT_SECONDS = 60.0

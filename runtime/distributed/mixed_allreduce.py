@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import distributed as dist
 
-from placer.program import SumRoute, route_steps
+from placer.program.mixed_allreduce import SumRoute, route_steps
 
 GroupOf = Callable[[tuple[int, ...]], dist.ProcessGroup]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from itertools import product
 
 from placer.plans.plan import Plan
-from placer.program import like_devices, rank_of, rows_of_replica
+from placer.program.lowering import like_devices, rows_of_replica
+from placer.program.ranks import rank_of
 from placer.spmd.cross_mesh import Mesh
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from placer.program import Disagreement
+from placer.program.peers import Disagreement
 from placer.runtime.measuring.communication_record import Communication
 
 # After so many differences of a pair the lists have nothing in common any more.

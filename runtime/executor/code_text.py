@@ -15,7 +15,7 @@ from torch import fx
 
 from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.program import lower
+from placer.program.lowering import lower
 from placer.runtime.executor.load import axis_of, prepared_model
 from placer.runtime.spmd import LocalBlocks
 from placer.runtime.spmd.conversions import Way

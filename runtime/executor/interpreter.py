@@ -24,7 +24,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placer.plans.schedule import Action
-from placer.program import Collective, Compute, Message, Program
+from placer.program.instructions import Collective, Compute, Message, Program
 from placer.runtime.data_parallel.replicas import Replica
 from placer.runtime.executor.message_slices import MessageParts, narrowed, narrowed_shape
 from placer.runtime.executor.messages import Deliveries, Mailbox, Receiving

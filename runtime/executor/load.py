@@ -13,16 +13,9 @@ from torch import nn
 from placer import legality
 from placer.errors import IllegalPlanError, UsageError
 from placer.plans.plan import Plan
-from placer.program import (
-    divided_buckets,
-    gradient_buckets,
-    part_buckets,
-    position_of,
-    position_of_rank,
-    shared_parameters,
-    tied_by_inner,
-    tied_by_shard,
-)
+from placer.program.buckets import divided_buckets, gradient_buckets, part_buckets, shared_parameters
+from placer.program.collectives import tied_by_inner, tied_by_shard
+from placer.program.ranks import position_of, position_of_rank
 from placer.runtime.data_parallel.gradients import Gradients, Tie
 from placer.runtime.data_parallel.local_sgd import LocalSgd
 from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater, optimizer_factory

@@ -12,7 +12,7 @@ import torch
 
 from placer.graph import Tensor
 from placer.plans.plan import Plan
-from placer.program import Message
+from placer.program.instructions import Message
 from placer.rules.layouts import piece
 from placer.rules.two_axis_layouts import pieces
 from placer.spmd import value_state

@@ -23,7 +23,7 @@ from torch import distributed as dist
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import actions
-from placer.program import Message
+from placer.program.instructions import Message
 from placer.runtime.distributed.mixed_allreduce import on_host
 from placer.runtime.observer import Observer
 from placer.runtime.stages.shapes import TensorMeta

@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from placer.program import Collective, Message, Program, route_steps
+from placer.program.instructions import Collective, Message, Program
+from placer.program.mixed_allreduce import route_steps
 from placer.tracer.measure.call_cache import tensors_in
 
 # So many ranks are named one by one.

@@ -27,7 +27,8 @@ import torch.distributed as dist
 
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.plan import Plan
-from placer.program import Collective, Message, like_ranks
+from placer.program.instructions import Collective, Message
+from placer.program.ranks import like_ranks
 from placer.runtime.measuring.allocations import Allocated
 from placer.runtime.measuring.communication_record import Communication, Recorder, joined_sums
 from placer.runtime.measuring.fsdp_memory import Gathered

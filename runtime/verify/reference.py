@@ -17,7 +17,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.plans.plan import Plan, replica_rows
-from placer.program import position_of, stage_of_block
+from placer.program.ranks import position_of, stage_of_block
 from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater, optimizer_factory
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import loss_function

@@ -11,8 +11,8 @@ from torch import nn
 
 from graphs import gpt_graph
 from placer.graph import Graph
-from placer.report import ops_document, ops_view, plain
-from placer.report.ops import unknown_ops
+from placer.report.ops import ops_document, ops_view, unknown_ops
+from placer.report.printing import plain
 from placer.rules import Call, Work, gradients, register, unregister
 from placer.tracer import capture
 

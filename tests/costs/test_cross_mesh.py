@@ -20,8 +20,12 @@ from placer.graph import Affine, Tensor
 from placer.legality import check
 from placer.plans.plan import Plan, ScheduleName
 from placer.plans.schedule import Action
-from placer.program import Message, Program, agreement, connected_replicas, lower, rows_of_replica, shared_parameters
-from placer.report import plan_table
+from placer.program.agreement import agreement
+from placer.program.buckets import shared_parameters
+from placer.program.connected_replicas import connected_replicas
+from placer.program.instructions import Message, Program
+from placer.program.lowering import lower, rows_of_replica
+from placer.report.plan_table import plan_table
 from placer.rules.layouts import SAME, State, cut, piece
 from placer.simulator.simulation import column_classes, simulate
 from placer.spmd.cross_mesh import Crossing, Division, Range, overlaps, routes

@@ -16,7 +16,8 @@ from placer.costs.step_estimate import estimate, with_best_buckets
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.program import Collective, lower
+from placer.program.instructions import Collective
+from placer.program.lowering import lower
 from placer.search.judge import solve_with
 from placer.search.pins import parse_pins, pin_texts
 from placer.simulator.simulation import simulate

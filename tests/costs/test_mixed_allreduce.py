@@ -29,8 +29,12 @@ from placer.errors import UsageError
 from placer.legality import check
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.program import Collective, agreement, lower, peer_disagreements
-from placer.report import plan_table, route_text
+from placer.program.agreement import agreement
+from placer.program.instructions import Collective
+from placer.program.lowering import lower
+from placer.program.peers import peer_disagreements
+from placer.report.mixed_allreduce import route_text
+from placer.report.plan_table import plan_table
 from placer.runtime.distributed.groups import backend_of, device_of
 from placer.runtime.dry import DryRuns, rank_classes
 from placer.search.judge import solve_with

@@ -17,7 +17,8 @@ from placer.legality import FULL_TURNS, RULES, check, require
 from placer.plans.plan import Layout, Plan
 from placer.plans.schedule import actions
 from placer.plans.settings import RunSettings
-from placer.program import agreement, lower
+from placer.program.agreement import agreement
+from placer.program.lowering import lower
 
 
 def plan(**how: object) -> Plan:

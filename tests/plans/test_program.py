@@ -14,22 +14,12 @@ from pipeline_plans import chain, pipeline_plan
 from placer.graph import Graph
 from placer.plans.plan import Plan, ScheduleName, Sharding
 from placer.plans.settings import RunSettings
-from placer.program import (
-    Collective,
-    Compute,
-    Instruction,
-    Message,
-    OptimizerStep,
-    Program,
-    agreement,
-    connected_replicas,
-    ddp_buckets,
-    gradient_buckets,
-    lower,
-    plan_actions,
-    shard_units,
-    transfers,
-)
+from placer.program.agreement import agreement
+from placer.program.buckets import ddp_buckets, gradient_buckets, shard_units
+from placer.program.connected_replicas import connected_replicas
+from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
+from placer.program.lowering import lower, plan_actions
+from placer.program.ranks import transfers
 
 SKIPS = ((0, 5), (1, 7), (2, 4))
 

@@ -22,7 +22,8 @@ from placer.costs.step_estimate import estimate
 from placer.plans.ledger import Seconds
 from placer.plans.plan import Plan, ScheduleName
 from placer.plans.schedule import NAMES
-from placer.program import Collective, Compute, Message, Program, lower
+from placer.program.instructions import Collective, Compute, Message, Program
+from placer.program.lowering import lower
 from placer.simulator.durations import Durations
 from placer.simulator.simulation import column_classes, simulate
 from placer.simulator.timeline import Timeline

@@ -9,7 +9,7 @@ import torch
 from examples.parity.cases import run_case
 from placer import tracer
 from placer.plans.plan import Plan
-from placer.program import Message
+from placer.program.instructions import Message
 from placer.runtime import VerifyReport, load
 from placer.runtime.executor.message_slices import MessageParts
 from placer.spmd.cross_mesh import Range, Ranges

@@ -17,7 +17,9 @@ from mixed_plans import on
 from placer.cluster.cluster import Cluster
 from placer.costs.communication.mixed_allreduce import WayKind
 from placer.plans.plan import Plan
-from placer.program import Collective, SumRoute, lower
+from placer.program.instructions import Collective
+from placer.program.lowering import lower
+from placer.program.mixed_allreduce import SumRoute
 from placer.runtime import VerifyReport, load
 from placer.runtime.distributed import mixed_allreduce as mixed_sums
 from placer.runtime.distributed.groups import Groups, backend_of

@@ -16,7 +16,8 @@ from execute_plans import tiny_plan
 from placer import runtime
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.program import Collective, Message, lower
+from placer.program.instructions import Collective, Message
+from placer.program.lowering import lower
 from placer.runtime.distributed.world import joined
 from placer.runtime.executor.load import prepared_model
 from placer.runtime.measuring.communication_record import Recorder, compare

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from examples.parity.cases import capture_of, run_case
 from placer import tracer
 from placer.plans.plan import Plan
-from placer.program import lower
+from placer.program.lowering import lower
 from placer.runtime import VerifyReport, load
 from placer.runtime.checkpoint.checkpoint import Checkpoints
 from placer.runtime.checkpoint.folder import Progress

@@ -12,7 +12,8 @@ import split_runs
 from examples.parity.cases import Case, plan_of
 from placer.legality import check
 from placer.plans.plan import Plan
-from placer.program import agreement, lower
+from placer.program.agreement import agreement
+from placer.program.lowering import lower
 from placer.search.problem import Pins
 from pool import on_ranks
 from split_plans import searched_plans

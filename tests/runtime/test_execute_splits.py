@@ -18,7 +18,9 @@ from placer.errors import ExecutionError, UsageError
 from placer.graph import BlockClass
 from placer.legality import check
 from placer.plans.plan import Plan, Split
-from placer.program import Collective, agreement, lower
+from placer.program.agreement import agreement
+from placer.program.instructions import Collective
+from placer.program.lowering import lower
 from placer.runtime.executor.code_text import rank_code
 from placer.search.problem import Pins
 from pool import on_ranks

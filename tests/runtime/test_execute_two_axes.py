@@ -14,7 +14,8 @@ from examples.parity.cases import Case
 from placer.errors import UsageError
 from placer.legality import check
 from placer.plans.plan import Plan
-from placer.program import agreement, lower
+from placer.program.agreement import agreement
+from placer.program.lowering import lower
 from placer.rules.layouts import Both
 from placer.runtime.dry import dry_run
 from placer.spmd import local_graph, parameter_states

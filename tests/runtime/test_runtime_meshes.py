@@ -16,7 +16,7 @@ from mesh_cases import on_meshes, with_degrees
 from mesh_plans import Side
 from placer.legality import check
 from placer.plans.plan import Plan
-from placer.program import shared_parameters
+from placer.program.buckets import shared_parameters
 from pool import on_ranks
 from split_pickers import case_id, columns_and_rows, convolutions, megatron_llama, nothing, rows_of_the_sequence
 

@@ -10,7 +10,7 @@ import verify_ranks
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
 from placer.plans.settings import Precision
-from placer.program import shared_parameters
+from placer.program.buckets import shared_parameters
 from placer.runtime import verify
 from pool import on_ranks
 

@@ -18,7 +18,9 @@ from placer.errors import InfeasibleError
 from placer.legality import check
 from placer.plans.plan import Plan
 from placer.plans.schedule import actions, in_flight
-from placer.program import Collective, Instruction, Message, agreement, like_devices, lower
+from placer.program.agreement import agreement
+from placer.program.instructions import Collective, Instruction, Message
+from placer.program.lowering import like_devices, lower
 from placer.search.judge import solve_with
 from placer.search.problem import Pins
 from placer.strategies.inter_op.bounds.by_bound import by_bound

@@ -13,8 +13,9 @@ import pytest
 from execute_plans import tiny_plan
 from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.program import Collective, Message, Program, load_program, lower, peer_disagreements, program_document
-from placer.program.instructions import PROGRAM
+from placer.program.instructions import PROGRAM, Collective, Message, Program, load_program, program_document
+from placer.program.lowering import lower
+from placer.program.peers import peer_disagreements
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "pipeline x data": lambda: tiny_plan(4, 2),

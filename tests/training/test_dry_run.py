@@ -22,7 +22,7 @@ from placer.errors import UsageError
 from placer.graph import BlockClass
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.program import Message, program_document
+from placer.program.instructions import Message, program_document
 from placer.runtime import load
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.dry import DryRuns, rank_classes

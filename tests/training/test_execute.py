@@ -17,7 +17,8 @@ from placer.cli.commands.execute import run_document, run_view
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
 from placer.plans.plan import Sharding
-from placer.program import Message, lower
+from placer.program.instructions import Message
+from placer.program.lowering import lower
 from placer.runtime.checkpoint.folder import latest
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.training.execute import execute

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from execute_plans import tiny_plan
-from placer.program import Program, lower
+from placer.program.instructions import Program
+from placer.program.lowering import lower
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.measuring.communication_record import communications, compare
 from record_ranks import CASES, OUTCOMES, Outcome

@@ -19,7 +19,7 @@ from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan
-from placer.program import load_program
+from placer.program.instructions import load_program
 from placer.report.documents import Document
 from placer.report.numbers import bytes_text
 from placer.report.printing import table, titled

@@ -15,9 +15,10 @@ from placer.cli.options import Compile, CompileBackend, Json, PlanFile, Steps, T
 from placer.cli.output import first_rank, print_result
 from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
-from placer.report import comparison_view, doubts, ledger_document
-from placer.report.documents import Document
+from placer.report.comparison import comparison_view
+from placer.report.documents import Document, ledger_document
 from placer.report.numbers import seconds_text, share_text
+from placer.report.plan_table import doubts
 from placer.report.printing import table, titled
 
 if TYPE_CHECKING:

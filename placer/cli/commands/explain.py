@@ -16,10 +16,13 @@ from placer.cli.plan_file import ForCluster, load_plan
 from placer.errors import UsageError
 from placer.legality import check, error_of
 from placer.plans.plan import Plan
-from placer.program import Collective, Compute, Instruction, Message, Program, lower, program_document
-from placer.report import ops_document, ops_view, plan_document, plan_view, route_document, route_text
-from placer.report.documents import Document
+from placer.program.instructions import Collective, Compute, Instruction, Message, Program, program_document
+from placer.program.lowering import lower
+from placer.report.documents import Document, plan_document
+from placer.report.mixed_allreduce import route_document, route_text
 from placer.report.numbers import bytes_text
+from placer.report.ops import ops_document, ops_view
+from placer.report.plan_table import plan_view
 
 NAME = "explain"
 HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.

@@ -12,7 +12,8 @@ from placer.errors import UsageError
 from placer.io.files import require_writable
 from placer.io.usercode import named
 from placer.plans.settings import RunSettings
-from placer.report import plan_document, plan_view
+from placer.report.documents import plan_document
+from placer.report.plan_table import plan_view
 
 if TYPE_CHECKING:
     from placer.tracer import LossFunction

@@ -17,9 +17,9 @@ from placer.cli.plan_file import ForCluster, load_plan
 from placer.io.files import require_writable, write_text
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
-from placer.report import doubts, ledger_document
+from placer.report.documents import ledger_document
 from placer.report.numbers import seconds_text
-from placer.report.plan_table import memory_view, seconds_view
+from placer.report.plan_table import doubts, memory_view, seconds_view
 
 NAME = "simulate"
 HELP = """Play one step of a plan event by event; write it as a trace for Perfetto or chrome://tracing.

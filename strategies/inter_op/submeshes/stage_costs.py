@@ -13,7 +13,7 @@ from placer.costs.memory.peak import position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.errors import UsageError
 from placer.plans.plan import Layout
-from placer.program import indivisible
+from placer.program.unsupported import indivisible
 from placer.spmd import layout_state
 from placer.spmd.cross_mesh import Crossing, routes
 from placer.strategies.inter_op.submeshes.bounds import Floors, Pace
