@@ -4,7 +4,7 @@ Everything the estimate is made of is public here, so that searches and the simu
 
     stage(first, last, ...)        StageSeconds of one microbatch on one device: forward, backward, recompute, gathers
     transfer(first, last, ...)     seconds of what a stage sends on, and of the gradients it gets back, per microbatch
-    tails                          what follows the last backward of a stage (`Tails`):
+    tails                          what follows the last backward of a stage (`AfterBackward`):
         .accumulate(first, last, ...)  seconds of adding a microbatch's gradients to those that exist already
         .reduction(first, last, ...)   seconds of gradient reduction that the last backward does not hide
         .tied(first, last, ...)        seconds of summing gradients of parameters that an earlier stage holds too
@@ -48,18 +48,18 @@ from itertools import pairwise
 
 from placer.cluster.cluster import Backend, Cluster
 from placer.costs.communication.collectives import CollectiveKind
-from placer.costs.communication.cross_mesh import Exchanges
+from placer.costs.communication.cross_mesh import MeshMessages
 from placer.costs.communication.mixed_allreduce import require_hosts
-from placer.costs.communication.network import Channels, TransferSeconds
+from placer.costs.communication.network import Network, TransferSeconds
 from placer.costs.compute.roofline import memory_rate
-from placer.costs.memory.block_ranges import Spans
-from placer.costs.memory.in_flight import Alive, lives
+from placer.costs.memory.block_ranges import BlockRanges
+from placer.costs.memory.in_flight import InFlight, microbatches_in_flight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.precision import Numerics
-from placer.costs.timing.after_backward import Tails
-from placer.costs.timing.block import Profiles
+from placer.costs.timing.after_backward import AfterBackward
+from placer.costs.timing.block import BlockTimes
 from placer.costs.timing.offload import heeds
-from placer.costs.timing.stage import Passes, StageSeconds
+from placer.costs.timing.stage import StageSeconds, StageTimes
 from placer.costs.timing.step import StageCost
 from placer.graph import Affine, Graph, affine_sum
 from placer.plans.ledger import MemoryBytes
@@ -94,16 +94,16 @@ class Costs:
         self.apart = apart
         self.numerics = Numerics.of(graph, settings)
         uncut = {} if whole is None or layout is None else kept_whole(whole, layout)
-        self._spans = {one: Spans(graph, self.numerics, settings, apart, uncut, one) for one in cluster.backends}
+        self._ranges = {one: BlockRanges(graph, self.numerics, settings, apart, uncut, one) for one in cluster.backends}
         #: Of accelerators where there are some: their kernels keep no more than those of CPUs.
-        self.spans = self._spans.get("cuda") or self._spans["cpu"]
-        self.channels = Channels(cluster)
-        self.exchanges = Exchanges(whole or graph, self.numerics, self.channels)
-        self.profiles = Profiles(graph, self.channels, self.numerics, settings, degree, apart, offset)
-        self.passes = Passes(self.spans, self.profiles, self.channels)
-        self.tails = Tails(
-            cluster, self.priced, spans=self.spans, channels=self.channels, profiles=self.profiles, passes=self.passes,
-            degree=degree, inner=1 if layout is None else layout.inner,
+        self.ranges = self._ranges.get("cuda") or self._ranges["cpu"]
+        self.network = Network(cluster)
+        self.exchanges = MeshMessages(whole or graph, self.numerics, self.network)
+        self.block_times = BlockTimes(graph, self.network, self.numerics, settings, degree, apart, offset)
+        self.stage_times = StageTimes(self.ranges, self.block_times, self.network)
+        self.after_backward = AfterBackward(
+            cluster, self.priced, ranges=self.ranges, network=self.network, block_times=self.block_times,
+            stage_times=self.stage_times, degree=degree, inner=1 if layout is None else layout.inner,
         )  # fmt: skip
         self._costs: dict[object, StageCost] = {}
         self._memory: dict[object, tuple[int, MemoryBytes]] = {}
@@ -127,7 +127,7 @@ class Costs:
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
         """The costs of the graph as a stage of `plan` cuts it."""
         layout = None if stage.layout is None else plan.layouts[stage.layout]
-        if layout is None or self.under(layout).profiles.holds(stage):
+        if layout is None or self.under(layout).block_times.holds(stage):
             return self.under(layout)
         # Replicas of devices in any other order are priced as if they stood one after the other.
         runs = all(b == a + 1 for a, b in pairwise(stage.devices))
@@ -141,7 +141,7 @@ class Costs:
 
         Replicas are `devices`, or the `replicas` devices from `device` on.
         """
-        return self.passes.stage(
+        return self.stage_times.stage(
             first, last, device=device, rows=rows, recompute=recompute, sharding=sharding,
             devices=devices or tuple(range(device, device + replicas)),
         )  # fmt: skip
@@ -150,19 +150,19 @@ class Costs:
         self, first: int, last: int, source: tuple[int, ...], target: tuple[int, ...], rows: int
     ) -> TransferSeconds:
         """Seconds of what the blocks on `source` send on to `target` per microbatch of `rows` rows a replica."""
-        span = self.spans.of(first, last)
+        span = self.ranges.of(first, last)
         if not span.messages:
             return TransferSeconds()
         returned = span.returned.at(rows) if any(span.returned) else None
-        return self.channels.transfer(source, target, sent=span.sent.at(rows), returned=returned)
+        return self.network.transfer(source, target, sent=span.sent.at(rows), returned=returned)
 
     def message(self, source: int, target: int, size: int) -> float:
         """Seconds of one message of `size` bytes between two devices."""
-        return self.channels.message(source, target, size)
+        return self.network.message(source, target, size)
 
     def collective(self, kind: CollectiveKind, devices: tuple[int, ...], size: float) -> float:
         """Seconds of a collective over `devices` on a buffer of `size` bytes."""
-        return self.channels.collective(kind, devices, size)
+        return self.network.collective(kind, devices, size)
 
     def fixed(self, devices: tuple[int, ...]) -> float:
         """Seconds of the world's own collectives: the loss, and the norm if gradients are clipped."""
@@ -194,11 +194,11 @@ class Costs:
 
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
-        return self.passes.full(stage, rows)
+        return self.stage_times.full(stage, rows)
 
     def reduced(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:
         """Seconds of reducing a stage's gradients that its last microbatch, of `last_rows` rows, does not hide."""
-        return self.tails.reduction(
+        return self.after_backward.reduction(
             stage.first, stage.last, devices=stage.leaders,
             rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
             backward=self.full(stage, last_rows).backward, sharding=stage.sharding,
@@ -213,7 +213,7 @@ class Costs:
 
         `rows` are those of the largest microbatch.
         """
-        own = lives(schedule, positions, total_stages, microbatches)[position]
+        own = microbatches_in_flight(schedule, positions, total_stages, microbatches)[position]
         key = (stages, own, rows, microbatches > 1)
         found = self._memory.get(key)
         if found is None:
@@ -247,7 +247,7 @@ class Costs:
         """Seconds of a microbatch's messages after a stage."""
         if not following.devices or following.devices == stage.devices:
             return TransferSeconds()
-        own, values = self._mesh(stage, stage.devices), self.spans.leaving(stage.first, stage.last)
+        own, values = self._mesh(stage, stage.devices), self.ranges.leaving(stage.first, stage.last)
         if self.exchanges.alike(values, own, following):
             most = max(replica_rows(rows, stage.shares, stage.replicas))
             return self.transfer(stage.first, stage.last, stage.devices, following.devices, most)
@@ -257,10 +257,10 @@ class Costs:
         """Seconds of summing gradients of parameters that the first position may hold too."""
         others = () if leading.devices == stage.devices else leading.devices
         if leading.degree == self.degree:
-            return self.tails.tied(
+            return self.after_backward.tied(
                 stage.first, stage.last, devices=stage.leaders, others=others[:: self.degree], sharding=stage.sharding
             )
-        return self.tails.tied(stage.first, stage.last, devices=stage.devices, others=others)
+        return self.after_backward.tied(stage.first, stage.last, devices=stage.devices, others=others)
 
     def _stage_cost(
         self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
@@ -277,18 +277,18 @@ class Costs:
             last_backward=last.whole_backward,
             send_forward=sent.forward,
             send_backward=sent.backward,
-            accumulate=self.tails.accumulate(stage.first, stage.last, device=slow),
+            accumulate=self.after_backward.accumulate(stage.first, stage.last, device=slow),
             reduction=self.reduced(stage, last_rows, bucket_bytes)
-            + self.tails.summed(stage.first, stage.last, device=stage.devices[0])
-            + self.tails.gathered(stage.first, stage.last, devices=stage.leaders, sharding=stage.sharding)
+            + self.after_backward.summed(stage.first, stage.last, device=stage.devices[0])
+            + self.after_backward.gathered(stage.first, stage.last, devices=stage.leaders, sharding=stage.sharding)
             + self._tied(stage, self._mesh(stage, leading)),
-            optimizer=self.tails.optimizer(
+            optimizer=self.after_backward.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
         )
 
     def _tightest(
-        self, stages: tuple[Stage, ...], kept: Alive, rows: int, *, accumulates: bool
+        self, stages: tuple[Stage, ...], kept: InFlight, rows: int, *, accumulates: bool
     ) -> tuple[int, MemoryBytes]:
         devices, chips = stages[0].devices, self.cluster.devices
         each = replica_rows(rows, stages[0].shares, stages[0].replicas)
@@ -302,7 +302,7 @@ class Costs:
     def _held(self, stage: Stage, rows: int, backend: Backend, *, accumulates: bool) -> StageMemory:
         """Bytes of a stage on a replica that takes `rows` rows."""
         return stage_memory(
-            self._spans[backend].of(stage.first, stage.last), self.numerics, self.priced, rows=rows,
+            self._ranges[backend].of(stage.first, stage.last), self.numerics, self.priced, rows=rows,
             recompute=stage.recompute, sharding=stage.sharding, replicas=stage.replicas, accumulates=accumulates,
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ def hosted(plan: Plan) -> dict[int, int]:
     if costs.priced.offload == "none":
         return {}
     for stage in plan.stages:
-        elements = costs.of_stage(plan, stage).spans.of(stage.first, stage.last).held.trainable
+        elements = costs.of_stage(plan, stage).ranges.of(stage.first, stage.last).counts.trainable
         parts = stage.replicas if stage.sharding != "none" else 1
         size = -(-elements // parts) * host_bytes(costs.numerics, plan.settings)
         for device in stage.devices:
@@ -123,7 +123,7 @@ def _passes(costs: Costs, stage: Stage, microbatches: tuple[int, ...]) -> StageS
 
 def _sent_bytes(costs: Costs, plan: Plan) -> int:
     """Bytes all messages of a step carry."""
-    spans = [costs.of_stage(plan, stage).spans.of(stage.first, stage.last) for stage in plan.stages]
+    spans = [costs.of_stage(plan, stage).ranges.of(stage.first, stage.last) for stage in plan.stages]
     fixed, per_row = affine_sum(size for span in spans for size in (span.sent, span.returned))
     return fixed * len(plan.microbatches) + per_row * plan.rows
 
@@ -131,7 +131,7 @@ def _sent_bytes(costs: Costs, plan: Plan) -> int:
 def _reduced_bytes(costs: Costs, plan: Plan) -> int:
     """Bytes of gradients that are reduced over replicas in a step."""
     return sum(
-        costs.of_stage(plan, stage).spans.of(stage.first, stage.last).held.trainable * costs.numerics.weight_bytes
+        costs.of_stage(plan, stage).ranges.of(stage.first, stage.last).counts.trainable * costs.numerics.weight_bytes
         for stage in plan.stages
         if stage.replicas > 1
     )

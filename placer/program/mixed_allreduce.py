@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from placer.costs.communication.mixed_allreduce import WayKind, mixed_sum
+from placer.costs.communication.mixed_allreduce import RouteName, mixed_sum
 from placer.plans.plan import Plan
 
 Deed = Literal["copy out", "copy in", "reduce", "broadcast", "all_reduce", "send", "receive", "add"]
@@ -25,7 +25,7 @@ Deed = Literal["copy out", "copy in", "reduce", "broadcast", "all_reduce", "send
 class SumRoute:
     """A way with who does what in it, by rank: `placer.costs.communication.mixed_allreduce.Roles`."""
 
-    kind: WayKind
+    kind: RouteName
     accelerators: tuple[int, ...]
     hosts: tuple[tuple[int, ...], ...]
     workers: tuple[tuple[int, ...], ...]
@@ -72,7 +72,7 @@ def sum_route(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) ->
     )
 
 
-def route_seconds(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> dict[WayKind, float]:
+def route_seconds(plan: Plan, ranks: Sequence[int], size: float, groups: int = 1) -> dict[RouteName, float]:
     """Seconds of each way to sum `size` bytes over unlike ranks."""
     return mixed_sum(plan.cluster, tuple(plan.ranks[rank] for rank in ranks), groups).seconds(size)
 

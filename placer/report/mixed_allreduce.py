@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 
-from placer.costs.communication.mixed_allreduce import WayKind
+from placer.costs.communication.mixed_allreduce import RouteName
 from placer.plans.plan import Plan
 from placer.program.buckets import gradient_buckets
 from placer.program.instructions import Collective
@@ -14,7 +14,7 @@ from placer.program.mixed_allreduce import SumStep, route_seconds, route_steps, 
 from placer.program.ranks import like_ranks, position_of
 from placer.report.numbers import bytes_text, seconds_text
 
-NAMES: dict[WayKind, str] = {
+NAMES: dict[RouteName, str] = {
     "host": "through the hosts",
     "hosts": "through the hosts, first each of them by itself",
     "device": "through the GPUs",
@@ -56,12 +56,12 @@ def stages_text(plan: Plan) -> Iterator[str]:
             yield f"stage {index} sums gradients ({bytes_text(size)}) of GPUs and CPUs {_chosen(found, way.kind)}"
 
 
-def _seconds(plan: Plan, entry: Collective) -> dict[WayKind, float]:
+def _seconds(plan: Plan, entry: Collective) -> dict[RouteName, float]:
     degree = plan.stages[entry.stage].degree if entry.purpose == "gradients" else 1
     return route_seconds(plan, entry.ranks, entry.bytes, degree)
 
 
-def _chosen(found: Mapping[WayKind, float], kind: WayKind) -> str:
+def _chosen(found: Mapping[RouteName, float], kind: RouteName) -> str:
     others = (f"{NAMES[other]} {seconds_text(found[other])}" for other in found if other != kind)
     return f"{NAMES[kind]} in {seconds_text(found[kind])} ({'; '.join(others)})"
 

@@ -1,4 +1,4 @@
-"""Calls: collectives of a step being played.
+"""Collectives: collectives of a step being played.
 
 One runs when all of its (simulated) ranks are ready, one after another on each rank. A rank is ready when it comes to
 it, or, for one that overlaps, when its share of the computation before it is done: reductions behind a computation
@@ -16,14 +16,14 @@ from placer.simulator.state import Board, Moment
 
 
 @dataclass(slots=True)
-class Call:
+class PendingCollective:
     """A collective: when each of its ranks was ready, and its end once all were."""
 
     ready: dict[int, Moment] = field(default_factory=dict)
     end: Moment | None = None
 
 
-class Calls:
+class Collectives:
     """The collectives of a step."""
 
     def __init__(self, board: Board, durations: Durations) -> None:
@@ -31,8 +31,8 @@ class Calls:
         self._durations = durations
         self._keys = {rank: _keys(program.instructions) for rank, program in board.programs.items()}
         self._shares = {rank: _shares(program.instructions) for rank, program in board.programs.items()}
-        self._calls: dict[Hashable, Call] = {}
-        self._pending: dict[int, list[Call]] = {rank: [] for rank in board.programs}
+        self._calls: dict[Hashable, PendingCollective] = {}
+        self._pending: dict[int, list[PendingCollective]] = {rank: [] for rank in board.programs}
 
     def join(self, rank: int, entry: Collective) -> bool:
         """Take part in the collective `rank` is at; false where it has to wait for that."""
@@ -41,7 +41,7 @@ class Calls:
             return True
         if not entry.overlaps and not self.settle(rank):
             return False
-        call = self._calls.setdefault(self._keys[rank][self._board.at[rank]], Call())
+        call = self._calls.setdefault(self._keys[rank][self._board.at[rank]], PendingCollective())
         if rank not in call.ready:
             call.ready[rank] = self._ready(rank, entry)
             self._run_if_complete(entry, call)
@@ -58,7 +58,7 @@ class Calls:
             self._pending[rank].pop(0)
         return True
 
-    def _passed(self, rank: int, call: Call) -> bool:
+    def _passed(self, rank: int, call: PendingCollective) -> bool:
         if call.end is None:
             self._board.park(rank, id(call))
             return False
@@ -72,7 +72,7 @@ class Calls:
         start, end = self._board.computing[rank]
         return start + self._shares[rank][self._board.at[rank]] * (end - start), clock[1]
 
-    def _run_if_complete(self, entry: Collective, call: Call) -> None:
+    def _run_if_complete(self, entry: Collective, call: PendingCollective) -> None:
         board = self._board
         members = [rank for rank in entry.ranks if rank in board.programs]
         if len(call.ready) < len(members):

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placer.costs.communication.collectives import Way, message_seconds
+from placer.costs.communication.collectives import LinkCost, message_seconds
 from placer.costs.costs import Costs
 from placer.costs.timing.stage import StageSeconds
 from placer.plans.plan import Plan, Stage
 from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
 from placer.program.lowering import crossings
 from placer.program.ranks import transfers
-from placer.simulator.timeline import Part
+from placer.simulator.timeline import SlicePart
 from placer.spmd.cross_mesh import Exchange, Mesh, parcels
 
 
@@ -36,12 +36,12 @@ class Durations:
         self._plan = plan
         self._costs = costs
         self._devices = plan.ranks
-        self._computed: dict[tuple[int, int, str, bool, bool, int], tuple[Part, ...]] = {}
+        self._computed: dict[tuple[int, int, str, bool, bool, int], tuple[SlicePart, ...]] = {}
         self._wires: dict[tuple[int, int, int], Wire] = {}
         self._exchanges: dict[tuple[int, int, bool], Exchange | None] = {}
-        self._known_ways: dict[tuple[int, int, int, bool], dict[tuple[int, int], Way]] = {}
+        self._known_ways: dict[tuple[int, int, int, bool], dict[tuple[int, int], LinkCost]] = {}
 
-    def compute(self, program: Program, entry: Compute) -> tuple[Part, ...]:
+    def compute(self, program: Program, entry: Compute) -> tuple[SlicePart, ...]:
         """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
         action = entry.action
         adds, ends = action.microbatch > 0, action.microbatch == len(self._plan.microbatches) - 1
@@ -52,7 +52,7 @@ class Durations:
         if found is None:
             seconds = self._stage(stage, program.device, rows)
             more = (
-                self._of(stage).tails.accumulate(stage.first, stage.last, device=program.device)
+                self._of(stage).after_backward.accumulate(stage.first, stage.last, device=program.device)
                 if adds and rows
                 else 0.0
             )
@@ -103,29 +103,29 @@ class Durations:
 
     def _ways(
         self, source: int, target: int, exchange: Exchange, rows: int, gradient: bool
-    ) -> dict[tuple[int, int], Way]:
+    ) -> dict[tuple[int, int], LinkCost]:
         """The ways of all messages of a microbatch of `rows` rows from one stage to another."""
         key = (source, target, rows, gradient)
         found = self._known_ways.get(key)
         if found is None:
             meshes = [Mesh.of(self._plan, self._plan.stages[stage]) for stage in (source, target)]
             sent = parcels(exchange, meshes[0], meshes[1], rows, gradient=gradient)
-            found = self._known_ways[key] = self._costs.channels.ways((one.source, one.target) for one in sent)
+            found = self._known_ways[key] = self._costs.network.link_costs((one.source, one.target) for one in sent)
         return found
 
     def collective(self, entry: Collective) -> float:
         """Seconds of a collective once all of its ranks are there."""
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
-            return self._of(self._plan.stages[entry.stage]).tails.bucket(devices, entry.bytes)
+            return self._of(self._plan.stages[entry.stage]).after_backward.bucket(devices, entry.bytes)
         if entry.purpose == "parameters" and entry.engine == "placer":
-            return self._of(self._plan.stages[entry.stage]).tails.gather(devices, entry.bytes)
+            return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
         return self._costs.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
         """Seconds of clipping and updating the parameters of a rank's stages."""
         return sum(
-            self._of(stage).tails.optimizer(
+            self._of(stage).after_backward.optimizer(
                 stage.first, stage.last, device=program.device, sharding=stage.sharding, replicas=stage.replicas
             )
             for stage in map(self._plan.stages.__getitem__, entry.stages)
@@ -147,22 +147,22 @@ class Durations:
     def _scatter(self, stage: Stage, rows: int) -> float:
         if not stage.by_fsdp:
             return 0.0
-        return self._of(stage).tails.reduction(
+        return self._of(stage).after_backward.reduction(
             stage.first, stage.last, devices=stage.leaders, rows=rows, backward=0.0, sharding=stage.sharding
         )
 
 
-def _parts(kind: str, seconds: StageSeconds, accumulate: float, scatter: float) -> Iterator[Part]:
+def _parts(kind: str, seconds: StageSeconds, accumulate: float, scatter: float) -> Iterator[SlicePart]:
     if kind == "F":
-        yield Part(kind="forward", seconds=seconds.forward)
-        yield Part(kind="reduction", seconds=seconds.gather_forward)
+        yield SlicePart(kind="forward", seconds=seconds.forward)
+        yield SlicePart(kind="reduction", seconds=seconds.gather_forward)
     if kind in "BI":
-        yield Part(kind="recompute", seconds=seconds.recompute)
+        yield SlicePart(kind="recompute", seconds=seconds.recompute)
     if kind == "B":
-        yield Part(kind="backward", seconds=seconds.backward + accumulate)
+        yield SlicePart(kind="backward", seconds=seconds.backward + accumulate)
     if kind == "I":
-        yield Part(kind="backward", seconds=seconds.backward - seconds.weight)
+        yield SlicePart(kind="backward", seconds=seconds.backward - seconds.weight)
     if kind == "W":
-        yield Part(kind="backward", seconds=seconds.weight + accumulate)
+        yield SlicePart(kind="backward", seconds=seconds.weight + accumulate)
     if kind in "BI":
-        yield Part(kind="reduction", seconds=seconds.gather_backward + scatter)
+        yield SlicePart(kind="reduction", seconds=seconds.gather_backward + scatter)

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 
 from placer.cluster.cluster import Cluster
 from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
-from placer.simulator.collectives import Calls
+from placer.simulator.collectives import Collectives
 from placer.simulator.durations import Durations
 from placer.simulator.messages import Wires
 from placer.simulator.state import Board
-from placer.simulator.timeline import Part, Slice
+from placer.simulator.timeline import Slice, SlicePart
 
 
 def play(programs: Sequence[Program], durations: Durations, cluster: Cluster) -> tuple[Slice, ...]:
     """Every slice of the step. Raises RuntimeError where ranks wait for ever, which `agreement` would have told."""
     board = Board(programs)
-    wires, calls = Wires.of(board, durations, cluster), Calls(board, durations)
+    wires, calls = Wires.of(board, durations, cluster), Collectives(board, durations)
     while (rank := board.next_rank()) is not None:
         instructions = board.programs[rank].instructions
         if board.at[rank] < len(instructions) and _carried_out(rank, board, wires, calls, durations):
@@ -32,7 +32,7 @@ def play(programs: Sequence[Program], durations: Durations, cluster: Cluster) ->
     return tuple(board.slices)
 
 
-def _carried_out(rank: int, board: Board, wires: Wires, calls: Calls, durations: Durations) -> bool:
+def _carried_out(rank: int, board: Board, wires: Wires, calls: Collectives, durations: Durations) -> bool:
     """Whether `rank` could carry out its next instruction; if not, it is parked."""
     program = board.programs[rank]
     entry = program.instructions[board.at[rank]]
@@ -46,7 +46,7 @@ def _carried_out(rank: int, board: Board, wires: Wires, calls: Calls, durations:
     return calls.settle(rank) and _updated(program, entry, board, durations)
 
 
-def _computed(program: Program, entry: Compute, board: Board, wires: Wires, parts: tuple[Part, ...]) -> bool:
+def _computed(program: Program, entry: Compute, board: Board, wires: Wires, parts: tuple[SlicePart, ...]) -> bool:
     rank, reads = program.rank, wires.read_by(program.rank, entry)
     missing = next((key for key in reads if key not in wires.arrived), None)
     if missing is not None:
@@ -61,6 +61,6 @@ def _computed(program: Program, entry: Compute, board: Board, wires: Wires, part
 
 def _updated(program: Program, entry: OptimizerStep, board: Board, durations: Durations) -> bool:
     seconds = durations.optimizer(program, entry)
-    parts = (Part(kind="optimizer", seconds=seconds),)
+    parts = (SlicePart(kind="optimizer", seconds=seconds),)
     board.clock[program.rank] = board.draw(program.rank, "compute", "update", board.clock[program.rank], seconds, parts)
     return True

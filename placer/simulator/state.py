@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Hashable, Iterable, Sequence
 
 from placer.program.instructions import Program
-from placer.simulator.timeline import Lane, Part, Slice
+from placer.simulator.timeline import Lane, Slice, SlicePart
 
 # A time and the slice that ended then: the latest of several moments says what was waited for.
 Moment = tuple[float, int]
@@ -52,7 +52,7 @@ class Board:
         self._free |= dict.fromkeys(ways, until)
 
     def draw(
-        self, rank: int, lane: Lane, name: str, begin: Moment, seconds: float, parts: tuple[Part, ...] = (), *,
+        self, rank: int, lane: Lane, name: str, begin: Moment, seconds: float, parts: tuple[SlicePart, ...] = (), *,
         message: int = -1,
     ) -> Moment:  # fmt: skip
         """Add a slice; the moment it ends."""

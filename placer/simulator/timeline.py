@@ -25,7 +25,7 @@ Lane = Literal["compute", "send", "receive", "collective"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SlicePart:
     """A share of a slice: `kind` names an entry of `ledger.Seconds`."""
 
     kind: Literal["forward", "backward", "recompute", "communication", "reduction", "optimizer"]
@@ -45,7 +45,7 @@ class Slice:
     name: str
     start: float
     end: float
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SlicePart, ...] = ()
     cause: int = -1
     message: int = -1
 

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from placer.cluster.topology import bottleneck
-from placer.costs.communication.collectives import Way, slowest, ways
+from placer.costs.communication.collectives import LinkCost, link_costs, slowest
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.costs import Costs
 from placer.io.memo import Memo, once
@@ -40,7 +40,7 @@ class Runs:
     def _number(self, ends: tuple[int, int]) -> int:
         first, last = ends
         kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
-        shape = (kinds, self.costs.spans.of(first, last), last == len(self._kinds))
+        shape = (kinds, self.costs.ranges.of(first, last), last == len(self._kinds))
         return self._shapes.setdefault(shape, len(self._shapes))
 
     def alike(self, sizes: range) -> bool:
@@ -54,13 +54,13 @@ class Runs:
     def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block by itself, without the prologue."""
         kind = self._kinds[block]
-        return once(self._seconds, (kind, device, rows), self.costs.profiles.block, kind, device, rows)
+        return once(self._seconds, (kind, device, rows), self.costs.block_times.block, kind, device, rows)
 
     @cached_property
     def kinds_used(self) -> tuple[int, ...]:
         """One device of each kind that may be in a replica."""
-        profiles = self.costs.profiles
-        return profiles.kinds(range(0) if profiles.uniform else (d for own in profiles.groups for d in own))
+        profiles = self.costs.block_times
+        return profiles.device_classes(range(0) if profiles.uniform else (d for own in profiles.groups for d in own))
 
     @cached_property
     def _kinds(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class Places:
         return self._loads[key]
 
     def _make_loads(self, outline: Outline) -> tuple[tuple[tuple[int, int], ...], ...]:
-        if not outline.shares and self.costs.profiles.uniform:
+        if not outline.shares and self.costs.block_times.uniform:
             return tuple(((outline.most_rows, room),) for room in self.capacity)
         each, known = outline.rows_each, dict[tuple[int, ...], tuple[tuple[int, int], ...]]()
         for rooms in self.rooms:
@@ -128,20 +128,20 @@ class Places:
         return self.costs.fixed(self.used)
 
     @cached_property
-    def onward(self) -> tuple[Way, ...]:
+    def onward(self) -> tuple[LinkCost, ...]:
         """Per position the messages to the next one (the last one's go round to the first): their latency, and the
         most seconds per byte."""
         cluster, last = self.problem.cluster, len(self.devices) - 1
-        inner = self._each(lambda p: slowest(ways(cluster, self.devices[p], self.devices[p + 1])), last)
-        return (*inner, slowest(ways(cluster, self.devices[last], self.devices[0])))
+        inner = self._each(lambda p: slowest(link_costs(cluster, self.devices[p], self.devices[p + 1])), last)
+        return (*inner, slowest(link_costs(cluster, self.devices[last], self.devices[0])))
 
     @cached_property
-    def ways_on(self) -> tuple[Way, ...]:
+    def ways_on(self) -> tuple[LinkCost, ...]:
         """The different ones of `onward` but the last."""
         return tuple(dict.fromkeys(self.onward[:-1]))
 
     @cached_property
-    def ways_round(self) -> tuple[Way, ...]:
+    def ways_round(self) -> tuple[LinkCost, ...]:
         """The different ones of `onward`."""
         return tuple(dict.fromkeys(self.onward))
 
@@ -160,7 +160,7 @@ class Places:
         return -1 - position if not flat or beside else start % size
 
     def _own(self, position: int) -> object:
-        cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.profiles.kind
+        cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.block_times.device_class
         own = self.devices[position]
         levels = bottleneck(cluster, own[::degree], groups=degree)
         same = kinds[own[0] : own[-1] + 1] if self.in_order else tuple(kinds[device] for device in own)
@@ -176,7 +176,7 @@ class Places:
         return tuple(min(room[i : i + degree]) for i in range(0, len(room), degree))
 
     def _kinds(self, position: int) -> tuple[tuple[int, ...], ...]:
-        kinds, degree = self.costs.profiles.kind, self.costs.degree
+        kinds, degree = self.costs.block_times.device_class, self.costs.degree
         own = [kinds[device] for device in self.devices[position]]
         return tuple(tuple(sorted(set(own[i : i + degree]))) for i in range(0, len(own), degree))
 

@@ -119,7 +119,7 @@ def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
     with this block needs less."""
     costs, problem = bounds.runs.costs, bounds.problem
     no = Affine()
-    span = replace(costs.spans.of(block, block + 1), received=no, sent=no, returned=no, staying=no, staying_apart=no)
+    span = replace(costs.ranges.of(block, block + 1), received=no, sent=no, returned=no, staying=no, staying_apart=no)
     sizes = []
     for again in recomputes(problem):
         held = stage_memory(

@@ -161,7 +161,7 @@ def _stands(problem: Problem, axes: Axes) -> Iterator[_Stand]:
 
 def _dear(problem: Problem, costs: Costs, device: int) -> float:
     """Seconds that a byte of a device is worth where all its memory is worth those of a row."""
-    whole = costs.profiles.of(device, 1)
+    whole = costs.block_times.of(device, 1)
     return (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[device].memory_bytes
 
 

@@ -139,7 +139,7 @@ class SplitCosts:
         if summed:
             axis = {Summed.OUTER: OUTER, Summed.INNER: INNER}.get(summed)
             lines = lines_of(self.devices, axis_word(axis, self.inner))
-            seconds += moving_seconds("all_reduce", size, self.costs.channels, lines)
+            seconds += moving_seconds("all_reduce", size, self.costs.network, lines)
         held = numerics.weight_bytes * 2 + state_bytes(numerics, self.costs.priced)
         return seconds / self.microbatches + self.byte * held * parameter.elements * share
 
@@ -184,7 +184,7 @@ class SplitCosts:
             lines = lines_of(self.devices, line)
             sizes = (inner.written_bytes.at(self.rows), inner.backward_written_bytes.at(self.rows))
             inside += sum(
-                moving_seconds(word, numbers.written * size, self.costs.channels, lines)
+                moving_seconds(word, numbers.written * size, self.costs.network, lines)
                 for word, size in zip(words, sizes, strict=True)
             )
         busy = op_seconds(made, numbers, self.chip, self.costs.settings, self.rows)
@@ -208,7 +208,7 @@ class SplitCosts:
             size = self._bytes(tensor) * self._share(left_as_is(step))
             lines = lines_of(self.devices, axis_word(step.axis, self.inner))
             seconds += sum(
-                moving_seconds(word, size, self.costs.channels, lines) for word in (forward, backward) if word
+                moving_seconds(word, size, self.costs.network, lines) for word in (forward, backward) if word
             )
         return seconds
 

@@ -29,7 +29,7 @@ class DeviceGrids:
     """The units of a cluster and what kind each is of."""
 
     def __init__(self, cluster: Cluster, costs: Costs) -> None:
-        self.kind = costs.profiles.kind
+        self.kind = costs.block_times.device_class
         self.units = replica_groups(cluster, costs.degree)
         looks = [tuple(_look(cluster, device) for device in unit) for unit in self.units]
         self.members = [

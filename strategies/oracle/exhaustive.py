@@ -132,7 +132,7 @@ def _fused(plan: Plan, costs: Costs, pins: Pins) -> Iterator[Plan]:
 
 
 def _gradient_bytes(costs: Costs, stage: Stage) -> int:
-    held = costs.spans.of(stage.first, stage.last).held
+    held = costs.ranges.of(stage.first, stage.last).counts
     return (held.trainable - held.elsewhere) * costs.numerics.weight_bytes
 
 

@@ -51,7 +51,7 @@ def _sharded_over_kinds(problem: Problem, outline: Outline) -> bool:
 
 def row_shares(outline: Outline, costs: Costs) -> tuple[Shares, ...]:
     """The shares that are searched for an outline; no two divide its microbatches alike."""
-    if outline.replicas == 1 or costs.profiles.uniform:
+    if outline.replicas == 1 or costs.block_times.uniform:
         return ((),)
     signatures = replica_kinds(outline, costs)
     if len(set(signatures)) < 2:
@@ -71,7 +71,7 @@ def level_shares(outline: Outline, costs: Costs) -> Shares:
 
 def replica_kinds(outline: Outline, costs: Costs) -> tuple[Signature, ...]:
     """Of each replica the kinds of the units it has, by position."""
-    kind, degree = costs.profiles.kind, outline.degree
+    kind, degree = costs.block_times.device_class, outline.degree
     lines = [[kind[device] for device in outline.devices(p)[::degree]] for p in range(outline.positions)]
     return tuple(zip(*lines, strict=True))
 
@@ -130,7 +130,7 @@ def _table(rows: int, signature: Signature, costs: Costs) -> list[tuple[int, flo
     sizes = [1 << e for e in range(rows.bit_length() + 1)]
     found = []
     for size in sizes:
-        profiles = [costs.profiles.of(device, size) for device in set(signature)]
+        profiles = [costs.block_times.of(device, size) for device in set(signature)]
         found.append((size, max(each.forward[-1] + each.backward[-1] for each in profiles)))
     return found
 

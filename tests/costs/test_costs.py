@@ -14,7 +14,7 @@ from clusters import FAST, INSIDE, OUT, SLOW, cluster, with_host
 from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
 from placer.cluster.cluster import Cluster, Device
 from placer.costs.communication.collectives import CollectiveKind, collective_seconds
-from placer.costs.communication.network import Channels
+from placer.costs.communication.network import Network
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate, estimate_with, hosted
 from placer.errors import UsageError
@@ -254,7 +254,7 @@ def test_tied_parameters_are_counted_once_on_a_stage_and_summed_between_stages()
     assert estimate(plan_of(graph, cluster())).memory[0].parameters == 3 * 4000
     split = plan_of(graph, cluster(), positions=2)
     assert [memory.parameters for memory in estimate(split).memory] == [2 * 4000, 2 * 4000]
-    tails = Costs(graph, split.cluster, split.settings).tails
+    tails = Costs(graph, split.cluster, split.settings).after_backward
     assert tails.tied(2, 4, devices=(1,), others=(0,)) == collective_seconds(split.cluster, "all_reduce", (0, 1), 4000)
     assert tails.tied(1, 3, devices=(1,), others=(0,)) == 0
 
@@ -347,7 +347,7 @@ def test_processors_reduce_a_whole_buffer_to_scatter_it() -> None:
     """What gloo does; NCCL's rings take half of that."""
 
     def seconds(kind: CollectiveKind, device: Device) -> float:
-        return Channels(cluster(per_node=4, device=device)).collective(kind, (0, 1, 2, 3), 2.0**30)
+        return Network(cluster(per_node=4, device=device)).collective(kind, (0, 1, 2, 3), 2.0**30)
 
     assert seconds("reduce_scatter", SLOW) == seconds("all_reduce", SLOW)
     assert seconds("reduce_scatter", FAST) == pytest.approx(seconds("all_reduce", FAST) / 2)

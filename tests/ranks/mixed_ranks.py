@@ -15,7 +15,7 @@ from torch import distributed as dist
 from examples.parity.cases import capture_of, run_case
 from mixed_plans import on
 from placer.cluster.cluster import Cluster
-from placer.costs.communication.mixed_allreduce import WayKind
+from placer.costs.communication.mixed_allreduce import RouteName
 from placer.plans.plan import Plan
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
@@ -61,7 +61,7 @@ def in_one_world(plan: Plan, path: str) -> list[float]:
     backend = backend_of(plan, rank).replace("nccl", "gloo")
     dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=world)
     everyone, found = tuple(range(world)), []
-    for kind in get_args(WayKind):
+    for kind in get_args(RouteName):
         way = _way(world, 1, 1, kind)
         given = torch.ones(())
         mixed_sums.sum_over(given, way, everyone, rank, Groups((), (everyone, *way.groups)).of)
@@ -72,7 +72,7 @@ def in_one_world(plan: Plan, path: str) -> list[float]:
 def summed_every_way(world: int) -> list[str]:
     """Ways in which the ranks of any mix of GPUs and CPUs do not get the sum, exactly."""
     rank, wrong = dist.get_rank(), []
-    for accelerators, nodes, kind in product(range(1, world), (1, 2), get_args(WayKind)):
+    for accelerators, nodes, kind in product(range(1, world), (1, 2), get_args(RouteName)):
         if world % nodes:
             continue
         way = _way(world, accelerators, nodes, kind)
@@ -86,7 +86,7 @@ def summed_every_way(world: int) -> list[str]:
     return wrong
 
 
-def _way(world: int, accelerators: int, nodes: int, kind: WayKind) -> SumRoute:
+def _way(world: int, accelerators: int, nodes: int, kind: RouteName) -> SumRoute:
     """Every other rank is an accelerator, from the last one on, until there are so many."""
     order = sorted(range(world), key=lambda rank: (rank % 2 == 0, -rank))
     chosen = tuple(sorted(order[:accelerators]))

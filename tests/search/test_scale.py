@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from examples.measured.sweep import Growth, fitted_exponent
 from graphs import BlockSpec, chain_graph
 from placer.costs.costs import Costs
-from placer.costs.memory.in_flight import alive
+from placer.costs.memory.in_flight import in_flight_peaks
 from placer.errors import InfeasibleError
 from placer.legality import check
 from placer.plans.plan import Plan
@@ -95,10 +95,12 @@ def counted(name: str, positions: int, stages: int, microbatches: int) -> Iterat
 def test_alive_microbatches_are_those_of_the_schedules_own_lists(name: str, data: st.DataObject) -> None:
     positions, microbatches = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 20))
     stages = positions * (data.draw(st.integers(2, 4)) if name == "interleaved" else 1)
-    assert alive(name, positions, stages, microbatches) == tuple(counted(name, positions, stages, microbatches))
+    assert in_flight_peaks(name, positions, stages, microbatches) == tuple(
+        counted(name, positions, stages, microbatches)
+    )
     if stages == positions:
         most = in_flight(actions(name, positions, stages, microbatches))
-        assert most == tuple(peaks[-1][0] for peaks in alive(name, positions, stages, microbatches))
+        assert most == tuple(peaks[-1][0] for peaks in in_flight_peaks(name, positions, stages, microbatches))
 
 
 @settings(max_examples=10, deadline=None)

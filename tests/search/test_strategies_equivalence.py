@@ -40,6 +40,6 @@ def runs(found: Problem) -> Runs:
 def memory(found: Runs, first: int, last: int, rows: int, *, recompute: bool) -> StageMemory:
     costs = found.costs
     return stage_memory(
-        costs.spans.of(first, last), costs.numerics, costs.settings, rows=rows, recompute=recompute, sharding="none",
+        costs.ranges.of(first, last), costs.numerics, costs.settings, rows=rows, recompute=recompute, sharding="none",
         replicas=2, accumulates=True,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from placer.costs.memory.in_flight import alive
+from placer.costs.memory.in_flight import in_flight_peaks
 from placer.strategies.inter_op.partition.interleaved_branch_bound import Loop, LoopPiece, best_loop
 from placer.strategies.inter_op.partition.interleaved_dp import best_turns
 
@@ -42,7 +42,7 @@ def random_loop(seed: int) -> Loop:
             ))  # fmt: skip
         return tuple(made)
 
-    peaks = alive("interleaved", positions, stages, positions * rng.randint(1, 3))
+    peaks = in_flight_peaks("interleaved", positions, stages, positions * rng.randint(1, 3))
     return Loop(
         positions=positions, turns=turns, pieces=pieces, peaks=peaks, capacity=(round(400 * room),) * positions,
         needs=(0,) * (blocks + 1), fill_floor=(0.0,) * (blocks + 1), steady_floor=(0.0,) * (blocks + 1),

@@ -12,7 +12,7 @@ import pytest
 from placer.cluster.cluster import Cluster
 from placer.costs.compute.roofline import op_seconds
 from placer.costs.costs import Costs
-from placer.costs.timing.block import Profiles
+from placer.costs.timing.block import BlockTimes
 from placer.errors import InfeasibleError
 from placer.graph import BlockClass
 from placer.plans.plan import Layout, Split
@@ -101,7 +101,7 @@ def test_collectives_inside_a_replica_cost_what_the_cluster_says() -> None:
     assert found is not None
     graph, cluster = chain_of([kind], [0]), machines()
     costs = Costs(graph, cluster, SETTINGS).under(Layout(degree=2, splits=(None, found.split)))
-    profile: Profiles = costs.profiles
+    profile: BlockTimes = costs.block_times
     kind = costs.graph.classes[1]
     moved = [
         costs.collective(word, (0, 1), size.at(4))  # type: ignore[arg-type]

@@ -54,10 +54,10 @@ def message_seconds(cluster: Cluster, source: Collection[int], target: Collectio
 
     Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic.
     """
-    return max((way.seconds(size) for way in ways(cluster, source, target)), default=0.0)
+    return max((way.seconds(size) for way in link_costs(cluster, source, target)), default=0.0)
 
 
-class Way(NamedTuple):
+class LinkCost(NamedTuple):
     """One kind of way that messages take at once: seconds of an empty one, seconds per byte."""
 
     latency: float
@@ -68,7 +68,7 @@ class Way(NamedTuple):
         return self.latency + size * self.per_byte
 
 
-def ways(cluster: Cluster, source: Collection[int], target: Collection[int]) -> tuple[Way, ...]:
+def link_costs(cluster: Cluster, source: Collection[int], target: Collection[int]) -> tuple[LinkCost, ...]:
     """The kinds of ways from the devices of `source` to their partners in `target`, all sending at once."""
     first, second = tuple(source), tuple(target)
     pairs = zip(*(_in_turn(devices, max(len(first), len(second))) for devices in (first, second)), strict=True)
@@ -84,14 +84,14 @@ def ways(cluster: Cluster, source: Collection[int], target: Collection[int]) -> 
     return tuple(_one_way(cluster, *ends, senders or 1, on_cpus) for (_, on_cpus, senders), ends in kinds.items())
 
 
-def pair_ways(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Way]:
+def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
     """The way from the first to the second device of each pair, all first ones sending at once.
 
     Devices of one node that send out together share its nic; one that sends to several does so one after another.
     """
     wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
     out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
-    known: dict[tuple[object, int, _OnCpus], Way] = {}
+    known: dict[tuple[object, int, _OnCpus], LinkCost] = {}
     found = {}
     for source, target in wanted:
         ends = node[source], node[target]
@@ -103,9 +103,9 @@ def pair_ways(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[
     return found
 
 
-def slowest(found: tuple[Way, ...]) -> Way:
+def slowest(found: tuple[LinkCost, ...]) -> LinkCost:
     """A way no shorter than any of these: the longest latency, the most seconds per byte."""
-    return Way(max((w.latency for w in found), default=0.0), max((w.per_byte for w in found), default=0.0))
+    return LinkCost(max((w.latency for w in found), default=0.0), max((w.per_byte for w in found), default=0.0))
 
 
 def _in_turn(devices: tuple[int, ...], count: int) -> Iterator[int]:
@@ -127,31 +127,31 @@ def _on_cpus(cluster: Cluster, source: int, target: int) -> _OnCpus:
     return cluster.devices[source].backend == "cpu", cluster.devices[target].backend == "cpu"
 
 
-def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnCpus) -> Way:
+def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnCpus) -> LinkCost:
     """A message between devices of two nodes, `senders` of the first node's devices sending out.
 
     To or from a CPU it goes between processes; at the other end a GPU copies it from or to its host.
     """
     if start == end and any(on_cpus):
         inside = link_between_processes(cluster.node_list[start])
-        return _copied(cluster, Way(inside.latency_seconds, 1 / (inside.bandwidth * inside.share)), start, on_cpus)
+        return _copied(cluster, LinkCost(inside.latency_seconds, 1 / (inside.bandwidth * inside.share)), start, on_cpus)
     link = link_between_nodes(cluster, start, end)
     if start == end:
-        return Way(link.latency_seconds, 1 / link.bandwidth)
+        return LinkCost(link.latency_seconds, 1 / link.bandwidth)
     nic = cluster.node_list[start].nic
     ports = nic.ports if nic is not None else 1
-    way = Way(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
+    way = LinkCost(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
     return _copied(cluster, way, start if on_cpus == (False, True) else end, on_cpus)
 
 
-def _copied(cluster: Cluster, way: Way, node: int, on_cpus: _OnCpus) -> Way:
+def _copied(cluster: Cluster, way: LinkCost, node: int, on_cpus: _OnCpus) -> LinkCost:
     """`way` with the copy between a GPU of `node` and its host where one end, and one only, is a CPU."""
     host = cluster.node_list[node].host
     if sum(on_cpus) != 1 or host is None:
         return way
     link = host.link
     per_byte = 1 / (link.bandwidth * link.share * link.ports)
-    return Way(way.latency + link.latency_seconds, way.per_byte + per_byte)
+    return LinkCost(way.latency + link.latency_seconds, way.per_byte + per_byte)
 
 
 def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:

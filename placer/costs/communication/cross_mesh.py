@@ -1,6 +1,6 @@
 """Seconds of what crosses between two meshes: per microbatch the values on, the gradients back.
 
-Between meshes that divide rows alike every device has one partner, and all send at once (`channels.transfer`). Between
+Between meshes that divide rows alike every device has one partner, and all send at once (`network.transfer`). Between
 others a device may have several partners. It sends to them one after another, and receives from them one after another,
 in the order of the program (`meshes.parcels`), each parcel of n bytes as soon as both ends are free:
 
@@ -14,20 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from placer.costs.communication.network import Channels, TransferSeconds
+from placer.costs.communication.network import Network, TransferSeconds
 from placer.costs.precision import Numerics
 from placer.graph import Graph
 from placer.spmd import layout_state
 from placer.spmd.cross_mesh import Crossing, Exchange, Mesh, Parcel, parcels
 
 
-class Exchanges:
-    """Exchanges of values of `graph`, whole ones, over `channels`; remembers what crosses between which layouts."""
+class MeshMessages:
+    """MeshMessages of values of `graph`, whole ones, over `channels`; remembers what crosses between which layouts."""
 
-    def __init__(self, graph: Graph, numerics: Numerics, channels: Channels) -> None:
+    def __init__(self, graph: Graph, numerics: Numerics, network: Network) -> None:
         self.graph = graph
         self.numerics = numerics
-        self.channels = channels
+        self.network = network
         self._known: dict[object, tuple[object, Exchange]] = {}
 
     def alike(self, values: Iterable[str], source: Mesh, target: Mesh) -> bool:
@@ -53,7 +53,7 @@ class Exchanges:
             return 0.0
         exchange = self._exchange(values, source, target)
         sent = tuple(parcels(exchange, source, target, rows, gradient=gradient))
-        return self.channels.exchange([(one.source, one.target, self._bytes(one, exchange.apart)) for one in sent])
+        return self.network.exchange([(one.source, one.target, self._bytes(one, exchange.apart)) for one in sent])
 
     def _bytes(self, parcel: Parcel, apart: int) -> int:
         return sum(self.numerics.bytes_of(tensor, parcel.rows // apart) for tensor in parcel.bundle.tensors)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from placer.costs.communication.collectives import CollectiveKind
-from placer.costs.communication.network import Channels
+from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.precision import Numerics
 from placer.graph import BlockClass
@@ -30,7 +30,7 @@ KINDS: dict[str, CollectiveKind] = {
 
 
 def block_communication(
-    kind: BlockClass, numerics: Numerics, channels: Channels, devices: tuple[int, ...], rows: int
+    kind: BlockClass, numerics: Numerics, network: Network, devices: tuple[int, ...], rows: int
 ) -> BlockSeconds:
     """Seconds of a block's collectives over `devices` for a microbatch of `rows` rows."""
     forward = backward = 0.0
@@ -38,8 +38,8 @@ def block_communication(
         if op.kind == "communication":
             ahead, behind, *axis = op.target.split(".")[1:]
             lines = lines_of(devices, *axis)
-            forward += moving_seconds(ahead, numbers.written * op.written_bytes.at(rows), channels, lines)
-            backward += moving_seconds(behind, numbers.written * op.backward_written_bytes.at(rows), channels, lines)
+            forward += moving_seconds(ahead, numbers.written * op.written_bytes.at(rows), network, lines)
+            backward += moving_seconds(behind, numbers.written * op.backward_written_bytes.at(rows), network, lines)
     return BlockSeconds(forward=forward, backward=backward, recompute=forward)
 
 
@@ -53,18 +53,18 @@ def lines_of(devices: tuple[int, ...], axis: str = "") -> Lines:
     return tuple(devices[first : first + fast] for first in range(0, len(devices), fast))
 
 
-def moving_seconds(word: str, size: float, channels: Channels, lines: Lines) -> float:
+def moving_seconds(word: str, size: float, network: Network, lines: Lines) -> float:
     """Seconds of one of the words of a communication op on `size` bytes, along all lines at once; of the slowest."""
     if not size or len(lines[0]) < 2:
         return 0.0
     if word == "exchange":
-        return max(channels.messages(sources, targets, int(size)) for sources, targets in _neighbours(lines))
+        return max(network.messages(sources, targets, int(size)) for sources, targets in _neighbours(lines))
     if word not in KINDS:
         return 0.0
     if len(lines) == 1:
-        return channels.collective(KINDS[word], lines[0], size)
+        return network.collective(KINDS[word], lines[0], size)
     # Lines through several nodes share what leads out of them.
-    return max(channels.collective(KINDS[word], line, size, _sharing(line, lines, channels)) for line in lines)
+    return max(network.collective(KINDS[word], line, size, _sharing(line, lines, network)) for line in lines)
 
 
 def _neighbours(lines: Lines) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -72,8 +72,8 @@ def _neighbours(lines: Lines) -> Iterator[tuple[tuple[int, ...], ...]]:
     return pairwise(zip(*lines, strict=True))
 
 
-def _sharing(line: tuple[int, ...], lines: Lines, channels: Channels) -> int:
+def _sharing(line: tuple[int, ...], lines: Lines, network: Network) -> int:
     """How many lines lie on the same nodes as this one."""
-    nodes = channels.cluster.node_of
+    nodes = network.cluster.node_of
     own = {nodes[device] for device in line}
     return sum({nodes[device] for device in other} == own for other in lines)

@@ -37,7 +37,7 @@ from placer.costs.communication.collectives import over_levels
 from placer.costs.compute.roofline import memory_rate
 from placer.errors import UsageError
 
-WayKind = Literal["host", "hosts", "device"]
+RouteName = Literal["host", "hosts", "device"]
 
 # Bytes that move through memory for each byte that is added.
 PASSES = 3
@@ -111,16 +111,16 @@ class MixedSum:
     devices: tuple[int, ...]
     groups: int = 1
 
-    def cheapest(self, size: float) -> tuple[WayKind, float]:
+    def cheapest(self, size: float) -> tuple[RouteName, float]:
         """The way that takes fewest seconds for `size` bytes, the first of equal ones, with these."""
         found = self.seconds(size)
         best = min(found, key=found.__getitem__)
         return best, found[best]
 
-    def seconds(self, size: float) -> dict[WayKind, float]:
+    def seconds(self, size: float) -> dict[RouteName, float]:
         """Seconds of each way for `size` bytes; `hosts` where there are several, one of them with several ranks."""
         copies = 2 * _slowest(self._copies, size)
-        found: dict[WayKind, float] = {"host": copies + self._whole.seconds(size)}
+        found: dict[RouteName, float] = {"host": copies + self._whole.seconds(size)}
         if 1 < len(self.roles.hosts) < len(self.devices):
             inside = max(ring.seconds(size) for ring in self._inside)
             found["hosts"] = copies + inside + self._between.seconds(size) + _slowest(self._spread, size)

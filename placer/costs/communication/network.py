@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 from placer.cluster.cluster import Cluster
 from placer.cluster.topology import Bottleneck, bottleneck
-from placer.costs.communication.collectives import CollectiveKind, Way, over_levels, pair_ways, slowest, ways
+from placer.costs.communication.collectives import (
+    CollectiveKind,
+    LinkCost,
+    link_costs,
+    over_levels,
+    pair_link_costs,
+    slowest,
+)
 from placer.costs.communication.mixed_allreduce import mixed_sum
 
 
@@ -24,13 +31,13 @@ class TransferSeconds:
     backward: float = 0.0
 
 
-class Channels:
+class Network:
     """What crosses between the devices of `cluster`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._levels: dict[tuple[tuple[int, ...], int], Bottleneck] = {}
-        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], Way] = {}
+        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], LinkCost] = {}
 
     def transfer(
         self, source: tuple[int, ...], target: tuple[int, ...], *, sent: float, returned: float | None
@@ -42,19 +49,19 @@ class Channels:
 
     def exchange(self, parcels: Sequence[tuple[int, int, int]]) -> float:
         """Seconds of (sender, receiver, bytes) in this order, each when both its ends are free."""
-        ways = self.ways((source, target) for source, target, _ in parcels)
+        costs = self.link_costs((source, target) for source, target, _ in parcels)
         sending: dict[int, float] = {}
         receiving: dict[int, float] = {}
         for source, target, size in parcels:
-            latency, per_byte = ways[source, target]
+            latency, per_byte = costs[source, target]
             begin = max(sending.get(source, 0.0), receiving.get(target, 0.0) - latency)
             sending[source] = begin + size * per_byte
             receiving[target] = max(begin + latency, receiving.get(target, 0.0)) + size * per_byte
         return max(receiving.values(), default=0.0)
 
-    def ways(self, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Way]:
+    def link_costs(self, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
         """The way between the two devices of each pair, all senders of a node sending at once."""
-        return pair_ways(self.cluster, pairs)
+        return pair_link_costs(self.cluster, pairs)
 
     def message(self, source: int, target: int, size: int) -> float:
         """Seconds of one message of `size` bytes between two devices."""
@@ -88,9 +95,9 @@ class Channels:
         on_cpu = kind == "reduce_scatter" and any(self.cluster.devices[d].backend == "cpu" for d in devices)
         return "all_reduce" if on_cpu else kind
 
-    def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> Way:
+    def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> LinkCost:
         """One message from every source to its partner at once: the longest latency, the most seconds per byte."""
         found = self._messages.get((source, target))
         if found is None:
-            found = self._messages[source, target] = slowest(ways(self.cluster, source, target))
+            found = self._messages[source, target] = slowest(link_costs(self.cluster, source, target))
         return found

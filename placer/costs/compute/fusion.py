@@ -16,7 +16,7 @@ FUSED_KINDS = ("pointwise", "reduction", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class FusedChain:
     """Indices of the ops of one kernel, with the references that enter and leave it."""
 
     ops: tuple[int, ...]
@@ -39,7 +39,7 @@ class Chain:
         return read * entering + written * sum(_bytes(kind, reference, rows) for reference in self.leaving)
 
 
-def chains(kind: BlockClass) -> Iterator[Chain]:
+def chains(kind: BlockClass) -> Iterator[FusedChain]:
     """Every op that is no view in exactly one chain, in order; ops that do not fuse are chains of one."""
     run: list[int] = []
     for index, op in enumerate(kind.ops):
@@ -51,17 +51,17 @@ def chains(kind: BlockClass) -> Iterator[Chain]:
         if run:
             yield _chain(kind, run)
             run = []
-        yield Chain(ops=(index,))
+        yield FusedChain(ops=(index,))
     if run:
         yield _chain(kind, run)
 
 
-def _chain(kind: BlockClass, run: list[int]) -> Chain:
+def _chain(kind: BlockClass, run: list[int]) -> FusedChain:
     inside = _made_by(kind, set(run))
     entering = {reference for i in run for reference in kind.ops[i].inputs if reference not in inside}
     outside = [r for i, op in enumerate(kind.ops) if i not in run and op.kind != "view" for r in op.inputs]
     leaving = {reference for reference in (*outside, *kind.outputs) if reference in inside}
-    return Chain(ops=tuple(run), entering=tuple(sorted(entering)), leaving=tuple(sorted(leaving)))
+    return FusedChain(ops=tuple(run), entering=tuple(sorted(entering)), leaving=tuple(sorted(leaving)))
 
 
 def _made_by(kind: BlockClass, members: set[int]) -> set[str]:

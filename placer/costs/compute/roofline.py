@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from placer.cluster.cluster import Device
 from placer.costs.compute.attention import FORWARD_KERNELS, attention_traffic, flash_share
-from placer.costs.compute.fusion import Chain, chains
+from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics
 from placer.graph import BlockClass, Op, Product
@@ -184,7 +184,7 @@ def _weight_share(op: Op, rows: int) -> float:
 
 
 def _chain_seconds(
-    kind: BlockClass, chain: Chain, numbers: Sequence[OpNumerics], device: Device, settings: RunSettings, rows: int
+    kind: BlockClass, chain: FusedChain, numbers: Sequence[OpNumerics], device: Device, settings: RunSettings, rows: int
 ) -> BlockSeconds:
     """Seconds of a fused chain; never more than its ops one by one."""
     alone = _total((op_seconds(kind.ops[i], numbers[i], device, settings, rows), 1) for i in chain.ops)

@@ -30,7 +30,7 @@ PASSING = frozenset({"add", "add_", "cat", "concat", "stack"})
 
 
 class Kept(Protocol):
-    """What the blocks of a model keep and hold, as `Spans` know it."""
+    """What the blocks of a model keep and hold, as `BlockRanges` know it."""
 
     def kept(self, first: int, last: int, recompute: bool) -> Affine:
         """Bytes that blocks first..last-1 keep of a microbatch."""

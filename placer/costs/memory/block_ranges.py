@@ -1,7 +1,7 @@
-"""What a run of blocks holds and moves, whatever device it is on: parameters, kept values, values that leave it.
+"""What a block range holds and moves, whatever device it is on: parameters, kept values, values that leave it.
 
-`Spans(graph, numerics, settings).of(first, last)` answers for blocks first..last-1, from prefix sums and a short list
-of what several blocks share, and remembers the answer: searches ask for one run with many devices and batch sizes.
+`BlockRanges(graph, numerics, settings).of(first, last)` answers for blocks first..last-1, from prefix sums and a short
+list of what several blocks share, and remembers the answer: searches ask for one range with many devices and sizes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from placer.cluster.cluster import Backend
 from placer.costs.compute.attention import saved_bytes, score_bytes
 from placer.costs.memory.backward import Backward, arrived_bytes, ops_bytes
 from placer.costs.memory.dropout_masks import mask_bytes
-from placer.costs.memory.parameters import Held, Holdings
+from placer.costs.memory.parameters import ParameterCounts, ParameterSums
 from placer.costs.precision import FLOATING, Numerics
 from placer.graph import Affine, BlockClass, Graph, Parameter, Tensor, affine_sum
 from placer.plans.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class BlockRange:
     """Blocks first..last-1. Sizes in bytes per row count; `received` enters forward, `sent` leaves, `returned`
     are the gradients of what is sent.
 
@@ -33,7 +33,7 @@ class Span:
     parts keeps between them, `unit` parameters of the largest block, `whole` that it is the whole model.
     """
 
-    held: Held
+    counts: ParameterCounts
     saved: Affine
     inputs: Affine
     again: Affine
@@ -51,8 +51,8 @@ class Span:
     whole: bool
 
 
-class Spans:
-    """Everything `Span` says, for every run of blocks of one graph, whose rows are `apart` rows of a replica each.
+class BlockRanges:
+    """Everything `BlockRange` says, for every block range of one graph, whose rows are `apart` rows of a replica each.
 
     Of parameters named in `whole` every device of a replica holds that, whatever its blocks read. Kernels of CPUs and
     of accelerators (`backend`) do not keep the same.
@@ -67,10 +67,10 @@ class Spans:
         self.settings = settings
         self.backend: Backend = backend
         self.apart = apart
-        self.holdings = Holdings(graph, numerics, whole)
-        self._known: dict[tuple[int, int], Span] = {}
+        self.holdings = ParameterSums(graph, numerics, whole)
+        self._known: dict[tuple[int, int], BlockRange] = {}
 
-    def of(self, first: int, last: int) -> Span:
+    def of(self, first: int, last: int) -> BlockRange:
         """The span of blocks first..last-1."""
         found = self._known.get((first, last))
         if found is None:
@@ -100,11 +100,11 @@ class Spans:
             returned.append(affine_sum(self.value_bytes(r) for r in leaving if self.graph.value(r).requires_grad))
         return _fewest(sent), _fewest(returned)
 
-    def _make(self, first: int, last: int) -> Span:
+    def _make(self, first: int, last: int) -> BlockRange:
         leaving = self.leaving(first, last)
         kinds = {block.kind for block in self.graph.blocks[first:last]}
-        return Span(
-            held=self.holdings.of(first, last),
+        return BlockRange(
+            counts=self.holdings.of(first, last),
             saved=self._kept_values(first, last),
             inputs=self._kept_inputs(first, last),
             again=_between(self._saved_sums, first, max(first, min(last, self.final))),

@@ -1,7 +1,7 @@
-"""Microbatches that a position keeps alive, as the schedule's own action lists have them.
+"""Microbatches in flight: those a position keeps values of, as the schedule's own action lists have them.
 
-`alive(schedule, positions, stages, microbatches)` counts them per stage at each peak of each position; `lives` says
-besides which of them come before the first backward ends, when there are no gradients yet:
+`in_flight_peaks(schedule, positions, stages, microbatches)` counts them per stage at each peak of each position;
+`microbatches_in_flight` says besides which of them come before the first backward ends, when there are no gradients:
 
     gpipe         all m forwards first; later, with gradients, m - 1 at most
     1f1b          p - position run ahead; later as many again, if there are more microbatches
@@ -21,7 +21,7 @@ from placer.plans.schedule import looped, looped_warmup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
+class InFlight:
     """Of one position: microbatches alive before its first backward ends (0 where `later` has as many), per stage at
     each later peak, and those whose backward waits for its weight part."""
 
@@ -31,23 +31,25 @@ class Alive:
 
 
 @lru_cache(maxsize=4096)
-def lives(schedule: str, positions: int, stages: int, microbatches: int) -> tuple[Alive, ...]:
+def microbatches_in_flight(schedule: str, positions: int, stages: int, microbatches: int) -> tuple[InFlight, ...]:
     """What each position keeps alive."""
-    found = alive(schedule, positions, stages, microbatches)
+    found = in_flight_peaks(schedule, positions, stages, microbatches)
     if schedule == "interleaved":
-        return tuple(Alive(first=0, later=peaks) for peaks in found)
+        return tuple(InFlight(first=0, later=peaks) for peaks in found)
     return tuple(_lone(schedule, position, peaks[0][0], microbatches) for position, peaks in enumerate(found))
 
 
-def _lone(schedule: str, position: int, most: int, microbatches: int) -> Alive:
+def _lone(schedule: str, position: int, most: int, microbatches: int) -> InFlight:
     """Of a position with one stage. The first one of a pipeline has no inputs whose gradients could come first."""
     parted = min(microbatches, position + 1) if schedule == "zero-bubble" and position else 0
     later = min(most, microbatches - 1)
-    return Alive(first=most if most > later else 0, later=((later,),), parted=parted)
+    return InFlight(first=most if most > later else 0, later=((later,),), parted=parted)
 
 
 @lru_cache(maxsize=4096)
-def alive(schedule: str, positions: int, stages: int, microbatches: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def in_flight_peaks(
+    schedule: str, positions: int, stages: int, microbatches: int
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Per position the peaks of alive microbatches per local stage (without those that another exceeds)."""
     if schedule == "gpipe":
         return tuple(((microbatches,),) for _ in range(positions))

@@ -1,7 +1,7 @@
-"""Parameters and buffers that a run of blocks holds, those of several blocks counted once.
+"""Parameters and buffers that a block range holds, those of several blocks counted once.
 
-`Holdings(graph, numerics).of(first, last)` answers for blocks first..last-1, from prefix sums and a short list of what
-several blocks share.
+`ParameterSums(graph, numerics).of(first, last)` answers for blocks first..last-1, from prefix sums and a short list of
+what several blocks share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placer.graph import ITEM_BYTES, Block, Graph, Parameter, Summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ParameterCounts:
     """Parameters of a run of blocks, those it uses twice counted once: bytes, elements and tensors that train.
 
     `elsewhere` are those of the trainable elements that blocks outside of the run use too, `summed` those whose
@@ -48,18 +48,18 @@ class _Counts(NamedTuple):
     summed_outer: int = 0
     summed_inner: int = 0
 
-    def held(self, elsewhere: int) -> Held:
-        """The same as `Held`."""
-        return Held(**self._asdict(), elsewhere=elsewhere)
+    def held(self, elsewhere: int) -> ParameterCounts:
+        """The same as `ParameterCounts`."""
+        return ParameterCounts(**self._asdict(), elsewhere=elsewhere)
 
 
-class Holdings:
+class ParameterSums:
     """What every run of blocks of one graph holds; of parameters named in `whole` that, whatever a block reads."""
 
     def __init__(self, graph: Graph, numerics: Numerics, whole: Mapping[str, Parameter] = MappingProxyType({})) -> None:
         self.graph, self.numerics, self._whole = graph, numerics, whole
 
-    def of(self, first: int, last: int) -> Held:
+    def of(self, first: int, last: int) -> ParameterCounts:
         """What blocks first..last-1 hold."""
         low, high = self._sums[first], self._sums[last]
         counts = [b - a for a, b in zip(low, high, strict=True)]

@@ -32,8 +32,8 @@ from typing import NamedTuple
 from placer.cluster.cluster import Device
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.costs.memory.backward import Moved
-from placer.costs.memory.block_ranges import Span
-from placer.costs.memory.in_flight import Alive
+from placer.costs.memory.block_ranges import BlockRange
+from placer.costs.memory.in_flight import InFlight
 from placer.costs.precision import Numerics
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import BY_FSDP, Sharding
@@ -88,7 +88,7 @@ class StageMemory:
         return (alive - 1) * self.living + self.turning if alive else 0
 
 
-class State(NamedTuple):
+class StateBytes(NamedTuple):
     """Bytes of what a stage holds whatever it computes."""
 
     parameters: int
@@ -98,13 +98,13 @@ class State(NamedTuple):
 
 
 def stage_state(
-    span: Span, numerics: Numerics, settings: RunSettings, *, sharding: Sharding, replicas: int, accumulates: bool
-) -> State:
+    span: BlockRange, numerics: Numerics, settings: RunSettings, *, sharding: Sharding, replicas: int, accumulates: bool
+) -> StateBytes:
     """Bytes of one stage on each of its replicas; `accumulates`: over several microbatches."""
     parts = replicas if sharding in BY_FSDP else 1
-    held = span.held
+    held = span.counts
     own, whole = _share(held.parameters, parts), held.trainable * numerics.weight_bytes
-    return State(
+    return StateBytes(
         parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
         gradients=whole if accumulates else _share(whole, parts),
         optimizer=_share(held.trainable * state_bytes(numerics, settings), replicas if sharding != "none" else 1),
@@ -113,12 +113,12 @@ def stage_state(
 
 
 def stage_memory(
-    span: Span, numerics: Numerics, settings: RunSettings, *, rows: int, recompute: bool, sharding: Sharding,
+    span: BlockRange, numerics: Numerics, settings: RunSettings, *, rows: int, recompute: bool, sharding: Sharding,
     replicas: int, accumulates: bool = False,
 ) -> StageMemory:  # fmt: skip
     """Bytes of one stage for microbatches of `rows` rows on each replica; `accumulates`: over several of them."""
     state = stage_state(span, numerics, settings, sharding=sharding, replicas=replicas, accumulates=accumulates)
-    trainable, parts = span.held.trainable, replicas if sharding != "none" else 1
+    trainable, parts = span.counts.trainable, replicas if sharding != "none" else 1
     whole = trainable * numerics.weight_bytes
     kept, staying = (
         size.at(rows) for size in ((span.inputs, span.staying_apart) if recompute else (span.saved, span.staying))
@@ -146,7 +146,7 @@ def stage_memory(
     )
 
 
-def position_memory(stages: tuple[StageMemory, ...], lives: Alive, device: Device | None = None) -> MemoryBytes:
+def position_memory(stages: tuple[StageMemory, ...], lives: InFlight, device: Device | None = None) -> MemoryBytes:
     """Bytes of one device with its stages (None: without its overhead) and the microbatches that are alive there."""
     gradients, updating = (sum(getattr(stage, name) for stage in stages) for name in ("gradients", "updating"))
     remade, workspace, inner, closing, temporary = (max(getattr(stage, name) for stage in stages) for name in ONCE)
@@ -191,14 +191,14 @@ def _share(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
-def _messages(span: Span, rows: int) -> int:
+def _messages(span: BlockRange, rows: int) -> int:
     """Bytes of messages beside those that stay: the gradients a stage got, and those it gave back before, which the
     stage before it may not have read yet."""
     return span.returned.at(rows) + span.received.at(rows)
 
 
 def _reduced(
-    span: Span, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int, *, accumulates: bool
+    span: BlockRange, settings: RunSettings, gradients: int, sharding: Sharding, replicas: int, *, accumulates: bool
 ) -> tuple[int, Moved, int]:
     """What reducing `gradients` takes: bytes that are always there, what moves beside a backward, bytes after the last.
 

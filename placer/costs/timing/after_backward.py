@@ -1,6 +1,6 @@
 """Seconds of a stage beside and after its last backward: gradients added, reduced and summed, and the update.
 
-`Costs` has one (`costs.tails`); with the degree of a replica above one, `devices` are the leaders of replicas;
+`Costs` has one (`costs.after_backward`); with the degree of a replica above one, `devices` are the leaders of replicas;
 `inner` of these devices are along the second axis, where there are two.
 """
 
@@ -9,37 +9,37 @@ from __future__ import annotations
 from placer.cluster.cluster import Cluster
 from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, least_exposed
 from placer.costs.communication.intra_op import lines_of, moving_seconds
-from placer.costs.communication.network import Channels
+from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import memory_rate
-from placer.costs.memory.block_ranges import Spans
-from placer.costs.timing.block import Profiles
+from placer.costs.memory.block_ranges import BlockRanges
+from placer.costs.timing.block import BlockTimes
 from placer.costs.timing.offload import offloaded_seconds
 from placer.costs.timing.optimizer import accumulate_seconds, bucket_seconds, gathering_seconds, update_seconds
-from placer.costs.timing.stage import Passes
+from placer.costs.timing.stage import StageTimes
 from placer.plans.plan import BY_FSDP, Sharding
 from placer.plans.settings import RunSettings
 
 
-class Tails:
+class AfterBackward:
     """What the last backward of a stage is followed by, in seconds."""
 
     def __init__(
-        self, cluster: Cluster, settings: RunSettings, *, spans: Spans, channels: Channels, profiles: Profiles,
-        passes: Passes, degree: int, inner: int = 1,
+        self, cluster: Cluster, settings: RunSettings, *, ranges: BlockRanges, network: Network,
+        block_times: BlockTimes, stage_times: StageTimes, degree: int, inner: int = 1,
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.settings = settings
-        self.numerics = spans.numerics
-        self.spans = spans
-        self.channels = channels
-        self.profiles = profiles
-        self.passes = passes
+        self.numerics = ranges.numerics
+        self.ranges = ranges
+        self.network = network
+        self.block_times = block_times
+        self.stage_times = stage_times
         self.degree = degree
         self.inner = inner
 
     def accumulate(self, first: int, last: int, *, device: int) -> float:
         """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
-        return accumulate_seconds(self.spans.of(first, last).held, self.numerics, self.cluster.devices[device])
+        return accumulate_seconds(self.ranges.of(first, last).counts, self.numerics, self.cluster.devices[device])
 
     def reduction(
         self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
@@ -54,8 +54,8 @@ class Tails:
         if len(devices) < 2 or rows == 0:
             return 0.0
         if sharding in BY_FSDP:
-            return self.passes.gathers(devices, rows, sharding).scatter_seconds(first, last)
-        held = self.spans.of(first, last).held
+            return self.stage_times.gathers(devices, rows, sharding).scatter_seconds(first, last)
+        held = self.ranges.of(first, last).counts
         size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
         if not size:
             return 0.0
@@ -74,17 +74,17 @@ class Tails:
 
     def bucket(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
-        slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
-        return self.channels.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
+        slow = min((self.cluster.devices[d] for d in self.block_times.device_classes(devices)), key=memory_rate)
+        return self.network.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
 
     def summed(self, first: int, last: int, *, device: int) -> float:
         """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""
         if self.degree == 1:
             return 0.0
-        held, devices = self.spans.of(first, last).held, self.profiles.replica(device)
+        held, devices = self.ranges.of(first, last).counts, self.block_times.replica(device)
         axes = (("", held.summed), (f"outer{self.inner}", held.summed_outer), (f"inner{self.inner}", held.summed_inner))
         return sum(
-            moving_seconds("all_reduce", size * self.numerics.weight_bytes, self.channels, lines_of(devices, axis))
+            moving_seconds("all_reduce", size * self.numerics.weight_bytes, self.network, lines_of(devices, axis))
             for axis, size in axes
             if size
         )
@@ -96,24 +96,24 @@ class Tails:
 
         Of state that is sharded over as many devices each shard is summed among its holders.
         """
-        size = self.spans.of(first, last).tied
+        size = self.ranges.of(first, last).tied
         if sharding not in BY_FSDP or len(devices) == 1 or len(others or devices) != len(devices):
-            return self.channels.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
+            return self.network.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
         pairs = zip(others or devices, devices, strict=True)
-        return max(self.channels.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
+        return max(self.network.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
 
     def gathered(self, first: int, last: int, *, devices: tuple[int, ...], sharding: Sharding) -> float:
         """Seconds after the update in which replicas that have a part of the optimizer's state get all parameters."""
         if sharding != "optimizer":
             return 0.0
-        return self.gather(devices, self.spans.of(first, last).held.trainable * self.numerics.weight_bytes)
+        return self.gather(devices, self.ranges.of(first, last).counts.trainable * self.numerics.weight_bytes)
 
     def gather(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of getting updated parameters of `size` bytes from those who have updated them: one gather."""
         if len(devices) < 2 or not size:
             return 0.0
-        slow = min((self.cluster.devices[d] for d in self.profiles.kinds(devices)), key=memory_rate)
-        moved = self.channels.collective("all_gather", devices, size, self.degree)
+        slow = min((self.cluster.devices[d] for d in self.block_times.device_classes(devices)), key=memory_rate)
+        moved = self.network.collective("all_gather", devices, size, self.degree)
         return moved + gathering_seconds(size, slow, len(devices))
 
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
@@ -121,7 +121,7 @@ class Tails:
 
         Where hosts update all are taken for as slow as the slowest.
         """
-        held = self.spans.of(first, last).held
+        held = self.ranges.of(first, last).counts
         parts = replicas if sharding != "none" else 1
         seconds = update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
         if self.settings.offload == "none":

@@ -15,7 +15,7 @@ from itertools import accumulate
 from placer.cluster.cluster import Device
 from placer.cluster.topology import Bottleneck, replica_groups
 from placer.costs.communication.intra_op import block_communication
-from placer.costs.communication.network import Channels
+from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds, block_seconds
 from placer.costs.precision import Numerics
 from placer.graph import Graph
@@ -24,7 +24,7 @@ from placer.plans.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class PrefixSeconds:
     """Prefix sums over blocks of seconds on one kind of device for one number of rows; seconds of the prologue."""
 
     forward: tuple[float, ...]
@@ -34,13 +34,13 @@ class Profile:
     prologue: float
 
 
-class Profiles:
-    """Profiles by device and rows, each block class and kind of device computed once."""
+class BlockTimes:
+    """BlockTimes by device and rows, each block class and kind of device computed once."""
 
     def __init__(
         self,
         graph: Graph,
-        channels: Channels,
+        network: Network,
         numerics: Numerics,
         settings: RunSettings,
         degree: int = 1,
@@ -48,25 +48,25 @@ class Profiles:
         offset: int = 0,
     ) -> None:
         self.graph = graph
-        self.channels = channels
-        self.cluster = channels.cluster
+        self.network = network
+        self.cluster = network.cluster
         self.degree = degree
         self.offset = offset
         self.apart = apart
         self.numerics = numerics
         self.settings = settings
-        self._known: dict[tuple[int, int], Profile] = {}
+        self._known: dict[tuple[int, int], PrefixSeconds] = {}
 
-    def of(self, device: int, rows: int) -> Profile:
+    def of(self, device: int, rows: int) -> PrefixSeconds:
         """The profile of `rows` rows on a device."""
-        key = (self.kind[device], rows)
+        key = (self.device_class[device], rows)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._make(device, rows)
         return found
 
     @cached_property
-    def kind(self) -> tuple[int, ...]:
+    def device_class(self) -> tuple[int, ...]:
         """For each device the first device of its kind, in a replica whose devices reach each other alike."""
         first: dict[tuple[Device, Bottleneck | None], int] = {}
         known: dict[tuple[int, int], int] = {}  # most devices are the very same chip and way: told by identity first
@@ -88,9 +88,9 @@ class Profiles:
         for own in self.groups:
             node = node_of[own[0]]
             if len({node_of[device] for device in own}) > 1:
-                way = self.channels.levels(own)
+                way = self.network.levels(own)
             else:
-                way = inside.get(id(nodes[node])) or inside.setdefault(id(nodes[node]), self.channels.levels(own))
+                way = inside.get(id(nodes[node])) or inside.setdefault(id(nodes[node]), self.network.levels(own))
             found |= dict.fromkeys(own, way)
         return found
 
@@ -112,7 +112,7 @@ class Profiles:
     @cached_property
     def uniform(self) -> bool:
         """Whether all devices are of one kind."""
-        return len(set(self.kind)) == 1
+        return len(set(self.device_class)) == 1
 
     def replica(self, device: int) -> tuple[int, ...]:
         """The devices of the replica that `device` belongs to."""
@@ -125,11 +125,15 @@ class Profiles:
         own = block_seconds(whole, self.numerics, chip, self.settings, rows)
         if self.degree == 1:
             return own
-        return own + block_communication(whole, self.numerics, self.channels, self.replica(device), rows)
+        return own + block_communication(whole, self.numerics, self.network, self.replica(device), rows)
 
-    def kinds(self, devices: Iterable[int]) -> tuple[int, ...]:
+    def device_classes(self, devices: Iterable[int]) -> tuple[int, ...]:
         """One device of each kind among `devices`."""
-        return (self.kind[0],) if self.uniform else tuple(sorted({self.kind[device] for device in devices}))
+        return (
+            (self.device_class[0],)
+            if self.uniform
+            else tuple(sorted({self.device_class[device] for device in devices}))
+        )
 
     @cached_property
     def _group_of(self) -> dict[int, tuple[int, ...]]:
@@ -137,11 +141,11 @@ class Profiles:
         unused = dict.fromkeys(range(self.cluster.size), self.groups[0])
         return unused | {device: own for own in self.groups for device in own}
 
-    def _make(self, device: int, rows: int) -> Profile:
+    def _make(self, device: int, rows: int) -> PrefixSeconds:
         kinds = {block.kind for block in (*self.graph.blocks, self.graph.prologue)}
         each = {kind: self.block(kind, device, rows) for kind in kinds}
         blocks = [each[block.kind] for block in self.graph.blocks]
-        return Profile(
+        return PrefixSeconds(
             forward=_sums(block.forward for block in blocks),
             backward=_sums(block.backward for block in blocks),
             weight=_sums(block.weight for block in blocks),

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from placer.cluster.cluster import Device
 from placer.costs.compute.roofline import pass_seconds
-from placer.costs.memory.parameters import Held
+from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.precision import Numerics
 from placer.plans.settings import RunSettings, state_count
 
@@ -29,9 +29,9 @@ ADAMW_PASSES, ADAMW_KERNELS = 20, 8
 NORM_BYTES, NORM_KERNELS = 32, 4
 
 
-def accumulate_seconds(held: Held, numerics: Numerics, device: Device) -> float:
+def accumulate_seconds(counts: ParameterCounts, numerics: Numerics, device: Device) -> float:
     """Seconds of adding one microbatch's gradients to those of earlier ones."""
-    return pass_seconds(device, 3 * held.trainable * numerics.weight_bytes, held.tensors)
+    return pass_seconds(device, 3 * counts.trainable * numerics.weight_bytes, counts.tensors)
 
 
 def bucket_seconds(size: float, device: Device) -> float:
@@ -44,11 +44,13 @@ def gathering_seconds(size: float, device: Device, parts: int) -> float:
     return pass_seconds(device, 2 * size * (1 + 1 / parts), 2)
 
 
-def update_seconds(held: Held, numerics: Numerics, settings: RunSettings, device: Device, parts: int = 1) -> float:
+def update_seconds(
+    counts: ParameterCounts, numerics: Numerics, settings: RunSettings, device: Device, parts: int = 1
+) -> float:
     """Seconds of clipping and updating state that is divided into `parts`, on one device."""
     size, kernels = update_bytes(numerics, settings), _kernels(numerics, settings)
     each = 1 if device.backend == "cpu" else TENSORS_PER_KERNEL
-    return pass_seconds(device, held.trainable * size / parts, -(-held.tensors // each) * kernels)
+    return pass_seconds(device, counts.trainable * size / parts, -(-counts.tensors // each) * kernels)
 
 
 def update_bytes(numerics: Numerics, settings: RunSettings) -> int:

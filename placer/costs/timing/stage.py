@@ -1,6 +1,6 @@
 """Seconds of one microbatch through a stage: forward, backward, recompute, and what gathers of sharded state add.
 
-`Passes.stage` is of one device, `Passes.full` of the slowest replica of a `Stage`.
+`StageTimes.stage` is of one device, `StageTimes.full` of the slowest replica of a `Stage`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.fsdp import Gathers, gathers
-from placer.costs.communication.network import Channels
-from placer.costs.memory.block_ranges import Spans
-from placer.costs.timing.block import Profiles
+from placer.costs.communication.network import Network
+from placer.costs.memory.block_ranges import BlockRanges
+from placer.costs.timing.block import BlockTimes
 from placer.plans.plan import BY_FSDP, Sharding, Stage, replica_rows
 
 
@@ -48,13 +48,13 @@ class StageSeconds:
         )
 
 
-class Passes:
-    """Passes of stages over the blocks of `spans` on the devices of `channels`; remembers them."""
+class StageTimes:
+    """StageTimes of stages over the blocks of `spans` on the devices of `channels`; remembers them."""
 
-    def __init__(self, spans: Spans, profiles: Profiles, channels: Channels) -> None:
-        self.spans = spans
-        self.profiles = profiles
-        self.channels = channels
+    def __init__(self, ranges: BlockRanges, block_times: BlockTimes, network: Network) -> None:
+        self.ranges = ranges
+        self.block_times = block_times
+        self.network = network
         self._full: dict[tuple[Stage, int], StageSeconds] = {}
         self._gathers: dict[tuple[tuple[int, ...], int, Sharding], Gathers] = {}
         self._moves: dict[tuple[int, ...], tuple[list[float], list[float]]] = {}
@@ -66,9 +66,9 @@ class Passes:
         """Seconds of blocks first..last-1 for a microbatch of `rows` rows on `device`, which is one of `devices`."""
         if rows == 0:
             return StageSeconds()
-        profile, end = self.profiles.of(device, rows), len(self.spans.graph.blocks) - 1
+        profile, end = self.block_times.of(device, rows), len(self.ranges.graph.blocks) - 1
         forward = profile.forward[last] - profile.forward[first]
-        forward += profile.prologue if self.spans.of(first, last).prologue else 0.0
+        forward += profile.prologue if self.ranges.of(first, last).prologue else 0.0
         seconds = StageSeconds(
             forward=forward,
             backward=profile.backward[last] - profile.backward[first],
@@ -100,8 +100,8 @@ class Passes:
         return found
 
     def _slowest(self, stage: Stage, rows: int) -> StageSeconds:
-        each, kind = replica_rows(rows, stage.shares, stage.replicas), self.profiles.kind
-        if len(set(each)) == 1 and self.profiles.uniform:
+        each, kind = replica_rows(rows, stage.shares, stage.replicas), self.block_times.device_class
+        if len(set(each)) == 1 and self.block_times.uniform:
             kinds = {(0, each[0]): (stage.devices[0], each[0])}
         else:
             kinds = {
@@ -120,7 +120,7 @@ class Passes:
         return slowest
 
     def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
-        profiles = [self.profiles.of(device, rows) for device in self.profiles.kinds(devices)]
+        profiles = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
         gather, scatter = self._unit_moves(devices)
         return gathers(
             gather,
@@ -128,15 +128,15 @@ class Passes:
             np.min([np.diff(p.forward) for p in profiles], axis=0).tolist(),
             np.min([np.diff(p.backward) for p in profiles], axis=0).tolist(),
             regathers=sharding == "parameters",
-            overlap=self.spans.settings.overlap,
+            overlap=self.ranges.settings.overlap,
         )
 
     def _unit_moves(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
         """Seconds of each block's gather and scatter over `devices`; those of equal sizes are made once."""
         found = self._moves.get(devices)
         if found is None:
-            item = self.spans.numerics.weight_bytes
-            held = [self.spans.of(block, block + 1).held for block in range(len(self.spans.graph.blocks))]
+            item = self.ranges.numerics.weight_bytes
+            held = [self.ranges.of(block, block + 1).counts for block in range(len(self.ranges.graph.blocks))]
             found = self._moves[devices] = (
                 self._each("all_gather", devices, [own.parameters for own in held]),
                 self._each("reduce_scatter", devices, [own.trainable * item for own in held]),
@@ -144,6 +144,6 @@ class Passes:
         return found
 
     def _each(self, kind: CollectiveKind, devices: tuple[int, ...], sizes: list[int]) -> list[float]:
-        degree = self.profiles.degree
-        seconds = {size: self.channels.collective(kind, devices, size, degree) for size in dict.fromkeys(sizes)}
+        degree = self.block_times.degree
+        seconds = {size: self.network.collective(kind, devices, size, degree) for size in dict.fromkeys(sizes)}
         return [seconds[size] for size in sizes]

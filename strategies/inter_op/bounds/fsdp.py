@@ -79,7 +79,8 @@ class LeastGathers:
 
     def _made(self, places: Places, most: int, fewest: int, sharding: Sharding) -> _Least:
         found, beside = (
-            [self.costs.passes.gathers(devices, own, sharding) for devices in places.distinct] for own in (fewest, most)
+            [self.costs.stage_times.gathers(devices, own, sharding) for devices in places.distinct]
+            for own in (fewest, most)
         )
         gather = np.min([each.gather for each in found], axis=0)
         again = gather * found[0].regathers

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.costs.memory.in_flight import lives
+from placer.costs.memory.in_flight import microbatches_in_flight
 from placer.strategies.inter_op.bounds.outline import Bounds
 from placer.strategies.inter_op.equivalence import Places
 from placer.strategies.space.outline import Outline, recomputes
@@ -32,9 +32,9 @@ class Room(NamedTuple):
 
 def room(bounds: Bounds, outline: Outline, places: Places) -> Room:
     """Blocks of the commonest class that fit each position."""
-    (block, count), spans = bounds.commonest, bounds.runs.costs.spans
+    (block, count), spans = bounds.commonest, bounds.runs.costs.ranges
     kind = bounds.problem.graph.blocks[block].kind
-    state = 0 if spans.of(block, block + 1).held.elsewhere else bounds.state_bytes(outline, block, block + 1)
+    state = 0 if spans.of(block, block + 1).counts.elsewhere else bounds.state_bytes(outline, block, block + 1)
     found: NDArray[np.int64] | None = None
     for rows, rooms in _by_rows(places.loads(outline)):
         sizes = (spans.saved_by(kind).at(rows), spans.own_inputs(block).at(rows))
@@ -52,7 +52,7 @@ def _held(
     """Blocks of so many bytes that each position holds in its room: none recomputed, and all of them."""
     counts = (outline.positions, outline.stages, outline.count)
     if outline.virtual == 1:
-        peaks = [own.later for own in lives(outline.schedule, *counts)]
+        peaks = [own.later for own in microbatches_in_flight(outline.schedule, *counts)]
         return np.array([_lone(int(room), state, sizes, own) for room, own in zip(rooms, peaks, strict=True)])
     least = np.array(_least_blocks(bounds, outline), dtype=np.int64).reshape(outline.virtual, -1).T
     most = outline.lengths(len(bounds.problem.graph.blocks)).stop - 1
@@ -80,7 +80,7 @@ def _least_blocks(bounds: Bounds, outline: Outline) -> list[int]:
 @lru_cache(maxsize=4096)
 def _peaks(schedule: str, positions: int, stages: int, microbatches: int) -> NDArray[np.int64]:
     """Microbatches alive beside gradients, over positions, peaks and turns; the last peak again where some lack."""
-    found = [own.later for own in lives(schedule, positions, stages, microbatches)]
+    found = [own.later for own in microbatches_in_flight(schedule, positions, stages, microbatches)]
     most = max(map(len, found))
     return np.array([(*own, *(own[-1:] * (most - len(own)))) for own in found], dtype=np.int64)
 

@@ -22,8 +22,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.costs.memory.in_flight import Alive
-from placer.costs.memory.peak import State, stage_state
+from placer.costs.memory.in_flight import InFlight
+from placer.costs.memory.peak import StateBytes, stage_state
 from placer.plans.plan import replica_rows
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import Amount, Floor, Rhythm, rhythm
@@ -53,8 +53,8 @@ class Bounds:
         self._amounts: dict[tuple[tuple[int, ...], int, int], Amounts] = {}
         self._places: dict[Work, Amounts] = {}
         self._least: dict[frozenset[Work], Amounts] = {}
-        self._bytes: dict[tuple[str, int, int, Alive, bool], tuple[int, ...]] = {}
-        self._all_bytes: dict[tuple[str, int, int, Alive, bool], int] = {}
+        self._bytes: dict[tuple[str, int, int, InFlight, bool], tuple[int, ...]] = {}
+        self._all_bytes: dict[tuple[str, int, int, InFlight, bool], int] = {}
 
     def step(self, outline: Outline) -> float:
         """No plan of the outline is estimated faster, whatever its device order and shares."""
@@ -100,15 +100,15 @@ class Bounds:
             found = self._all_bytes[key] = self.run_bytes(outline, 0, len(self.problem.graph.blocks), key[3])
         return found
 
-    def _holding(self, outline: Outline) -> tuple[str, int, int, Alive, bool]:
+    def _holding(self, outline: Outline) -> tuple[str, int, int, InFlight, bool]:
         """What the bytes of an outline depend on: sharding, replicas, rows, microbatches alive, whether they add up."""
         return (
             outline.sharding, outline.replicas, self._held_rows(outline), least_alive(outline), outline.count > 1
         )  # fmt: skip
 
-    def run_bytes(self, outline: Outline, first: int, last: int, alive: Alive) -> int:
+    def run_bytes(self, outline: Outline, first: int, last: int, alive: InFlight) -> int:
         """Bytes a position of one stage holds at least for a run with so many microbatches; more for a longer run."""
-        span = self.runs.costs.spans.of(first, last)
+        span = self.runs.costs.ranges.of(first, last)
         rows = self._held_rows(outline)
         kept = {False: span.saved, True: span.inputs}
         least = min(kept[again].at(rows) for again in recomputes(self.problem))
@@ -120,9 +120,9 @@ class Bounds:
         """Bytes of parameters, gradients, optimizer state and buffers a position holds for a run."""
         return sum(self._state(outline, first, last))
 
-    def _state(self, outline: Outline, first: int, last: int) -> State:
+    def _state(self, outline: Outline, first: int, last: int) -> StateBytes:
         return stage_state(
-            self.runs.costs.spans.of(first, last), self.runs.costs.numerics, self.runs.costs.priced,
+            self.runs.costs.ranges.of(first, last), self.runs.costs.numerics, self.runs.costs.priced,
             sharding=outline.sharding, replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
 
@@ -132,7 +132,7 @@ class Bounds:
 
     def least(self, outline: Outline, places: Places) -> tuple[Amounts, Amounts]:
         """Seconds of the blocks for a full microbatch and for the last one, each where it takes fewest."""
-        if self.runs.costs.profiles.uniform:
+        if self.runs.costs.block_times.uniform:
             full, last = (self._anywhere(rows, outline.replicas) for rows in (outline.microbatch, outline.last_rows))
             return full, last
         full, last = (self._least_of(frozenset(works(places, each))) for each in _rows(outline))
@@ -140,7 +140,7 @@ class Bounds:
 
     def at(self, outline: Outline, places: Places) -> tuple[tuple[Amounts, Amounts], ...]:
         """The same of each position."""
-        if self.runs.costs.profiles.uniform:
+        if self.runs.costs.block_times.uniform:
             return (self.least(outline, places),) * outline.positions
         full, last = ([self._at(work) for work in works(places, each)] for each in _rows(outline))
         return tuple(zip(full, last, strict=True))
@@ -158,7 +158,7 @@ class Bounds:
 
     def _anywhere(self, rows: int, replicas: int) -> Amounts:
         """Seconds of the blocks for a microbatch on the fastest kind of device, however it is shared."""
-        fewest = rows // replicas if self.runs.costs.profiles.uniform else 0
+        fewest = rows // replicas if self.runs.costs.block_times.uniform else 0
         return self._amounts_at(self.runs.kinds_used, -(-rows // replicas), fewest)
 
     def _at(self, work: Work) -> Amounts:
@@ -234,13 +234,13 @@ class Bounds:
         return Amount(forward, backward, weight, inner, min(weight, forward, inner))
 
 
-def least_alive(outline: Outline) -> Alive:
+def least_alive(outline: Outline) -> InFlight:
     """The microbatches that every position of an outline keeps alive at least."""
     if outline.schedule == "interleaved":
-        return Alive(first=0, later=((0,),))
+        return InFlight(first=0, later=((0,),))
     if outline.schedule == "gpipe":
-        return Alive(first=outline.count, later=((outline.count - 1,),))
-    return Alive(first=1, later=((min(1, outline.count - 1),),))
+        return InFlight(first=outline.count, later=((outline.count - 1,),))
+    return InFlight(first=1, later=((min(1, outline.count - 1),),))
 
 
 def works(places: Places, each: tuple[int, ...]) -> list[Work]:

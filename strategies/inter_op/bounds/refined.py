@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placer.cluster.cluster import Device
-from placer.costs.communication.collectives import Way
+from placer.costs.communication.collectives import LinkCost
 from placer.costs.compute.roofline import memory_rate
-from placer.costs.memory.parameters import Held
+from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.timing.optimizer import accumulate_seconds, update_seconds
 from placer.costs.timing.step import stalls
 from placer.plans.plan import BY_FSDP
@@ -53,7 +53,7 @@ class Narrow:
         self.costs = bounds.runs.costs
         self.gathers = LeastGathers(bounds)
         self._ratios: dict[tuple[int, int, bool], float] = {}
-        self._messages: dict[tuple[tuple[Way, ...], int], float] = {}
+        self._messages: dict[tuple[tuple[LinkCost, ...], int], float] = {}
 
     def quick(self, outline: Outline, places: Places) -> float:
         """A first bound of the same plans as `step`, many times as fast; `NEVER` where the model fits nowhere."""
@@ -92,7 +92,7 @@ class Narrow:
 
     def _mean(self, outline: Outline, places: Places, steady: float, added: float) -> float:
         """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
-        if self.costs.profiles.uniform:
+        if self.costs.block_times.uniform:
             return (steady + added) / outline.positions
         slowness = self._slowness(outline, places)
         return (steady + added / float(slowness.max())) / float((1 / slowness).sum())
@@ -150,7 +150,7 @@ class Narrow:
 
     def _each(self, outline: Outline, places: Places, of: Callable[[Amounts, Amounts], T]) -> list[T]:
         """`of` the seconds at each position, asked once for positions that do the same."""
-        if self.costs.profiles.uniform:
+        if self.costs.block_times.uniform:
             return [of(*self.bounds.least(outline, places))] * outline.positions
         known: dict[tuple[int, int], T] = {}
         found = []
@@ -161,7 +161,7 @@ class Narrow:
 
     def _message(self, outline: Outline, places: Places) -> float:
         """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
-        sent, returned = self.costs.spans.least_sent
+        sent, returned = self.costs.ranges.least_sent
         used = places.ways_round if outline.virtual > 1 else places.ways_on
         if not any(sent) or not used:
             return 0.0
@@ -176,12 +176,12 @@ class Narrow:
         p, costs = outline.positions, self.costs
         fastest = max(self._chips, key=memory_rate)
         if outline.sharding in BY_FSDP:
-            held = costs.spans.of(0, len(self.problem.graph.blocks)).held
+            held = costs.ranges.of(0, len(self.problem.graph.blocks)).counts
             kernels = replace(held, tensors=0)
             update = update_seconds(kernels, costs.numerics, costs.priced, fastest, outline.replicas)
             return (scattered + update) / p
         block, count = self.bounds.commonest
-        one = costs.spans.of(block, block + 1).held
+        one = costs.ranges.of(block, block + 1).counts
         if one.elsewhere:
             return 0.0
         held = _times(one, -(-count // p))
@@ -189,15 +189,15 @@ class Narrow:
         update = update_seconds(held, costs.numerics, costs.priced, fastest, outline.replicas if divided else 1)
         size = held.trainable * costs.numerics.weight_bytes
         if divided:
-            update += min(costs.tails.gather(devices, size) for devices in places.distinct)
+            update += min(costs.after_backward.gather(devices, size) for devices in places.distinct)
         if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
             return update
         pinned = self.problem.pins.bucket
-        return update + min(costs.tails.fused(devices, size, 0.0, pinned) for devices in places.distinct)
+        return update + min(costs.after_backward.fused(devices, size, 0.0, pinned) for devices in places.distinct)
 
     def _accumulate(self, block: int) -> float:
         """Seconds of adding a block's gradients to earlier ones, on the fastest device."""
-        held = self.costs.spans.of(block, block + 1).held
+        held = self.costs.ranges.of(block, block + 1).counts
         if held.elsewhere:
             return 0.0
         return min(accumulate_seconds(held, self.costs.numerics, chip) for chip in self._chips)
@@ -214,9 +214,9 @@ def _backward(seconds: float) -> Amount:
     return Amount(backward=seconds, inner=seconds)
 
 
-def _times(held: Held, count: int) -> Held:
+def _times(held: ParameterCounts, count: int) -> ParameterCounts:
     """What `count` blocks hold that share nothing."""
-    return Held(
+    return ParameterCounts(
         parameters=count * held.parameters, trainable=count * held.trainable, tensors=count * held.tensors,
         buffers=count * held.buffers,
     )  # fmt: skip

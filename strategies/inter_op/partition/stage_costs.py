@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from placer.costs.memory.in_flight import Alive, lives
+from placer.costs.memory.in_flight import InFlight, microbatches_in_flight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.plans.plan import BY_FSDP
@@ -38,10 +38,10 @@ class Pricing:
         self._known_loop: dict[tuple[int, int], tuple[LoopPiece, ...] | None] = {}
 
     @cached_property
-    def lives(self) -> tuple[Alive, ...]:
+    def in_flight(self) -> tuple[InFlight, ...]:
         """The microbatches alive at each position."""
         made = self.outline
-        return lives(made.schedule, made.positions, made.stages, made.count)
+        return microbatches_in_flight(made.schedule, made.positions, made.stages, made.count)
 
     def pieces(self, stage: int, first: int, last: int) -> tuple[Piece, ...] | None:
         """What stage `stage` on blocks first..last-1 adds, per recompute choice that fits and is allowed.
@@ -94,7 +94,7 @@ class Pricing:
         """Bytes of a run as one stage on a replica that takes `rows` rows of a full microbatch."""
         made = self.outline
         return stage_memory(
-            self.costs.spans.of(first, last), self.costs.numerics, self.costs.priced, rows=rows,
+            self.costs.ranges.of(first, last), self.costs.numerics, self.costs.priced, rows=rows,
             recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
         )  # fmt: skip
 
@@ -104,7 +104,7 @@ class Pricing:
         groups, grouped = self._groups
         return Loop(
             positions=self.outline.positions, turns=self.outline.virtual, pieces=self.loop_pieces,
-            peaks=tuple(own.later for own in self.lives),
+            peaks=tuple(own.later for own in self.in_flight),
             capacity=tuple(own[0][1] for own in self._loads), needs=self.bounds.bytes(self.outline),
             fill_floor=floors.additive, steady_floor=floors.peaks[0], groups=groups, grouped=grouped,
             rooms=tuple(tuple(room for _, room in own[1:]) for own in self._loads),
@@ -152,7 +152,7 @@ class Pricing:
         """The same with what must fit there and what is alive; equal numbers also hold the same."""
         positions = self.outline.positions
         return _numbered(
-            (site, self._loads[stage % positions], self.lives[stage % positions])
+            (site, self._loads[stage % positions], self.in_flight[stage % positions])
             for stage, site in enumerate(self._site)
         )
 
@@ -176,7 +176,7 @@ class Pricing:
     def _too_long(self, stage: int, first: int, last: int) -> bool:
         """Whether neither this run nor a longer one can fit its position."""
         position, made = stage % self.outline.positions, self.outline
-        least = least_alive(made) if made.virtual > 1 else self.lives[position]
+        least = least_alive(made) if made.virtual > 1 else self.in_flight[position]
         return self.bounds.run_bytes(made, first, last, least) > self.places.capacity[position]
 
     def _piece(self, stage: int, first: int, last: int, recompute: bool) -> Piece:
@@ -187,7 +187,7 @@ class Pricing:
         """Whether the position of a lone stage holds it."""
         position = stage % self.outline.positions
         return all(
-            position_memory((self.held(first, last, recompute, rows),), self.lives[position]).total <= room
+            position_memory((self.held(first, last, recompute, rows),), self.in_flight[position]).total <= room
             for rows, room in self._loads[position]
         )
 

@@ -98,7 +98,7 @@ class Floors:
         shape = place.spot.shape
         each = -(-rows // shape.replicas)
         runs = self.views[shape.layout]
-        kinds = sorted({runs.costs.profiles.kind[device] for device in place.spot.devices})
+        kinds = sorted({runs.costs.block_times.device_class[device] for device in place.spot.devices})
         key = shape.layout, tuple(kinds), each
         if key not in self._sums:
             seconds = [[runs.seconds(block, device, each) for block in range(self.blocks)] for device in kinds]
@@ -110,7 +110,7 @@ class Floors:
     @cached_property
     def crossing(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """What the block before each cut makes for later ones: values, and those of them that get gradients."""
-        graph, spans = self.problem.graph, next(iter(self.views.values())).costs.spans
+        graph, spans = self.problem.graph, next(iter(self.views.values())).costs.ranges
         made = [spans.leaving(cut - 1, cut) if 0 < cut < self.blocks else () for cut in range(self.blocks + 1)]
         return tuple((own, tuple(v for v in own if graph.value(v).requires_grad)) for own in made)
 
@@ -187,9 +187,9 @@ class Floors:
     @cached_property
     def _best_way(self) -> tuple[float, float]:
         """The least latency and the fewest seconds per byte between two devices."""
-        channels, count = next(iter(self.views.values())).costs.channels, self.problem.cluster.size
-        ways = [channels.ways([pair])[pair] for pair in permutations(range(count), 2)]
-        return min(way.latency for way in ways), min(way.per_byte for way in ways)
+        network, count = next(iter(self.views.values())).costs.network, self.problem.cluster.size
+        links = [network.link_costs([pair])[pair] for pair in permutations(range(count), 2)]
+        return min(link.latency for link in links), min(link.per_byte for link in links)
 
     def _rows(self, pace: Pace) -> tuple[int, int]:
         return pace.rows, self.problem.rows % pace.rows or pace.rows
@@ -204,7 +204,7 @@ class Floors:
         if sharding not in BY_FSDP:
             return found
         leaders, own = place.spot.devices[:: shape.degree], -(-rows // shape.replicas)
-        shown = self.costs(shape).passes.gathers(leaders, own, sharding)
+        shown = self.costs(shape).stage_times.gathers(leaders, own, sharding)
         gather, scatter = np.array(shown.gather), np.array(shown.scatter)
         ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
         again = gather * shown.regathers
@@ -228,24 +228,26 @@ class Floors:
         slow = min(place.spot.devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
 
         def after(first: int, last: int) -> float:
-            seconds = costs.tails.optimizer(first, last, device=slow, sharding=sharding, replicas=shape.replicas)
+            seconds = costs.after_backward.optimizer(
+                first, last, device=slow, sharding=sharding, replicas=shape.replicas
+            )
             if sharding not in BY_FSDP:
                 pinned = self.problem.pins.bucket
-                seconds += costs.tails.reduction(
+                seconds += costs.after_backward.reduction(
                     first, last, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned
                 )
-            seconds += costs.tails.gathered(first, last, devices=leaders, sharding=sharding)
-            return seconds + costs.tails.summed(first, last, device=place.spot.devices[0])
+            seconds += costs.after_backward.gathered(first, last, devices=leaders, sharding=sharding)
+            return seconds + costs.after_backward.summed(first, last, device=place.spot.devices[0])
 
         def adding(first: int, last: int) -> float:
-            return costs.tails.accumulate(first, last, device=slow)
+            return costs.after_backward.accumulate(first, last, device=slow)
 
         return self._each(shape.layout, adding), self._each(shape.layout, after)
 
     def _sized(self, layout: int) -> dict[str, Floats]:
         """Bytes and elements of every run under a layout, by name; of those that grow, fixed and a row."""
         if layout not in self._sizes:
-            spans = self.views[layout].costs.spans
+            spans = self.views[layout].costs.ranges
             self._sizes[layout] = {name: self._each(layout, partial(size_of, spans, name)) for name in SIZES}
         return self._sizes[layout]
 

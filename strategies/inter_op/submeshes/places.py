@@ -44,8 +44,8 @@ class ShapePlaces:
         """Equal for spots that cost the same: shape, kinds of devices, levels that collectives climb."""
         costs = self.views[spot.shape.layout].costs
         leaders = spot.devices[:: spot.shape.degree]
-        kinds = tuple(sorted({costs.profiles.kind[device] for device in spot.devices}))
-        return spot.shape, spot.ground, kinds, costs.channels.levels(leaders, spot.shape.degree)
+        kinds = tuple(sorted({costs.block_times.device_class[device] for device in spot.devices}))
+        return spot.shape, spot.ground, kinds, costs.network.levels(leaders, spot.shape.degree)
 
     def weight(self, spot: Spot) -> float:
         """The part of all devices' speed that those of a spot have."""
@@ -62,7 +62,7 @@ class ShapePlaces:
         runs, blocks = self.views[min(self.views)], range(len(self.problem.graph.blocks))
         found = []
         for devices in self.grounds.devices:
-            seconds = [runs.seconds(b, runs.costs.profiles.kind[devices[0]], 1) for b in blocks]
+            seconds = [runs.seconds(b, runs.costs.block_times.device_class[devices[0]], 1) for b in blocks]
             found.append(1 / max(1e-12, sum(each.forward + each.backward for each in seconds)))
         return tuple(found)
 

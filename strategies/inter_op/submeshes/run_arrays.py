@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.costs.memory.block_ranges import Spans
+from placer.costs.memory.block_ranges import BlockRanges
 from placer.graph import Affine
 
 Floats = NDArray[np.float64]
@@ -21,11 +21,11 @@ GROWING = ("saved", "inputs", "staying", "staying_apart", "returned")
 SIZES = (*HELD, *GROWING, *(name + A_ROW for name in GROWING))
 
 
-def size_of(spans: Spans, name: str, first: int, last: int) -> int:
+def size_of(spans: BlockRanges, name: str, first: int, last: int) -> int:
     """What `SIZES` names of a run."""
     span = spans.of(first, last)
     if name in HELD:
-        held: int = getattr(span.held, name)
+        held: int = getattr(span.counts, name)
         return held
     size: Affine = getattr(span, name.removesuffix(A_ROW))
     return size.per_row if name.endswith(A_ROW) else size.fixed

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from placer.costs.memory.in_flight import lives
+from placer.costs.memory.in_flight import microbatches_in_flight
 from placer.costs.memory.peak import position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.errors import UsageError
@@ -84,7 +84,7 @@ class Prices:
     @cached_property
     def _passing(self) -> tuple[tuple[str, ...], ...]:
         """The values made before each cut and read after it."""
-        spans = next(iter(self.floors.views.values())).costs.spans
+        spans = next(iter(self.floors.views.values())).costs.ranges
         return tuple(spans.leaving(0, cut) for cut in range(self.floors.blocks + 1))
 
     @cached_property
@@ -100,13 +100,13 @@ class Prices:
         )  # fmt: skip
 
     def _fits(self, first: int, last: int, spot: Spot, position: int, positions: int, *, again: bool) -> bool:
-        own = lives(self.pace.schedule, positions, positions, self.count)[position]
+        own = microbatches_in_flight(self.pace.schedule, positions, positions, self.count)[position]
         room = self.floors.places.room(spot)
         key = self._run(spot.shape, first, last), spot.shape, room, own, again
         if key not in self._fitting:
             costs = self.floors.costs(spot.shape)
             held = stage_memory(
-                costs.spans.of(first, last), costs.numerics, costs.priced,
+                costs.ranges.of(first, last), costs.numerics, costs.priced,
                 rows=-(-self.pace.rows // spot.shape.replicas), recompute=again, sharding=self.pace.kept(spot.shape),
                 replicas=spot.shape.replicas, accumulates=self.count > 1,
             )  # fmt: skip

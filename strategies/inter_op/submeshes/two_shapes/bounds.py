@@ -216,7 +216,7 @@ class LineFloors:
         """Seconds of a forward that free a byte at least."""
         shape = place.spot.shape
         rows = -(-pace.rows // shape.replicas)
-        spans = self.floors.costs(shape).spans
+        spans = self.floors.costs(shape).ranges
         forward = np.diff(self.floors.passes(place, pace.rows)[0])
         saved = [alive * spans.of(block, block + 1).saved.at(rows) for block in range(self.blocks - 1)]
         return min((float(a) / b for a, b in zip(forward, saved, strict=False) if b), default=0.0)

@@ -50,7 +50,7 @@ class LineWays:
     def __init__(self, problem: Problem, floors: Floors) -> None:
         self.problem = problem
         self.floors = floors
-        self._channels = next(iter(floors.views.values())).costs.channels
+        self._network = next(iter(floors.views.values())).costs.network
         self._links: dict[tuple[int, int, bool], _Link] = {}
         self._inner: dict[Part, frozenset[_Border]] = {}
         self._sizes: dict[int, tuple[Floats, Floats, Floats]] = {}
@@ -105,9 +105,9 @@ class LineWays:
 
     def _best(self, sources: list[int], targets: list[int]) -> _Link:
         """From one node to another one."""
-        lone = self._channels.ways([(sources[0], targets[0])])[sources[0], targets[0]]
+        lone = self._network.link_costs([(sources[0], targets[0])])[sources[0], targets[0]]
         both = [(source, targets[0]) for source in sources]
-        whole = self._channels.ways(both)[both[0]]
+        whole = self._network.link_costs(both)[both[0]]
         return _Link(lone.latency, lone.per_byte, whole.per_byte / len(sources))
 
     def _within(self, sources: list[int], targets: list[int]) -> _Link:
@@ -115,7 +115,7 @@ class LineWays:
         pair = next((pair for pair in product(sources, targets) if pair[0] != pair[1]), None)
         if pair is None:
             return _Link(0.0, 0.0, 0.0)
-        way = self._channels.ways([pair])[pair]
+        way = self._network.link_costs([pair])[pair]
         return _Link(way.latency, way.per_byte, 0.0)
 
     def _at(self, devices: tuple[int, ...]) -> _ByNode:
