@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from placer.errors import Infeasible, InfeasibleError, PlacerError
     from placer.plans.plan import Plan
     from placer.plans.settings import RunSettings
-    from placer.search.problem import Problem, Solution
-    from placer.search.registry import Strategy
+    from placer.search.problem import Problem, Solution, Strategy
 
 
 __all__ = [
@@ -43,8 +42,7 @@ _HOMES = {
     "errors": ("Infeasible", "InfeasibleError", "PlacerError"),
     "plans.plan": ("Plan",),
     "plans.settings": ("RunSettings",),
-    "search.problem": ("Problem", "Solution"),
-    "search.registry": ("Strategy",),
+    "search.problem": ("Problem", "Solution", "Strategy"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -23,9 +23,8 @@ from placer.plans.ledger import Ledger
 from placer.plans.plan import Asked, Plan
 from placer.plans.settings import RunSettings
 from placer.rules.opaque import OpaqueCost
-from placer.search.budget import Budget, budget_of
+from placer.search.asked import Budget, budget_of, parse_pins, pin_texts
 from placer.search.judge import solve_with
-from placer.search.pins import parse_pins, pin_texts
 from placer.search.problem import Pins, Problem
 from placer.simulator import Timeline
 

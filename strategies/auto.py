@@ -16,11 +16,10 @@ from dataclasses import dataclass, fields, replace
 from placer.errors import Infeasible
 from placer.plans.ledger import Seconds
 from placer.plans.plan import Alternative
-from placer.search.problem import Ended, Problem, Solution
-from placer.search.registry import strategy
+from placer.search.judge import Verdict, judge
+from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
-from placer.strategies.judge import Judged, judge
 from placer.strategies.space.pin_conflicts import require_pins
 
 BASELINES = ("single", "data", "sharded", "even", "megatron")
@@ -33,7 +32,7 @@ class _StrategyResult:
 
     name: str
     found: Solution | Infeasible
-    verdict: Judged | None
+    verdict: Verdict | None
 
 
 class Portfolio:
@@ -97,7 +96,7 @@ def _interrupted(runs: list[_StrategyResult]) -> bool:
     return any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs)
 
 
-def _legal(runs: list[_StrategyResult]) -> list[tuple[Judged, _StrategyResult]]:
+def _legal(runs: list[_StrategyResult]) -> list[tuple[Verdict, _StrategyResult]]:
     return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
 
 
@@ -156,7 +155,7 @@ def _ended(found: list[Solution]) -> Ended:
     return ""
 
 
-def _alternative(run: _StrategyResult, best: Judged) -> Alternative:
+def _alternative(run: _StrategyResult, best: Verdict) -> Alternative:
     if isinstance(run.found, Infeasible):
         return Alternative(name=run.name, step_seconds=None, reason=run.found.binding)
     verdict = run.verdict
@@ -179,7 +178,7 @@ WORDS = {
 }
 
 
-def why_slower(loser: Judged, winner: Judged) -> str:
+def why_slower(loser: Verdict, winner: Verdict) -> str:
     """The dominant reason in words, with what it costs."""
     if loser.plan.stages == winner.plan.stages and loser.seconds == winner.seconds:
         return "the same estimate"

@@ -28,7 +28,7 @@ from placer.errors import InfeasibleError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.report.experts import expert_placement, experts_text
-from placer.search.pins import parse_pins
+from placer.search.asked import parse_pins
 from placer.search.problem import Problem
 
 LENGTH = 512

@@ -28,14 +28,13 @@ from placer.errors import Infeasible, InfeasibleError
 from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.search.judge import solve_with
+from placer.search.judge import judge, solve_with
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.outline import Bounds
 from placer.strategies.inter_op.equivalence import Places, Runs
 from placer.strategies.inter_op.partition.even import even_partition
 from placer.strategies.inter_op.partition.stage_costs import Pricing
 from placer.strategies.inter_op.search import Stages
-from placer.strategies.judge import judge
 from placer.strategies.space.outline import Outline, outlines, plan_of
 
 # A server's processor as a device: one socket, 32 cores at 2.5 GHz with two 512-bit FMA units, 8 channels of DDR4-3200.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from examples.published.runs import Run
-from placer.strategies.baselines.megatron_layouts import MegatronDegrees
+from placer.strategies.baselines.megatron import MegatronDegrees
 
 # What sums in another order may differ by.
 ROUNDING = 1e-9

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from placer.plans.plan import Sharding
 from placer.plans.settings import Precision, RunSettings
-from placer.strategies.baselines.megatron_layouts import MegatronDegrees
+from placer.strategies.baselines.megatron import MegatronDegrees
 
 FAMILIES = {
     "vtrain": ("vtrain_single_node_a100", "vtrain_multi_node_a100"),

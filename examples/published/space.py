@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from examples.published.runs import Run
-from placer.strategies.baselines.megatron_layouts import MegatronDegrees
+from placer.strategies.baselines.megatron import MegatronDegrees
 from placer.strategies.space.outline import divisors, powers_of_two
 
 MOST_ROWS = 16

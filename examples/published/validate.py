@@ -53,7 +53,7 @@ from placer.errors import InfeasibleError, UsageError
 from placer.plans.plan import ModelRef, Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
-from placer.strategies.baselines.megatron_layouts import MegatronDegrees, MegatronLayouts
+from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "truth" / "training_runs.csv"
 

@@ -24,7 +24,7 @@ from placer.cli.commands import (
     verify,
     weights,
 )
-from placer.cli.output import first_rank
+from placer.cli.options import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.io.versions import installed
 from placer.report.documents import error_document

@@ -1,14 +1,26 @@
-"""Arguments and flags that several commands share."""
+"""What several commands share: arguments and flags, the plan they are given, a result for people or for machines."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import RenderableType
 
+from placer import legality
+from placer.cluster.cluster import Cluster
+from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
 from placer.io.files import read_text
+from placer.plans.plan import Plan, is_edited
+from placer.plans.provenance import require_fresh
+from placer.report.documents import Document
+from placer.report.printing import show
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whose keys carry units.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]
@@ -61,3 +73,53 @@ CompileBackend = Annotated[
     Literal["inductor", "aot_eager"], typer.Option(help="With --compile: what compiles; aot_eager needs no compiler.")
 ]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
+
+
+def print_result(view: RenderableType, document: Document, as_json: bool) -> None:
+    """Print one of the two on standard output."""
+    if as_json:
+        print(json.dumps(document, indent=1))
+    else:
+        show(view)
+
+
+def first_rank() -> bool:
+    """Whether this process speaks for all: rank 0 under torchrun, and any process without it."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+ForCluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="CLUSTER", help="Refuse a plan that was made for other machines.")
+]
+
+
+def load_plan(path: Path, cluster: str | None, *, illegal: bool = False) -> Plan:
+    """The plan of a file; StalePlanError where it was made for another cluster than the one described.
+
+    What was predicted for a plan that somebody has changed since is predicted anew, and said so; one that breaks rules
+    now is refused, unless `illegal` asks for it as it is, without a prediction.
+    """
+    text = read_text(path, "the plan")
+    plan = Plan.from_json(text, str(path))
+    if cluster is not None:
+        require_fresh(plan, cluster=Cluster.load(cluster))
+    return _predicted_anew(plan, path, illegal) if is_edited(text) else plan
+
+
+def _predicted_anew(plan: Plan, path: Path, illegal: bool) -> Plan:
+    """The plan with a prediction of what it says now; without any where it breaks rules."""
+    if not illegal:
+        legality.require(plan)
+    if plan.rows != plan.graph.rows:
+        raise UsageError(
+            f"{path} was changed: its microbatches add up to {plan.rows} rows, its batch has {plan.graph.rows}; "
+            "make them add up, or plan again with another --batch"
+        )
+    if first_rank():
+        print(
+            f"placer: {path} was changed since placer wrote it (or an older placer wrote it): seconds and bytes are "
+            "predicted anew, its bound and runners-up may not hold any more and are left out",
+            file=sys.stderr,
+        )
+    ledger = None if legality.check(plan) else estimate(plan)
+    return replace(plan, ledger=ledger, bound=None, alternatives=())

@@ -1,25 +1,30 @@
 """The demo, step by step: each step says what it does before it does it, and prints what came out.
 
 capture -> this machine -> every strategy -> a plan -> torchrun -> one device -> DemoOutcome
+
+What one device computes is plain PyTorch, no graph, no plan, no placer executor in the way: the loss of a step is the
+sum over microbatches of (mean loss of the microbatch x its share of the rows), since every row counts as many tokens.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+import torch
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
+from torch import nn
 
 from placer import tracer
 from placer.api import simulate
 from placer.cluster.cluster import Cluster
 from placer.demo.model import BATCH, REFERENCE
-from placer.demo.one_device import reference_losses
 from placer.demo.strategy_table import chosen, contest, contest_view
 from placer.graph import Graph
 from placer.io.files import make_folder, write_text
@@ -28,9 +33,9 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.report.comparison import comparison_view
 from placer.report.documents import Document, ledger_document
-from placer.report.numbers import bytes_text, flops_text, seconds_text
 from placer.report.plan_table import plan_view
-from placer.runtime.data import open_data
+from placer.report.printing import bytes_text, flops_text, seconds_text
+from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.distributed.launch import launch
 from placer.runtime.training.run_report import RunReport
 from placer.search.problem import Problem
@@ -198,3 +203,39 @@ def outcome_document(outcome: DemoOutcome) -> Document:
         "predicted": ledger_document(predicted) if predicted else None,
         "measured": ledger_document(measured) if measured else None,
     }
+
+
+def reference_losses(plan: Plan, model: nn.Module, data: Data, steps: int) -> Iterator[float]:
+    """The loss of each step of training `model` on `data` with the plan's microbatches and optimizer settings."""
+    optimizer = _optimizer(plan, model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = sum(_backward(model, part, share) for part, share in _microbatches(plan, data.batch(step)))
+        if plan.settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), plan.settings.clip_norm)
+        optimizer.step()
+        yield loss
+
+
+def _optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
+    settings = plan.settings
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def _microbatches(plan: Plan, batch: Batch) -> Iterator[tuple[Batch, float]]:
+    first = 0
+    for rows in plan.microbatches:
+        yield {name: value[first : first + rows] for name, value in batch.items()}, rows / plan.rows
+        first += rows
+
+
+def _backward(model: nn.Module, part: Batch, share: float) -> float:
+    loss: torch.Tensor = model(**part).loss * share
+    torch.autograd.backward(loss)
+    return loss.item()

@@ -11,10 +11,8 @@ from rich.console import RenderableType
 from placer.api import solve
 from placer.errors import PlacerError, StrategyError
 from placer.plans.plan import Plan
-from placer.report.numbers import bytes_text, seconds_text, share_text
-from placer.report.printing import table, titled
-from placer.search.problem import Problem
-from placer.search.registry import BUILT_IN
+from placer.report.printing import bytes_text, seconds_text, share_text, table, titled
+from placer.search.problem import BUILT_IN, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from placer.plans.plan import Plan
 from placer.plans.schedule import LOOPING, violations
 from placer.program.agreement import agreement
-from placer.program.connected_replicas import ConnectedReplicas, connected_replicas
 from placer.program.lowering import like_devices, lower, plan_actions, rows_of_replica
+from placer.program.ranks import ConnectedReplicas, connected_replicas
 
 # Microbatches per position, and one per stage, after which a schedule repeats itself: those that fill the pipeline,
 # those that drain it, and as many between them.

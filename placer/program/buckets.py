@@ -6,6 +6,9 @@ limits the first bucket). The first step uses one bucket of everything.
 FSDP2: a unit per block and a root for what several blocks share; parameters are padded to a multiple of the ranks in
 dim 0. Those without dims are in none: they stay whole.
 placer's own: as DDP's, of what is whole on every replica.
+
+Bytes are those of a run, which casts parameters of any floating type to its precision; under bfloat16-autocast they are
+float32.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from placer.costs.precision import FLOATING
 from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.program.ranks import stage_of_block
-from placer.program.value_sizes import parameter_dtype
 from placer.spmd import held_parameters
 
 
@@ -128,6 +131,13 @@ def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:
     unread = (name for index in range(first, last) for name in graph.blocks[index].parameters if name not in uses)
     trained = (name for name in unread if graph.parameters[name].trainable and not graph.parameters[name].buffer)
     return (*sorted(uses, key=uses.__getitem__), *dict.fromkeys(trained))
+
+
+def parameter_dtype(dtype: str, settings: RunSettings) -> str:
+    """The type in which a parameter captured as `dtype` and its gradient are held in a run."""
+    if dtype not in FLOATING:
+        return dtype
+    return "float32" if settings.precision == "bfloat16-autocast" else settings.precision
 
 
 def held_bytes(parameter: Parameter, settings: RunSettings) -> int:

@@ -23,6 +23,7 @@ from placer.program.buckets import (
     divided_buckets,
     gradient_buckets,
     held_bytes,
+    parameter_dtype,
     part_buckets,
     shard_bytes,
     shared_parameters,
@@ -31,7 +32,6 @@ from placer.program.fsdp import sharded_collectives
 from placer.program.instructions import Collective, Engine
 from placer.program.mixed_allreduce import sum_route
 from placer.program.ranks import like_ranks, position_of, rank_of, summed_ranks
-from placer.program.value_sizes import parameter_dtype
 from placer.spmd import held_parameters
 
 # The squared norm and the loss are summed in float64.

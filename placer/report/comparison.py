@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from placer.plans.ledger import Ledger, MemoryBytes
-from placer.report.numbers import bytes_text, seconds_text
 from placer.report.plan_table import seconds_items
-from placer.report.printing import table, titled
+from placer.report.printing import bytes_text, seconds_text, table, titled
 
 
 def comparison_view(predicted: Ledger, measured: Ledger) -> RenderableType:

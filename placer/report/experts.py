@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placer.plans.plan import Plan
-from placer.report.numbers import share_text
+from placer.report.printing import share_text
 from placer.rules.expert_loads import device_loads, held_experts
 from placer.spmd import cut_experts, expert_devices
 

@@ -12,7 +12,7 @@ from placer.program.buckets import gradient_buckets
 from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import SumStep, route_seconds, route_steps, sum_route
 from placer.program.ranks import like_ranks, position_of
-from placer.report.numbers import bytes_text, seconds_text
+from placer.report.printing import bytes_text, seconds_text
 
 NAMES: dict[RouteName, str] = {
     "host": "through the hosts",

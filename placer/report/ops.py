@@ -7,8 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from placer.graph import Graph
-from placer.report.numbers import bytes_text, share_text
-from placer.report.printing import table, titled
+from placer.report.printing import bytes_text, share_text, table, titled
 from placer.rules import unsplit
 from placer.rules.coverage import coverage
 

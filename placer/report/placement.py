@@ -12,8 +12,7 @@ from rich.text import Text
 from placer.placement.answers import PlaceAnswer, PlacedStage
 from placer.placement.benchmark import BenchRow
 from placer.report.documents import Document
-from placer.report.numbers import bytes_text
-from placer.report.printing import table
+from placer.report.printing import bytes_text, table
 
 SHOWN_NODES = 4
 

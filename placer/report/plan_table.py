@@ -14,9 +14,8 @@ from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.plan import Plan, Stage, replica_rows
 from placer.report.experts import expert_placement, experts_text
 from placer.report.mixed_allreduce import stages_text
-from placer.report.numbers import bytes_text, flops_text, seconds_text, share_text
 from placer.report.ops import unknown_ops
-from placer.report.printing import plain, table, titled
+from placer.report.printing import bytes_text, flops_text, plain, seconds_text, share_text, table, titled
 
 # What of a stage's state is divided over its replicas.
 STATE = {"none": "whole", "optimizer": "optimizer sharded", "gradients": "gradients sharded", "parameters": "sharded"}

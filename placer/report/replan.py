@@ -21,9 +21,8 @@ from rich.text import Text
 from placer.plans.plan import Plan, Stage
 from placer.program.ranks import position_of
 from placer.report.documents import Document, plan_document
-from placer.report.numbers import bytes_text, seconds_text
 from placer.report.plan_table import STATE, ranges_text, rows_text
-from placer.report.printing import table, titled
+from placer.report.printing import bytes_text, seconds_text, table, titled
 
 
 def replan_view(old: Plan, new: Plan, moving: Moving) -> RenderableType:

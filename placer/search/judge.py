@@ -1,19 +1,62 @@
-"""The judge: `solve_with` runs a strategy, then checks and estimates what it returned, so that none grades itself."""
+"""The judge: `solve_with` runs a strategy, then checks and estimates what it returned, so that none grades itself.
+
+A verdict is the estimate of `costs` and the violations of `legality`, never a strategy's own numbers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from placer.costs.step_estimate import estimate
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
-from placer.legality import check
+from placer.legality import Violation, check
+from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
 from placer.rules.expert_loads import require_loads
-from placer.search.problem import Pins, Problem, Solution
-from placer.search.registry import strategy
+from placer.search.problem import Pins, Problem, Solution, strategy
 
+# Broken rules that are told.
+MOST_WORDS = 3
 # What a strategy adds up in its own order may differ from the estimate by rounding.
 ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`plan` carries its ledger; it is legal where `violations` is empty."""
+
+    plan: Plan
+    ledger: Ledger
+    violations: tuple[Violation, ...]
+
+    @property
+    def legal(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.violations
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds of a step."""
+        return self.ledger.step_seconds
+
+    @property
+    def order(self) -> tuple[float, int, int, int, str]:
+        """What plans are compared by: seconds first, then the simpler one, then its own text."""
+        plan = self.plan
+        return self.seconds, plan.world_size, len(plan.stages), len(plan.microbatches), repr(plan.stages)
+
+    @property
+    def complaint(self) -> str:
+        """The broken rules in words, a few of many."""
+        found = list(dict.fromkeys(violation.message for violation in self.violations))
+        more = [f"and {len(found) - MOST_WORDS} more like these"] if len(found) > MOST_WORDS else []
+        return "; ".join([*found[:MOST_WORDS], *more])
+
+
+def judge(plan: Plan, *, lowered: bool = True) -> Verdict:
+    """The verdict on `plan`; without `lowered` on all but its communication (`legality.check`)."""
+    ledger = estimate(plan)
+    return Verdict(plan=replace(plan, ledger=ledger), ledger=ledger, violations=check(plan, lowered=lowered))
 
 
 def solve_with(problem: Problem, name: str) -> Solution:

@@ -13,9 +13,8 @@ from dataclasses import replace
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
 from placer.plans.plan import Plan
-from placer.program.connected_replicas import ConnectedReplicas, connected_replicas
 from placer.program.lowering import lower, rows_of_replica
-from placer.program.ranks import rank_of
+from placer.program.ranks import ConnectedReplicas, connected_replicas, rank_of
 from placer.simulator.durations import Durations
 from placer.simulator.engine import play
 from placer.simulator.time_breakdown import spent

@@ -12,10 +12,17 @@ from torch import fx, nn
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
-from placer.program.connected_replicas import connected_with
 from placer.program.instructions import Program
 from placer.program.lowering import lower
-from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of, position_of_rank, replica_ranks
+from placer.program.ranks import (
+    connected_with,
+    inner_axes,
+    like_ranks,
+    line_ranks,
+    position_of,
+    position_of_rank,
+    replica_ranks,
+)
 from placer.rules.two_axis_layouts import held_shape
 from placer.runtime.data_parallel.replicas import Replica, replica
 from placer.runtime.data_parallel.zero1 import Zero1

@@ -15,9 +15,9 @@ from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate
 from placer.errors import Infeasible
 from placer.plans.plan import Plan, Sharding, replica_rows
+from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
-from placer.strategies.judge import Judged, judge
 from placer.strategies.space.outline import (
     Outline,
     microbatch_rows,
@@ -64,7 +64,7 @@ class Baseline(ABC):
                 last = verdict if plan is group[-1] else last
         return self._infeasible(last)
 
-    def _infeasible(self, last: Judged | None) -> Infeasible:
+    def _infeasible(self, last: Verdict | None) -> Infeasible:
         if last is None:
             return Infeasible(binding=f"pins or cluster leave no plan of the kind {self.name}")
         return Infeasible(binding=last.complaint, advice="Try the strategy auto")
@@ -125,7 +125,7 @@ class EvenPipeline(Baseline):
 def _order(plan: Plan) -> tuple[float, int, int, int, str]:
     """What plans are compared by: the fastest is judged first."""
     ledger = estimate(plan)
-    return Judged(plan=plan, ledger=ledger, violations=()).order
+    return Verdict(plan=plan, ledger=ledger, violations=()).order
 
 
 def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -> Iterator[tuple[Plan, ...]]:

@@ -16,10 +16,10 @@ from placer.errors import Infeasible
 from placer.graph import Affine
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Layout, Plan
+from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.outline import Bounds, least_alive
 from placer.strategies.inter_op.partition.even import even_cuts
-from placer.strategies.judge import GIB, Judged, judge
 from placer.strategies.space.outline import (
     Outline,
     microbatch_rows,
@@ -31,6 +31,7 @@ from placer.strategies.space.outline import (
     shardings,
 )
 
+GIB = 2**30
 # Even layouts judged to find the nearest one.
 TRIED = 64
 
@@ -165,7 +166,7 @@ def _even(problem: Problem, degree: int, layout: Layout | None, tried: int) -> I
             )
 
 
-def _offload(verdict: Judged) -> str:
+def _offload(verdict: Verdict) -> str:
     """What else there is to do where a plan would fit if the hosts, which are known, kept the optimizer's state."""
     plan = verdict.plan
     hosts = all(node.memory_bytes for node in plan.cluster.node_list)
@@ -173,7 +174,7 @@ def _offload(verdict: Judged) -> str:
     return "; or keep the optimizer's state in the hosts' memory: --offload optimizer" if advised else ""
 
 
-def _excess(verdict: Judged, apart: Callable[[MemoryBytes], int] = lambda _: 0) -> int:
+def _excess(verdict: Verdict, apart: Callable[[MemoryBytes], int] = lambda _: 0) -> int:
     """Bytes that the fullest device has too much, but for those `apart`."""
     plan, chips = verdict.plan, verdict.plan.cluster.devices
     return max(

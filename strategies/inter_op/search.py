@@ -25,6 +25,7 @@ from heapq import heappop, heappush
 from placer.costs.costs import Costs
 from placer.errors import Infeasible, UsageError
 from placer.plans.plan import Layout
+from placer.search.judge import Verdict, judge
 from placer.search.problem import Ended, Problem, Solution
 from placer.strategies.inter_op.bounds.by_bound import by_bound
 from placer.strategies.inter_op.bounds.outline import Bounds
@@ -40,9 +41,7 @@ from placer.strategies.inter_op.submeshes.search import ShapedSearch
 from placer.strategies.inter_op.submeshes.two_shapes.family import are_lines
 from placer.strategies.inter_op.submeshes.two_shapes.search import LineSearch
 from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
-from placer.strategies.judge import Judged, judge
-from placer.strategies.space.device_orders import DeviceOrder, is_mixed
-from placer.strategies.space.fast_subclusters import Subcluster, fast_subclusters
+from placer.strategies.space.device_orders import DeviceOrder, Subcluster, fast_subclusters, is_mixed
 from placer.strategies.space.outline import Outline, plan_of
 from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.row_shares import with_devices
@@ -76,7 +75,7 @@ class _Search:
     queue: list[tuple[float, bool, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
-    given: Judged | None = None
+    given: Verdict | None = None
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
     placed: int = 0

@@ -30,11 +30,10 @@ from placer.rules.two_axis_layouts import axis_names
 from placer.search.problem import Pins, Problem
 from placer.spmd import cut_experts, own_rows_class
 from placer.strategies.background import MANY_DEVICES, from_both_ends
-from placer.strategies.intra_op.block_borders import Borders
+from placer.strategies.intra_op.block_borders import Borders, Factor, best_states
 from placer.strategies.intra_op.block_ilp import BestSplit, best_split
 from placer.strategies.intra_op.expert_assignment import expert_order
 from placer.strategies.intra_op.split_costs import Rule, SplitCosts
-from placer.strategies.intra_op.variable_elimination import Factor, best_states
 from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
 from placer.strategies.space.device_orders import DeviceGroup, group_classes, group_count
 from placer.strategies.space.outline import powers_of_two

@@ -14,17 +14,21 @@ same kind are a class. Searched are, beside the first groups in cluster order,
                 one class, its groups side by side
 
 Groups of a class are always taken from its first on.
+
+`fast_subclusters` are what is left where the slower classes are taken away. A plan of one is a plan of the whole; where
+so many plans are possible that a search ends before the last is excluded, it begins with these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, permutations
+from itertools import chain, groupby, permutations
 
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.cluster.topology import replica_groups
+from placer.plans.plan import Plan
 
 # With more classes not every order of every choice of them is looked at.
 MANY_CLASSES = 3
@@ -65,7 +69,7 @@ def is_mixed(cluster: Cluster, degree: int = 1) -> bool:
 
 @lru_cache(maxsize=64)
 def group_count(cluster: Cluster, degree: int) -> int:
-    """How many units there are."""
+    """How many groups there are."""
     return sum(len(own) for own in group_classes(cluster, degree))
 
 
@@ -100,22 +104,21 @@ def class_orders(cluster: Cluster, degree: int) -> tuple[tuple[tuple[DeviceGroup
     own = group_classes(cluster, degree)
     if len(own) <= MANY_CLASSES:
         return tuple(chosen for count in range(len(own), 0, -1) for chosen in permutations(own, count))
-    chip = {id(groups): cluster.devices[groups[0][0]] for groups in own}
+    chips = [cluster.devices[groups[0][0]] for groups in own]
     ranked = []
-    for name in ("rate", "memory"):
-        by = [chip[id(groups)].rate("float32") if name == "rate" else chip[id(groups)].memory_bytes for groups in own]
-        down = [own[i] for i in sorted(range(len(own)), key=lambda i: (-by[i], i))]
-        ranked += [tuple(down), tuple(reversed(down))]
+    for most in ([chip.rate("float32") for chip in chips], [chip.memory_bytes for chip in chips]):
+        down = tuple(own[i] for i in sorted(range(len(own)), key=lambda i: (-most[i], i)))
+        ranked += [down, down[::-1]]
     return tuple(dict.fromkeys(order[:count] for order in ranked for count in range(len(own), 0, -1)))
 
 
 def group_totals(cluster: Cluster, degree: int) -> tuple[int, ...]:
-    """The numbers of units of all choices of classes, ascending."""
+    """The numbers of groups of all choices of classes, ascending."""
     return tuple(sorted({sum(map(len, chosen)) for chosen in class_orders(cluster, degree)}))
 
 
 def _runs(chosen: tuple[tuple[DeviceGroup, ...], ...], size: int) -> list[tuple[DeviceGroup, ...]]:
-    """Runs of `size` units of one class, as many as each class in turn can fill."""
+    """Runs of `size` groups of one class, as many as each class in turn can fill."""
     return [own[i : i + size] for own in chosen for i in range(0, len(own) - size + 1, size)]
 
 
@@ -126,3 +129,39 @@ def _devices(chosen: list[DeviceGroup]) -> DeviceOrder:
 def _bare(node: Node) -> Node:
     """A node as far as steps can see."""
     return replace(node, name="", cores=1, memory_bytes=0, storage=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subcluster:
+    """A cluster of some devices of another one: device d is `devices[d]` there."""
+
+    cluster: Cluster
+    devices: tuple[int, ...]
+
+    def lifted(self, plan: Plan, whole: Cluster) -> Plan:
+        """The plan of the part as one of the whole."""
+        stages = tuple(replace(s, devices=tuple(self.devices[d] for d in s.devices)) for s in plan.stages)
+        return replace(plan, cluster=whole, stages=stages, ledger=None, bound=None)
+
+
+def fast_subclusters(cluster: Cluster) -> Iterator[Subcluster]:
+    """The fastest class of devices, the fastest two, and so on without the whole."""
+    own = sorted(group_classes(cluster, 1), key=lambda units: (-cluster.devices[units[0][0]].rate("float32"), units[0]))
+    for count in range(1, len(own)):
+        yield subcluster(cluster, frozenset(device for units in own[:count] for (device,) in units))
+
+
+def subcluster(cluster: Cluster, kept: frozenset[int]) -> Subcluster:
+    """The devices `kept`, in nodes of what is left of them."""
+    nodes: list[Node] = []
+    start = 0
+    for node in cluster.nodes:
+        own = range(start, start + node.size)
+        start += node.size
+        left = tuple((cluster.devices[device], 1) for device in own if device in kept)
+        if len(left) == node.size:
+            left = node.devices
+        if left:
+            nodes.append(replace(node, devices=left))
+    groups = tuple((node, len(list(alike))) for node, alike in groupby(nodes))
+    return Subcluster(cluster=replace(cluster, groups=groups), devices=tuple(sorted(kept)))

@@ -10,9 +10,8 @@ import pytest
 from placer.cli.commands.execute import run_view
 from placer.report.comparison import comparison_view
 from placer.report.documents import ledger_document, plan_document
-from placer.report.numbers import bytes_text, seconds_text
 from placer.report.plan_table import ranges_text, rows_text
-from placer.report.printing import plain
+from placer.report.printing import bytes_text, plain, seconds_text
 from placer.runtime.training.run_report import RunReport
 from plans import two_stage_plan
 

@@ -13,7 +13,7 @@ from commands import CLUSTER, HERE, Command, command_in, plan_in, write_changed
 from graphs import gpt_graph
 from placer.errors import UsageError
 from placer.plans.plan import SCHEMA_VERSION, Plan
-from placer.search.pins import parse_pins
+from placer.search.asked import parse_pins
 
 
 @pytest.fixture

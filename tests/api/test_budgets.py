@@ -16,7 +16,7 @@ from graphs import BlockSpec, chain_graph, gpt_graph
 from placer.api import solve
 from placer.errors import InfeasibleError, UsageError
 from placer.plans.plan import Plan
-from placer.search.budget import Budget, budget_of
+from placer.search.asked import Budget, budget_of
 from placer.search.judge import solve_with
 from placer.search.problem import Problem, Solution
 from problems import cluster, device, nodes, problem
@@ -114,7 +114,7 @@ def test_ctrl_c_writes_the_best_plan_so_far_and_exits_0(tmp_path: Path) -> None:
 INTERRUPT = """
 import signal, time
 from placer.__main__ import main as run
-from placer.strategies import stages
+from placer.strategies.inter_op import search as stages
 
 def endless(search):
     print("searching", flush=True)

@@ -19,7 +19,7 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.report.replan import state_moved
-from placer.search.pins import parse_pins, pin_texts
+from placer.search.asked import parse_pins, pin_texts
 from pool import on_ranks
 
 SETTINGS = RunSettings(precision="float64", learning_rate=0.01)

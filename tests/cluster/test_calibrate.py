@@ -15,9 +15,8 @@ import torch
 from placer.cluster import calibrate as calibration
 from placer.cluster.calibrate import calibrate, describe_machine, local_cluster
 from placer.cluster.calibrate.cache import cache_path
-from placer.cluster.calibrate.line_fit import fitted_line
 from placer.cluster.calibrate.machine import fingerprint
-from placer.cluster.calibrate.result import Calibration, DeviceMeasurement, local_description
+from placer.cluster.calibrate.result import Calibration, DeviceMeasurement, fitted_line, local_description
 from placer.cluster.cluster import Cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
 from placer.cluster.topology import bottleneck, link_between

@@ -22,9 +22,9 @@ from placer.plans.plan import Plan, ScheduleName
 from placer.plans.schedule import Action
 from placer.program.agreement import agreement
 from placer.program.buckets import shared_parameters
-from placer.program.connected_replicas import connected_replicas
 from placer.program.instructions import Message, Program
 from placer.program.lowering import lower, rows_of_replica
+from placer.program.ranks import connected_replicas
 from placer.report.plan_table import plan_table
 from placer.rules.layouts import SAME, State, cut, piece
 from placer.simulator.simulation import column_classes, simulate

@@ -18,8 +18,8 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
+from placer.search.asked import parse_pins, pin_texts
 from placer.search.judge import solve_with
-from placer.search.pins import parse_pins, pin_texts
 from placer.simulator.simulation import simulate
 
 MIB = 2**20

@@ -16,8 +16,7 @@ from placer.plans.plan import Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
 from placer.strategies.inter_op import search as stages
-from placer.strategies.space.device_orders import device_orders
-from placer.strategies.space.fast_subclusters import fast_subclusters, subcluster
+from placer.strategies.space.device_orders import device_orders, fast_subclusters, subcluster
 from problems import cluster, device, problem, unequal_problem
 
 FAST, SLOW = device(rate=4e12, name="fast"), device(rate=1e12, name="slow")

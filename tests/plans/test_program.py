@@ -16,10 +16,9 @@ from placer.plans.plan import Plan, ScheduleName, Sharding
 from placer.plans.settings import RunSettings
 from placer.program.agreement import agreement
 from placer.program.buckets import ddp_buckets, gradient_buckets, shard_units
-from placer.program.connected_replicas import connected_replicas
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.lowering import lower, plan_actions
-from placer.program.ranks import transfers
+from placer.program.ranks import connected_replicas, transfers
 
 SKIPS = ((0, 5), (1, 7), (2, 4))
 

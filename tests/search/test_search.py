@@ -11,10 +11,9 @@ from graphs import BlockSpec, chain_graph
 from placer.costs.step_estimate import estimate
 from placer.errors import StrategyError, UsageError
 from placer.plans.plan import Plan
-from placer.search import judge, registry
+from placer.search import judge
 from placer.search.judge import solve_with
-from placer.search.problem import Pins, Problem, Solution
-from placer.search.registry import strategy
+from placer.search.problem import Pins, Problem, Solution, strategy
 from problems import cluster, device, problem
 
 
@@ -109,5 +108,7 @@ def test_a_third_partys_strategy_comes_by_entry_point(monkeypatch: pytest.Monkey
         def load(self) -> Callable[[], Boaster]:
             return lambda: Boaster(lambda found: found)
 
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Point()] if group == "placer.strategies" else [])
+    monkeypatch.setattr(
+        "placer.search.problem.entry_points", lambda group: [Point()] if group == "placer.strategies" else []
+    )
     assert solve_with(given(), "theirs").plan.strategy == "theirs"

@@ -13,8 +13,7 @@ from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.legality import check
 from placer.plans.settings import RunSettings
 from placer.search.judge import broken_pins, solve_with
-from placer.search.problem import Pins, Problem, Solution
-from placer.search.registry import BUILT_IN, strategy
+from placer.search.problem import BUILT_IN, Pins, Problem, Solution, strategy
 from placer.strategies.inter_op import search as stages
 from placer.strategies.space.outline import outlines
 from problems import cluster, device, nodes, problem, random_problem

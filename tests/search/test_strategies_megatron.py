@@ -17,7 +17,7 @@ from placer.plans.plan import Layout, ModelRef
 from placer.plans.settings import RunSettings
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import Pins, Problem
-from placer.strategies.baselines.megatron_layouts import MegatronDegrees, MegatronLayouts
+from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
 
 GPT = Shape(
     kind="gpt", layers=8, hidden=1024, heads=16, key_heads=16, inner=4096, vocabulary=50304, sequence=512

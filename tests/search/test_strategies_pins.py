@@ -13,10 +13,9 @@ from placer.errors import InfeasibleError, UsageError
 from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
+from placer.search.asked import parse_pins
 from placer.search.judge import broken_pins, solve_with
-from placer.search.pins import parse_pins
-from placer.search.problem import Problem
-from placer.search.registry import BUILT_IN
+from placer.search.problem import BUILT_IN, Problem
 from split_blocks import chain_of, mlp
 
 DEVICES = 4

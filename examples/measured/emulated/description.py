@@ -17,7 +17,7 @@ from statistics import median
 from examples.measured.emulated.machines import Machines
 from examples.measured.emulated.ranks import Ranks
 from examples.measured.emulated.tasks import Brakes, Points, all_reduce_seconds, measured_device, message_seconds
-from placer.cluster.calibrate.line_fit import FittedLine, fitted_line
+from placer.cluster.calibrate.result import FittedLine, fitted_line
 from placer.cluster.cluster import Cluster, Device, Link, Node
 
 MEGABIT = 1e6 / 8  # bytes

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placer.cli.options import Json
-from placer.cli.output import print_result
+from placer.cli.options import Json, print_result
 from placer.errors import UsageError
 from placer.placement.benchmark import FAMILIES, BenchRow, family
 from placer.report.placement import bench_document, bench_view

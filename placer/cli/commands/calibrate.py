@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from placer.cli.options import Json
-from placer.cli.output import print_result
+from placer.cli.options import Json, print_result
 from placer.cluster.cluster import Cluster
 from placer.cluster.cluster_file import cluster_yaml
 from placer.errors import UsageError

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from placer.cli.options import Json, Steps
-from placer.cli.output import print_result
+from placer.cli.options import Json, Steps, print_result
 
 NAME = "demo"
 HELP = """Capture a small GPT-2, compare every strategy, plan, train on two processes, compare with one device.

@@ -14,8 +14,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placer.cli.options import Json
-from placer.cli.output import print_result
+from placer.cli.options import Json, print_result
 from placer.cluster.calibrate import Machine, describe_machine
 from placer.io.versions import installed
 from placer.report.printing import table, titled

@@ -13,16 +13,14 @@ from pydantic import JsonValue
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placer.cli.output import print_result
-from placer.cli.plan_file import load_plan
+from placer.cli.options import load_plan, print_result
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan
 from placer.program.instructions import load_program
 from placer.report.documents import Document
-from placer.report.numbers import bytes_text
-from placer.report.printing import table, titled
+from placer.report.printing import bytes_text, table, titled
 
 if TYPE_CHECKING:
     from placer.runtime.dry import DryRun

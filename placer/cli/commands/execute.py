@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.cli.commands import dry_run as dry
-from placer.cli.commands import execute_options as flags
-from placer.cli.options import Compile, CompileBackend, Json, PlanFile, Steps, Timeout
-from placer.cli.output import first_rank, print_result
-from placer.cli.plan_file import ForCluster, load_plan
+from placer.cli.options import (
+    Compile,
+    CompileBackend,
+    ForCluster,
+    Json,
+    PlanFile,
+    Steps,
+    Timeout,
+    first_rank,
+    load_plan,
+    print_result,
+)
 from placer.errors import UsageError
 from placer.report.comparison import comparison_view
 from placer.report.documents import Document, ledger_document
-from placer.report.numbers import seconds_text, share_text
 from placer.report.plan_table import doubts
-from placer.report.printing import table, titled
+from placer.report.printing import seconds_text, share_text, table, titled
 
 if TYPE_CHECKING:
     from placer.plans.plan import Plan
@@ -33,40 +40,92 @@ Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --step
 Before launch, of a plan of any size, without torchrun: placer execute --dry-run --rank 3 plan.json
 """
 
+Data = Annotated[str, typer.Option(help="A folder of text or of tensors, stdlib, or synthetic.")]
+Tokenizer = Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")]
+Engine = Annotated[Literal["placer", "deepspeed"], typer.Option(help="What runs the plan; deepspeed where it can.")]
+Seed = Annotated[int, typer.Option(help="The order of the data.")]
+LrSchedule = Annotated[
+    Literal["constant", "linear", "cosine"], typer.Option(help="How the learning rate falls after the warmup.")
+]
+WarmupSteps = Annotated[int, typer.Option(min=0, help="Steps in which the learning rate rises.")]
+FinalRate = Annotated[float, typer.Option(help="Where it ends, as a share of the plan's rate.")]
+EvalEvery = Annotated[int, typer.Option(min=0, help="Evaluate each so many steps; 0 is never.")]
+EvalBatches = Annotated[int, typer.Option(min=1, help="Batches of one evaluation.")]
+Checkpoint = Annotated[str, typer.Option(help="Save here, and go on from here if it holds a checkpoint.")]
+CheckpointEvery = Annotated[int, typer.Option(min=0, help="Save each so many steps; 0 is at the end.")]
+CheckpointAsync = Annotated[bool, typer.Option("--checkpoint-async", help="Write them beside the next steps.")]
+Weights = Annotated[str, typer.Option(help="Start from the weights of this Hugging Face folder.")]
+SaveWeights = Annotated[str, typer.Option(help="Write the final weights to this new Hugging Face folder.")]
+Keep = Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")]
+Synchrony = Annotated[
+    Literal["synchronous", "local", "stale"],
+    typer.Option(
+        help="How replicas keep together: by every step; local SGD, averaged every so many steps; stale, with "
+        "gradients some steps late. The last two change the mathematics: losses are not those of one device."
+    ),
+]
+AverageEvery = Annotated[
+    int | None, typer.Option(help="With --synchrony local: steps between two averages of the replicas.")
+]
+Staleness = Annotated[
+    int | None, typer.Option(help="With --synchrony stale: how many steps late gradients are; 0 is synchronous.")
+]
+# torchrun takes a bare --log for an abbreviation of its own options, even after the program's name.
+Log = Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")]
+Tensorboard = Annotated[str, typer.Option(help="A folder for TensorBoard.")]
+SaveExpertLoads = Annotated[
+    str, typer.Option(help="Write the tokens that each expert got to this file, as --expert-loads takes it.")
+]
+Report = Annotated[str, typer.Option(help="Write losses, seconds and both ledgers here as JSON.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Run ranks on fake tensors in this process; exit 1 where they disagree or overflow."
+    ),
+]
+Rank = Annotated[int | None, typer.Option(min=0, help="With --dry-run: this rank; else one of each class.")]
+Program = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="With --dry-run: a program that stands for the plan's own of that rank."),
+]
+Summary = Annotated[
+    bool, typer.Option(hidden=True, help="Whether the result is printed; who reads the report shows it.")
+]
+
 
 def run(
     plan_file: PlanFile,
     steps: Steps = 10,
     cluster: ForCluster = None,
-    data: flags.Data = "synthetic",
-    tokenizer: flags.Tokenizer = "",
-    engine: flags.Engine = "placer",
+    data: Data = "synthetic",
+    tokenizer: Tokenizer = "",
+    engine: Engine = "placer",
     compile: Compile = False,
     compile_backend: CompileBackend = "inductor",
-    seed: flags.Seed = 0,
-    lr_schedule: flags.LrSchedule = "constant",
-    warmup_steps: flags.WarmupSteps = 0,
-    final_rate: flags.FinalRate = 0.0,
-    eval_every: flags.EvalEvery = 0,
-    eval_batches: flags.EvalBatches = 1,
-    checkpoint: flags.Checkpoint = "",
-    checkpoint_every: flags.CheckpointEvery = 0,
-    checkpoint_async: flags.CheckpointAsync = False,
-    weights: flags.Weights = "",
-    save_weights: flags.SaveWeights = "",
-    keep: flags.Keep = 2,
-    synchrony: flags.Synchrony = "synchronous",
-    average_every: flags.AverageEvery = None,
-    staleness: flags.Staleness = None,
-    log: flags.Log = "",
-    tensorboard: flags.Tensorboard = "",
-    save_expert_loads: flags.SaveExpertLoads = "",
-    report: flags.Report = "",
+    seed: Seed = 0,
+    lr_schedule: LrSchedule = "constant",
+    warmup_steps: WarmupSteps = 0,
+    final_rate: FinalRate = 0.0,
+    eval_every: EvalEvery = 0,
+    eval_batches: EvalBatches = 1,
+    checkpoint: Checkpoint = "",
+    checkpoint_every: CheckpointEvery = 0,
+    checkpoint_async: CheckpointAsync = False,
+    weights: Weights = "",
+    save_weights: SaveWeights = "",
+    keep: Keep = 2,
+    synchrony: Synchrony = "synchronous",
+    average_every: AverageEvery = None,
+    staleness: Staleness = None,
+    log: Log = "",
+    tensorboard: Tensorboard = "",
+    save_expert_loads: SaveExpertLoads = "",
+    report: Report = "",
     timeout: Annotated[float, Timeout] = 60.0,
-    dry_run: flags.DryRun = False,
-    rank: flags.Rank = None,
-    program: flags.Program = None,
-    summary: flags.Summary = True,
+    dry_run: DryRun = False,
+    rank: Rank = None,
+    program: Program = None,
+    summary: Summary = True,
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""

@@ -10,9 +10,7 @@ from pydantic import JsonValue
 from rich.console import Group
 from rich.text import Text
 
-from placer.cli.options import Json, PlanFile
-from placer.cli.output import print_result
-from placer.cli.plan_file import ForCluster, load_plan
+from placer.cli.options import ForCluster, Json, PlanFile, load_plan, print_result
 from placer.errors import UsageError
 from placer.legality import check, error_of
 from placer.plans.plan import Plan
@@ -20,9 +18,9 @@ from placer.program.instructions import Collective, Compute, Instruction, Messag
 from placer.program.lowering import lower
 from placer.report.documents import Document, plan_document
 from placer.report.mixed_allreduce import route_document, route_text
-from placer.report.numbers import bytes_text
 from placer.report.ops import ops_document, ops_view
 from placer.report.plan_table import plan_view
+from placer.report.printing import bytes_text
 
 NAME = "explain"
 HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.

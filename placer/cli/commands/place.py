@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from placer.cli.options import Json
-from placer.cli.output import print_result
+from placer.cli.options import Json, print_result
 from placer.errors import UsageError
 from placer.io.units import quantity
 from placer.placement.formats import OBJECTIVES, READERS, PlaceRequest, read_problem

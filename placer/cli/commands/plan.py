@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
 
 from placer.api import plan as make_plan
-from placer.cli.commands import plan_options as flags
-from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads
-from placer.cli.output import print_result
+from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads, print_result
 from placer.errors import UsageError
 from placer.io.files import require_writable
 from placer.io.usercode import named
+from placer.plans.settings import Precision as PrecisionName
 from placer.plans.settings import RunSettings
 from placer.report.documents import plan_document
 from placer.report.plan_table import plan_view
+from placer.search.asked import KNOWN
 
 if TYPE_CHECKING:
     from placer.tracer import LossFunction
@@ -25,28 +27,62 @@ HELP = """Find the fastest plan that fits, and say what it will cost.
 Example: placer plan examples.gpt:build --cluster localx2 --batch 8x128 -o plan.json
 """
 
+Loss = Annotated[
+    str | None, typer.Option(help="package.module:function of (output, batch), for a model that returns no loss.")
+]
+Output = Annotated[str | None, typer.Option("-o", "--output", help="Write plan.json here; - is stdout.")]
+Pin = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Fix a choice, NAME=VALUE: {KNOWN}."),
+]
+Opaque = Annotated[
+    list[str] | None, typer.Option(help="A submodule that is not looked into: one op, counted by running it once.")
+]
+Strategy = Annotated[str, typer.Option(help="auto, stages, exhaustive, single, data, sharded, even or megatron.")]
+Precision = Annotated[PrecisionName, typer.Option(help="What the step computes in.")]
+Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")]
+LearningRate = Annotated[float, typer.Option(help="The learning rate of the run.")]
+WeightDecay = Annotated[float, typer.Option(help="The weight decay of AdamW and SGD.")]
+Momentum = Annotated[float, typer.Option(help="The momentum of SGD.")]
+ClipNorm = Annotated[float, typer.Option(min=0.0, help="Clip gradients to this global norm; 0 is never.")]
+Recompute = Annotated[
+    Literal["auto", "none", "full"], typer.Option(help="Run forwards again instead of keeping activations.")
+]
+Attention = Annotated[Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")]
+Offload = Annotated[
+    Literal["none", "optimizer"], typer.Option(help="Keep the optimizer's state on the host, which then updates.")
+]
+ExpertLoads = Annotated[
+    str | None,
+    typer.Option(help="How many tokens each expert gets beside the others: 8,1,1,1, or a file with such numbers."),
+]
+Budget = Annotated[
+    str | None, typer.Option(help="End with the best so far after 200 evaluated plans, 30s of search, or 200,30s.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")]
+
 
 def run(
     model: Model,
     cluster: ClusterSpec = "local",
     batch: Batch = None,
-    loss: flags.Loss = None,
-    output: flags.Output = None,
-    pin: flags.Pin = None,
-    opaque: flags.Opaque = None,
-    strategy: flags.Strategy = "auto",
-    precision: flags.Precision = "float32",
-    optimizer: flags.Optimizer = "adamw",
-    learning_rate: flags.LearningRate = 1e-3,
-    weight_decay: flags.WeightDecay = 0.01,
-    momentum: flags.Momentum = 0.0,
-    clip_norm: flags.ClipNorm = 1.0,
-    recompute: flags.Recompute = "auto",
-    attention: flags.Attention = "flash",
-    offload: flags.Offload = "none",
-    expert_loads: flags.ExpertLoads = None,
-    budget: flags.Budget = None,
-    seed: flags.Seed = 0,
+    loss: Loss = None,
+    output: Output = None,
+    pin: Pin = None,
+    opaque: Opaque = None,
+    strategy: Strategy = "auto",
+    precision: Precision = "float32",
+    optimizer: Optimizer = "adamw",
+    learning_rate: LearningRate = 1e-3,
+    weight_decay: WeightDecay = 0.01,
+    momentum: Momentum = 0.0,
+    clip_norm: ClipNorm = 1.0,
+    recompute: Recompute = "auto",
+    attention: Attention = "flash",
+    offload: Offload = "none",
+    expert_loads: ExpertLoads = None,
+    budget: Budget = None,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Plan, print, save."""

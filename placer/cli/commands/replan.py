@@ -10,9 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.api import replan
-from placer.cli.options import ClusterSpec, Json, PlanFile
-from placer.cli.output import print_result
-from placer.cli.plan_file import load_plan
+from placer.cli.options import ClusterSpec, Json, PlanFile, load_plan, print_result
 from placer.io.files import require_writable
 from placer.report.documents import Document
 from placer.report.replan import replan_document, replan_view, state_moved

@@ -11,15 +11,13 @@ from rich.text import Text
 
 from placer import legality
 from placer.api import simulate
-from placer.cli.options import Json, PlanFile
-from placer.cli.output import print_result
-from placer.cli.plan_file import ForCluster, load_plan
+from placer.cli.options import ForCluster, Json, PlanFile, load_plan, print_result
 from placer.io.files import require_writable, write_text
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
 from placer.report.documents import ledger_document
-from placer.report.numbers import seconds_text
 from placer.report.plan_table import doubts, memory_view, seconds_view
+from placer.report.printing import seconds_text
 
 NAME = "simulate"
 HELP = """Play one step of a plan event by event; write it as a trace for Perfetto or chrome://tracing.

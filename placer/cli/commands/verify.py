@@ -13,9 +13,18 @@ from pydantic import TypeAdapter
 from rich.text import Text
 
 from placer import legality
-from placer.cli.options import Compile, CompileBackend, Json, PlanFile, Steps, Timeout
-from placer.cli.output import first_rank, print_result
-from placer.cli.plan_file import ForCluster, load_plan
+from placer.cli.options import (
+    Compile,
+    CompileBackend,
+    ForCluster,
+    Json,
+    PlanFile,
+    Steps,
+    Timeout,
+    first_rank,
+    load_plan,
+    print_result,
+)
 from placer.io.files import write_text
 from placer.plans.plan import Plan
 from placer.report.documents import Document

@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from placer.cli.options import Json, PlanFile
-from placer.cli.output import print_result
-from placer.cli.plan_file import load_plan
-from placer.report.numbers import bytes_text
+from placer.cli.options import Json, PlanFile, load_plan, print_result
+from placer.report.printing import bytes_text
 
 NAME = "weights"
 HELP = """Write the weights of the last checkpoint to a Hugging Face folder.

@@ -1,14 +1,19 @@
-"""What the processes measured, and the Cluster it makes."""
+"""What the processes measured, and the Cluster it makes.
+
+Times by size become a straight line: seconds = intercept + slope * bytes, relative errors weighed equally.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from pydantic import BaseModel, ConfigDict
 
-from placer.cluster.calibrate.line_fit import fitted_line
 from placer.cluster.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
 from placer.cluster.cluster import DOUBT, Cluster, Curve, Device, Link, Node
+from placer.errors import ExecutionError
 from placer.io.versions import installed
 
 Points = tuple[tuple[float, float], ...]
@@ -147,3 +152,32 @@ def _link(measured: Calibration, device: Device) -> Link:
         setup_seconds=rounded(max(0.0, collective.intercept - 2 * (count - 1) * message.intercept)),
         source="measured on this machine by placer calibrate",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedLine:
+    """seconds = intercept + slope * bytes; neither is negative, slope is positive."""
+
+    intercept: float
+    slope: float
+
+
+def fitted_line(points: Sequence[tuple[float, float]]) -> FittedLine:
+    """The line through (bytes, seconds), sizes rising, with the least sum of squared relative errors."""
+    if len(points) < 2 or any(seconds <= 0 for _, seconds in points):
+        raise ExecutionError(f"a measurement gave no usable times: {list(points)}; run placer calibrate again")
+    sizes, times = [size for size, _ in points], [seconds for _, seconds in points]
+    weights = [1 / seconds**2 for seconds in times]
+    size, time = _mean(sizes, weights), _mean(times, weights)
+    spread = _mean([(x - size) ** 2 for x in sizes], weights)
+    slope = _mean([(x - size) * (y - time) for x, y in points], weights) / spread
+    if slope <= 0:  # noise swallowed the size: the largest message is all that is known
+        return FittedLine(intercept=0.0, slope=times[-1] / sizes[-1])
+    if time < slope * size:  # below zero at no bytes: the best line through the origin
+        through = _mean([x * y for x, y in points], weights) / _mean([x * x for x in sizes], weights)
+        return FittedLine(intercept=0.0, slope=through)
+    return FittedLine(intercept=time - slope * size, slope=slope)
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)

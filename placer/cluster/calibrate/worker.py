@@ -19,11 +19,17 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from placer.cluster.calibrate.compute import launch_seconds, memory_bandwidth, mixed_bandwidth, products
 from placer.cluster.calibrate.lockstep import Together
 from placer.cluster.calibrate.machine import cpu_model
-from placer.cluster.calibrate.messages import all_reduces, messages
 from placer.cluster.calibrate.result import Calibration, DeviceMeasurement
+from placer.cluster.calibrate.timings import (
+    all_reduces,
+    launch_seconds,
+    memory_bandwidth,
+    messages,
+    mixed_bandwidth,
+    products,
+)
 
 # What importing a model class of transformers adds to a process that has torch (145 MiB with 5.23, November 2026).
 MODEL_LIBRARIES = 150 * 2**20
