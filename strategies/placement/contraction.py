@@ -14,6 +14,7 @@ device with the set S pays send(x) exactly if P(x) lies partly in S and partly o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,8 @@ from typing import Literal, TypeAlias
 import networkx as nx
 
 from placer.placement.precedence import classes, precedences
-from placer.placement.problem import Placement, PlacementProblem
+from placer.placement.problem import PlacementProblem
+from placer.strategies.engine.ideals import Priority, greedy_order, prefixes
 
 Bytes = Literal["counted", "free"]
 ClassGraph: TypeAlias = "nx.DiGraph[int]"
@@ -54,9 +56,10 @@ class Folded:
                 found[other].add(index)
         return tuple(map(frozenset, found))
 
-    def placement(self, devices: tuple[int, ...]) -> Placement:
-        """The device of every node, given that of every class."""
-        return tuple(devices[label] for label in self.labels)
+    @cached_property
+    def needs(self) -> tuple[int, ...]:
+        """The direct predecessors of each class as bits: what `engine.ideals` walks over."""
+        return tuple(sum(1 << other for other in earlier) for earlier in self.before)
 
 
 def fold(
@@ -152,3 +155,24 @@ def _merged(problem: PlacementProblem, found: Folded, targets: Mapping[int, int]
         if old not in targets:
             size[new] = found.size[old]
     return replace(merged, size=tuple(size))
+
+
+def everything(folded: Folded) -> float:
+    """More than any load."""
+    return math.fsum(folded.host) + math.fsum(folded.accelerator) + math.fsum(w for _, w in folded.hyperedges) + 1.0
+
+
+def topological_orders(folded: Folded) -> tuple[tuple[int, ...], ...]:
+    """A few orders that differ: by number, depth first, light classes first, heavy classes first."""
+    priorities: tuple[Priority, ...] = (
+        lambda index, _, __: index,
+        lambda _, __, ready: -ready,
+        lambda index, _, __: folded.accelerator[index],
+        lambda index, _, __: -folded.accelerator[index],
+    )
+    return tuple(greedy_order(folded.needs, priority) for priority in priorities)
+
+
+def along_orders(folded: Folded) -> tuple[int, ...]:
+    """The ideals along them."""
+    return tuple(sorted({ideal for order in topological_orders(folded) for ideal in prefixes(order)}))

@@ -1,7 +1,4 @@
-"""Ideals: the down-closed sets of classes of a folded problem, as bitsets.
-
-In topological numbering every ideal but the empty one has exactly one parent, itself without its largest number, so a
-walk down that tree meets each ideal once:  children(I) = { I + v : v > max(I), before(v) inside I }.
+"""Ideals of a folded problem with their sums, and what lies between two of them.
 
 What lies between two ideals, for many pairs at once: tables whose rows are earlier ideals, columns later ones.
 
@@ -14,17 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placer.strategies.engine.arrays import Flags, Floats, Ints
 from placer.strategies.placement.contraction import Folded
 
-Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Counts = NDArray[np.int16]
 WORD_BITS = 64
 CHUNK = 1024  # ideals summed at a time: their bits stay in the cache
+# What sums over ideals may be off by, as a share of the largest: of seconds, of bytes.
+ROUNDING, MEMORY_ROUNDING = 1e-9, 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class Ideals:
     accelerator: Floats
     host: Floats
     size: Floats
-    unsupported: NDArray[np.int64]
+    unsupported: Ints
     inside: Counts
     weights: Floats
     lengths: Counts
-    walk: NDArray[np.int64]
+    walk: Ints
 
     @property
     def count(self) -> int:
@@ -55,32 +55,6 @@ class Ideals:
         """The classes of one ideal."""
         bits = np.unpackbits(self.words[index].view(np.uint8), bitorder="little")
         return frozenset(np.flatnonzero(bits).tolist())
-
-
-def every_ideal(folded: Folded, limit: int) -> tuple[int, ...] | None:
-    """All ideals as integers whose bit v is class v, in walk order; None where there are more than `limit`."""
-    before = [sum(1 << other for other in earlier) for earlier in folded.before]
-    after = [sorted(later) for later in folded.after]
-    found = [0]
-    stack = [(0, [v for v, mask in enumerate(before) if mask == 0])]
-    while stack:
-        ideal, addable = stack.pop()
-        for position, v in enumerate(addable):
-            larger = ideal | 1 << v
-            enabled = [w for w in after[v] if before[w] & ~larger == 0]
-            found.append(larger)
-            stack.append((larger, sorted(addable[position + 1 :] + enabled)))
-        if len(found) > limit:
-            return None
-    return tuple(found)
-
-
-def prefixes(order: Iterable[int]) -> tuple[int, ...]:
-    """The ideals along one topological order."""
-    found = [0]
-    for v in order:
-        found.append(found[-1] | 1 << v)
-    return tuple(found)
 
 
 def ideals_of(folded: Folded, bitsets: Iterable[int]) -> Ideals:
@@ -122,11 +96,35 @@ def _words(masks: tuple[int, ...], bits: int) -> Words:
     return np.frombuffer(raw, np.uint64).reshape(len(masks), -1)
 
 
-Indices = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+def accelerator_loads(ideals: Ideals, memory: float, rows: Ints, columns: Ints) -> Floats:
+    """load(I - I'), infinite where I' is not inside I, bytes do not fit or a class is not supported."""
+    table = _crossing(ideals, rows, columns)
+    table += ideals.accelerator[columns] - ideals.accelerator[rows][:, None]
+    if ideals.size[-1] > memory:
+        full = memory + MEMORY_ROUNDING * float(ideals.size[-1])
+        table[ideals.size[columns] - ideals.size[rows][:, None] > full] = np.inf
+    if ideals.unsupported[-1]:
+        table[ideals.unsupported[columns] > ideals.unsupported[rows][:, None]] = np.inf
+    return _inside_only(ideals, rows, columns, table)
 
 
-def crossing(ideals: Ideals, rows: Indices, columns: Indices) -> Floats:
+def host_loads(ideals: Ideals, rows: Ints, columns: Ints) -> Floats:
+    """host(I - I'), infinite where I' is not inside I."""
+    return _inside_only(ideals, rows, columns, ideals.host[columns] - ideals.host[rows][:, None])
+
+
+def _inside_only(ideals: Ideals, rows: Ints, columns: Ints, table: Floats) -> Floats:
+    """The table, infinite where the row is not inside the column."""
+    early, late = ideals.words[rows], ideals.words[columns]
+    open_bits = np.bitwise_or.reduce(early, axis=0) & ~np.bitwise_and.reduce(late, axis=0)
+    words = np.flatnonzero(open_bits)
+    if len(words):
+        stray = ((early[:, word] & open_bits[word])[:, None] & ~late[:, word] for word in words)
+        table[reduce(np.bitwise_or, stray) != 0] = np.inf
+    return table
+
+
+def _crossing(ideals: Ideals, rows: Ints, columns: Ints) -> Floats:
     """The weight of the hyperedges cut by each difference; meaningless where a row is not inside its column."""
     early, late, length = ideals.inside[rows], ideals.inside[columns], ideals.lengths
     before_all = early.min(axis=0) == length  # inside every I': outside every S
@@ -159,18 +157,7 @@ def _uncut(early: Counts, late: Counts, length: Counts, weights: Floats) -> Floa
     return np.asarray(np.concatenate(rows, axis=1) @ np.concatenate(columns, axis=1).astype(np.float64).T)
 
 
-def outside(ideals: Ideals, rows: Indices, columns: Indices) -> Flags | None:
-    """Where the row is not inside the column; None where every row is inside every column."""
-    early, late = ideals.words[rows], ideals.words[columns]
-    open_bits = np.bitwise_or.reduce(early, axis=0) & ~np.bitwise_and.reduce(late, axis=0)
-    found: NDArray[np.uint64] | None = None
-    for word in np.flatnonzero(open_bits):
-        stray = (early[:, word] & open_bits[word])[:, None] & ~late[:, word]
-        found = stray if found is None else found | stray
-    return None if found is None else found != 0
-
-
-def common(ideals: Ideals, rows: Indices, columns: Indices) -> Indices:
+def common(ideals: Ideals, rows: Ints, columns: Ints) -> Ints:
     """Those of `columns` that hold everything that all `rows` hold: no other can hold one of them."""
     shared = np.bitwise_and.reduce(ideals.words[rows], axis=0)
     holds = np.ones(len(columns), np.bool_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from placer.errors import Infeasible, InfeasibleError, UsageError
@@ -11,8 +12,10 @@ from placer.placement.answers import PlaceAnswer, judged
 from placer.placement.formats import FileProblem, PlaceRequest
 from placer.placement.legality import Form
 from placer.placement.problem import BoundedPlacement, PlacementProblem
-from placer.strategies.placement.infeasible import what_binds
-from placer.strategies.placement.throughput.rising_limits import Limits
+from placer.strategies.placement.contraction import Folded, fold
+from placer.strategies.placement.limits import Limits
+
+ADVICE = "Give accelerators more memory, or add devices"
 
 # form -> the strategy that solves it
 SOLVERS: dict[Form, str] = {
@@ -56,9 +59,59 @@ def _form(problem: PlacementProblem, request: PlaceRequest) -> Form:
 
 
 def _nothing(problem: PlacementProblem, found: BoundedPlacement, form: Form) -> Infeasible:
+    """Why there is no placement, with the figures."""
     if found.bound == float("inf"):
-        return what_binds(problem, form)
+        return next(_causes(problem, fold(problem, merge=False), form))
     return Infeasible(
         binding="no placement was found before the search ended, and none was proved impossible",
         advice="Give it more --budget or --seconds",
     )
+
+
+def _causes(problem: PlacementProblem, folded: Folded, form: Form) -> Iterator[Infeasible]:
+    """What binds where there is no placement: the first cause that is enough by itself comes first."""
+    if not problem.cpus:
+        yield from _unsupported(problem)
+        yield from _large_class(problem, folded, form)
+        yield from _total(problem)
+    held = f"{problem.accelerators} accelerators of {problem.memory:.0f} bytes and {problem.cpus} CPUs"
+    what = "placement" if form == "free" else "contiguous placement"
+    yield Infeasible(
+        binding=f"memory: no {what} fits {held}, though the {_bytes(problem):.0f} bytes of all nodes may fit together",
+        advice=ADVICE,
+    )
+
+
+def _unsupported(problem: PlacementProblem) -> Iterator[Infeasible]:
+    stuck = [node.name for node in problem.nodes if not node.supported]
+    if stuck:
+        names = ", ".join(stuck[:5])
+        yield Infeasible(
+            binding=f"{len(stuck)} nodes are not supported on accelerators ({names}) and there is no CPU",
+            advice="Add a CPU (maxCPUs)",
+        )
+
+
+def _large_class(problem: PlacementProblem, folded: Folded, form: Form) -> Iterator[Infeasible]:
+    index = max(range(folded.count), key=lambda index: folded.size[index])
+    if folded.size[index] > problem.memory and form != "free":
+        members = [node.name for node, label in zip(problem.nodes, folded.labels, strict=True) if label == index]
+        yield Infeasible(
+            binding=f"memory: node {members[0]} with the {len(members) - 1} that must share its device holds "
+            f"{folded.size[index]:.0f} bytes, an accelerator has {problem.memory:.0f} and there is no CPU",
+            advice=ADVICE,
+        )
+
+
+def _total(problem: PlacementProblem) -> Iterator[Infeasible]:
+    room = problem.accelerators * problem.memory
+    if _bytes(problem) > room:
+        yield Infeasible(
+            binding=f"memory: the nodes hold {_bytes(problem):.0f} bytes, {problem.accelerators} accelerators have "
+            f"{room:.0f} together and there is no CPU",
+            advice=ADVICE,
+        )
+
+
+def _bytes(problem: PlacementProblem) -> float:
+    return sum(node.size for node in problem.nodes)

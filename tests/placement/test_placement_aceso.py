@@ -23,7 +23,7 @@ from placer.placement.published_planners.aceso_cases import (
 )
 from placer.placement.published_planners.aceso_layouts import resharding
 from placer.placement.published_planners.aceso_profile import AcesoProfile, OpCost, read_profile
-from placer.strategies.placement.aceso.cuts import best_cuts
+from placer.strategies.engine.chain_cuts import best_cuts
 from placer.strategies.placement.aceso.search import solve_aceso
 from placer.strategies.placement.benchmarks.aceso import row
 

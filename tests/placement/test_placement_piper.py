@@ -20,8 +20,8 @@ from placer.placement.published_planners.piper import PiperEdge, PiperNode, Pipe
 from placer.placement.published_planners.piper_settings import published_settings
 from placer.placement.solvers import place
 from placer.report.placement import answer_document
+from placer.strategies.engine.knapsack import cheapest_choice
 from placer.strategies.placement.benchmarks.piper import row
-from placer.strategies.placement.piper.knapsack import cheapest_choice
 from placer.strategies.placement.piper.search import PiperSolution, solve_piper
 
 

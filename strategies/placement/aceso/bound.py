@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placer.strategies.placement.aceso.op_choices import Floats, OpSpace
+from placer.strategies.engine.arrays import Floats
+from placer.strategies.placement.aceso.op_choices import OpSpace
 
 # Milliseconds per megabyte.
 PRICES = np.concatenate(([0.0], np.geomspace(4e-4, 0.03, 8)))

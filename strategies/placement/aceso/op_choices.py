@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from placer.placement.published_planners.aceso import RESHARDED, STATES, AcesoProblem, activations, ends_a_run
 from placer.placement.published_planners.aceso_layouts import resharding
 from placer.placement.published_planners.aceso_profile import UNMEASURED_MS
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from placer.strategies.engine.arrays import Flags, Floats, Ints
 
 # Inputs and losses are not recomputed (as in the published search).
 KEPT = ("encoder-embedding", "decoder-embedding", "gpt-post-process", "t5-post-process", "conv1")

@@ -18,9 +18,10 @@ import numpy as np
 
 from placer.errors import Infeasible
 from placer.placement.published_planners.aceso import AcesoPlan, AcesoProblem, step_of
+from placer.strategies.engine.arrays import Flags, Floats
+from placer.strategies.engine.chain_cuts import best_cuts, least_maximum, least_sum, possible_starts
 from placer.strategies.placement.aceso.bound import floor_table
-from placer.strategies.placement.aceso.cuts import best_cuts, least_maximum, least_sum, possible_starts
-from placer.strategies.placement.aceso.op_choices import Flags, Floats, OpSpace, space
+from placer.strategies.placement.aceso.op_choices import OpSpace, space
 from placer.strategies.placement.aceso.stage_dp import TILTS, Grid, Table, grid_of, stage_table, traced
 
 # Plans are looked for within these multiples of the least floor, one after the other: the nearer, the fewer stages.

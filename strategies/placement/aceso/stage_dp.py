@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from placer.placement.published_planners.aceso import AcesoStage
-from placer.strategies.placement.aceso.op_choices import Flags, Floats, Ints, OpSpace
+from placer.strategies.engine.arrays import Flags, Floats, Ints
+from placer.strategies.placement.aceso.op_choices import OpSpace
 
 # Milliseconds per megabyte: from less than any op's recomputation costs to more than any does.
 LEAST_PRICE, MOST_PRICE = 1e-4, 0.1

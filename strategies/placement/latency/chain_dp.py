@@ -13,12 +13,17 @@ values that can still undercut `upper` are kept: W(k, I) + sum over classes outs
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from placer.strategies.engine.arrays import Floats, Ints
+from placer.strategies.engine.ideals import grown
 from placer.strategies.placement.contraction import Folded
-from placer.strategies.placement.ideals import Floats, Ideals, Indices, common, crossing, outside
-from placer.strategies.placement.throughput.ideal_dp import MEMORY_ROUNDING, ROUNDING, ROWS, DeviceCounts, Effort
+from placer.strategies.placement.devices import DeviceCounts
+from placer.strategies.placement.ideal_steps import Step, best_before, take_step
+from placer.strategies.placement.ideals import ROUNDING, Ideals, accelerator_loads
+from placer.strategies.placement.limits import Effort
 
 SingleSteps = tuple[tuple[int, int, int], ...]
 
@@ -29,117 +34,95 @@ class SequentialProgram:
 
     folded: Folded
     ideals: Ideals
-    machines: DeviceCounts
+    devices: DeviceCounts
     upper: float
     effort: Effort
     steps: SingleSteps
 
+    @property
+    def accelerator(self) -> Step:
+        """What one more accelerator does."""
+        loads = partial(accelerator_loads, self.ideals, self.devices.memory)
+        return Step(loads=loads, combine=np.add, near=partial(_near, self), columns=self.ideals.count)
 
-def best_sequence(sequence: SequentialProgram) -> tuple[int, ...] | None:
+
+def best_sequence(program: SequentialProgram) -> tuple[int, ...] | None:
     """The device of every class, the number of accelerators standing for a CPU; None where none undercuts `upper`."""
     values: list[Floats] = []
-    for accelerators in range(sequence.machines.accelerators + 1):
-        values.append(_layer(sequence, values, accelerators))
-    return _walked_back(sequence, values) if np.isfinite(values[-1][-1]) else None
+    for _ in range(program.devices.accelerators + 1):
+        values.append(_layer(program, values))
+    return _walked_back(program, values) if np.isfinite(values[-1][-1]) else None
 
 
 def single_steps(folded: Folded, ideals: Ideals) -> SingleSteps:
     """Every pair of ideals that differ by one class, smaller ideals first."""
     masks = [int.from_bytes(row.tobytes(), "little") for row in ideals.words]
     index = {mask: position for position, mask in enumerate(masks)}
-    before = [sum(1 << other for other in earlier) for earlier in folded.before]
-    found = [
-        (mask.bit_count(), position, index[mask | 1 << c], c)
+    pairs = [
+        (mask.bit_count(), position, index[larger], (larger ^ mask).bit_length() - 1)
         for position, mask in enumerate(masks)
-        for c, needed in enumerate(before)
-        if not mask >> c & 1 and not needed & ~mask and mask | 1 << c in index
+        for larger in grown(mask, folded.needs)
+        if larger in index
     ]
-    return tuple((smaller, larger, c) for _, smaller, larger, c in sorted(found))
+    return tuple((smaller, larger, c) for _, smaller, larger, c in sorted(pairs))
 
 
-def _layer(sequence: SequentialProgram, values: list[Floats], accelerators: int) -> Floats:
-    """W(accelerators, .), infinite where it cannot undercut `upper`."""
-    ideals = sequence.ideals
-    if accelerators == 0:
-        found = np.full(ideals.count, np.inf)
-        found[0] = 0.0
+def _layer(program: SequentialProgram, values: list[Floats]) -> Floats:
+    """W(k, .) after those of fewer accelerators, infinite where it cannot undercut `upper`."""
+    ideals, host = program.ideals, program.folded.host
+    if values:
+        layer = values[-1].copy()
+        rows = np.flatnonzero(values[-1] < (values[-2] if len(values) > 1 else np.inf))
+        take_step(program.accelerator, ideals, layer, values[-1], rows, program.effort)
     else:
-        found = values[-1].copy()
-        for rows, columns in _blocks(sequence, values):
-            candidates = _block_times(sequence, rows, columns) + values[-1][rows][:, None]
-            found[columns] = np.minimum(found[columns], candidates.min(axis=0))
-    if sequence.machines.cpus:
-        host = sequence.folded.host
-        for smaller, larger, c in sequence.steps:
-            found[larger] = min(found[larger], found[smaller] + host[c])
-    found[found + _rest(sequence) >= sequence.upper * (1 + ROUNDING)] = np.inf
-    return found
+        layer = np.full(ideals.count, np.inf)
+        layer[0] = 0.0
+    for smaller, larger, c in program.steps if program.devices.cpus else ():
+        layer[larger] = min(layer[larger], layer[smaller] + host[c])
+    layer[layer + _rest(program) >= program.upper * (1 + ROUNDING)] = np.inf
+    return layer
 
 
-def _rest(sequence: SequentialProgram) -> Floats:
+def _near(program: SequentialProgram, rows: Ints) -> Ints:
+    """The ideals of at most one memory more than one of the rows, and no less accelerator time than all."""
+    ideals = program.ideals
+    fits = ideals.size <= ideals.size[rows].max() + program.devices.memory
+    return np.flatnonzero(fits & (ideals.accelerator >= ideals.accelerator[rows].min()))
+
+
+def _rest(program: SequentialProgram) -> Floats:
     """What the classes outside each ideal take at least, one after the other."""
-    folded, cpus = sequence.folded, sequence.machines.cpus
+    folded, cpus = program.folded, program.devices.cpus
     fastest = [
         min(seconds if fits else np.inf, host if cpus else np.inf)
         for seconds, fits, host in zip(folded.accelerator, folded.supported, folded.host, strict=True)
     ]
-    bits = np.unpackbits(sequence.ideals.words.view(np.uint8), axis=1, bitorder="little")[:, : folded.count]
-    return np.asarray(np.where(bits, 0.0, np.minimum(fastest, sequence.upper)).sum(axis=1))
+    bits = np.unpackbits(program.ideals.words.view(np.uint8), axis=1, bitorder="little")[:, : folded.count]
+    return np.asarray(np.where(bits, 0.0, np.minimum(fastest, program.upper)).sum(axis=1))
 
 
-def _blocks(sequence: SequentialProgram, values: list[Floats]) -> list[tuple[Indices, Indices]]:
-    """Alike ideals that the last accelerator improved, and those that hold one of them and at most a memory more."""
-    ideals, memory = sequence.ideals, sequence.machines.memory
-    older = values[-2] if len(values) > 1 else np.inf
-    rows = np.flatnonzero(values[-1] < older)
-    rows = rows[np.argsort(ideals.walk[rows])]
-    found = []
-    for block in (rows[start : start + ROWS] for start in range(0, len(rows), ROWS)):
-        near = np.flatnonzero(
-            (ideals.size <= ideals.size[block].max() + memory) & (ideals.accelerator >= ideals.accelerator[block].min())
-        )
-        found.append((block, common(ideals, block, near)))
-    return [(block, columns) for block, columns in found if len(columns)]
-
-
-def _block_times(sequence: SequentialProgram, rows: Indices, columns: Indices) -> Floats:
-    """load(I - I'), infinite where I' is not inside I, bytes do not fit or a class is not supported."""
-    ideals = sequence.ideals
-    sequence.effort.spend(len(rows) * len(columns))
-    table = crossing(ideals, rows, columns)
-    table += ideals.accelerator[columns] - ideals.accelerator[rows][:, None]
-    full = sequence.machines.memory + MEMORY_ROUNDING * float(ideals.size[-1])
-    table[ideals.size[columns] - ideals.size[rows][:, None] > full] = np.inf
-    table[ideals.unsupported[columns] > ideals.unsupported[rows][:, None]] = np.inf
-    stray = outside(ideals, rows, columns)
-    if stray is not None:
-        table[stray] = np.inf
-    return table
-
-
-def _walked_back(sequence: SequentialProgram, values: list[Floats]) -> tuple[int, ...]:
-    ideals, host = sequence.ideals, sequence.folded.host
+def _walked_back(program: SequentialProgram, values: list[Floats]) -> tuple[int, ...]:
+    ideals, host = program.ideals, program.folded.host
     arriving: dict[int, list[tuple[int, int]]] = {}
-    for smaller, larger, c in sequence.steps if sequence.machines.cpus else ():
+    for smaller, larger, c in program.steps if program.devices.cpus else ():
         arriving.setdefault(larger, []).append((smaller, c))
-    devices = [sequence.machines.accelerators] * sequence.folded.count
-    accelerators, index = sequence.machines.accelerators, ideals.count - 1
+    devices = [program.devices.accelerators] * program.folded.count
+    accelerators, index = program.devices.accelerators, ideals.count - 1
     while index:
-        value = values[accelerators][index]
-        if accelerators and values[accelerators - 1][index] <= value:
+        earlier = values[accelerators - 1] if accelerators else np.full(ideals.count, np.inf)
+        if accelerators and earlier[index] <= values[accelerators][index]:
             accelerators -= 1
             continue
         hosted = [(values[accelerators][smaller] + host[c], smaller) for smaller, c in arriving.get(index, ())]
-        best = min(hosted, default=(np.inf, 0))
-        if accelerators:
-            rows = np.flatnonzero(np.isfinite(values[accelerators - 1]))
-            times = _block_times(sequence, rows, np.array([index]))[:, 0] + values[accelerators - 1][rows]
-            if times.min() < best[0]:
-                before = int(rows[times.argmin()])
-                accelerators -= 1
-                for c in ideals.members(index) - ideals.members(before):
-                    devices[c] = accelerators
-                index = before
-                continue
-        index = best[1]
+        on_host, before_host = min(hosted, default=(np.inf, 0))
+        rows = np.flatnonzero(np.isfinite(earlier))
+        program.effort.spend(len(rows))
+        value, before = best_before(program.accelerator, earlier, rows, index)
+        if value < on_host:
+            accelerators -= 1
+            for c in ideals.members(index) - ideals.members(before):
+                devices[c] = accelerators
+            index = before
+        else:
+            index = before_host
     return tuple(devices)

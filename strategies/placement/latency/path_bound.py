@@ -21,6 +21,7 @@ from functools import cached_property
 
 from placer.placement.precedence import classes
 from placer.placement.problem import PlacementProblem
+from placer.strategies.engine.ideals import members
 from placer.strategies.placement.contraction import hyperedges
 from placer.strategies.placement.throughput.hypergraph_cut import cheapest_split
 
@@ -132,14 +133,6 @@ class Reach:
         while back[path[-1]] >= 0:
             path.append(back[path[-1]])
         return tuple(reversed(path))
-
-
-def members(bits: int) -> Iterator[int]:
-    """The positions of the set bits."""
-    while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest
 
 
 def _along(problem: PlacementProblem, reach: Reach, path: tuple[int, ...], upper: float) -> float:

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from placer.placement.published_planners.piper import PiperProblem
-from placer.strategies.placement.piper.ideals import IdealFamily
-from placer.strategies.placement.piper.knapsack import Ints
+from placer.strategies.engine.arrays import Ints
+from placer.strategies.engine.fronts import undominated
+from placer.strategies.placement.piper.families import IdealFamily
 from placer.strategies.placement.piper.recompute import Recompute
 from placer.strategies.placement.piper.stages import DegreePairs, StagePairs
 
@@ -168,10 +169,7 @@ class Sweep:
 
     def _add(self, ideal: int, grown: _Grown) -> None:
         """The undominated ones become the front of `ideal`."""
-        order = np.argsort(grown.devices * (self.space.problem.microbatches + 1) + grown.data, kind="stable")
-        data = grown.data[order]
-        ahead = np.minimum.accumulate(np.concatenate(([FAR], data[:-1])))
-        kept = order[data < ahead]
+        kept = undominated(grown.devices, grown.data)
         self.start[ideal], self.count[ideal] = len(self.front_devices), len(kept)
         self.front_devices = np.concatenate((self.front_devices, grown.devices[kept]))
         self.front_data = np.concatenate((self.front_data, grown.data[kept]))

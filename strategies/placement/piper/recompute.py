@@ -11,16 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from placer.placement.published_planners.piper import PiperEdge, PiperProblem, Variant
-from placer.strategies.placement.piper.ideals import Flags, IdealFamily
-from placer.strategies.placement.piper.knapsack import (
-    ROUNDING,
-    Floats,
-    Ints,
-    KnapsackChoice,
-    Steps,
-    cheapest_choice,
-    steps_down,
-)
+from placer.strategies.engine.arrays import Flags, Floats, Ints
+from placer.strategies.engine.knapsack import ROUNDING, KnapsackChoice, Steps, cheapest_choice, steps_down
+from placer.strategies.placement.piper.families import IdealFamily
 from placer.strategies.placement.piper.stages import DegreePairs, StagePairs, offer
 
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from placer.errors import Infeasible
 from placer.placement.published_planners.piper import PiperProblem, PiperStage, value_of
-from placer.strategies.placement.piper.ideals import IdealFamily, ideals, least_work, thinned, widened
-from placer.strategies.placement.piper.knapsack import Ints, KnapsackChoice
+from placer.strategies.engine.arrays import Ints
+from placer.strategies.engine.knapsack import KnapsackChoice
+from placer.strategies.placement.piper.families import IdealFamily, ideals, least_work, thinned, widened
 from placer.strategies.placement.piper.limit_dp import StageChoice, StageSpace, Sweep
 from placer.strategies.placement.piper.recompute import Recompute
 from placer.strategies.placement.piper.stages import degrees, stage_pairs

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from placer.placement.published_planners.piper import PiperProblem, Variant
-from placer.strategies.placement.piper.ideals import Flags, IdealFamily
-from placer.strategies.placement.piper.knapsack import ROUNDING, Floats, Ints
+from placer.strategies.engine.arrays import Flags, Floats, Ints
+from placer.strategies.engine.knapsack import ROUNDING
+from placer.strategies.placement.piper.families import IdealFamily
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,28 +17,20 @@ program finds nothing, no contiguous placement has all loads below `limit`: that
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from placer.strategies.engine.arrays import Floats, Ints
 from placer.strategies.placement.contraction import Folded
-from placer.strategies.placement.ideals import Floats, Ideals, Indices, common, crossing, outside
+from placer.strategies.placement.devices import DeviceCounts
+from placer.strategies.placement.ideal_steps import Step, best_before, take_step
+from placer.strategies.placement.ideals import ROUNDING, Ideals, accelerator_loads, host_loads
+from placer.strategies.placement.limits import Effort
 
-ROWS = 32  # alike ideals in one table: fewer share more, and leave fewer columns that hold one of them
 COLUMNS = 4096
-ROUNDING = 1e-9
-MEMORY_ROUNDING = 1e-12
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceCounts:
-    """How many devices of each kind, and the bytes of an accelerator."""
-
-    accelerators: int
-    cpus: int
-    memory: float
 
 
 class Absorption:
@@ -66,26 +58,6 @@ class Absorption:
         return float(self._accelerator[whole] + share * (self._accelerator[whole + 1] - self._accelerator[whole]))
 
 
-class SpentError(Exception):
-    """The budget ended before the program did: nothing is proved."""
-
-
-@dataclass(kw_only=True)
-class Effort:
-    """Pairs of ideals priced so far; `spend` raises SpentError beyond `budget` pairs or past the time `until`."""
-
-    pairs: int = 0
-    budget: int | None = None
-    until: float | None = None
-
-    def spend(self, pairs: int) -> None:
-        """Count `pairs` more."""
-        self.pairs += pairs
-        late = self.until is not None and time.perf_counter() > self.until
-        if late or (self.budget is not None and self.pairs > self.budget):
-            raise SpentError
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContiguousChain:
     """A contiguous placement: its largest load, and the device and classes of each part in pipeline order."""
@@ -99,7 +71,7 @@ class IdealProgram:
     """One run of the recurrence: what it is about, and the limit below which values are kept."""
 
     ideals: Ideals
-    machines: DeviceCounts
+    devices: DeviceCounts
     absorbed: Absorption
     limit: float
     effort: Effort
@@ -111,120 +83,87 @@ class IdealProgram:
 
     def lowest(self, accelerators: int, cpus: int) -> float:
         """The least accelerator time an ideal must hold after that many devices for the others to take the rest."""
-        left = self.machines.accelerators - accelerators
-        taken = self.absorbed(self.machines.cpus - cpus, self.limit)
+        left = self.devices.accelerators - accelerators
+        taken = self.absorbed(self.devices.cpus - cpus, self.limit)
         return float(self.ideals.accelerator[-1]) - left * self.limit - taken - self.slack
 
 
+# By how many accelerators and CPUs hold it, for each ideal.
 Values = dict[tuple[int, int], Floats]
-Table = Callable[[IdealProgram, Indices, Indices], Floats]
+# The number of a device, what it adds, the values one and two of its kind ago.
+LastDevice = tuple[int, Step, Floats, Floats]
 
 
 def best_chain(program: IdealProgram) -> ContiguousChain | None:
     """The best chain whose loads are all below the limit, or None: there is none among these ideals."""
     values: Values = {}
-    for cpus in range(program.machines.cpus + 1):
-        for accelerators in range(program.machines.accelerators + 1):
+    for cpus in range(program.devices.cpus + 1):
+        for accelerators in range(program.devices.accelerators + 1):
             values[accelerators, cpus] = _layer(program, values, accelerators, cpus)
-    last = values[program.machines.accelerators, program.machines.cpus]
+    last = values[program.devices.accelerators, program.devices.cpus]
     return _walked_back(program, values) if last[-1] < program.limit else None
 
 
 def _layer(program: IdealProgram, values: Values, accelerators: int, cpus: int) -> Floats:
     """V(accelerators, cpus, .), infinite where it is not below the limit or outside the window."""
     ideals = program.ideals
-    found = np.full(ideals.count, np.inf)
+    layer = np.full(ideals.count, np.inf)
     if accelerators == cpus == 0:
-        found[0] = 0.0
-    low = program.lowest(accelerators, cpus)
-    for earlier, older, table, reach in _predecessors(program, values, accelerators, cpus):
-        np.minimum(found, earlier, out=found)  # this device stays empty
+        layer[0] = 0.0
+    for _, step, earlier, older in _last_devices(program, values, accelerators, cpus):
+        np.minimum(layer, earlier, out=layer)  # this device stays empty
         # What the device before did not improve was extended when that device was the next one.
-        for rows, columns in _blocks(program, np.flatnonzero(earlier < older), low, reach):
-            candidates = np.maximum(table(program, rows, columns), earlier[rows][:, None])
-            found[columns] = np.minimum(found[columns], candidates.min(axis=0))
-    found[(ideals.accelerator < low) | (found >= program.limit)] = np.inf
-    return found
+        take_step(step, ideals, layer, earlier, np.flatnonzero(earlier < older), program.effort)
+    low = program.lowest(accelerators, cpus)
+    layer[(ideals.accelerator < low) | (layer >= program.limit)] = np.inf
+    return layer
 
 
-def _predecessors(
-    program: IdealProgram, values: Values, accelerators: int, cpus: int
-) -> Iterator[tuple[Floats, Floats, Table, float]]:
-    """The last device: the values one and two of its kind ago, its table, the accelerator time it can take."""
-    none = np.full(program.ideals.count, np.inf)
+def _last_devices(program: IdealProgram, values: Values, accelerators: int, cpus: int) -> Iterator[LastDevice]:
+    """The accelerator and the CPU that can be the last of so many."""
+    ideals, devices, none = program.ideals, program.devices, np.full(program.ideals.count, np.inf)
+    low = program.lowest(accelerators, cpus)
     if accelerators:
-        older = values.get((accelerators - 2, cpus), none)
-        yield values[accelerators - 1, cpus], older, _accelerator_table, program.limit
+        loads = partial(accelerator_loads, ideals, devices.memory)
+        near = partial(_window, program, low, program.limit)
+        step = Step(loads=loads, combine=np.maximum, near=near, columns=COLUMNS)
+        yield accelerators - 1, step, values[accelerators - 1, cpus], values.get((accelerators - 2, cpus), none)
     if cpus:
-        older = values.get((accelerators, cpus - 2), none)
-        yield values[accelerators, cpus - 1], older, _host_table, program.absorbed(1, program.limit)
+        near = partial(_window, program, low, program.absorbed(1, program.limit))
+        step = Step(loads=partial(host_loads, ideals), combine=np.maximum, near=near, columns=COLUMNS)
+        number = devices.accelerators + cpus - 1
+        yield number, step, values[accelerators, cpus - 1], values.get((accelerators, cpus - 2), none)
 
 
-def _blocks(program: IdealProgram, rows: Indices, low: float, reach: float) -> Iterator[tuple[Indices, Indices]]:
-    """Those of `rows` that are alike, and the ideals that hold one of them within the window."""
+def _window(program: IdealProgram, low: float, reach: float, rows: Ints) -> Ints:
+    """The ideals of at least `low` accelerator time, and at most `reach` more than one of the rows."""
     seconds = program.ideals.accelerator
-    rows = rows[np.argsort(program.ideals.walk[rows])]
-    for block in (rows[start : start + ROWS] for start in range(0, len(rows), ROWS)):
-        first = np.searchsorted(seconds, max(low, seconds[block].min() - program.slack))
-        last = np.searchsorted(seconds, seconds[block].max() + reach + program.slack, side="right")
-        columns = common(program.ideals, block, np.arange(first, last))
-        for start in range(0, len(columns), COLUMNS):
-            program.effort.spend(len(block) * len(columns[start : start + COLUMNS]))
-            yield block, columns[start : start + COLUMNS]
-
-
-def _accelerator_table(program: IdealProgram, rows: Indices, columns: Indices) -> Floats:
-    """load(I - I'), infinite where I' is not inside I, bytes do not fit or a class is not supported."""
-    ideals = program.ideals
-    table = crossing(ideals, rows, columns)
-    table += ideals.accelerator[columns] - ideals.accelerator[rows][:, None]
-    if ideals.size[-1] > program.machines.memory:
-        full = program.machines.memory + MEMORY_ROUNDING * float(ideals.size[-1])
-        table[ideals.size[columns] - ideals.size[rows][:, None] > full] = np.inf
-    if ideals.unsupported[-1]:
-        table[ideals.unsupported[columns] > ideals.unsupported[rows][:, None]] = np.inf
-    return _inside_only(ideals, rows, columns, table)
-
-
-def _host_table(program: IdealProgram, rows: Indices, columns: Indices) -> Floats:
-    """host(I - I'), infinite where I' is not inside I."""
-    ideals = program.ideals
-    return _inside_only(ideals, rows, columns, ideals.host[columns] - ideals.host[rows][:, None])
-
-
-def _inside_only(ideals: Ideals, rows: Indices, columns: Indices, table: Floats) -> Floats:
-    stray = outside(ideals, rows, columns)
-    if stray is not None:
-        table[stray] = np.inf
-    return table
+    first = np.searchsorted(seconds, max(low, seconds[rows].min() - program.slack))
+    last = np.searchsorted(seconds, seconds[rows].max() + reach + program.slack, side="right")
+    return np.arange(first, last)
 
 
 def _walked_back(program: IdealProgram, values: Values) -> ContiguousChain:
-    """The chain behind the value of the full ideal: at each device the predecessor that attains it."""
-    accelerators, cpus = program.machines.accelerators, program.machines.cpus
+    """The chain behind the value of the full ideal: at each device the ideal before that attains it."""
+    accelerators, cpus = program.devices.accelerators, program.devices.cpus
     index = program.ideals.count - 1
     segments: list[tuple[int, frozenset[int]]] = []
     while accelerators or cpus:
         device, before = _attaining(program, values, accelerators, cpus, index)
         if before != index:
             segments.append((device, program.ideals.members(index) - program.ideals.members(before)))
-        accelerators, cpus = (
-            (accelerators - 1, cpus) if device < program.machines.accelerators else (accelerators, cpus - 1)
-        )
+        on_accelerator = device < program.devices.accelerators
+        accelerators, cpus = (accelerators - 1, cpus) if on_accelerator else (accelerators, cpus - 1)
         index = before
-    value = float(values[program.machines.accelerators, program.machines.cpus][-1])
+    value = float(values[program.devices.accelerators, program.devices.cpus][-1])
     return ContiguousChain(value=value, segments=tuple(reversed(segments)))
 
 
 def _attaining(program: IdealProgram, values: Values, accelerators: int, cpus: int, index: int) -> tuple[int, int]:
     """The last device of V(accelerators, cpus, index) and the ideal before it."""
     best = (np.inf, 0, 0)
-    column = np.array([index])
-    for earlier, _, table, _ in _predecessors(program, values, accelerators, cpus):
-        device = accelerators - 1 if table is _accelerator_table else program.machines.accelerators + cpus - 1
-        best = min(best, (float(earlier[index]), device, index))
-        rows = np.flatnonzero(earlier < program.limit)
-        if len(rows):
-            prices = np.maximum(table(program, rows, column)[:, 0], earlier[rows])
-            best = min(best, (float(prices.min()), device, int(rows[prices.argmin()])))
+    for number, step, earlier, _ in _last_devices(program, values, accelerators, cpus):
+        best = min(best, (float(earlier[index]), number, index))
+        value, before = best_before(step, earlier, np.flatnonzero(earlier < program.limit), index)
+        best = min(best, (value, number, before))
     return best[1], best[2]

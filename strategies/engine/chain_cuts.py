@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placer.strategies.placement.aceso.op_choices import Flags, Floats, Ints
+from placer.strategies.engine.arrays import Flags, Floats, Ints
 
 
 def least_maximum(tables: tuple[Floats, ...]) -> float:

@@ -14,10 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from placer.strategies.engine.arrays import Floats, Ints
+from placer.strategies.engine.fronts import undominated
 
 # Sums of hundreds of terms differ in the last bits with their order.
 ROUNDING = 5e-13
@@ -109,39 +108,31 @@ def _undone(cost: Floats, size: Floats, chosen: Ints, cheapest: Ints, capacity: 
     return chosen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Level:
-    """The partial sums after some items: where each came from and by which choice."""
-
-    parent: Ints
-    by: Ints
-
-
 def _exact(
     cost: Floats, size: Floats, capacity: float, best: KnapsackChoice, steps: Steps, cut: int, kept: int
 ) -> KnapsackChoice:
     """`best` or what is cheaper, by partial sums; the bound of `best` where more than `kept` sums would be needed."""
     order = _nearest_first(len(cost), steps, cut)
     least = best.cost * (1 - ROUNDING)
-    costs, sizes, levels = np.zeros(1), np.zeros(1), list[_Level]()
+    costs, sizes, levels = np.zeros(1), np.zeros(1), list[tuple[Ints, Ints]]()
     for at, item in enumerate(order):
         there = np.flatnonzero(np.isfinite(cost[item]))
         parent, by = np.repeat(np.arange(len(costs)), len(there)), np.tile(there, len(costs))
         costs, sizes = costs[parent] + cost[item, by], sizes[parent] + size[item, by]
-        alive = _can_win(costs, sizes, capacity, least, cost, size, steps, order[at + 1 :])
-        alive = alive[_undominated(costs[alive], sizes[alive])]
-        if len(alive) == 0:
+        useful = _can_win(costs, sizes, capacity, least, cost, size, steps, order[at + 1 :])
+        useful = useful[undominated(sizes[useful], costs[useful])]
+        if len(useful) == 0:
             return KnapsackChoice(chosen=best.chosen, cost=best.cost, bound=best.cost)
-        if len(alive) > kept:
+        if len(useful) > kept:
             return best
-        costs, sizes = costs[alive], sizes[alive]
-        levels.append(_Level(parent=parent[alive], by=by[alive]))
+        costs, sizes = costs[useful], sizes[useful]
+        levels.append((parent[useful], by[useful]))
     at = int(np.argmin(costs))
     chosen = np.zeros(len(cost), dtype=np.int64)
     reached = float(costs[at])
-    for item, level in zip(order[::-1], levels[::-1], strict=True):
-        chosen[item] = level.by[at]
-        at = int(level.parent[at])
+    for item, (before, taken) in zip(order[::-1], levels[::-1], strict=True):
+        chosen[item] = taken[at]
+        at = int(before[at])
     return KnapsackChoice(chosen=chosen, cost=reached, bound=reached)
 
 
@@ -162,10 +153,3 @@ def _can_win(
     need = sizes + size[rest, steps.cheapest[rest]].sum() - capacity
     bound = costs + cost[rest, steps.cheapest[rest]].sum() + np.interp(need, saved, extra)
     return np.flatnonzero((need <= saved[-1]) & (bound < least))
-
-
-def _undominated(costs: Floats, sizes: Floats) -> Ints:
-    """The partial sums that no other beats in both, by ascending size."""
-    order = np.lexsort((costs, sizes))
-    ahead = np.minimum.accumulate(np.concatenate(([np.inf], costs[order][:-1])))
-    return order[costs[order] < ahead]

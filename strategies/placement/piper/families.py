@@ -1,23 +1,20 @@
 """Families of ideals of a Piper problem: all of them where they are few, else those along several orders of the nodes.
 
-An ideal here is a set of nodes that holds every successor of its nodes: what is left after some stages were cut off.
-Where there are too many, a family holds the ideals along some topological orders, one of which keeps the bytes over the
-border low; around the cuts of a plan, all those that differ by few nodes join it (`widened`).
+A node needs its successors here: an ideal is what is left after some stages were cut off. Where there are too many, a
+family holds the ideals along some topological orders, one of which keeps the bytes over the border low; around the cuts
+of a plan, all those that differ by few nodes join it (`widened`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from placer.errors import UsageError
 from placer.placement.published_planners.piper import PiperProblem, PiperStage
-from placer.strategies.placement.piper.knapsack import Floats
-
-Flags = npt.NDArray[np.bool_]
+from placer.strategies.engine.arrays import Flags, Floats
+from placer.strategies.engine.ideals import Priority, every_ideal, greedy_order, grown, members, prefixes, shrunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +31,9 @@ class IdealFamily:
 def ideals(problem: PiperProblem, limit: int) -> IdealFamily:
     """All ideals, or, where there are more than `limit`, those along some topological orders."""
     successors = _successors(problem)
-    seen, stack = {0}, [0]
-    while stack and len(seen) <= limit:
-        at = stack.pop()
-        for grown in _grown(at, successors):
-            if grown not in seen:
-                seen.add(grown)
-                stack.append(grown)
-    complete = len(seen) <= limit
-    return _family(seen if complete else _along_orders(problem, successors), len(successors), complete=complete)
+    every = every_ideal(successors, limit)
+    some = _along_orders(problem, successors) if every is None else set(every)
+    return _family(some, len(successors), complete=every is not None)
 
 
 def thinned(problem: PiperProblem, family: IdealFamily, keep: int) -> IdealFamily:
@@ -70,7 +61,7 @@ def widened(
         near.add(left)
     ring = near
     for _ in range(steps):
-        ring = {other for at in ring for other in (*_grown(at, successors), *_shrunk(at, successors))} - near
+        ring = {other for at in ring for other in (*grown(at, successors), *shrunk(at, successors))} - near
         near |= set(sorted(ring)[: max(0, limit - len(near))])
     return _family(near | set(_packed(family)), len(successors), complete=family.complete)
 
@@ -99,55 +90,30 @@ def _successors(problem: PiperProblem) -> list[int]:
     return successors
 
 
-def _grown(at: int, successors: list[int]) -> list[int]:
-    """The ideals with one node more."""
-    return [at | 1 << n for n, after in enumerate(successors) if not at >> n & 1 and after & at == after]
-
-
-def _shrunk(at: int, successors: list[int]) -> list[int]:
-    """The ideals with one node less."""
-    inside = [n for n in range(len(successors)) if at >> n & 1]
-    needed = 0
-    for node in inside:
-        needed |= successors[node]
-    return [at & ~(1 << node) for node in inside if not needed >> node & 1]
-
-
 def _along_orders(problem: PiperProblem, successors: list[int]) -> set[int]:
     """The ideals along the orders that take the first, the last, the shallowest ready node, or the least border."""
     depth = _depths(successors)
     index = {node.id: i for i, node in enumerate(problem.nodes)}
     edges = [(1 << index[e.source], 1 << index[e.target], e.bytes) for e in problem.edges]
 
-    def border(ideal: int) -> float:
-        return sum(size for source, target, size in edges if ideal & target and not ideal & source)
+    def border(node: int, ideal: int, _: int) -> float:
+        after = ideal | 1 << node
+        return sum(size for source, target, size in edges if after & target and not after & source)
 
-    def added(before: int, after: int) -> int:
-        return (after & ~before).bit_length() - 1
-
-    picks: tuple[Callable[[int, int], float], ...] = (
-        added,
-        lambda before, after: -added(before, after),
-        lambda before, after: depth[added(before, after)],
-        lambda before, after: border(after),
+    priorities: tuple[Priority, ...] = (
+        lambda node, _, __: node,
+        lambda node, _, __: -node,
+        lambda node, _, __: depth[node],
+        border,
     )
-    found = {0}
-    for pick in picks:
-        at = 0
-        while ready := _grown(at, successors):
-            at = min(ready, key=lambda after, at=at, pick=pick: pick(at, after))  # type: ignore[misc]
-            found.add(at)
-    return found
+    return {ideal for priority in priorities for ideal in prefixes(greedy_order(successors, priority))}
 
 
 def _depths(successors: list[int]) -> list[int]:
     """The most edges between a node and the end, 0 for nodes on a cycle."""
-    depth, at = [0] * len(successors), 0
-    while ready := _grown(at, successors):
-        node = (ready[0] & ~at).bit_length() - 1
-        after = [d for n, d in enumerate(depth) if successors[node] >> n & 1]
-        depth[node] = 1 + max(after, default=0)
-        at = ready[0]
+    depth = [0] * len(successors)
+    for node in greedy_order(successors, lambda node, _, __: node):
+        depth[node] = 1 + max((depth[after] for after in members(successors[node])), default=0)
     return depth
 
 
