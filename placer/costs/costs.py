@@ -65,8 +65,9 @@ from placer.graph import Affine, Graph, affine_sum
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Layout, Plan, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings
-from placer.spmd import kept_whole, local_graph
 from placer.spmd.cross_mesh import Mesh
+from placer.spmd.device_graph import local_graph
+from placer.spmd.parameter_layouts import kept_whole
 
 
 class Costs:

@@ -9,7 +9,7 @@ from placer.plans.plan import Plan, Stage, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
 from placer.program.buckets import shared_parameters
 from placer.program.ranks import position_of
-from placer.spmd import require_layout
+from placer.spmd.device_graph import require_layout
 
 
 def _blocks(plan: Plan) -> Iterator[str]:

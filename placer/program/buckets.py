@@ -21,7 +21,7 @@ from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.program.ranks import stage_of_block
-from placer.spmd import held_parameters
+from placer.spmd.parameter_layouts import held_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from placer.program.fsdp import sharded_collectives
 from placer.program.instructions import Collective, Engine
 from placer.program.mixed_allreduce import sum_route
 from placer.program.ranks import like_ranks, position_of, rank_of, summed_ranks
-from placer.spmd import held_parameters
+from placer.spmd.parameter_layouts import held_parameters
 
 # The squared norm and the loss are summed in float64.
 SCALAR_BYTES = 8

@@ -19,8 +19,8 @@ from placer.plans.schedule import Action, Actions, actions, timetable
 from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.ranks import ConnectedReplicas, Transfer, all_replicas, position_of, rank_of, transfers
-from placer.spmd import held_parameters, held_value, value_state
 from placer.spmd.cross_mesh import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
+from placer.spmd.parameter_layouts import held_parameters, held_value, value_state
 
 
 class _RankPlace(NamedTuple):

@@ -14,8 +14,8 @@ from placer.graph import Block, Graph, Parameter, Tensor
 from placer.plans.plan import Plan
 from placer.program.lowering import crossings
 from placer.program.ranks import Transfer, made_by, position_of, stage_of_block, transfers
-from placer.spmd import value_state
 from placer.spmd.cross_mesh import Mesh, routes, row_dim
+from placer.spmd.parameter_layouts import value_state
 
 
 def unequal_meshes(plan: Plan) -> Iterator[str]:

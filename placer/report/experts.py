@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from placer.plans.plan import Plan
 from placer.report.printing import share_text
 from placer.rules.expert_loads import device_loads, held_experts
-from placer.spmd import cut_experts, expert_devices
+from placer.spmd.expert_order import cut_experts, expert_devices
 
 # Devices that a table names one by one.
 FEW = 8

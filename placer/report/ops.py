@@ -8,8 +8,7 @@ from rich.text import Text
 
 from placer.graph import Graph
 from placer.report.printing import bytes_text, share_text, table, titled
-from placer.rules import unsplit
-from placer.rules.coverage import coverage
+from placer.rules.coverage import coverage, unsplit
 
 
 def unknown_ops(graph: Graph) -> tuple[str, ...]:

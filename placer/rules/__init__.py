@@ -16,9 +16,11 @@ an op of a captured Graph.
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients
-from placer.rules.flops.registry import kind_of, register, rule_for, unregister
-from placer.rules.graph_calls import Unsplit, block_choices, call_of, op_choices, tensor_arguments, unsplit
+from placer.rules.coverage import unsplit
+from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.opaque import OpaqueCost
+from placer.rules.registry import kind_of, register, rule_for, unregister
+from placer.rules.splits.block_choices import block_choices, op_choices
 
 __all__ = [
     "Argument",
@@ -26,7 +28,6 @@ __all__ = [
     "MatrixProduct",
     "OpaqueCost",
     "Rule",
-    "Unsplit",
     "Value",
     "Work",
     "block_choices",

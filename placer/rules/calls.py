@@ -1,9 +1,9 @@
-"""The values rules are written over: `Call` (an operator with shapes) in, `Work` (products and FLOPs) out."""
+"""What rules are written over: `Call` (an operator with shapes) in, `Work` (products and FLOPs) out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -67,6 +67,26 @@ class Call:
     keywords: tuple[tuple[str, Argument], ...] = ()
     outputs: tuple[Value, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The target without its namespace."""
+        return self.target.rpartition("::")[2]
+
+    @property
+    def tensors(self) -> tuple[Value, ...]:
+        """The tensor arguments in order of appearance, nested lists flattened, keywords last."""
+        return tuple(_tensors((*self.arguments, *(value for _, value in self.keywords))))
+
+    def with_tensors(self, tensors: Iterable[Value], outputs: tuple[Value, ...]) -> Call:
+        """The call with other tensor arguments, in order of appearance, and other results."""
+        values = iter(tensors)
+        return replace(
+            self,
+            arguments=tuple(_filled(argument, values) for argument in self.arguments),
+            keywords=tuple((name, _filled(argument, values)) for name, argument in self.keywords),
+            outputs=outputs,
+        )
+
     def tensor(self, position: int) -> Value:
         """The tensor at `position`; raises TypeError where something else stands there."""
         found = self.arguments[position]
@@ -82,6 +102,21 @@ class Call:
 
 
 Rule = Callable[[Call], Work]
+
+
+def _tensors(arguments: tuple[Argument, ...]) -> Iterator[Value]:
+    for argument in arguments:
+        if isinstance(argument, Value):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _tensors(argument)
+
+
+def _filled(argument: Argument, values: Iterator[Value]) -> Argument:
+    """An argument with the next values in place of its tensors."""
+    if isinstance(argument, Value):
+        return next(values)
+    return tuple(_filled(part, values) for part in argument) if isinstance(argument, tuple) else argument
 
 
 def gradients(left: Value, right: Value, *, batch: int, m: int, n: int, k: int) -> Work:

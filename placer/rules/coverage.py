@@ -1,10 +1,12 @@
-"""Which ops of a Graph no rule knows, and how much they could weigh."""
+"""Which ops of a Graph no rule knows, and which none can cut, and how much they could weigh."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placer.graph import Graph, Op, Parameter, Tensor
+from placer.rules.layouts import WHOLE, Choice
+from placer.rules.splits.block_choices import block_choices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +59,42 @@ def _guess(graph: Graph, kind: int, op: Op) -> int:
     for size in first.shape_at(graph.rows)[:-1]:
         positions *= size
     return 2 * positions * weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsplit:
+    """An operator that only has the choice to be done whole: how often, where first, its share of the FLOPs.
+
+    `share` is of the forward FLOPs of the model, `bytes` what it reads and writes forward.
+    """
+
+    target: str
+    count: int
+    source: str
+    share: float
+    bytes: int
+
+
+def unsplit(graph: Graph) -> tuple[Unsplit, ...]:
+    """The operators of a graph that cannot be cut, those with most FLOPs and bytes first."""
+    found: dict[str, Unsplit] = {}
+    uncut: dict[int, list[bool]] = {}
+    total = max(1, graph.forward_flops)
+    for block in (graph.prologue, *graph.blocks):
+        block_class = graph.classes[block.kind]
+        if block.kind not in uncut:
+            uncut[block.kind] = [all(_is_whole(one) for one in choices) for choices in block_choices(block_class)]
+        for op, alone in zip(block_class.ops, uncut[block.kind], strict=True):
+            if alone:
+                before = found.get(op.target, Unsplit(target=op.target, count=0, source=op.source, share=0.0, bytes=0))
+                found[op.target] = replace(
+                    before,
+                    count=before.count + 1,
+                    share=before.share + op.forward_flops.at(graph.rows) / total,
+                    bytes=before.bytes + op.read_bytes.at(graph.rows) + op.written_bytes.at(graph.rows),
+                )
+    return tuple(sorted(found.values(), key=lambda one: (-one.share, -one.bytes, one.target)))
+
+
+def _is_whole(choice: Choice) -> bool:
+    return all(state.value is WHOLE for state in (*choice.inputs, *choice.outputs))

@@ -14,8 +14,8 @@ flattened) and for each result. The sizes of pieces follow from `piece`, so a ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 from typing import Literal, NamedTuple, TypeAlias
@@ -164,6 +164,22 @@ class Choice:
     uneven: bool = False
     axes: tuple[Choice, ...] = ()
     fast: int = 1
+
+    def relaid(self, name: str, changed: Callable[[Cut], Lay]) -> Choice:
+        """The choice under another name, with all that it cuts laid otherwise."""
+
+        def other(state: State) -> State:
+            lay = state.value
+            return State(changed(lay), changed(lay)) if isinstance(lay, Cut) else state
+
+        return replace(self, name=name, inputs=tuple(map(other, self.inputs)), outputs=tuple(map(other, self.outputs)))
+
+    def cuts(self, call: Call) -> tuple[tuple[int, Cut], ...]:
+        """Of each tensor argument and result of `call` that is cut, the size of the dim and how it is cut."""
+        pairs = (*zip(call.tensors, self.inputs, strict=True), *zip(call.outputs, self.outputs, strict=True))
+        return tuple(
+            (value.shape[state.value.dim], state.value) for value, state in pairs if isinstance(state.value, Cut)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ from placer.graph import Affine, Tensor
 from placer.plans.plan import Layout, Plan, Stage, replica_rows
 from placer.rules.layouts import Lay, State, piece
 from placer.rules.two_axis_layouts import pieces
-from placer.spmd import held_value, own_rows_tensor
+from placer.spmd.device_rows import own_rows_tensor
+from placer.spmd.parameter_layouts import held_value
 
 # What `overlaps` remembers: meshes of one plan differ in few ways, and microbatches have two sizes.
 REMEMBERED = 4096

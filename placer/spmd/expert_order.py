@@ -12,8 +12,8 @@ from dataclasses import replace
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op
 from placer.plans.plan import Split
-from placer.rules import call_of, tensor_arguments
 from placer.rules.expert_loads import experts_of
+from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import Choice, Cut, State
 from placer.rules.splits.fused_dims import alike
 from placer.rules.two_axis_layouts import axis_names

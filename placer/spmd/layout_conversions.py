@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter
 from placer.plans.plan import Split
-from placer.rules import block_choices, tensor_arguments
+from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import SAME, SHARED, Choice, Cut, State, cut
+from placer.rules.splits.block_choices import block_choices
 from placer.rules.two_axis_layouts import INNER, OUTER, axis_names, both_states, combined, lies_clear, state_along
 from placer.spmd.expert_order import ordered
 

@@ -15,9 +15,11 @@ from math import ceil, prod
 
 from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
-from placer.rules import Call, MatrixProduct, Value, Work, call_of, rule_for, tensor_arguments
+from placer.rules.calls import Call, MatrixProduct, Value, Work
+from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, Cut, Inner, State, conversion, inner_bytes, piece
-from placer.rules.splits import filled, local_forms, tensors
+from placer.rules.registry import rule_for
+from placer.rules.splits.localise import local_forms
 from placer.rules.two_axis_layouts import (
     INNER,
     OUTER,
@@ -70,8 +72,8 @@ def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load:
     if all(one.name == "whole" for _, one in strands(choice)):
         return op
     few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
-    read, written = _share(tensors(few.local), tensors(few.whole)), _share(few.local.outputs, few.whole.outputs)
-    both = _share((*tensors(few.local), *few.local.outputs), (*tensors(few.whole), *few.whole.outputs))
+    read, written = _share(few.local.tensors, few.whole.tensors), _share(few.local.outputs, few.whole.outputs)
+    both = _share((*few.local.tensors, *few.local.outputs), (*few.whole.tensors, *few.whole.outputs))
     saved = _saved_share(op, few, both)
     return replace(
         op,
@@ -97,13 +99,10 @@ def loaded(local: Call, choice: Choice, load: float) -> Call:
     at_experts = [isinstance(state.value, Cut) and state.value.sent for state in choice.inputs]
     if choice.local.startswith("experts"):
         at_experts[0] = True
-    grown = iter([_grown(value, load) if at else value for value, at in zip(tensors(local), at_experts, strict=True)])
     sent = (isinstance(state.value, Cut) and state.value.sent for state in choice.outputs)
-    return replace(
-        local,
-        arguments=tuple(filled(argument, grown) for argument in local.arguments),
-        keywords=tuple((name, filled(argument, grown)) for name, argument in local.keywords),
-        outputs=tuple(_grown(value, load) if at else value for value, at in zip(local.outputs, sent, strict=True)),
+    return local.with_tensors(
+        (_grown(value, load) if at else value for value, at in zip(local.tensors, at_experts, strict=True)),
+        tuple(_grown(value, load) if at else value for value, at in zip(local.outputs, sent, strict=True)),
     )
 
 
@@ -173,7 +172,7 @@ def inner_ops(block_class: BlockClass, op: Op, choice: Choice, degree: int, load
 
 
 def _collective(op: Op, inner: Inner, few: SampledCall, more: SampledCall, line: str) -> Op:
-    moved = _line(*(inner_bytes(inner, tensors(sample.local)) for sample in (few, more)))
+    moved = _line(*(inner_bytes(inner, sample.local.tensors) for sample in (few, more)))
     words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
     return _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine(), line)
 
@@ -190,7 +189,7 @@ def _halo_bytes(sample: SampledCall, choice: Choice, axis: int | None, degree: i
     total, rank = 0, middle(degree, choice.fast)
     (one,) = (found for at, found in strands(choice) if at == axis)
     count, at = (degree, rank) if axis is None else place(degree, rank, choice.fast, axis)
-    values = zip(one.halo, choice.inputs, tensors(sample.local), tensors(sample.whole), strict=True)
+    values = zip(one.halo, choice.inputs, sample.local.tensors, sample.whole.tensors, strict=True)
     for halo, state, local, whole in values:
         if halo is not None:
             shape = list(held_shape(whole.shape, state.value, degree, rank)) if axis == OUTER else list(local.shape)
@@ -208,8 +207,8 @@ def _share(local: Sequence[Value], whole: Sequence[Value]) -> float:
 def _saved_share(op: Op, sample: SampledCall, otherwise: float) -> float:
     """The share of what the op keeps: that of the fewest of its tensors that add up to it, else of all."""
     kept = op.saved_bytes.at(sample.rows)
-    whole = [*tensors(sample.whole), *sample.whole.outputs]
-    local = [*tensors(sample.local), *sample.local.outputs]
+    whole = [*sample.whole.tensors, *sample.whole.outputs]
+    local = [*sample.local.tensors, *sample.local.outputs]
     for count in (1, 2, 3):
         for chosen in combinations(range(len(whole)), count):
             if kept and sum(whole[i].elements * whole[i].item_bytes for i in chosen) == kept:
@@ -301,7 +300,7 @@ class LocalClass:
             converted = own != self._name(op.inputs[number])
             if (windowed and place == 0) or (converted and own not in self._kept):
                 self._kept.add(own)
-                yield _line(*(_value_bytes(tensors(sample.local)[place]) for sample in (few, more)))
+                yield _line(*(_value_bytes(sample.local.tensors[place]) for sample in (few, more)))
 
     def _convert(self, found: Conversion) -> None:
         name = self._name(found.reference)

@@ -14,9 +14,10 @@ from math import inf, prod
 
 from placer.graph import Affine, BlockClass, Op, Parameter, Tensor
 from placer.plans.plan import Split
-from placer.rules import block_choices, call_of, tensor_arguments
+from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, State, conversion
-from placer.rules.splits import cuttable
+from placer.rules.splits.block_choices import block_choices
+from placer.rules.splits.localise import cuttable
 from placer.rules.two_axis_layouts import axis_names, combined, pieces, steps
 from placer.spmd.layout_conversions import border_state
 

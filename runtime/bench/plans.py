@@ -8,7 +8,7 @@ from placer.graph import BlockClass, Graph
 from placer.plans.plan import Layout, Plan, Split, Stage
 from placer.plans.settings import RunSettings
 from placer.runtime.bench.model import Decoder, Size
-from placer.spmd import Wishes, followed
+from placer.spmd.propagation import Wishes, followed
 
 RANKS = 2
 SETTINGS = RunSettings(precision="float32", clip_norm=1.0)

@@ -41,7 +41,7 @@ from placer.runtime.weights.model_state import model_state
 from placer.runtime.weights.rank_weights import RankWeights
 from placer.runtime.weights.sources import ModelInMemory
 from placer.runtime.weights.tensor_chunks import ChunkMap
-from placer.spmd import parameter_states
+from placer.spmd.parameter_layouts import parameter_states
 
 
 def load(

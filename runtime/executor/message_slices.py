@@ -15,8 +15,8 @@ from placer.plans.plan import Plan
 from placer.program.instructions import Message
 from placer.rules.layouts import piece
 from placer.rules.two_axis_layouts import pieces
-from placer.spmd import value_state
 from placer.spmd.cross_mesh import Range, Ranges, row_dim
+from placer.spmd.parameter_layouts import value_state
 
 Rows = tuple[int, int]
 

@@ -35,7 +35,7 @@ from placer.runtime.stages.shapes import TensorMeta, shapes_of
 from placer.runtime.stages.stage import OP_BY_OP, Runner, StageModule, stage_code
 from placer.runtime.weights.rank_weights import RankWeights
 from placer.runtime.weights.tensor_chunks import ChunkMap
-from placer.spmd import value_state
+from placer.spmd.parameter_layouts import value_state
 
 
 @dataclass(frozen=True, kw_only=True)

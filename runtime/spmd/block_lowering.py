@@ -19,7 +19,7 @@ from torch.fx.node import Argument
 from placer.errors import UsageError
 from placer.graph import Op
 from placer.plans.plan import Plan
-from placer.rules import tensor_arguments
+from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import SAME, WHOLE, Choice, Cut, State, piece, wanted
 from placer.rules.two_axis_layouts import strands
 from placer.runtime.spmd.axis import Axis
@@ -30,7 +30,8 @@ from placer.runtime.spmd.traced_nodes import op_nodes, out_of_place, require_sam
 from placer.runtime.spmd.values import CutBlock, Values, dim_size
 from placer.runtime.stages.block_code import BlockWriter, CutModel, Local
 from placer.runtime.stages.rewrite import Rewrite, batch_norm
-from placer.spmd import block_edges, block_split, own_rows_class, parameter_states
+from placer.spmd.device_rows import own_rows_class
+from placer.spmd.parameter_layouts import block_edges, block_split, parameter_states
 from placer.tracer.export.symbolic_rows import is_size
 
 aten = torch.ops.aten

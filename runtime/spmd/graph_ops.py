@@ -13,7 +13,7 @@ from functools import cache
 import torch
 
 from placer.errors import UsageError
-from placer.rules import Call
+from placer.rules.calls import Call
 from placer.rules.layouts import LocalOp
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.local_ops import FORMS

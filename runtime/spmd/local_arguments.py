@@ -16,10 +16,11 @@ from torch.fx.node import Argument
 
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op
-from placer.rules import Argument as Told
-from placer.rules import Call, Value, call_of
+from placer.rules.calls import Argument as Told
+from placer.rules.calls import Call, Value
+from placer.rules.graph_calls import call_of
 from placer.rules.layouts import Choice
-from placer.rules.splits import AxisOp, local_forms
+from placer.rules.splits.localise import AxisOp, local_forms
 
 # Numbers of rows at which a local call is looked at.
 FEW, MORE = 4, 5

@@ -16,7 +16,9 @@ from placer.rules.two_axis_layouts import AxisStep, pieces, steps
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.conversions import CONVERSIONS, Way, way
 from placer.runtime.stages.block_code import BlockWriter, CutModel
-from placer.spmd import Edges, border_state, own_rows_tensor, value_state
+from placer.spmd.device_rows import own_rows_tensor
+from placer.spmd.layout_conversions import Edges, border_state
+from placer.spmd.parameter_layouts import value_state
 
 
 @dataclass(frozen=True, kw_only=True)

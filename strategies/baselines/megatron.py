@@ -20,7 +20,7 @@ from placer.costs.costs import Costs
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.plans.plan import Layout, Plan, ScheduleName, Sharding
-from placer.rules import tensor_arguments
+from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import Choice, Cut
 from placer.search.judge import broken_pins
 from placer.search.problem import Pins, Problem

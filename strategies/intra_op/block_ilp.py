@@ -28,9 +28,9 @@ from ortools.math_opt.python import mathopt
 
 from placer.graph import BlockClass
 from placer.plans.plan import Split
-from placer.rules import tensor_arguments
+from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import SAME, Choice, State
-from placer.spmd import border_state, keepable
+from placer.spmd.layout_conversions import border_state, keepable
 from placer.strategies.intra_op.linear_program import LinearProgram, Optimum
 from placer.strategies.intra_op.split_costs import SplitCosts
 

@@ -28,7 +28,8 @@ from placer.plans.plan import Layout, Split
 from placer.rules.expert_loads import expert_counts, overload
 from placer.rules.two_axis_layouts import axis_names
 from placer.search.problem import Pins, Problem
-from placer.spmd import cut_experts, own_rows_class
+from placer.spmd.device_rows import own_rows_class
+from placer.spmd.expert_order import cut_experts
 from placer.strategies.background import MANY_DEVICES, from_both_ends
 from placer.strategies.intra_op.block_borders import Borders, Factor, best_states
 from placer.strategies.intra_op.block_ilp import BestSplit, best_split

@@ -21,12 +21,13 @@ from placer.costs.memory.peak import state_bytes
 from placer.costs.precision import OpNumerics
 from placer.costs.timing.optimizer import update_bytes
 from placer.graph import BlockClass, Op, Parameter, Summed, Tensor
-from placer.rules import block_choices, call_of
+from placer.rules.graph_calls import call_of
 from placer.rules.layouts import Choice, State, conversion
-from placer.rules.splits import cuttable
+from placer.rules.splits.block_choices import block_choices
+from placer.rules.splits.localise import cuttable
 from placer.rules.two_axis_layouts import INNER, OUTER, combined, pieces, steps
-from placer.spmd import summed_over
 from placer.spmd.local_ops import FEW, axis_word, inner_ops, left_as_is, local_op
+from placer.spmd.parameter_layouts import summed_over
 from placer.strategies.space.axes import ReplicaAxis
 
 TENSOR = ReplicaAxis(name="tensor")

@@ -14,10 +14,10 @@ from math import prod
 from typing import TypeAlias
 
 from placer.graph import BlockClass, Graph, Op, Parameter, Tensor
-from placer.rules import tensor_arguments
 from placer.rules.expert_loads import experts_of
+from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import Choice, Cut, State, is_own
-from placer.spmd import APART
+from placer.spmd.expert_order import APART
 
 WHOLE = "whole"
 # axis -> the dim on which values of so many dims may be cut.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placer.graph import BlockClass
-from placer.spmd import Wishes
+from placer.spmd.propagation import Wishes
 from split_plans import Picker
 
 HEAD = {"linear_1": "n", "cross_entropy_loss_1": "classes"}

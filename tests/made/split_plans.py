@@ -13,7 +13,7 @@ from placer.plans.plan import Layout, Plan, Split
 from placer.rules import block_choices
 from placer.rules.two_axis_layouts import axis_names
 from placer.search.problem import Pins
-from placer.spmd import Wishes, fits, followed
+from placer.spmd.propagation import Wishes, fits, followed
 
 ROWS = 4
 Picker = Callable[[BlockClass], "Wishes | None"]

@@ -11,7 +11,7 @@ from torch.utils import _pytree
 
 from placer.rules import Argument, Call, Value
 from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay, LocalOp, State, piece, ranges, wanted
-from placer.rules.splits import localise, split_choices, tensors
+from placer.rules.splits import localise, split_choices
 from placer.runtime.spmd.local_ops import run_local
 
 Function = Callable[..., object]
@@ -183,7 +183,7 @@ def windows(call: Call, choice: Choice, number: int, degree: int) -> list[tuple[
     """The rows of a windowed argument that each rank reads."""
     halo, lay = choice.halo[number], choice.outputs[0].value
     assert halo is not None and isinstance(lay, Cut)
-    size, made = tensors(call)[number].shape[halo.dim], call.outputs[0].shape[lay.dim]
+    size, made = call.tensors[number].shape[halo.dim], call.outputs[0].shape[lay.dim]
     rows = [wanted(halo, size, *piece(made, degree, rank)) for rank in range(degree)]
     return [(one.start, one.end) for one in rows]
 

@@ -11,7 +11,7 @@ from examples.models import MODELS, example_batch
 from placer.graph import Graph
 from placer.rules import Call, block_choices, call_of, rule_for, tensor_arguments, unsplit
 from placer.rules.layouts import PARTIAL, Choice, Cut, LocalOp, State
-from placer.rules.splits import legal, localise, tensors
+from placer.rules.splits import legal, localise
 from placer.tracer import random_batch, trace
 from placer.tracer.traced_model import Traced
 from split_models import CutRun
@@ -93,7 +93,7 @@ def test_the_graph_alone_tells_what_each_rank_runs_at_any_number_of_rows(name: s
         for op, choices in zip(kind.ops, block_choices(kind), strict=True):
             for rows in (2, 6):
                 call = call_of(kind, op, rows)
-                assert len(tensor_arguments(op)) == len(tensors(call))
+                assert len(tensor_arguments(op)) == len(call.tensors)
                 for choice in choices:
                     if legal(choice, call, 2):
                         _halves_add_up(call, choice)

@@ -18,7 +18,8 @@ from placer.program.agreement import agreement
 from placer.program.lowering import lower
 from placer.rules.layouts import Both
 from placer.runtime.dry import dry_run
-from placer.spmd import local_graph, parameter_states
+from placer.spmd.device_graph import local_graph
+from placer.spmd.parameter_layouts import parameter_states
 from pool import on_ranks
 from split_pickers import case_id, columns_and_rows, convolutions, nothing, rows_of_the_sequence
 from split_plans import Picker, random_twice, split_plan, twice_split_plan

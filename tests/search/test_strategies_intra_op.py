@@ -20,7 +20,8 @@ from placer.plans.settings import RunSettings
 from placer.rules.layouts import SHARED, Cut
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
-from placer.spmd import edges, local_graph
+from placer.spmd.device_graph import local_graph
+from placer.spmd.layout_conversions import edges
 from placer.strategies.intra_op.block_ilp import Border, best_split
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.intra_op.split_costs import SplitCosts

@@ -27,7 +27,7 @@ from placer.runtime import load
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.dry import DryRuns, rank_classes
 from placer.runtime.measuring.allocations import Allocated
-from placer.spmd import Wishes
+from placer.spmd.propagation import Wishes
 from placer.tracer import random_batch
 from pool import on_ranks
 from split_plans import split_plan

@@ -18,7 +18,7 @@ from placer.plans.plan import Layout, Split
 from placer.rules import block_choices, call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, Cut, State, conversion, is_own
 from placer.rules.splits import legal
-from placer.spmd import border_state
+from placer.spmd.layout_conversions import border_state
 
 ROWS = 4
 AXES = ("tensor", "height", "width")

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from placer.costs.communication.network import Network, TransferSeconds
 from placer.costs.precision import Numerics
 from placer.graph import Graph
-from placer.spmd import layout_state
 from placer.spmd.cross_mesh import Crossing, Exchange, Mesh, Parcel, parcels
+from placer.spmd.parameter_layouts import layout_state
 
 
 class MeshMessages:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from placer.cluster.cluster import Backend, Device
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op
 from placer.plans.settings import RunSettings
-from placer.rules import Call, Value, call_of
+from placer.rules.calls import Call, Value
+from placer.rules.graph_calls import call_of
 
 # FlashAttention-2 (arXiv:2307.08691, section 4.1): up to 73% of an A100's peak forward, 63% backward.
 FLASH_FORWARD = 0.73

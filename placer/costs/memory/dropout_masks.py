@@ -11,7 +11,7 @@ from placer.costs.compute.attention import score_bytes
 from placer.costs.precision import op_name
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op
 from placer.plans.settings import RunSettings
-from placer.rules import call_of
+from placer.rules.graph_calls import call_of
 
 NUMBERS_BYTES = 16
 # Where each op says with which probability it drops.

@@ -17,13 +17,13 @@ they treat each index of it alike; `merged` and `in_blocks` the same of tokens i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from math import prod
 
 from placer.rules.calls import Call
+from placer.rules.cut_sizes import sizes_agree
 from placer.rules.layouts import Choice, Cut, State
-from placer.rules.splits.patterns import integer, sizes_agree
+from placer.rules.patterns import integer
 
 _DIVIDES = ("split", "split_with_sizes", "unsafe_split", "chunk", "unsafe_chunk")
 _RESHAPES = ("view", "reshape", "_unsafe_view", "unflatten")
@@ -35,12 +35,11 @@ MOST = 8
 
 def divided(call: Call) -> tuple[Choice, ...]:
     """The choice that cuts each of the equal parts into which the op divides a dim; none for most ops."""
-    name = call.target.rpartition("::")[2]
     if not call.target.startswith("aten::") or not call.arguments or not call.outputs:
         return ()
-    if name in _DIVIDES:
+    if call.name in _DIVIDES:
         return _split(call)
-    return tuple(_reshaped(call)) if name in _RESHAPES else ()
+    return tuple(_reshaped(call)) if call.name in _RESHAPES else ()
 
 
 def _split(call: Call) -> tuple[Choice, ...]:
@@ -76,8 +75,7 @@ def _parted(name: str, dim: int, parts: int, outputs: tuple[State, ...], local: 
 
 def alike(call: Call, choice: Choice) -> bool:
     """Whether a choice cuts a dim of which the op treats every index alike, in pieces of the whole."""
-    states = (*choice.inputs, *choice.outputs)
-    lays = [state.value for state in states if isinstance(state.value, Cut)]
+    lays = [lay for _, lay in choice.cuts(call)]
     plain = choice.local in ("", "sizes") and not choice.inner and not choice.counts and not any(choice.halo)
     return bool(lays) and plain and sizes_agree(call, choice) and not any(lay.own or lay.parts > 1 for lay in lays)
 
@@ -86,13 +84,12 @@ def in_parts(call: Call, choice: Choice, parts: int) -> Choice | None:
     """`choice` with its dim cut in parts, where the op treats every index of the dim alike; None elsewhere."""
     if not alike(call, choice):
         return None
-    return _laid(choice, f"{choice.name} in {parts} parts", lambda lay: lay._replace(parts=parts))
+    return choice.relaid(f"{choice.name} in {parts} parts", lambda lay: lay._replace(parts=parts))
 
 
 def merged(call: Call) -> tuple[Choice, ...]:
     """The choice of a reshape that puts the first two dims into one, or one into two, cut on the second of these."""
-    name = call.target.rpartition("::")[2]
-    if not call.target.startswith("aten::") or name not in _RESHAPES or not call.outputs:
+    if not call.target.startswith("aten::") or call.name not in _RESHAPES or not call.outputs:
         return ()
     before, after = call.tensor(0).shape, call.outputs[0].shape
     if _merges(before, after):
@@ -116,20 +113,7 @@ def _blocked(name: str, every: int, dims: tuple[int, int]) -> Choice:
 
 def in_blocks(call: Call, choice: Choice, every: int) -> Choice | None:
     """`choice` with dim 0 cut in blocks, where the op treats each of its indices alike; None elsewhere."""
-    lays = [state.value for state in (*choice.inputs, *choice.outputs) if isinstance(state.value, Cut)]
     counted = choice.local == "mean_loss" and sizes_agree(call, choice)
-    if not (counted or alike(call, choice)) or any(lay.dim for lay in lays):
+    if not (counted or alike(call, choice)) or any(lay.dim for _, lay in choice.cuts(call)):
         return None
-    return _laid(choice, f"{choice.name} in blocks of {every}", lambda lay: lay._replace(every=every))
-
-
-def _laid(choice: Choice, name: str, changed: Callable[[Cut], Cut]) -> Choice:
-    """`choice` under another name, with all that it cuts cut otherwise."""
-
-    def other(state: State) -> State:
-        lay = state.value
-        return State(changed(lay), changed(lay)) if isinstance(lay, Cut) else state
-
-    return replace(
-        choice, name=name, inputs=tuple(map(other, choice.inputs)), outputs=tuple(map(other, choice.outputs))
-    )
+    return choice.relaid(f"{choice.name} in blocks of {every}", lambda lay: lay._replace(every=every))

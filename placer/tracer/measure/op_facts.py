@@ -9,8 +9,9 @@ import torch
 from torch import fx
 
 from placer.graph import Affine, Op, OpKind, Product, Tensor
-from placer.rules import Argument, Call, MatrixProduct, Value, Work, kind_of, rule_for
+from placer.rules.calls import Argument, Call, MatrixProduct, Value, Work
 from placer.rules.opaque import TARGET, stated_seconds
+from placer.rules.registry import kind_of, rule_for
 from placer.tracer.export.cleaning import is_mutable, target_name
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.dim_names import Names, Shape, dim_names

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from placer.errors import UsageError
-from placer.rules import Argument, Call
+from placer.rules.calls import Argument, Call
 from placer.rules.layouts import LocalOp
 from placer.runtime.spmd.local_ops import attention as local_attention
 from placer.runtime.spmd.local_ops import experts as local_experts

@@ -14,8 +14,8 @@ from placer.costs.timing.step import StageCost, Terms, terms
 from placer.errors import UsageError
 from placer.plans.plan import Layout
 from placer.program.unsupported import indivisible
-from placer.spmd import layout_state
 from placer.spmd.cross_mesh import Crossing, routes
+from placer.spmd.parameter_layouts import layout_state
 from placer.strategies.inter_op.submeshes.bounds import Floors, Pace
 from placer.strategies.inter_op.submeshes.submesh import Shape, Spot
 from placer.strategies.space.outline import recomputes

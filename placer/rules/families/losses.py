@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from placer.rules.calls import Call
 from placer.rules.layouts import SAME, SHARED, Choice, Inner, cut
-from placer.rules.splits.patterns import Labels, Pattern, integer, named_dims, numbered, pattern_choices, tensors
+from placer.rules.patterns import Labels, Pattern, integer, named_dims, numbered, pattern_choices
 
 NONE, MEAN, SUM = 0, 1, 2  # at::Reduction
 
@@ -22,22 +22,20 @@ def cross_entropy(call: Call) -> tuple[Choice, ...]:
     labels = _scores(scores.shape)
     classes = len(target.shape) < len(scores.shape)
     places = (labels[0], *labels[2:])
-    given = (labels, places if classes else labels, *(("",) for _ in tensors(call)[2:]))
-    choices = pattern_choices(_losses(call, given, places))
-    if _reduction(call, 3) == MEAN:
-        choices = tuple(_counted(choice) if classes else replace(choice, local="mean_share") for choice in choices)
-    return (*choices, *(_vocabulary(call) if classes else ()))
-
-
-def _counted(choice: Choice) -> Choice:
-    count = Inner(collective="all_reduce", backward=False)
-    return replace(choice, local="mean_loss", inner=(count,))
+    given = (labels, places if classes else labels, *(("",) for _ in call.tensors[2:]))
+    mean = _reduction(call, 3) == MEAN
+    local = "" if not mean else "mean_loss" if classes else "mean_share"
+    choices = pattern_choices(_losses(call, given, places), local=local)
+    if not classes:
+        return choices
+    count = (Inner(collective="all_reduce", backward=False),) if mean else ()
+    return (*(replace(choice, inner=count) for choice in choices), *_vocabulary(call))
 
 
 def _vocabulary(call: Call) -> tuple[Choice, ...]:
     """Classes cut: the largest score, the sum of exponentials and the label's score are all-reduced, per position."""
     scores = call.tensor(0).shape
-    if "cross_entropy" not in call.target or len(tensors(call)) > 2 or scores[1] == 1:
+    if "cross_entropy" not in call.target or len(call.tensors) > 2 or scores[1] == 1:
         return ()
     places = tuple((0, dim) for dim in range(len(scores)) if dim != 1)
     smoothed = call.argument(5, "label_smoothing", 0.0) != 0.0
@@ -54,15 +52,14 @@ def elementwise(call: Call) -> tuple[Choice, ...]:
     if call.tensor(0).shape != call.tensor(1).shape:
         # torch 2.13's backward takes no broadcast target; its Python functions expand it before.
         return ()
-    rank = max(len(value.shape) for value in tensors(call))
-    inputs = tuple(numbered(value.shape, rank) for value in tensors(call))
+    rank = max(len(value.shape) for value in call.tensors)
+    inputs = tuple(numbered(value.shape, rank) for value in call.tensors)
     widest = max(inputs, key=lambda labels: sum(map(bool, labels)))
     position = 3 if "binary_cross_entropy" in call.target else 2
     if call.target.endswith("with_logits"):
         position = 4
-    choices = pattern_choices(_losses(call, inputs, widest, position))
     local = "mean_share" if _reduction(call, position) == MEAN else ""
-    return tuple(replace(choice, local=local) for choice in choices)
+    return pattern_choices(_losses(call, inputs, widest, position), local=local)
 
 
 def _losses(call: Call, inputs: tuple[Labels, ...], places: Labels, position: int = 3) -> Pattern:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from placer.rules.calls import Call
 from placer.rules.layouts import Choice
-from placer.rules.splits.patterns import (
+from placer.rules.patterns import (
     Labels,
     Pattern,
+    all_but,
     integer,
     integers,
+    linear_choices,
     numbered,
     partial,
     pattern_choices,
-    tensors,
-    without,
 )
 
 
 def total(call: Call) -> tuple[Choice, ...]:
     """`sum(x, dims, keepdim)`: the reduced dims give partial sums."""
-    return (*pattern_choices(_reduced(call, 1, summed=True)), partial(call))
+    return linear_choices(call, _reduced(call, 1, summed=True))
 
 
 def mean(call: Call) -> tuple[Choice, ...]:
     """`mean(x, dims, keepdim)`: like a sum, each rank's mean weighted by its share of the count."""
     pattern = _reduced(call, 1, summed=True)
-    choices = pattern_choices(pattern)
-    weighted = (replace(one, local="mean_share") if one.name in pattern.summed else one for one in choices)
-    return (*weighted, partial(call))
+    return (*pattern_choices(pattern, local="mean_share", at=pattern.summed), partial(call))
 
 
 def extreme(call: Call) -> tuple[Choice, ...]:
@@ -49,34 +45,25 @@ def scan(call: Call) -> tuple[Choice, ...]:
 
 def ordered(call: Call) -> tuple[Choice, ...]:
     """`cumprod(x, dim)`, `sort(x, dim)`, `argsort`: the other dims."""
-    return _all_but(call, integer(call.argument(_dim_position(call), "dim", -1), -1))
+    # sort.stable(x, *, stable, dim) and sort(x, dim): a keyword wins.
+    position = len(call.arguments) if "dim" in dict(call.keywords) else 1
+    return all_but(call, integer(call.argument(position, "dim", -1), -1))
 
 
 def topk(call: Call) -> tuple[Choice, ...]:
     """`topk(x, k, dim)`: the other dims."""
-    return _all_but(call, integer(call.argument(2, "dim", -1), -1))
+    return all_but(call, integer(call.argument(2, "dim", -1), -1))
 
 
 def difference(call: Call) -> tuple[Choice, ...]:
     """`diff(x, n, dim, prepend, append)`: the other dims; linear."""
-    return (*_all_but(call, integer(call.argument(2, "dim", -1), -1)), partial(call))
+    return (*all_but(call, integer(call.argument(2, "dim", -1), -1)), partial(call))
 
 
 def one_hot(call: Call) -> tuple[Choice, ...]:
     """`one_hot(x, classes)`: the dims of x."""
     labels = numbered(call.tensor(0).shape)
     return pattern_choices(Pattern(inputs=(labels,), outputs=((*labels, ""),)))
-
-
-def _dim_position(call: Call) -> int:
-    # sort.stable(x, *, stable, dim) and sort(x, dim): a keyword wins.
-    return len(call.arguments) if "dim" in dict(call.keywords) else 1
-
-
-def _all_but(call: Call, dim: int) -> tuple[Choice, ...]:
-    inputs = tuple(without(numbered(value.shape), dim) for value in tensors(call))
-    kept = inputs[0]
-    return pattern_choices(Pattern(inputs=inputs, outputs=(kept,) * len(call.outputs)))
 
 
 def _reduced(call: Call, position: int, *, summed: bool) -> Pattern:

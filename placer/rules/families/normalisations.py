@@ -6,24 +6,23 @@ from dataclasses import replace
 
 from placer.rules.calls import Call
 from placer.rules.layouts import Choice, Inner
-from placer.rules.splits.patterns import (
+from placer.rules.patterns import (
     Labels,
     Pattern,
+    all_but,
     integer,
     integers,
     named_dims,
     numbered,
     pattern_choices,
-    tensors,
+    uncut,
     without,
 )
 
 
 def softmax(call: Call) -> tuple[Choice, ...]:
     """`softmax(x, dim)`, `log_softmax`: every dim but that one."""
-    labels = numbered(call.tensor(0).shape)
-    kept = without(labels, integer(call.argument(1, "dim", -1), -1))
-    return pattern_choices(Pattern(inputs=(kept,), outputs=(kept,)))
+    return all_but(call, integer(call.argument(1, "dim", -1), -1))
 
 
 def layer_norm(call: Call) -> tuple[Choice, ...]:
@@ -31,17 +30,15 @@ def layer_norm(call: Call) -> tuple[Choice, ...]:
     x = call.tensor(0).shape
     lead = len(x) - len(integers(call.argument(1, "normalized_shape")))
     labels = tuple(label if dim < lead else "" for dim, label in enumerate(numbered(x)))
-    others = tuple(("",) * len(value.shape) for value in tensors(call)[1:])
     outputs = tuple(labels[: len(out.shape)] for out in call.outputs)
-    return pattern_choices(Pattern(inputs=(labels, *others), outputs=outputs))
+    return pattern_choices(Pattern(inputs=(labels, *uncut(call.tensors[1:])), outputs=outputs))
 
 
 def group_norm(call: Call) -> tuple[Choice, ...]:
     """`group_norm(x, groups, weight, bias, eps)`: batch, and channels in whole groups."""
     x, groups = call.tensor(0).shape, integer(call.argument(1, "num_groups"), 1)
     labels = (*named_dims(x[:2], "batch", "channels"), *("",) * (len(x) - 2))
-    others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
-    choices = pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
+    choices = _with_channels(call, labels)
     return tuple(
         replace(choice, counts=(groups,), local="groups") if choice.name == "channels" else choice for choice in choices
     )
@@ -53,8 +50,7 @@ def batch_norm(call: Call) -> tuple[Choice, ...]:
     Sums of x and of its square are all-reduced forward, two sums of the gradient backward, where statistics are made.
     """
     labels = _image(call.tensor(0).shape)
-    others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
-    choices = pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
+    choices = _with_channels(call, labels)
     if call.argument(5, "training", False) is not True:
         return choices
     return tuple(choice if choice.name == "channels" else _summing(choice) for choice in choices)
@@ -65,7 +61,12 @@ def instance_norm(call: Call) -> tuple[Choice, ...]:
     labels = tuple("" if label.startswith("space") else label for label in _image(call.tensor(0).shape))
     if call.argument(3, "running_mean") is not None:
         labels = without(labels, 0)
-    others = tuple(named_dims(value.shape, "channels") for value in tensors(call)[1:])
+    return _with_channels(call, labels)
+
+
+def _with_channels(call: Call, labels: Labels) -> tuple[Choice, ...]:
+    """Choices of an op whose other tensors have a number for each channel."""
+    others = tuple(named_dims(value.shape, "channels") for value in call.tensors[1:])
     return pattern_choices(Pattern(inputs=(labels, *others), outputs=(labels,)))
 
 

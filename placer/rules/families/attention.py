@@ -1,12 +1,42 @@
-"""Scaled dot-product attention: batch, heads (grouped ones too) and the query sequence, its keys and values whole."""
+"""Scaled dot-product attention: scores (b h, q, d) x (b h, d, s), then (b h, q, s) x (b h, s, v).
+
+Its FLOPs: masks are not exploited. `scaled_dot_product_attention` counts four products backward, the gradients
+themselves. The fused kernels count five: they compute the scores again (Dao et al. 2022, "FlashAttention", section
+3.1), as torch.utils.flop_counter does.
+
+Its splits: batch, heads (grouped ones too) and the query sequence, its keys and values whole.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from placer.rules.calls import Call, Value
+from placer.rules.calls import Call, MatrixProduct, Value, Work
 from placer.rules.layouts import Choice
-from placer.rules.splits.patterns import Labels, Pattern, along, tensors
+from placer.rules.patterns import Labels, Pattern, along, divisible
+
+
+def attention_work(call: Call) -> Work:
+    """`scaled_dot_product_attention(q, k, v, ...)` as plain products."""
+    q, k, v = call.tensor(0), call.tensor(1), call.tensor(2)
+    batch = q.elements // q.shape[-1] // q.shape[-2]
+    m, n, depth, width = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
+    backward: tuple[MatrixProduct, ...] = ()
+    if v.requires_grad:
+        backward += (MatrixProduct(batch, n, width, m),)
+    if q.requires_grad or k.requires_grad:
+        backward += (MatrixProduct(batch, m, n, width),)
+    if q.requires_grad:
+        backward += (MatrixProduct(batch, m, depth, n),)
+    if k.requires_grad:
+        backward += (MatrixProduct(batch, n, depth, m),)
+    return Work(forward=(MatrixProduct(batch, m, n, depth), MatrixProduct(batch, m, width, n)), backward=backward)
+
+
+def fused_attention_work(call: Call) -> Work:
+    """A fused kernel: forward as above, backward with the scores computed once more."""
+    plain = attention_work(call)
+    return replace(plain, backward=(plain.forward[0], *plain.backward)) if plain.backward else plain
 
 
 def attention(call: Call) -> tuple[Choice, ...]:
@@ -17,7 +47,7 @@ def attention(call: Call) -> tuple[Choice, ...]:
     """
     q, k, v = (call.tensor(position).shape for position in range(3))
     rank = len(q)
-    others = tensors(call)[3:]
+    others = call.tensors[3:]
     mask = call.argument(3, "attn_mask")
     inputs = (_named(q, rank, "query", ""), _named(k, rank, "", ""), _named(v, rank, "", ""))
     masks = (_named(mask.shape, rank, "query", ""),) if isinstance(mask, Value) else ()
@@ -30,7 +60,7 @@ def attention(call: Call) -> tuple[Choice, ...]:
 
 def _named(shape: tuple[int, ...], rank: int, *last: str) -> Labels:
     names = (*(f"lead {dim}" for dim in range(rank - 3)), *(("heads",) if rank > 2 else ()), *last)
-    return tuple("" if size == 1 else name for size, name in zip(shape, names[rank - len(shape) :], strict=True))
+    return divisible(names[rank - len(shape) :], shape)
 
 
 def _local(call: Call, choice: Choice) -> Choice:
@@ -50,5 +80,4 @@ def _own_heads(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], patte
         return ()
     whole = tuple("" if label == "heads" else label for label in pattern.inputs[1])
     labels = replace(pattern, inputs=(pattern.inputs[0], whole, whole, *pattern.inputs[3:]))
-    made = along(labels, "heads")
-    return (replace(made, name="heads, keys whole", local="attention_heads"),)
+    return (replace(along(labels, "heads"), name="heads, keys whole", local="attention_heads"),)

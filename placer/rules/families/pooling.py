@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from placer.rules.calls import Call
 from placer.rules.layouts import Choice, Halo
-from placer.rules.splits.patterns import Labels, Pattern, broadcast, numbered, partial, pattern_choices
+from placer.rules.patterns import Pattern, broadcast, divisible, linear_choices, numbered, partial, pattern_choices
 
 
 def max_pool(call: Call) -> tuple[Choice, ...]:
@@ -38,17 +39,10 @@ def adaptive_average_pool(call: Call) -> tuple[Choice, ...]:
     even = {dim for dim in dims if out[dim] > 1 and x[dim] % out[dim] == 0}
     after = tuple(label if dim < first or dim in even else "" for dim, label in enumerate(labels))
     before = tuple(label if after[dim] or label in means else "" for dim, label in enumerate(labels))
-    choices = pattern_choices(Pattern(inputs=(before,), outputs=(after,), summed=means))
+    pattern = Pattern(inputs=(before,), outputs=(after,), summed=means)
     ratios = {labels[dim]: Halo(dim, x[dim] // out[dim], x[dim] // out[dim]) for dim in even}
-    return (*(_adapted(choice, means, ratios) for choice in choices), partial(call))
-
-
-def _adapted(choice: Choice, means: Labels, ratios: dict[str, Halo]) -> Choice:
-    if choice.name in means:
-        return replace(choice, local="mean_share")
-    if choice.name in ratios:
-        return replace(choice, local="adaptive", halo=(ratios[choice.name],))
-    return choice
+    choices = pattern_choices(pattern, local="mean_share", at=means)
+    return (*_sliding(choices, "adaptive", ratios), partial(call))
 
 
 def per_plane(call: Call) -> tuple[Choice, ...]:
@@ -62,15 +56,13 @@ def nearest(call: Call) -> tuple[Choice, ...]:
     """`upsample_nearestNd(x, sizes)`: space too where each row is repeated the same number of times; linear."""
     x, out = call.tensor(0).shape, call.outputs[0].shape
     labels = tuple(label if dim < 2 or out[dim] % x[dim] == 0 else "" for dim, label in enumerate(numbered(x)))
-    choices = pattern_choices(Pattern(inputs=(labels,), outputs=(labels,)))
-    return (*(replace(choice, local="nearest") for choice in choices), partial(call))
+    return linear_choices(call, Pattern(inputs=(labels,), outputs=(labels,)), local="nearest")
 
 
 def shuffled(call: Call) -> tuple[Choice, ...]:
     """`pixel_shuffle(x, factor)`, `pixel_unshuffle`: every dim, its outer part; linear."""
     labels = numbered(call.tensor(0).shape)
-    after = tuple("" if size == 1 else label for size, label in zip(call.outputs[0].shape, labels, strict=True))
-    return (*pattern_choices(Pattern(inputs=(labels,), outputs=(after,))), partial(call))
+    return linear_choices(call, Pattern(inputs=(labels,), outputs=(divisible(labels, call.outputs[0].shape),)))
 
 
 def _windowed(call: Call, padding: tuple[int, ...], dilation: object) -> tuple[Choice, ...]:
@@ -79,18 +71,18 @@ def _windowed(call: Call, padding: tuple[int, ...], dilation: object) -> tuple[C
     stride = broadcast(call.argument(2, "stride", ()), space, 0)
     apart = broadcast(call.argument(4, "dilation", 1), space, 1) if dilation != 1 else (1,) * space
     first, labels = len(x) - space, numbered(x)
-    after = tuple("" if size == 1 else label for size, label in zip(call.outputs[0].shape, labels, strict=True))
-    choices = pattern_choices(Pattern(inputs=(labels,), outputs=(after,)))
+    choices = pattern_choices(Pattern(inputs=(labels,), outputs=(divisible(labels, call.outputs[0].shape),)))
     halos = {
         labels[first + at]: Halo(first + at, kernel[at], stride[at] or kernel[at], padding[at], apart[at])
         for at in range(space)
     }
-    return tuple(
-        replace(choice, local="window", halo=(halos[choice.name],)) if choice.name in halos else choice
-        for choice in choices
-    )
+    return _sliding(choices, "window", halos)
+
+
+def _sliding(choices: tuple[Choice, ...], local: str, halos: Mapping[str, Halo]) -> tuple[Choice, ...]:
+    """The choices, those that cut space with their windows."""
+    return tuple(replace(one, local=local, halo=(halos[one.name],)) if one.name in halos else one for one in choices)
 
 
 def _space(call: Call) -> int:
-    name = call.target.rpartition("::")[2].removesuffix("_with_indices")
-    return int(name[-2])
+    return int(call.name.removesuffix("_with_indices")[-2])

@@ -1,9 +1,11 @@
-"""The rule of einsum: products of operands two by two from the left, as torch does without a path of its own.
+"""einsum. Its FLOPs: products of operands two by two from the left, as torch does without a path of its own.
 
     a, b -> result of letters that the rest or the output names     one product, batch x (m x k) by (k x n)
 
 with batch = letters of both that stay, k = letters of both that do not, m and n = those of one side. A letter that only
 one operand has and nobody needs is summed before, which is no product.
+
+Its splits: letters of the result freely, the others give partial sums.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ from dataclasses import replace
 from math import prod
 from string import ascii_uppercase
 
-from placer.rules.calls import Argument, Call, Value, Work, gradients
+from placer.rules.calls import Call, Value, Work, gradients
+from placer.rules.layouts import Choice
+from placer.rules.patterns import named_dims, summed_choices
 
 Named = tuple[str, Value]
 
 
-def einsum(call: Call) -> Work:
+def einsum_work(call: Call) -> Work:
     """`einsum("ab,bc->ac", operands)` of any number of operands, with or without a result and dots."""
     equation = call.arguments[0]
-    operands = _tensors(call.arguments[1:])
+    operands = list(call.tensors)
     if not isinstance(equation, str):
         raise TypeError(f"{call.target} without an equation is not counted; register a rule of your own")
     inputs, output = _letters(equation.replace(" ", ""), operands)
@@ -74,11 +78,14 @@ def _both(first: Work, second: Work) -> Work:
     return replace(first, forward=first.forward + second.forward, backward=first.backward + second.backward)
 
 
-def _tensors(arguments: tuple[Argument, ...]) -> list[Value]:
-    found: list[Value] = []
-    for argument in arguments:
-        if isinstance(argument, Value):
-            found.append(argument)
-        elif isinstance(argument, tuple):
-            found.extend(_tensors(argument))
-    return found
+def einsum(call: Call) -> tuple[Choice, ...]:
+    """`einsum("ab,bc->ac", tensors)`, without dots."""
+    equation = call.arguments[0]
+    if not isinstance(equation, str) or "." in equation:
+        return ()
+    operands, result = _letters(equation.replace(" ", ""), list(call.tensors))
+    inputs = tuple(named_dims(value.shape, *letters) for value, letters in zip(call.tensors, operands, strict=True))
+    # A letter twice in one operand is a diagonal, which no piece has.
+    twice = {letter for letters in operands for letter in letters if letters.count(letter) > 1}
+    inputs = tuple(tuple("" if label in twice else label for label in labels) for labels in inputs)
+    return summed_choices(call, inputs, tuple("" if letter in twice else letter for letter in result))

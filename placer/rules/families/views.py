@@ -6,15 +6,17 @@ from dataclasses import replace
 
 from placer.rules.calls import Argument, Call
 from placer.rules.layouts import Choice, Halo
-from placer.rules.splits.patterns import (
+from placer.rules.patterns import (
     Labels,
     Pattern,
+    all_but,
+    divisible,
     integer,
     integers,
+    linear_choices,
     numbered,
     partial,
     pattern_choices,
-    tensors,
     without,
 )
 
@@ -61,13 +63,13 @@ def reshape(call: Call) -> tuple[Choice, ...]:
 
     A cut survives where the cut dim is the outermost of those that merge or divide with it.
     """
-    before, after = reshaped(call.tensor(0).shape, call.outputs[0].shape)
-    like = tuple(after for _ in tensors(call)[1:])
+    before, after = _reshaped(call.tensor(0).shape, call.outputs[0].shape)
+    like = tuple(after for _ in call.tensors[1:])
     choices = pattern_choices(Pattern(inputs=(before, *like), outputs=(after,)), local="sizes")
     return (*choices, partial(call, frozenset({0})))
 
 
-def reshaped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Labels, Labels]:
+def _reshaped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Labels, Labels]:
     """Labels of a shape and of the shape it becomes."""
     ours, theirs = [""] * len(before), [""] * len(after)
     if 0 in before:
@@ -91,7 +93,7 @@ def expand(call: Call) -> tuple[Choice, ...]:
     lead = len(out.shape) - len(x.shape)
     after = numbered(out.shape)
     before = tuple(after[lead + dim] if size == out.shape[lead + dim] else "" for dim, size in enumerate(x.shape))
-    others = tuple(numbered(value.shape, len(out.shape)) for value in tensors(call)[1:])
+    others = tuple(numbered(value.shape, len(out.shape)) for value in call.tensors[1:])
     choices = pattern_choices(Pattern(inputs=(before, *others), outputs=(after,)), local="sizes")
     return (*choices, partial(call, frozenset({0})))
 
@@ -105,23 +107,21 @@ def repeat(call: Call) -> tuple[Choice, ...]:
         f"dim {dim}" if size in (1, whole) and whole != 1 else ""
         for dim, (size, whole) in enumerate(zip(sizes, out.shape, strict=True))
     )
-    before = tuple(label if size != 1 else "" for label, size in zip(free, sizes, strict=True))[lead:]
+    before = divisible(free, sizes)[lead:]
     return linear_choices(call, Pattern(inputs=(before,), outputs=(free,)), local="repeat")
 
 
 def repeat_interleave(call: Call) -> tuple[Choice, ...]:
     """`repeat_interleave(x, times, dim)`: every dim; each row of dim and its copies stay together."""
     x, out = call.tensor(0), call.outputs[0]
-    if len(x.shape) != len(out.shape) or len(tensors(call)) > 1:
+    if len(x.shape) != len(out.shape) or len(call.tensors) > 1:
         return ()
-    before = numbered(x.shape)
-    return linear_choices(call, Pattern(inputs=(before,), outputs=(before,)))
+    return (*all_but(call), partial(call))
 
 
 def halved(call: Call) -> tuple[Choice, ...]:
     """`glu(x, dim)`: not along dim, whose halves are multiplied."""
-    kept = without(numbered(call.tensor(0).shape), integer(call.argument(1, "dim", -1), -1))
-    return pattern_choices(Pattern(inputs=(kept,), outputs=(kept,)))
+    return all_but(call, integer(call.argument(1, "dim", -1), -1))
 
 
 def select(call: Call) -> tuple[Choice, ...]:
@@ -141,9 +141,7 @@ def unbind(call: Call) -> tuple[Choice, ...]:
 
 def split(call: Call) -> tuple[Choice, ...]:
     """`split(x, size, dim)`, `chunk(x, count, dim)`, `split_with_sizes`: not along dim."""
-    labels = numbered(call.tensor(0).shape)
-    kept = without(labels, integer(call.argument(2, "dim", 0)))
-    return linear_choices(call, Pattern(inputs=(kept,), outputs=(kept,) * len(call.outputs)))
+    return (*all_but(call, integer(call.argument(2, "dim", 0))), partial(call))
 
 
 def slice_(call: Call) -> tuple[Choice, ...]:
@@ -153,11 +151,10 @@ def slice_(call: Call) -> tuple[Choice, ...]:
     dim = integer(call.argument(1, "dim", 0)) % len(labels)
     if x.shape == out.shape:
         return linear_choices(call, Pattern(inputs=(labels,), outputs=(labels,)), local="slice")
-    kept = without(labels, dim)
-    choices = linear_choices(call, Pattern(inputs=(kept,), outputs=(kept,)))
+    choices = (*all_but(call, dim), partial(call))
     if not labels[dim] or out.shape[dim] <= 1:
         return choices
-    start = bounded(call.argument(2, "start"), x.shape[dim], 0)
+    start = _bounded(call.argument(2, "start"), x.shape[dim], 0)
     window = Halo(dim, 1, max(1, integer(call.argument(4, "step", 1), 1)), -start)
     return (*choices, _windowed(labels, dim, window, "slice"))
 
@@ -166,13 +163,12 @@ def pad(call: Call) -> tuple[Choice, ...]:
     """`pad(x, sizes, mode, value)`: a dim that is padded is windowed, where the padding is constant."""
     x, out = call.tensor(0), call.outputs[0]
     labels = numbered(x.shape)
-    named = call.target.rpartition("::")[2]
-    constant = named == "constant_pad_nd" or call.argument(2, "mode", "constant") == "constant"
-    value = call.argument(2, "value", 0) if named == "constant_pad_nd" else call.argument(3, "value", 0)
+    plain = call.name == "constant_pad_nd"
+    constant = plain or call.argument(2, "mode", "constant") == "constant"
+    value = call.argument(2 if plain else 3, "value", 0)
     changed = [dim for dim in range(len(labels)) if x.shape[dim] != out.shape[dim]]
     kept = without(labels, *changed) if changed else labels
-    after = tuple(label if size != 1 else "" for label, size in zip(kept, out.shape, strict=True))
-    choices = pattern_choices(Pattern(inputs=(kept,), outputs=(after,)))
+    choices = pattern_choices(Pattern(inputs=(kept,), outputs=(divisible(kept, out.shape),)))
     if constant and not value:
         choices = (*choices, partial(call))
     sizes = integers(call.argument(1, "pad"))
@@ -196,7 +192,7 @@ def cat(call: Call) -> tuple[Choice, ...]:
     dim = integer(call.argument(1, "dim", 0)) % len(out.shape)
     inputs = tuple(
         without(numbered(value.shape), dim) if len(value.shape) == len(out.shape) else ("",) * len(value.shape)
-        for value in tensors(call)
+        for value in call.tensors
     )
     return linear_choices(call, Pattern(inputs=inputs, outputs=(without(numbered(out.shape), dim),)))
 
@@ -207,19 +203,17 @@ def stack(call: Call) -> tuple[Choice, ...]:
     dim = integer(call.argument(1, "dim", 0)) % len(out.shape)
     after = without(numbered(out.shape), dim)
     before = after[:dim] + after[dim + 1 :]
-    return linear_choices(call, Pattern(inputs=(before,) * len(tensors(call)), outputs=(after,)))
+    return linear_choices(call, Pattern(inputs=(before,) * len(call.tensors), outputs=(after,)))
 
 
 def mirrored(call: Call) -> tuple[Choice, ...]:
     """`flip(x, dims)`, `roll(x, shifts, dims)`, `tril`, `triu`: not along their dims."""
-    labels = numbered(call.tensor(0).shape)
-    name = call.target.rpartition("::")[2].rstrip("_")
+    name = call.name.rstrip("_")
     if name in ("tril", "triu"):
         dims: tuple[int, ...] = (-2, -1)
     else:
-        dims = integers(call.argument(2 if name == "roll" else 1, "dims")) or tuple(range(len(labels)))
-    kept = without(labels, *dims)
-    return linear_choices(call, Pattern(inputs=(kept,), outputs=(kept,)))
+        dims = integers(call.argument(2 if name == "roll" else 1, "dims")) or tuple(range(len(call.tensor(0).shape)))
+    return (*all_but(call, *dims), partial(call))
 
 
 def scattered_slice(call: Call) -> tuple[Choice, ...]:
@@ -242,12 +236,7 @@ def diagonal(call: Call) -> tuple[Choice, ...]:
     return linear_choices(call, Pattern(inputs=(kept,), outputs=((*rest, ""),)))
 
 
-def linear_choices(call: Call, pattern: Pattern, *, local: str = "") -> tuple[Choice, ...]:
-    """The pattern's choices and the sum passed through."""
-    return (*pattern_choices(pattern, local=local), partial(call))
-
-
-def bounded(argument: Argument, size: int, default: int) -> int:
+def _bounded(argument: Argument, size: int, default: int) -> int:
     """A start or end of a slice, counted from the end where negative, within the dim."""
     if not isinstance(argument, int):
         return default

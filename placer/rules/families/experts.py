@@ -17,12 +17,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placer.rules.calls import Call, Value
+from placer.rules.calls import Call, Value, Work, gradients
 from placer.rules.layouts import OWNED, SHARED, SUMMED, Choice, Cut, Inner, State, cut
-from placer.rules.splits.patterns import Pattern, named_dims, numbered, pattern_choices, tensors
+from placer.rules.patterns import Pattern, named_dims, numbered, pattern_choices, uncut
 
 _ROWS = cut(0, own=True)
 _SENT = State(Cut(0, own=True, sent=True), Cut(0, own=True, sent=True))
+
+
+def grouped_product_work(call: Call) -> Work:
+    """`grouped_mm(x, w, offsets)`: 2 * rows * k * n FLOPs whatever the routing.
+
+    As many equal products as experts where they divide the rows (balanced routing), else one.
+    """
+    x, w = call.tensor(0), call.tensor(1)
+    experts = w.shape[0]
+    tokens, k = x.shape[-2], x.shape[-1]
+    n = w.elements // experts // k
+    groups = experts if tokens % experts == 0 else 1
+    return gradients(x, w, batch=groups, m=tokens // groups, n=n, k=k)
 
 
 def grouped_product(call: Call) -> tuple[Choice, ...]:
@@ -35,15 +48,14 @@ def grouped_product(call: Call) -> tuple[Choice, ...]:
     if len(x.shape) != 2 or len(w.shape) != 3:
         return ()
     inputs = (named_dims(x.shape, "", "k"), named_dims(w.shape, "experts", "k", "n"))
-    others = tuple(("",) * len(value.shape) for value in tensors(call)[2:])
     outputs = (("", inputs[1][2]),)
-    pattern = Pattern(inputs=(*inputs, *others), outputs=outputs, summed=("k", "experts"))
-    return tuple(replace(one, local="experts") if one.name == "experts" else one for one in pattern_choices(pattern))
+    pattern = Pattern(inputs=(*inputs, *uncut(call.tensors[2:])), outputs=outputs, summed=("k", "experts"))
+    return pattern_choices(pattern, local="experts", at=("experts",))
 
 
 def histogram(call: Call) -> tuple[Choice, ...]:
     """`histc(x, bins, min, max)` between given bounds: the counts of pieces add up."""
-    if len(call.arguments) < 4 or call.arguments[2] == call.arguments[3]:
+    if not _bounded(call):
         return ()
     labels = numbered(call.tensor(0).shape)
     return pattern_choices(Pattern(inputs=(labels,), outputs=(("",),), summed=tuple(filter(None, labels))))
@@ -52,7 +64,7 @@ def histogram(call: Call) -> tuple[Choice, ...]:
 def own_product(call: Call) -> tuple[Choice, ...]:
     """`grouped_mm` of own rows: by all experts, or, with experts cut, sent to their ranks, sent back, or both."""
     x, w = call.tensor(0), call.tensor(1)
-    if len(x.shape) != 2 or len(w.shape) != 3 or len(tensors(call)) != 3:
+    if len(x.shape) != 2 or len(w.shape) != 3 or len(call.tensors) != 3:
         return ()
     everywhere = Choice(name="own rows", inputs=(_ROWS, SHARED, OWNED), outputs=(_ROWS,))
     k, n = (1, 1), (1, 2)
@@ -73,9 +85,7 @@ def _apart(name: str, local: str, rows: tuple[State, State], widths: tuple[tuple
         for backward in (False, True)
         for width in widths
     )
-    return Choice(
-        name=name, inputs=(rows[0], cut(0), OWNED), outputs=(rows[1],), local=local, inner=(told, *sent)
-    )  # fmt: skip
+    return Choice(name=name, inputs=(rows[0], cut(0), OWNED), outputs=(rows[1],), local=local, inner=(told, *sent))
 
 
 def own_sort(call: Call) -> tuple[Choice, ...]:
@@ -87,21 +97,20 @@ def own_sort(call: Call) -> tuple[Choice, ...]:
 
 def own_histogram(call: Call) -> tuple[Choice, ...]:
     """`histc` of own rows: the counts of the ranks add up."""
-    bounded = len(call.arguments) == 4 and call.arguments[2] != call.arguments[3]
-    if len(call.tensor(0).shape) != 1 or not bounded:
+    if len(call.tensor(0).shape) != 1 or not _bounded(call):
         return ()
     return (Choice(name="own rows", inputs=(_ROWS,), outputs=(OWNED,)),)
+
+
+def _bounded(call: Call) -> bool:
+    return len(call.arguments) == 4 and call.arguments[2] != call.arguments[3]
 
 
 def own_index(call: Call) -> tuple[Choice, ...]:
     """`index(x, [own indices])`: rows of the rank's piece in its own order, or own rows put back into theirs."""
     indices = call.argument(1, "indices")
-    if (
-        not isinstance(indices, tuple)
-        or len(indices) != 1
-        or len(tensors(call)) != 2
-        or len(tensors(call)[1].shape) != 1
-    ):
+    shapes = [len(value.shape) for value in call.tensors[1:]]
+    if not isinstance(indices, tuple) or len(indices) != 1 or shapes != [1]:
         return ()
     return (
         Choice(name="to own order", inputs=(cut(0), _ROWS), outputs=(_ROWS,)),
@@ -112,7 +121,7 @@ def own_index(call: Call) -> tuple[Choice, ...]:
 def own_index_put(call: Call) -> tuple[Choice, ...]:
     """`index_put(x, [own indices], row numbers)`, the inverse of an order: a rank numbers its rows from its first."""
     values = call.argument(2, "values")
-    if len(tensors(call)) != 3 or not isinstance(values, Value) or values.requires_grad or len(values.shape) != 1:
+    if len(call.tensors) != 3 or not isinstance(values, Value) or values.requires_grad or len(values.shape) != 1:
         return ()
     return (Choice(name="own order", inputs=(_ROWS, _ROWS, cut(0)), outputs=(_ROWS,), local="own_numbers"),)
 
@@ -120,7 +129,7 @@ def own_index_put(call: Call) -> tuple[Choice, ...]:
 def own_rows(call: Call, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """The choices that cut dim 0 of whatever they cut, on own rows instead; an op of one tensor on an own one."""
     alone = Choice(name="own", inputs=(OWNED,), outputs=(OWNED,))
-    kept = (alone,) if len(tensors(call)) == 1 and len(call.outputs) == 1 else ()
+    kept = (alone,) if len(call.tensors) == 1 and len(call.outputs) == 1 else ()
     if call.target == "aten::type_as":
         # Counts take the type of the rows that were counted.
         kept = (replace(alone, inputs=(OWNED, _ROWS)),)
@@ -138,12 +147,4 @@ def _first_dim(choice: Choice) -> bool:
 
 
 def _owned(choice: Choice, rows: State, how: str) -> Choice:
-    def owned(state: State) -> State:
-        return rows if isinstance(state.value, Cut) else state
-
-    return replace(
-        choice,
-        name=f"{choice.name}, {how}",
-        inputs=tuple(map(owned, choice.inputs)),
-        outputs=tuple(map(owned, choice.outputs)),
-    )
+    return choice.relaid(f"{choice.name}, {how}", lambda lay: rows.value)

@@ -1,4 +1,4 @@
-"""Elementwise ops: every dim of the result may be cut; linear ones also take partial sums."""
+"""Elementwise ops, and those that make tensors: every dim of the result may be cut; linear ones take partial sums."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from placer.rules.calls import Argument, Call, Value
 from placer.rules.layouts import Choice
-from placer.rules.splits.patterns import Pattern, numbered, partial, pattern_choices, tensors
+from placer.rules.patterns import Pattern, numbered, partial, pattern_choices, uncut
 
 
 def pointwise(call: Call) -> tuple[Choice, ...]:
     """Any elementwise op, its arguments broadcast against each other."""
     rank = len(call.outputs[0].shape)
-    inputs = tuple(numbered(value.shape, rank) for value in tensors(call))
+    inputs = tuple(numbered(value.shape, rank) for value in call.tensors)
     return pattern_choices(Pattern(inputs=inputs, outputs=tuple(numbered(out.shape) for out in call.outputs)))
 
 
@@ -23,30 +23,25 @@ def linear(call: Call) -> tuple[Choice, ...]:
 
 def cast(call: Call) -> tuple[Choice, ...]:
     """A change of type: linear where gradients flow, that is from floats to floats. A second tensor tells the type."""
-    if not call.outputs[0].requires_grad:
-        return pointwise(call)
-    return (*pointwise(call), partial(call, frozenset({0})))
+    return _linear_in_first(call, call.outputs[0].requires_grad)
 
 
 def addition(call: Call) -> tuple[Choice, ...]:
     """`a + b`, `a - b`: linear in both together; a number would count on every rank, unless it is 0."""
     first, second = call.arguments[0], call.argument(1, "other")
-    if isinstance(first, Value) and isinstance(second, Value):
-        return (*pointwise(call), partial(call))
-    return (*pointwise(call), *((partial(call),) if _zero(second) else ()))
+    linear = (isinstance(first, Value) and isinstance(second, Value)) or _zero(second)
+    return (*pointwise(call), *((partial(call),) if linear else ()))
 
 
 def product(call: Call) -> tuple[Choice, ...]:
     """`a * b`: linear in each of both."""
-    sides = range(len(tensors(call)))
+    sides = range(len(call.tensors))
     return (*pointwise(call), *(partial(call, frozenset({side})) for side in sides))
 
 
 def quotient(call: Call) -> tuple[Choice, ...]:
     """`a / b`: linear in a, unless it rounds."""
-    if call.argument(2, "rounding_mode") is not None or not isinstance(call.arguments[0], Value):
-        return pointwise(call)
-    return (*pointwise(call), partial(call, frozenset({0})))
+    return _linear_in_first(call, call.argument(2, "rounding_mode") is None and isinstance(call.arguments[0], Value))
 
 
 def where(call: Call) -> tuple[Choice, ...]:
@@ -55,21 +50,35 @@ def where(call: Call) -> tuple[Choice, ...]:
     if len(branches) < 2:
         return ()
     if all(isinstance(branch, Value) or _zero(branch) for branch in branches):
-        return (*pointwise(call), partial(call, frozenset(range(1, len(tensors(call))))))
+        return (*pointwise(call), partial(call, frozenset(range(1, len(call.tensors)))))
     return pointwise(call)
 
 
 def masked_fill(call: Call) -> tuple[Choice, ...]:
     """`masked_fill(x, mask, value)`: linear in x where the value is 0."""
-    if _zero(call.argument(2, "value")):
-        return (*pointwise(call), partial(call, frozenset({0})))
-    return pointwise(call)
+    return _linear_in_first(call, _zero(call.argument(2, "value")))
 
 
 def dropout(call: Call) -> tuple[Choice, ...]:
     """`dropout(x, p, train)`: the mask is the whole op's, so a rank must know where its piece lies."""
     drops = not _zero(call.argument(1, "p")) and call.argument(2, "train", True) is not False
-    return tuple(replace(choice, local="dropout" if drops else "") for choice in pointwise(call))
+    return tuple(replace(choice, local="dropout") for choice in pointwise(call)) if drops else pointwise(call)
+
+
+def filled(call: Call) -> tuple[Choice, ...]:
+    """`zeros(sizes)`, `full(sizes, value)`, `new_ones(like, sizes)`: any dim."""
+    return pattern_choices(
+        Pattern(inputs=uncut(call.tensors), outputs=(numbered(call.outputs[0].shape),)), local="sizes"
+    )
+
+
+def arange(call: Call) -> tuple[Choice, ...]:
+    """`arange(end)`, `arange(start, end, step)`: each rank counts on from where its piece starts."""
+    return pattern_choices(Pattern(inputs=(), outputs=(numbered(call.outputs[0].shape),)), local="arange")
+
+
+def _linear_in_first(call: Call, linear: bool) -> tuple[Choice, ...]:
+    return (*pointwise(call), partial(call, frozenset({0}))) if linear else pointwise(call)
 
 
 def _zero(argument: Argument) -> bool:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from placer.rules.calls import Call, Value
 from placer.rules.layouts import Choice
-from placer.rules.splits.patterns import (
+from placer.rules.patterns import (
     Labels,
     Pattern,
     along,
+    divisible,
     integer,
     named_dims,
     numbered,
     partial,
     pattern_choices,
-    tensors,
     without,
 )
 
@@ -29,10 +27,7 @@ def embedding(call: Call) -> tuple[Choice, ...]:
     table = named_dims(weight.shape, "vocabulary", "hidden")
     places = numbered(ids.shape)
     pattern = Pattern(inputs=(table, places), outputs=((*places, table[1]),), summed=("vocabulary",))
-    return tuple(
-        replace(choice, local="vocabulary") if choice.name == "vocabulary" else choice
-        for choice in pattern_choices(pattern)
-    )
+    return pattern_choices(pattern, local="vocabulary", at=("vocabulary",))
 
 
 def index_select(call: Call) -> tuple[Choice, ...]:
@@ -63,17 +58,13 @@ def index_put(call: Call) -> tuple[Choice, ...]:
         return ()
     gathered = found.outputs[0]
     given = gathered[len(gathered) - len(values.shape) :]
-    placed = tuple("" if size == 1 else label for size, label in zip(values.shape, given, strict=True))
+    placed = divisible(given, values.shape)
     free = {label for label in found.inputs[0] if label}
     adds = call.argument(3, "accumulate", False) is True
     inner = tuple(label for label in gathered if label and label not in free)
-    pattern = Pattern(
-        inputs=(*found.inputs, placed),
-        outputs=(found.inputs[0],),
-        summed=inner if adds else (),
-        added=frozenset({0}),
-    )
-    return pattern_choices(pattern)
+    summed = inner if adds else ()
+    inputs = (*found.inputs, placed)
+    return pattern_choices(Pattern(inputs=inputs, outputs=found.inputs[:1], summed=summed, added=frozenset({0})))
 
 
 def _indexed(call: Call) -> Pattern | None:
@@ -90,11 +81,8 @@ def _indexed(call: Call) -> Pattern | None:
     for _, one in given:
         for at, size in enumerate(one.shape):
             shape[rank - len(one.shape) + at] = max(shape[rank - len(one.shape) + at], size)
-    block = tuple("" if size == 1 else f"index {at}" for at, size in enumerate(shape))
-    inputs = tuple(
-        tuple("" if size == 1 else block[rank - len(one.shape) + at] for at, size in enumerate(one.shape))
-        for _, one in given
-    )
+    block = divisible((f"index {at}" for at in range(rank)), tuple(shape))
+    inputs = tuple(divisible(block[rank - len(one.shape) :], one.shape) for _, one in given)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     at = dims[0] if adjacent else 0
     rest = [label for dim, label in enumerate(kept) if dim not in dims]
@@ -110,10 +98,7 @@ def gather(call: Call) -> tuple[Choice, ...]:
     common = _common(x.shape, ids.shape, dim)
     own = "index" if ids.shape[dim] != 1 else ""
     places = (*common[:dim], own, *common[dim + 1 :])
-    return (
-        *pattern_choices(Pattern(inputs=(common, places), outputs=(places,))),
-        partial(call, frozenset({0})),
-    )
+    return (*pattern_choices(Pattern(inputs=(common, places), outputs=(places,))), partial(call, frozenset({0})))
 
 
 def scatter(call: Call) -> tuple[Choice, ...]:
@@ -122,15 +107,11 @@ def scatter(call: Call) -> tuple[Choice, ...]:
     What is added also by its place along dim: the source is cut, x enters in shares.
     """
     x, ids = call.tensor(0), call.tensor(2)
-    sources = tensors(call)[2:]
-    if not x.shape:
+    if not x.shape or any(source.shape != ids.shape for source in call.tensors[2:]):
         return ()
     dim = integer(call.argument(1, "dim")) % len(x.shape)
     common = _common(x.shape, ids.shape, dim)
-    if any(source.shape != ids.shape for source in sources):
-        return ()
-    inputs: tuple[Labels, ...] = (common, common, *(common for _ in sources))
-    choices = pattern_choices(Pattern(inputs=inputs, outputs=(common,)))
+    choices = pattern_choices(Pattern(inputs=(common,) * len(call.tensors), outputs=(common,)))
     if "scatter_add" not in call.target or ids.shape[dim] == 1:
         return choices
     places = (*common[:dim], "index", *common[dim + 1 :])

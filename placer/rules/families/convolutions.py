@@ -1,12 +1,58 @@
-"""Convolutions in 1 to 3 dims: batch, channels in and out, groups, and space as a sliding window."""
+"""Convolutions in 1 to 3 dims.
+
+Their FLOPs: groups x (positions by output channels by input channels and kernel) as matrix products. The weight
+gradient of a grouped convolution costs what its forward costs. torch.utils.flop_counter counts it `groups` times
+(torch 2.13, `conv_backward_flop` multiplies all output by all input channels), which no kernel does.
+
+Their splits: batch, channels in and out, groups, and space as a sliding window.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
-from placer.rules.calls import Argument, Call
+from placer.rules.calls import Argument, Call, Value, Work, gradients
 from placer.rules.layouts import Choice, Halo
-from placer.rules.splits.patterns import Labels, Pattern, broadcast, integer, named_dims, pattern_choices, tensors
+from placer.rules.patterns import Labels, Pattern, broadcast, integer, named_dims, pattern_choices
+
+
+def convolution_work(call: Call) -> Work:
+    """The products of `convNd`."""
+    return _regular_work(call.tensor(0), call.tensor(1), call.outputs[0], _groups(call, 6))
+
+
+def transposed_convolution_work(call: Call) -> Work:
+    """The products of `conv_transposeNd`."""
+    return _transposed_work(call.tensor(0), call.tensor(1), _groups(call, 6))
+
+
+def any_convolution_work(call: Call) -> Work:
+    """The products of `convolution`, transposed or not."""
+    x, w, groups = call.tensor(0), call.tensor(1), _groups(call, 8)
+    if call.argument(6, "transposed", False):
+        return _transposed_work(x, w, groups)
+    return _regular_work(x, w, call.outputs[0], groups)
+
+
+def _regular_work(x: Value, w: Value, out: Value, groups: int) -> Work:
+    outputs, inputs, *kernel = w.shape
+    space = len(kernel)
+    positions = out.elements // out.shape[-space - 1]
+    return gradients(x, w, batch=groups, m=positions, n=outputs // groups, k=inputs * prod(kernel))
+
+
+def _transposed_work(x: Value, w: Value, groups: int) -> Work:
+    inputs, outputs, *kernel = w.shape
+    positions = x.elements // x.shape[-len(kernel) - 1]
+    return gradients(x, w, batch=groups, m=positions, n=outputs * prod(kernel), k=inputs // groups)
+
+
+def _groups(call: Call, position: int) -> int:
+    found = call.argument(position, "groups", 1)
+    if not isinstance(found, int):
+        raise TypeError(f"groups of {call.target} is {found!r}, not a number")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +132,7 @@ def _choices(call: Call, geometry: Geometry, weight: tuple[str, str], *, transpo
         "" if label in geometry.names and label not in x else label
         for label in _image(call.outputs[0].shape, outer, geometry)
     )
-    bias = tuple((outer if value.shape[0] != 1 else "",) for value in tensors(call)[2:])
+    bias = tuple((outer if value.shape[0] != 1 else "",) for value in call.tensors[2:])
     pattern = Pattern(
         inputs=(x, w, *bias), outputs=(y,), summed=() if grouped else tuple({"in"} & {*x}), added=frozenset({2})
     )

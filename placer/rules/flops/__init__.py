@@ -1,1 +1,0 @@
-"""What an operator computes: products and FLOPs forward and backward, a file for each family."""

@@ -1,1 +1,0 @@
-"""How operators may be cut, a file for each family."""
