@@ -8,8 +8,7 @@ import networkx as nx
 
 from placer.errors import StrategyError
 from placer.placement.evaluator import device_loads, device_nodes, finish_time
-from placer.placement.legality import Form, violations
-from placer.placement.precedence import classes, precedences
+from placer.placement.legality import Form, classes, precedences, violations
 from placer.placement.problem import Placement, PlacementProblem
 
 # A bound that another order of the same additions moved by this share of the objective is the objective.

@@ -25,11 +25,11 @@ from placer.placement.legality import Form
 
 # name -> where its rows are made
 FAMILIES = {
-    "dnn-partitioning": "placer.strategies.placement.benchmarks.dnn_partitioning:rows",
-    "profiles": "placer.strategies.placement.benchmarks.profiles:rows",
-    "piper": "placer.strategies.placement.benchmarks.piper:rows",
-    "aceso": "placer.strategies.placement.benchmarks.aceso:rows",
-    "galvatron": "placer.strategies.placement.benchmarks.galvatron:rows",
+    "dnn-partitioning": "placer.strategies.placement.benchmarks:dnn_rows",
+    "profiles": "placer.strategies.placement.benchmarks:profiles_rows",
+    "piper": "placer.strategies.placement.benchmarks:piper_rows",
+    "aceso": "placer.strategies.placement.benchmarks:aceso_rows",
+    "galvatron": "placer.strategies.placement.benchmarks:galvatron_rows",
 }
 
 # What somebody else reached: the system, its value in the row's unit, its seconds where they were published.

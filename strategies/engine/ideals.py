@@ -18,7 +18,7 @@ def every_ideal(needs: Sequence[int], limit: int) -> tuple[int, ...] | None:
 
     Each is met once: an element that a branch of the walk has passed by is in none of the ideals further down.
     """
-    after = _needed_by(needs)
+    after = [tuple(members(later)) for later in turned(needs)]
     found = [0]
     stack = [(0, [v for v, mask in enumerate(needs) if mask == 0])]
     while stack:
@@ -64,7 +64,7 @@ def prefixes(order: Iterable[int]) -> tuple[int, ...]:
 
 def greedy_order(needs: Sequence[int], priority: Priority) -> tuple[int, ...]:
     """The order that takes the ready element of the least priority, of equal ones the first; stops at a cycle."""
-    after = _needed_by(needs)
+    after = turned(needs)
     ideal, order = 0, list[int]()
     ready = {v: 0 for v, mask in enumerate(needs) if mask == 0}
     while ready:
@@ -72,14 +72,28 @@ def greedy_order(needs: Sequence[int], priority: Priority) -> tuple[int, ...]:
         del ready[v]
         ideal |= 1 << v
         order.append(v)
-        ready.update({w: len(order) for w in after[v] if not needs[w] & ~ideal})
+        ready.update({w: len(order) for w in members(after[v]) if not needs[w] & ~ideal})
     return tuple(order)
 
 
-def _needed_by(needs: Sequence[int]) -> list[list[int]]:
-    """For each element those that need it, ascending."""
-    found: list[list[int]] = [[] for _ in needs]
+def closure(needs: Sequence[int]) -> tuple[int, ...]:
+    """What each element needs, directly or not. There must be no cycle."""
+    found = list(needs)
+    for v in greedy_order(needs, by_number):
+        for needed in members(needs[v]):
+            found[v] |= found[needed]
+    return tuple(found)
+
+
+def by_number(element: int, ideal: int, ready: int) -> float:
+    """The first of what is ready."""
+    return element
+
+
+def turned(needs: Sequence[int]) -> tuple[int, ...]:
+    """The reverse order: for each element the bits of those that need it."""
+    found = [0] * len(needs)
     for v, mask in enumerate(needs):
         for needed in members(mask):
-            found[needed].append(v)
-    return found
+            found[needed] |= 1 << v
+    return tuple(found)

@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal, TypeAlias
 
 import networkx as nx
 
-from placer.placement.precedence import classes, precedences
+from placer.placement.legality import classes, precedences
 from placer.placement.problem import PlacementProblem
-from placer.strategies.engine.ideals import Priority, greedy_order, prefixes
+from placer.strategies.engine.ideals import Priority, by_number, greedy_order, members, prefixes, turned
 
 Bytes = Literal["counted", "free"]
 ClassGraph: TypeAlias = "nx.DiGraph[int]"
@@ -32,34 +31,20 @@ ClassGraph: TypeAlias = "nx.DiGraph[int]"
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """Classes 0..n-1 in a topological order, their costs, their predecessors and the weighted hyperedges."""
+    """Classes 0..n-1 in a topological order, their costs, the bits of their predecessors, the weighted hyperedges."""
 
     labels: tuple[int, ...]
     accelerator: tuple[float, ...]
     host: tuple[float, ...]
     size: tuple[float, ...]
     supported: tuple[bool, ...]
-    before: tuple[frozenset[int], ...]
+    needs: tuple[int, ...]
     hyperedges: tuple[tuple[tuple[int, ...], float], ...]
 
     @property
     def count(self) -> int:
         """How many classes there are."""
         return len(self.host)
-
-    @cached_property
-    def after(self) -> tuple[frozenset[int], ...]:
-        """The direct successors of each class."""
-        found: list[set[int]] = [set() for _ in self.before]
-        for index, earlier in enumerate(self.before):
-            for other in earlier:
-                found[other].add(index)
-        return tuple(map(frozenset, found))
-
-    @cached_property
-    def needs(self) -> tuple[int, ...]:
-        """The direct predecessors of each class as bits: what `engine.ideals` walks over."""
-        return tuple(sum(1 << other for other in earlier) for earlier in self.before)
 
 
 def fold(
@@ -96,9 +81,9 @@ def _folded(problem: PlacementProblem, labels: tuple[int, ...], order: ClassGrap
     order.add_nodes_from(labels)
     number = {label: index for index, label in enumerate(nx.lexicographical_topological_sort(order))}
     labels = tuple(number[label] for label in labels)
-    before: list[set[int]] = [set() for _ in number]
+    needs = [0] * len(number)
     for a, b in order.edges:
-        before[number[b]].add(number[a])
+        needs[number[b]] |= 1 << number[a]
     sums = [[0.0, 0.0, 0.0, 1.0] for _ in number]
     for node, label in zip(problem.nodes, labels, strict=True):
         row = sums[label]
@@ -109,7 +94,7 @@ def _folded(problem: PlacementProblem, labels: tuple[int, ...], order: ClassGrap
     accelerator, host, size, supported = zip(*sums, strict=True)
     return Folded(
         labels=labels, accelerator=accelerator, host=host, size=size, supported=tuple(map(bool, supported)),
-        before=tuple(map(frozenset, before)), hyperedges=hyperedges(problem, labels),
+        needs=tuple(needs), hyperedges=hyperedges(problem, labels),
     )  # fmt: skip
 
 
@@ -125,7 +110,7 @@ def hyperedges(problem: PlacementProblem, labels: tuple[int, ...]) -> tuple[tupl
 
 def _merges(problem: PlacementProblem, found: Folded) -> Mapping[int, int]:
     """Class without compute -> the only class it touches; no class takes part in two merges of one round."""
-    touched = [set(earlier) | set(found.after[index]) for index, earlier in enumerate(found.before)]
+    touched = [set(members(before | after)) for before, after in zip(found.needs, turned(found.needs), strict=True)]
     for source, target in problem.edges:
         touched[found.labels[source]].add(found.labels[target])
         touched[found.labels[target]].add(found.labels[source])
@@ -142,8 +127,8 @@ def _merges(problem: PlacementProblem, found: Folded) -> Mapping[int, int]:
 
 def _merged(problem: PlacementProblem, found: Folded, targets: Mapping[int, int], bytes_of_merged: Bytes) -> Folded:
     order: ClassGraph = nx.DiGraph()
-    for index, earlier in enumerate(found.before):
-        ends = ((targets.get(other, other), targets.get(index, index)) for other in earlier)
+    for index, earlier in enumerate(found.needs):
+        ends = ((targets.get(other, other), targets.get(index, index)) for other in members(earlier))
         order.add_edges_from((a, b) for a, b in ends if a != b)
     labels = tuple(targets.get(label, label) for label in found.labels)
     merged = _folded(problem, labels, order)
@@ -165,7 +150,7 @@ def everything(folded: Folded) -> float:
 def topological_orders(folded: Folded) -> tuple[tuple[int, ...], ...]:
     """A few orders that differ: by number, depth first, light classes first, heavy classes first."""
     priorities: tuple[Priority, ...] = (
-        lambda index, _, __: index,
+        by_number,
         lambda _, __, ready: -ready,
         lambda index, _, __: folded.accelerator[index],
         lambda index, _, __: -folded.accelerator[index],

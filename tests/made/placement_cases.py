@@ -8,8 +8,7 @@ import math
 from hypothesis import strategies as st
 
 from placer.placement.answers import objective_of
-from placer.placement.legality import Form, violations
-from placer.placement.precedence import classes
+from placer.placement.legality import Form, classes, violations
 from placer.placement.problem import Placement, PlacementNode, PlacementProblem
 
 MOST_PLACEMENTS = 3000

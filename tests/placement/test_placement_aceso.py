@@ -25,7 +25,7 @@ from placer.placement.published_planners.aceso_layouts import resharding
 from placer.placement.published_planners.aceso_profile import AcesoProfile, OpCost, read_profile
 from placer.strategies.engine.chain_cuts import best_cuts
 from placer.strategies.placement.aceso.search import solve_aceso
-from placer.strategies.placement.benchmarks.aceso import row
+from placer.strategies.placement.benchmarks import aceso_row
 
 MINI = "placement/aceso/profiled-time-miniset"
 
@@ -77,7 +77,7 @@ def test_ours_is_never_slower_than_the_published_plan(shared: Path, case: AcesoC
 
 def test_the_row_of_t5_beats_the_published_plan(shared: Path) -> None:
     case = next(case for case in CASES if case.family == "t5")
-    found = row(shared / MINI, case)
+    found = aceso_row(shared / MINI, case)
     assert found.value is not None and found.known is not None and found.bound is not None
     assert found.bound <= found.value <= found.known
 

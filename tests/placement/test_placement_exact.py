@@ -18,7 +18,7 @@ from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.legality import Form
 from placer.placement.problem import PlacementNode, PlacementProblem
 from placer.placement.solvers import place
-from placer.strategies.placement.benchmarks.dnn_partitioning import row as bench_row
+from placer.strategies.placement.benchmarks import dnn_row
 
 TIGHT = 1e-9
 # The integer programs count in whole units of about 1e-9 of the largest load.
@@ -143,7 +143,7 @@ def test_the_published_optima_are_reached_and_proved(shared: Path) -> None:
     )  # fmt: skip
     for name, form in quick:
         (path,) = (shared / "placement" / "dnn-partitioning" / "throughput-inputs").glob(f"*/{name}.json")
-        row = bench_row(path, form)
+        row = dnn_row(path, form)
         assert row.known_kind == "optimum"
         assert row.value == pytest.approx(row.known, abs=1e-6)
         assert row.bound == pytest.approx(row.known, abs=1e-6)
@@ -152,7 +152,7 @@ def test_the_published_optima_are_reached_and_proved(shared: Path) -> None:
 def test_latency_is_no_worse_than_the_greedy_rule_and_the_experts(shared: Path) -> None:
     for name in ("bert24_inference", "resnet50_inference"):
         (path,) = (shared / "placement" / "dnn-partitioning" / "latency-inputs").glob(f"*/{name}.json")
-        row = bench_row(path, "latency")
+        row = dnn_row(path, "latency")
         assert row.value is not None and row.known is not None
         assert row.value <= row.known * (1 + 1e-5)  # published with 6 digits
         assert row.gap == 0

@@ -21,7 +21,7 @@ from placer.placement.published_planners.galvatron import (
     value_of,
 )
 from placer.placement.published_planners.galvatron_cases import CASES, GalvatronCase, case_problem, read_inputs
-from placer.strategies.placement.benchmarks.galvatron import rows
+from placer.strategies.placement.benchmarks import galvatron_rows
 from placer.strategies.placement.galvatron import solve_galvatron
 
 INPUTS = "placement/galvatron/test_search_inputs.json"
@@ -122,6 +122,6 @@ def test_a_file_without_the_inputs_says_so(tmp_path: Path) -> None:
 
 
 def test_both_searches_are_rows_of_the_bench(shared: Path) -> None:
-    found = list(rows(shared / "placement"))
+    found = list(galvatron_rows(shared / "placement"))
     assert [row.problem for row in found] == [case.name for case in CASES]
     assert all(row.value is not None and row.known is not None and row.value <= row.known * (1 + 1e-9) for row in found)

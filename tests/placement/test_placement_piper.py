@@ -16,12 +16,19 @@ from hypothesis import strategies as st
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, UsageError
 from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.formats.piper import read_piper
-from placer.placement.published_planners.piper import PiperEdge, PiperNode, PiperProblem, PiperStage, Variant, value_of
-from placer.placement.published_planners.piper_settings import published_settings
+from placer.placement.published_planners.piper import (
+    PiperEdge,
+    PiperNode,
+    PiperProblem,
+    PiperStage,
+    Variant,
+    published_settings,
+    value_of,
+)
 from placer.placement.solvers import place
 from placer.report.placement import answer_document
 from placer.strategies.engine.knapsack import cheapest_choice
-from placer.strategies.placement.benchmarks.piper import row
+from placer.strategies.placement.benchmarks import piper_row
 from placer.strategies.placement.piper.search import PiperSolution, solve_piper
 
 
@@ -320,6 +327,6 @@ def test_every_listed_setting_is_in_the_bench() -> None:
 
 def test_a_row_stands_beside_what_is_known(shared: Path) -> None:
     setting = next(s for s in published_settings() if (s.graph, s.devices, s.memory_GiB) == ("bert32a100", 8, 8))
-    found = row(shared / "placement", setting)
+    found = piper_row(shared / "placement", setting)
     assert found is not None and found.value == pytest.approx(found.known) and found.gap == 0
     assert found.published[0][0] == "equal split"

@@ -15,8 +15,7 @@ from placer.errors import StrategyError, UsageError
 from placer.placement.answers import judged
 from placer.placement.evaluator import device_loads, finish_time, largest_load
 from placer.placement.formats import PlaceRequest, read_problem
-from placer.placement.legality import violations
-from placer.placement.precedence import classes, precedences
+from placer.placement.legality import classes, precedences, violations
 from placer.placement.problem import Placement, PlacementNode, PlacementProblem
 
 ASKED = PlaceRequest()

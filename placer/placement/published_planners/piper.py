@@ -16,12 +16,17 @@ of the file divided into bytes per that unit by `bandwidth`, as published.
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass, field
+from importlib.resources import files
 
 from placer.errors import IllegalPlanError, UsageError
 
 # Memory sums of hundreds of terms differ in the last bits with their order; a device of 8 GiB gains 0.01 byte.
 ROUNDING = 1e-12
+# Of the published settings.
+PUBLISHED_BANDWIDTH = 25 * 2**30
+PUBLISHED_UNITS = {"bert32a100": "s", "resnet": "ms"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,3 +226,36 @@ def _check_graph(problem: PiperProblem) -> None:
     for node in problem.nodes:
         if not any(variants for _, variants in node.variants):
             raise UsageError(f"node {node.id} offers no variant at any tensor degree; give it one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PiperSetting:
+    """One setting: the graph by name, the machines, the best known value (None: infeasible), that of an equal split.
+
+    The values are those of an independent run of the published planner and of its equal-split planner (PipeDream-2BW
+    rule) on both graphs of the paper that ship with it, all at 25 GiB/s. bert32a100 is in seconds, resnet in
+    milliseconds (with a bandwidth per second, as published: its communication weighs 1000 times too little).
+    """
+
+    graph: str
+    devices: int
+    memory_GiB: float  # noqa: N815 - the unit of the table
+    microbatches: int
+    best_known: float | None
+    equal_split: float | None
+
+
+def published_settings() -> tuple[PiperSetting, ...]:
+    """All settings with a best known value, in the order of `published/piper.csv`."""
+    text = (files("placer.placement") / "published/piper.csv").read_text()
+    return tuple(
+        PiperSetting(
+            graph=row["graph"],
+            devices=int(row["devices"]),
+            memory_GiB=float(row["memory_GiB"]),
+            microbatches=int(row["microbatches"]),
+            best_known=float(row["best_known"]) if row["best_known"] else None,
+            equal_split=float(row["equal_split"]) if row["equal_split"] else None,
+        )
+        for row in csv.DictReader(text.splitlines())
+    )

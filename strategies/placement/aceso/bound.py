@@ -1,6 +1,6 @@
 """No stage of ops a to b - 1 is faster than this: time and memory priced per op, each op for itself.
 
-    floor(a, b) = max over p >= 0 of  sum_j min over states of ( time + p ((states + 1) weights + (behind + 1) size') )
+    bound(a, b) = max over p >= 0 of  sum_j min over states of ( time + p ((states + 1) weights + (behind + 1) size') )
                                       + transfers at both ends - p memory,        size' = 0 where recomputed
 
 It holds because a stage needs at least (states + 1) * weights (the workspace is at least the weights) and, of each op
@@ -19,10 +19,10 @@ from placer.strategies.placement.aceso.op_choices import OpSpace
 PRICES = np.concatenate(([0.0], np.geomspace(4e-4, 0.03, 8)))
 
 
-def floor_table(space: OpSpace, memory: float, behind: int) -> Floats:
+def lower_bounds(space: OpSpace, memory: float, behind: int) -> Floats:
     """[a, b]: milliseconds that a stage of ops a to b - 1 takes at least; inf where a >= b."""
     ops = len(space.time)
-    floor, one = np.zeros((ops + 1, ops + 1)), np.empty((ops + 1, ops + 1))
+    bound, one = np.zeros((ops + 1, ops + 1)), np.empty((ops + 1, ops + 1))
     kept = (behind + 1) * np.where(space.recomputed, 0.0, space.size)
     workspace = _workspace(space)
     for price in PRICES:
@@ -32,11 +32,11 @@ def floor_table(space: OpSpace, memory: float, behind: int) -> Floats:
             np.subtract((total - price * memory)[None, :], total[:, None], out=one)
             if other is not None:
                 one += price * other
-            np.maximum(floor, one, out=floor)
-    floor[:-1, :] += space.enter.min(axis=1)[:, None]
-    floor[:, 1:] += space.leave.min(axis=1)[None, :]
-    floor[np.tril_indices(ops + 1)] = np.inf
-    return floor
+            np.maximum(bound, one, out=bound)
+    bound[:-1, :] += space.enter.min(axis=1)[:, None]
+    bound[:, 1:] += space.leave.min(axis=1)[None, :]
+    bound[np.tril_indices(ops + 1)] = np.inf
+    return bound
 
 
 def _running(per_op: Floats) -> Floats:

@@ -2,9 +2,9 @@
 
     minimise (n - 1) max_i time_i + sum_i time_i    (formula: `published_planners.aceso`), memory_i <= limit
 
-For each microbatch and each division of the devices over stages a floor is proved first (`floor_table`); they are
-searched in the order of their floors, while a floor lies below the best plan: the fastest stage of every range of ops
-(`stage_table`), then the cuts (`best_cuts`). The least floor of all is the bound. The budget counts tables
+For each microbatch and each division of the devices over stages a bound is proved first (`lower_bounds`); they are
+searched in the order of their bounds, while a bound lies below the best plan: the fastest stage of every range of ops
+(`stage_table`), then the cuts (`best_cuts`). The least bound of all is the bound. The budget counts tables
 times ops.
 """
 
@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from placer.errors import Infeasible
+from placer.io.memo import Memo
 from placer.placement.published_planners.aceso import AcesoPlan, AcesoProblem, step_of
 from placer.strategies.engine.arrays import Flags, Floats
 from placer.strategies.engine.chain_cuts import best_cuts, least_maximum, least_sum, possible_starts
-from placer.strategies.placement.aceso.bound import floor_table
+from placer.strategies.placement.aceso.bound import lower_bounds
 from placer.strategies.placement.aceso.op_choices import OpSpace, space
 from placer.strategies.placement.aceso.stage_dp import TILTS, Grid, Table, grid_of, stage_table, traced
 
-# Plans are looked for within these multiples of the least floor, one after the other: the nearer, the fewer stages.
-ABOVE_FLOOR = (1.06, 1.15, 1.3, 1.6, 2.5, 10.0, 1000.0)
-# A shape whose work alone takes this much longer than the least floor needs no better floor of its own.
+# Plans are looked for within these multiples of the least bound, one after the other: the nearer, the fewer stages.
+ABOVE_BOUND = (1.06, 1.15, 1.3, 1.6, 2.5, 10.0, 1000.0)
+# A division whose work alone takes this much longer than the least bound needs no better bound of its own.
 FAR = 1.3
 # Cuts are tried where they send little: within this part of the slowest stage of the least of so many ops around.
 LITTLE, AROUND = 0.02, 14
@@ -43,34 +45,33 @@ class AcesoSolution:
     tables: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Division:
-    """A microbatch and the devices of each stage, with its floor."""
+class _Division(NamedTuple):
+    """The devices of each stage and a microbatch, with their lower bound: in this order they are searched."""
 
+    bound: float
     microbatch: int
     devices: tuple[int, ...]
-    floor: float
 
 
 def solve_aceso(problem: AcesoProblem, *, budget: int = 3000) -> AcesoSolution | Infeasible:
     """The best plan found, and the bound of every plan; `budget` counts tables of stages times ops."""
     started = time.perf_counter()
     search = _AcesoSearch(problem, budget)
-    shapes = sorted(search.shapes(), key=lambda shape: (shape.floor, shape.microbatch, shape.devices))
-    for target in (above * shapes[0].floor for above in ABOVE_FLOOR if shapes):
+    divided = sorted(search.divided())
+    for target in (above * divided[0].bound for above in ABOVE_BOUND if divided):
         if search.best > target:
-            for shape in shapes:
-                search.try_shape(shape, target, TILTS[0])
+            for division in divided:
+                search.try_division(division, target, TILTS[0])
     for tilt in TILTS[1:]:
-        if search.shape is not None:
-            search.try_shape(search.shape, search.best, tilt)
+        if search.division is not None:
+            search.try_division(search.division, search.best, tilt)
     if search.plan is None:
         advice = "give more memory, devices or tables"
         return Infeasible(binding=f"no stages found within {problem.memory_MB:.0f} MB a device", advice=advice)
     return AcesoSolution(
         plan=search.plan,
         milliseconds=search.best,
-        bound=min(search.best, shapes[0].floor),
+        bound=min(search.best, divided[0].bound),
         seconds=time.perf_counter() - started,
         tables=search.used,
     )
@@ -83,75 +84,70 @@ class _AcesoSearch:
         self.problem, self.budget, self.used = problem, budget, 0
         self.best = np.inf
         self.plan: AcesoPlan | None = None
-        self.shape: _Division | None = None
-        self._spaces: dict[tuple[int, int], OpSpace | None] = {}
-        self._floors: dict[tuple[int, int, int], Floats] = {}
+        self.division: _Division | None = None
+        self._spaces = Memo[tuple[int, int], OpSpace | None](lambda key: space(problem, *key))
+        self._bounds = Memo[tuple[int, int, int], Floats](self._bound_table)
 
-    def shapes(self) -> list[_Division]:
-        """Every microbatch and division of the devices that can be, with its floor (that of work alone where far)."""
-        batches = [b for b in _batches(self.problem) if self.problem.global_batch % b == 0]
+    def divided(self) -> list[_Division]:
+        """Every microbatch and division of the devices that can be, with its bound (that of work alone where far)."""
+        batches = [b for b in self.problem.microbatches if self.problem.global_batch % b == 0]
         could = [
-            _Division(microbatch=b, devices=g, floor=self._work_floor(b, g))
+            _Division(self._work_bound(b, g), b, g)
             for b, g in itertools.product(batches, divisions(self.problem.devices))
-            if all(self._space(b, devices) for devices in g)
+            if all(self._spaces[b, devices] for devices in g)
         ]
         found, least = list[_Division](), np.inf
-        for shape in sorted(could, key=lambda shape: (shape.floor, shape.microbatch, shape.devices)):
-            floor = shape.floor if shape.floor > FAR * least else self._floor(shape.microbatch, shape.devices)
-            found.append(replace(shape, floor=max(shape.floor, floor)))
-            least = min(least, floor)
-        return [shape for shape in found if np.isfinite(shape.floor)]
+        for division in sorted(could):
+            bound = division.bound if division.bound > FAR * least else self._bound(division)
+            found.append(division._replace(bound=max(division.bound, bound)))
+            least = min(least, bound)
+        return [division for division in found if np.isfinite(division.bound)]
 
-    def _work_floor(self, microbatch: int, devices: tuple[int, ...]) -> float:
+    def _work_bound(self, microbatch: int, devices: tuple[int, ...]) -> float:
         """All devices busy all the time with every op in its cheapest state."""
-        spaces = [(g, self._space(microbatch, g)) for g in sorted(set(devices))]
-        work = np.min([g * at.time.min(axis=1) for g, at in spaces if at is not None], axis=0).sum()
+        spaces = [(g, self._possible(microbatch, g)) for g in sorted(set(devices))]
+        work = np.min([g * at.time.min(axis=1) for g, at in spaces], axis=0).sum()
         return float(work) / self.problem.devices * (self.problem.global_batch // microbatch)
 
-    def try_shape(self, shape: _Division, target: float, tilt: float) -> None:
-        """Searches one shape for a plan within `target` milliseconds; keeps what is better."""
-        if shape.floor >= min(self.best, target):
+    def try_division(self, division: _Division, target: float, tilt: float) -> None:
+        """Searches one division for a plan within `target` milliseconds; keeps what is better."""
+        if division.bound >= min(self.best, target):
             return
-        count = self.problem.global_batch // shape.microbatch
+        count = self.problem.global_batch // division.microbatch
         slowest = min(self.best, target) / count
-        floors = self._floors_of(shape.microbatch, shape.devices)
+        bounds = self._bounds_of(division)
         starts = tuple(
-            flags[:-1] & self._cheap_cuts(shape.microbatch, slowest) for flags in possible_starts(floors, slowest)
+            flags[:-1] & self._cheap_cuts(division.microbatch, slowest) for flags in possible_starts(bounds, slowest)
         )
-        work = (self.used + len(floors)) * len(self.problem.ops)
+        work = (self.used + len(bounds)) * len(self.problem.ops)
         if work > self.budget or not all(flags.any() for flags in starts):
             return
-        self.used += len(floors)
-        found = tuple(self._table(shape, i, slowest, flags, tilt) for i, flags in enumerate(starts))
+        self.used += len(bounds)
+        found = list[Table]()
+        for stage, (devices, flags) in enumerate(zip(division.devices, starts, strict=True)):
+            at, behind = self._possible(division.microbatch, devices), len(division.devices) - stage - 1
+            found.append(stage_table(at, self.problem.memory_MB, behind, slowest, flags, grid_of(at, tilt)))
         step, cuts = best_cuts(tuple(table.best for table in found), count)
         if step < self.best:
-            self._keep(shape, found, cuts, tilt)
+            self._keep(division, found, cuts, tilt)
 
-    def _keep(self, shape: _Division, found: tuple[Table, ...], cuts: tuple[int, ...], tilt: float) -> None:
+    def _keep(self, division: _Division, found: list[Table], cuts: tuple[int, ...], tilt: float) -> None:
         """Writes the plan out and has it judged."""
         stages = []
         for i, (table, a, b) in enumerate(zip(found, (0, *cuts), cuts, strict=False)):
-            at = self._space(shape.microbatch, shape.devices[i])
-            assert at is not None, "a table was made of it"
+            at = self._possible(division.microbatch, division.devices[i])
             grid = grid_of(at, tilt)
             only = Grid(prices=grid.prices[[table.price[a, b]]], tilt=tilt)
-            stages.append(traced(at, len(shape.devices) - i - 1, a, b, only, int(table.state[a, b])))
-        plan = AcesoPlan(microbatch=shape.microbatch, stages=tuple(stages))
+            stages.append(traced(at, len(division.devices) - i - 1, a, b, only, int(table.state[a, b])))
+        plan = AcesoPlan(microbatch=division.microbatch, stages=tuple(stages))
         value = step_of(self.problem, plan)
         if value.milliseconds < self.best and value.peak_MB <= self.problem.memory_MB * (1 + 1e-9):
-            self.best, self.plan, self.shape = value.milliseconds, plan, shape
-
-    def _space(self, microbatch: int, devices: int) -> OpSpace | None:
-        """The space of stages of so many devices."""
-        if (microbatch, devices) not in self._spaces:
-            self._spaces[microbatch, devices] = space(self.problem, microbatch, devices)
-        return self._spaces[microbatch, devices]
+            self.best, self.plan, self.division = value.milliseconds, plan, division
 
     def _cheap_cuts(self, microbatch: int, slowest: float) -> Flags:
         """Where a cut sends little: within a part of the slowest stage of the least among the ops around it."""
         transfers = []
-        for devices in {g for b, g in self._spaces if b == microbatch}:
-            at = self._space(microbatch, devices)
+        for at in (at for (batch, _), at in self._spaces.items() if batch == microbatch):
             if at is not None:
                 transfers.append(at.enter.min(axis=1) + np.append(0.0, at.leave.min(axis=1)[:-1]))
         sent = np.pad(np.min(transfers, axis=0), AROUND, mode="edge")
@@ -160,28 +156,25 @@ class _AcesoSearch:
         cheap[0] = True
         return cheap
 
-    def _floor(self, microbatch: int, devices: tuple[int, ...]) -> float:
-        """The floor of a shape; inf where it cannot be."""
-        tables = self._floors_of(microbatch, devices)
-        count = self.problem.global_batch // microbatch
-        return (count - 1) * least_maximum(tables) + least_sum(tables)[0]
+    def _bound(self, division: _Division) -> float:
+        """No plan of these devices is faster; inf where there is none."""
+        tables = self._bounds_of(division)
+        return (self.problem.global_batch // division.microbatch - 1) * least_maximum(tables) + least_sum(tables)[0]
 
-    def _floors_of(self, microbatch: int, devices: tuple[int, ...]) -> tuple[Floats, ...]:
-        """Per stage of a shape what each range takes at least."""
-        keys = [(microbatch, g, len(devices) - i - 1) for i, g in enumerate(devices)]
-        for key in keys:
-            at = self._space(key[0], key[1])
-            if at is not None and key not in self._floors:
-                self._floors[key] = floor_table(at, self.problem.memory_MB, key[2])
-        return tuple(self._floors[key] for key in keys)
+    def _bounds_of(self, division: _Division) -> tuple[Floats, ...]:
+        """Per stage what each range of ops takes at least."""
+        stages = len(division.devices)
+        return tuple(self._bounds[division.microbatch, g, stages - i - 1] for i, g in enumerate(division.devices))
 
-    def _table(self, shape: _Division, stage: int, slowest: float, starts: Flags, tilt: float) -> Table:
-        """The stages of one place of the pipeline, no slower than `slowest`."""
-        at = self._space(shape.microbatch, shape.devices[stage])
-        assert at is not None, "shapes() left it out otherwise"
-        return stage_table(
-            at, self.problem.memory_MB, len(shape.devices) - stage - 1, slowest, starts, grid_of(at, tilt)
-        )
+    def _bound_table(self, key: tuple[int, int, int]) -> Floats:
+        microbatch, devices, behind = key
+        return lower_bounds(self._possible(microbatch, devices), self.problem.memory_MB, behind)
+
+    def _possible(self, microbatch: int, devices: int) -> OpSpace:
+        """The space of stages of so many devices, of divisions that can be."""
+        at = self._spaces[microbatch, devices]
+        assert at is not None, "divided() left it out otherwise"
+        return at
 
 
 def divisions(devices: int) -> list[tuple[int, ...]]:
@@ -189,8 +182,3 @@ def divisions(devices: int) -> list[tuple[int, ...]]:
     if devices == 0:
         return [()]
     return [(g, *rest) for g in (1, 2, 4, 8) if g <= devices for rest in divisions(devices - g)]
-
-
-def _batches(problem: AcesoProblem) -> tuple[int, ...]:
-    """Samples of all replicas per microbatch: those measured, and no more, as the published search has it."""
-    return problem.microbatches

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from placer.placement.precedence import classes
+from placer.placement.legality import classes
 from placer.placement.problem import PlacementProblem
-from placer.strategies.engine.ideals import members
+from placer.strategies.engine.ideals import closure, greedy_order, members, turned
 from placer.strategies.placement.contraction import hyperedges
 from placer.strategies.placement.throughput.hypergraph_cut import cheapest_split
 
@@ -57,42 +57,19 @@ class Reach:
     problem: PlacementProblem
 
     @cached_property
-    def readers(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes that read each node's output."""
-        return tuple(tuple(sorted(found)) for found in self.problem.successors)
-
-    @cached_property
-    def order(self) -> tuple[int, ...]:
-        """A topological order."""
-        waiting = [0] * len(self.readers)
-        for found in self.readers:
-            for reader in found:
-                waiting[reader] += 1
-        ready = [node for node, count in enumerate(waiting) if count == 0]
-        for node in ready:  # grows while it is walked
-            for reader in self.readers[node]:
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    ready.append(reader)
-        return tuple(ready)
+    def read(self) -> tuple[int, ...]:
+        """The nodes whose output each node reads."""
+        return turned([sum(1 << reader for reader in readers) for readers in self.problem.successors])
 
     @cached_property
     def before(self) -> tuple[int, ...]:
         """The ancestors of each node."""
-        found = [0] * len(self.readers)
-        for node in self.order:
-            for reader in self.readers[node]:
-                found[reader] |= found[node] | 1 << node
-        return tuple(found)
+        return closure(self.read)
 
     @cached_property
     def after(self) -> tuple[int, ...]:
         """The descendants of each node."""
-        found = [0] * len(self.readers)
-        for node in reversed(self.order):
-            for reader in self.readers[node]:
-                found[node] |= found[reader] | 1 << reader
-        return tuple(found)
+        return turned(self.before)
 
     @cached_property
     def labels(self) -> tuple[int, ...]:
@@ -122,10 +99,10 @@ class Reach:
 
     def heaviest_path(self, key: Callable[[int], float]) -> tuple[int, ...]:
         """The path of the largest sum of keys, from a source to a sink."""
-        weight, back = [0.0] * len(self.readers), [-1] * len(self.readers)
-        for node in self.order:
+        weight, back = [0.0] * len(self.read), [-1] * len(self.read)
+        for node in greedy_order(self.read, lambda node, _, ready: ready):
             weight[node] += key(node)
-            for reader in self.readers[node]:
+            for reader in sorted(self.problem.successors[node]):
                 if back[reader] < 0 or weight[node] > weight[reader]:
                     weight[reader], back[reader] = weight[node], node
         node = max(range(len(weight)), key=lambda node: (weight[node], -node))

@@ -14,7 +14,16 @@ import numpy as np
 from placer.errors import UsageError
 from placer.placement.published_planners.piper import PiperProblem, PiperStage
 from placer.strategies.engine.arrays import Flags, Floats
-from placer.strategies.engine.ideals import Priority, every_ideal, greedy_order, grown, members, prefixes, shrunk
+from placer.strategies.engine.ideals import (
+    Priority,
+    by_number,
+    every_ideal,
+    greedy_order,
+    grown,
+    members,
+    prefixes,
+    shrunk,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +110,7 @@ def _along_orders(problem: PiperProblem, successors: list[int]) -> set[int]:
         return sum(size for source, target, size in edges if after & target and not after & source)
 
     priorities: tuple[Priority, ...] = (
-        lambda node, _, __: node,
+        by_number,
         lambda node, _, __: -node,
         lambda node, _, __: depth[node],
         border,
@@ -112,7 +121,7 @@ def _along_orders(problem: PiperProblem, successors: list[int]) -> set[int]:
 def _depths(successors: list[int]) -> list[int]:
     """The most edges between a node and the end, 0 for nodes on a cycle."""
     depth = [0] * len(successors)
-    for node in greedy_order(successors, lambda node, _, __: node):
+    for node in greedy_order(successors, by_number):
         depth[node] = 1 + max((depth[after] for after in members(successors[node])), default=0)
     return depth
 

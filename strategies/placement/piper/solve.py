@@ -11,9 +11,6 @@ from placer.placement.published_planners.piper import PiperProblem, PiperStage, 
 from placer.strategies.placement.piper.search import solve_piper
 
 UNIT = "file's time"
-NOT_ALL = (
-    "too many down-closed sets: some orders of the nodes were searched, the bound is that of all work on all devices"
-)
 KIND = "largest stage time per microbatch, data x tensor x pipeline x recompute"
 
 

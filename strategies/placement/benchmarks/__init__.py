@@ -1,1 +1,0 @@
-"""Published problems beside published results."""
