@@ -108,26 +108,18 @@ def published_plan(case: AcesoCase) -> AcesoPlan:
     return AcesoPlan(microbatch=plan["microbatch"], stages=tuple(_stage(stage) for stage in plan["stages"]))
 
 
+# Runs of [how many ops, value].
 _Runs = list[list[int]]
 
 
-class _Stage(TypedDict):
-    """A stage in the file: runs of [how many ops, value]."""
-
-    tensor: _Runs
-    data: _Runs
-    algo: _Runs
-    recompute: _Runs
-
-
 class _Plan(TypedDict):
-    """A plan in the file."""
+    """A plan in the file; a stage has runs of tensor, data, algo and recompute."""
 
     microbatch: int
-    stages: list[_Stage]
+    stages: list[dict[str, _Runs]]
 
 
-def _stage(stage: _Stage) -> AcesoStage:
+def _stage(stage: dict[str, _Runs]) -> AcesoStage:
     """The runs written out."""
     return AcesoStage(
         tensor=_spelled(stage["tensor"]),

@@ -11,7 +11,8 @@ would all change their mind at one price; the tilt makes them change one after t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,7 @@ MOVES, FEWEST, MOST = 2000, 32, 160
 TILTS = (1.0, 0.4, 2.5)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Paths:
+class _Paths(NamedTuple):
     """The best path of each start, price and last state: its priced cost, and what it takes."""
 
     cost: Floats
@@ -89,9 +89,9 @@ def stage_table(space: OpSpace, memory: float, behind: int, slowest: float, star
             begun, paths = np.append(begun, op), _joined(paths, _begun(space, op, grid, behind))
         if len(begun):
             _entered(table, space, paths, begun, op, memory, behind)
-            alive = np.flatnonzero(paths.time[:, 0].min(axis=1) <= slowest)
-            if len(alive) < len(begun):
-                begun, paths = begun[alive], _selected(paths, alive)
+            useful = np.flatnonzero(paths.time[:, 0].min(axis=1) <= slowest)
+            if len(useful) < len(begun):
+                begun, paths = begun[useful], _selected(paths, useful)
     return table
 
 
@@ -184,9 +184,9 @@ def _entered(table: Table, space: OpSpace, paths: _Paths, begun: Ints, op: int, 
 
 def _joined(paths: _Paths, begun: _Paths) -> _Paths:
     """The paths of one more start."""
-    return _Paths(**{f.name: np.concatenate((getattr(paths, f.name), getattr(begun, f.name))) for f in fields(_Paths)})
+    return _Paths(*(np.concatenate(pair) for pair in zip(paths, begun, strict=True)))
 
 
 def _selected(paths: _Paths, starts: Ints) -> _Paths:
     """The paths of these starts."""
-    return _Paths(**{f.name: getattr(paths, f.name)[starts] for f in fields(_Paths)})
+    return _Paths(*(values[starts] for values in paths))

@@ -15,6 +15,7 @@ limit at which anything can change.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,8 +60,7 @@ class StageSpace:
     recompute: Recompute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Grown:
+class _Grown(NamedTuple):
     """What the fronts below an ideal grow into: devices and data degrees used, and from what by which alternative."""
 
     devices: Ints
@@ -144,17 +144,12 @@ class Sweep:
         kept = np.flatnonzero(devices + self.rest[ideal] <= self.space.problem.devices)
         before, alternative = before[kept], alternative[kept]
         data = self.front_data[before] + self.data[alternative]
-        return _Grown(devices=devices[kept], data=data, before=before, alternative=alternative)
+        return _Grown(devices[kept], data, before, alternative)
 
     def _accepted(self, grown: _Grown, *, count: bool) -> _Grown:
         """Those whose extra time within memory fits the limit."""
         fits = self._fits(grown.alternative, grown.data, count=count)
-        return _Grown(
-            devices=grown.devices[fits],
-            data=grown.data[fits],
-            before=grown.before[fits],
-            alternative=grown.alternative[fits],
-        )
+        return _Grown(*(column[fits] for column in grown))
 
     def _fits(self, alternative: Ints, data: Ints, *, count: bool) -> Ints:
         """Those whose extra time at these sums of data degrees fits the limit, and whose sums fit the microbatches."""
