@@ -1,12 +1,18 @@
 """What watches a step: the executor tells an `Observer` where time goes and which communication was really done.
 
-The default one does nothing; `placer.runtime.measuring.communication_record` and the measuring loop give their own.
+The default one does nothing; `placer.runtime.measuring.measurement` is the one of a run. What must see every op, which
+nobody tells it, is an `OpWatch`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol
+
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.program.instructions import Collective, Message
 
@@ -64,3 +70,25 @@ class Relay:
 
 
 Category = Literal["forward", "backward", "recompute", "communication", "reduction", "bubble", "optimizer", "data"]
+
+
+class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+    """What every op in the body of `with` passes, below autograd: `op` does it, or something in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs compiled while it is watched: torch would run it op by op, or refuse to."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Iterable[type], args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:  # fmt: skip
+        return self.op(func, args, kwargs or {})
+
+    @abstractmethod
+    def op(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """What `func` gives."""

@@ -32,9 +32,9 @@ from placer.program.ranks import position_of
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.rank_pool import RankPool
 from placer.runtime.dry import DryRuns, rank_classes
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.measuring.measurement import WATCHED_STEP, Measurement
 from placer.runtime.stages.captured_model import captured
+from placer.runtime.weights.meta_model import prepared_model
 from placer.tracer import random_batch
 
 # Of `examples.measured.memory_models`, with the shapes of 8 rows (none: the model's own).
@@ -182,7 +182,7 @@ def _real(plan: Plan) -> dict[int, Measured]:
 def measured_rank(plan: Plan) -> Measured:
     """What every rank calls: some steps, the last of them watched."""
     executor = runtime.load(plan, capture=captured(plan, prepared_model(plan, None, torch.device("cpu"))))
-    executor.recorder = measurement = Measurement(plan, executor.device, executor.rank)
+    executor.relay.target = measurement = Measurement(plan, executor.device, executor.rank)
     for step in range(WATCHED_STEP + 1):
         with measurement.step(step, TrainingState(executor)):
             executor.step(random_batch(plan.graph, plan.rows, step))

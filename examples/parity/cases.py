@@ -19,9 +19,9 @@ from placer.graph import Graph
 from placer.plans.plan import Plan, ScheduleName, Sharding, Stage
 from placer.plans.settings import Precision, RunSettings
 from placer.runtime import VerifyReport, verify
-from placer.runtime.distributed.groups import device_of
-from placer.runtime.executor.load import prepared_model
+from placer.runtime.distributed.world import device_of
 from placer.runtime.stages.captured_model import CapturedModel, captured
+from placer.runtime.weights.meta_model import prepared_model
 
 ROWS = 8
 KEPT = {"none": "DP", "optimizer": "ZeRO1-", "gradients": "ZeRO2-", "parameters": "FSDP"}

@@ -19,7 +19,7 @@ from torch.nn import functional
 from placer.runtime.bench.model import Decoder, Layer, Size, loss
 from placer.runtime.bench.plans import COLUMNS, RANKS, ROWS
 from placer.runtime.bench.torch_baselines import Batch, adamw, clip
-from placer.runtime.distributed.dtensors import local_part
+from placer.runtime.distributed.tensors import local_part
 
 
 class Written:

@@ -52,7 +52,7 @@ from placer.runtime.checkpoint.stateful import (
 )
 from placer.runtime.checkpoint.writer import CheckpointWriter
 from placer.runtime.distributed.progress import Tick, Turns
-from placer.runtime.distributed.world import DEFAULT_TIMEOUT_SECONDS, World
+from placer.runtime.distributed.world import TIMEOUT_SECONDS, World
 from placer.runtime.weights.tensor_chunks import LoadPlanner, SavePlanner
 
 # Ranks read at the speed of their disks; waiting for the slowest is no fault. A rank that dies is still seen at once.
@@ -69,7 +69,7 @@ class Checkpoints:
 
     def __init__(
         self, folder: str | Path, world: World, *, fingerprint: str, keep: int = 2,
-        patience_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        patience_seconds: float = TIMEOUT_SECONDS,
     ) -> None:  # fmt: skip
         self._folder, self._world, self._fingerprint, self._keep = Path(folder), world, fingerprint, keep
         self._patience = patience_seconds

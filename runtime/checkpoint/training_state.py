@@ -72,7 +72,7 @@ class TrainingState:
                 for tensor in (*updater.masters.values(), *(tensor for state in states for tensor in state.values()))
                 if tensor.device.type == self._executor.device.type
             ),
-            lasting=self._executor.lasting,
+            lasting=tuple(storage for replica in self._executor.replicas.values() for storage in replica.lasting),
         )
 
 

@@ -4,19 +4,22 @@ element counted once. After an update of rows of theirs replicas get each other'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from placer.program.instructions import Collective
-from placer.runtime.data_parallel.replicas import reduce_bucket
+from placer.plans.plan import Plan
+from placer.program.buckets import divided_buckets, gradient_buckets, part_buckets, shared_parameters
+from placer.program.collectives import tied_by_inner, tied_by_shard
+from placer.program.instructions import Collective, Program
 from placer.runtime.data_parallel.zero1 import Zero1
-from placer.runtime.distributed import mixed_allreduce as mixed_sums
-from placer.runtime.distributed.dtensors import local_part
+from placer.runtime.distributed.mixed_allreduce import sum_over
+from placer.runtime.distributed.tensors import flat, local_part, spread
+from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Observer
 from placer.runtime.spmd import Pieces
 
@@ -42,6 +45,7 @@ class Tie:
         return min(self.shard * -(-rows // self.shards), rows)
 
 
+@dataclass(kw_only=True, eq=False)
 class Gradients:
     """The gradients of this rank's stages.
 
@@ -52,24 +56,29 @@ class Gradients:
     counts_own: whether this rank's whole (not sharded or divided) gradients enter the norm: only one replica's do.
     """
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        *,
-        buckets: Mapping[tuple[int, str], tuple[str, ...]],
-        shared: Mapping[str, tuple[int, ...]],
-        ties: Mapping[str, Tie],
-        zero1: Mapping[int, Zero1],
-        counts_own: bool,
-        pieces: Pieces,
-        group_of: Callable[[tuple[int, ...]], dist.ProcessGroup],
-        observer: Observer,
-    ) -> None:
-        self._parameters, self._buckets, self._shared = parameters, buckets, shared
-        self._counts_own, self._pieces, self._ties = counts_own, pieces, ties
-        self._group_of, self.observer, self._zero1 = group_of, observer, zero1
-        self._summed: set[str] = set()
-        self._squared: torch.Tensor | None = None
+    parameters: Parameters
+    buckets: Mapping[tuple[int, str], tuple[str, ...]]
+    shared: Mapping[str, tuple[int, ...]]
+    ties: Mapping[str, Tie]
+    zero1: Mapping[int, Zero1]
+    counts_own: bool
+    pieces: Pieces
+    groups: Groups
+    observer: Observer
+    _summed: set[str] = field(default_factory=set, init=False)
+    _squared: torch.Tensor | None = field(default=None, init=False)
+
+    @staticmethod
+    def of(
+        plan: Plan, program: Program, parameters: Parameters, *, shards: int, zero1: Mapping[int, Zero1],
+        counts_own: bool, pieces: Pieces, groups: Groups, observer: Observer,
+    ) -> Gradients:  # fmt: skip
+        """Those of a rank with `program`, one of `shards` replicas."""
+        return Gradients(
+            parameters=parameters, buckets=_buckets(plan, program), shared=shared_parameters(plan),
+            ties=_ties(plan, program, shards), zero1=zero1, counts_own=counts_own, pieces=pieces, groups=groups,
+            observer=observer,
+        )  # fmt: skip
 
     def reduce(self, collective: Collective) -> None:
         """Do one of placer's collectives on gradients, or on parameters that were updated."""
@@ -78,16 +87,19 @@ class Gradients:
         elif collective.purpose == "tied":
             self._reduce_tied(collective)
         elif collective.purpose == "parameters":
-            named = self._parameters[collective.stage]
-            members = [named[name] for name in self._buckets[collective.stage, collective.unit]]
-            self._tell(collective, self._zero1[collective.stage].gather(members))
+            named = self.parameters[collective.stage]
+            members = [named[name] for name in self.buckets[collective.stage, collective.unit]]
+            self._tell(collective, self.zero1[collective.stage].gather(members))
         else:
             self._squared = self._local_squared()
             self.sum_over(collective, self._squared)
 
     def sum_over(self, collective: Collective, tensor: torch.Tensor) -> None:
         """All-reduce `tensor` in place."""
-        self._sum(collective, tensor)
+        if collective.way is None:
+            dist.all_reduce(tensor, group=self.groups.of(collective.ranks))
+        else:
+            sum_over(tensor, collective.way, collective.ranks, dist.get_rank(), self.groups.of)
         self._tell(collective, tensor.numel() * tensor.element_size())
 
     def norm(self) -> float:
@@ -103,26 +115,21 @@ class Gradients:
         self._squared, self._summed = None, set()
 
     def _reduce_bucket(self, collective: Collective) -> None:
-        named = self._parameters[collective.stage]
-        members = [named[name] for name in self._buckets[collective.stage, collective.unit] if name in named]
+        named = self.parameters[collective.stage]
+        members = [named[name] for name in self.buckets[collective.stage, collective.unit] if name in named]
         if not members:
             return
         gradients = [local_part(_gradient(parameter)) for parameter in members]
-        self._tell(collective, reduce_bucket(gradients, lambda bucket: self._sum(collective, bucket)))
-
-    def _sum(self, collective: Collective, tensor: torch.Tensor) -> None:
-        ranks, way = collective.ranks, collective.way
-        if way is None:
-            dist.all_reduce(tensor, group=self._group_of(ranks))
-        else:
-            mixed_sums.sum_over(tensor, way, ranks, dist.get_rank(), self._group_of)
+        total = flat(gradients)
+        self.sum_over(collective, total)
+        spread(total, gradients)
 
     def _reduce_tied(self, collective: Collective) -> None:
         name = collective.unit
         total = self._sum_over_stages(name)
         if total is None:
             return
-        tie, gradient = self._ties[name], _gradient(self._held(name)[0])
+        tie, gradient = self.ties[name], _gradient(self._held(name)[0])
         if not tie.counts:
             total.zero_()
         if tie.by_shard or not isinstance(gradient, DTensor):
@@ -137,7 +144,7 @@ class Gradients:
 
     def _sum_local_ties(self) -> None:
         """Tied parameters whose holders are all on this rank have no collective."""
-        for name in self._shared:
+        for name in self.shared:
             if name not in self._summed:
                 total = self._sum_over_stages(name)
                 if total is not None:
@@ -158,8 +165,8 @@ class Gradients:
             local_part(_gradient(parameter)).copy_(total)
 
     def _held(self, name: str) -> list[nn.Parameter]:
-        stages = self._shared[name]
-        return [self._parameters[s][name] for s in stages if s in self._parameters and name in self._parameters[s]]
+        stages = self.shared[name]
+        return [self.parameters[s][name] for s in stages if s in self.parameters and name in self.parameters[s]]
 
     def _local_squared(self) -> torch.Tensor:
         """The squared norm of what this rank counts: shards always, whole gradients on one replica, tied ones once.
@@ -173,19 +180,19 @@ class Gradients:
         """The same of gradients as they lie there; to be called after the step has been ended."""
         counted = [local_part(one) for one in self._counted()]
         if not counted:
-            first = next((one for named in self._parameters.values() for one in named.values()), torch.zeros(()))
+            first = next((one for named in self.parameters.values() for one in named.values()), torch.zeros(()))
             return torch.zeros((), dtype=torch.float64, device=first.device)
         sixteen = any(one.element_size() < 4 for one in counted)
         norms = torch._foreach_norm(counted, 2.0, dtype=torch.float32 if sixteen else None)
         return torch.stack(list(norms)).double().square().sum()
 
     def _counted(self) -> Iterator[torch.Tensor]:
-        for stage, named in self._parameters.items():
+        for stage, named in self.parameters.items():
             for name, parameter in named.items():
-                if parameter.grad is None or self._shared.get(name, (stage,))[0] != stage:
+                if parameter.grad is None or self.shared.get(name, (stage,))[0] != stage:
                     continue
-                gradient = self._zero1[stage].own(parameter.grad) if stage in self._zero1 else parameter.grad
-                if self._pieces.counts(name) and (isinstance(gradient, DTensor) or self._counts_own):
+                gradient = self.zero1[stage].own(parameter.grad) if stage in self.zero1 else parameter.grad
+                if self.pieces.counts(name) and (isinstance(gradient, DTensor) or self.counts_own):
                     yield gradient
 
     def _tell(self, collective: Collective, size: int) -> None:
@@ -197,3 +204,28 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
+
+
+def _buckets(plan: Plan, program: Program) -> dict[tuple[int, str], tuple[str, ...]]:
+    return {
+        (stage, f"{unit} {index}"): bucket.names
+        for stage in program.stages
+        for unit, buckets in (
+            ("bucket", gradient_buckets(plan, stage, program.inner)),
+            ("parts", [bucket for _, bucket in part_buckets(plan, stage, program.inner)]),
+            ("rows", divided_buckets(plan, stage, program.inner)),
+        )
+        for index, bucket in enumerate(buckets)
+    }
+
+
+def _ties(plan: Plan, program: Program, shards: int) -> dict[str, Tie]:
+    return {
+        name: Tie(
+            by_shard=tied_by_shard(plan, name, stages),
+            counts=program.inner == 0 or tied_by_inner(plan, stages),
+            shard=program.replica,
+            shards=shards,
+        )
+        for name, stages in shared_parameters(plan).items()
+    }

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.zero1 import Zero1
-from placer.runtime.distributed.dtensors import local_part
+from placer.runtime.distributed.tensors import local_part
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -153,6 +154,29 @@ class Updater:
         gradient = self.named[name].grad
         assert gradient is not None
         return local_part(self._zero1[name].own(gradient) if name in self._zero1 else gradient)
+
+
+def rank_updater(
+    plan: Plan, parameters: Mapping[int, Mapping[str, nn.Parameter]], zero1: Mapping[int, Zero1],
+    optimizer: OptimizerFactory | None, device: torch.device,
+) -> Updater:  # fmt: skip
+    """What updates all parameters of a rank, by name; a second copy of a tied one is numbered by its stage."""
+    named: dict[str, nn.Parameter] = {}
+    divided: dict[str, Zero1] = {}
+    for stage, given in parameters.items():
+        for name, parameter in given.items():
+            name = name if name not in named else f"{name}@{stage}"
+            named[name] = parameter
+            if stage in zero1:
+                divided[name] = zero1[stage]
+    return Updater(
+        named, optimizer or optimizer_factory(plan.settings, fused=True), divided, host=host_of(plan, device)
+    )
+
+
+def host_of(plan: Plan, device: torch.device) -> torch.device | None:
+    """Where a rank on `device` keeps its optimizer's state, if not there; a process of a CPU has it on the host."""
+    return torch.device("cpu") if plan.settings.offload == "optimizer" and device.type != "cpu" else None
 
 
 def _plain(parameter: nn.Parameter) -> nn.Parameter:

@@ -1,6 +1,6 @@
 """The replicas of a stage: how its state is held and its gradients are summed.
 
-    WholeReplica  parameters on every replica; placer reduces the gradients (several stages), or there is one replica
+    Replica       parameters on every replica; placer reduces the gradients (several stages), or there is one replica
     DdpReplica    the same by DistributedDataParallel: one-stage plans that reduce beside the backward
     FsdpReplica   FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
                   parameters gathered between forward and backward. It divides along dim 0: parameters without dims
@@ -16,7 +16,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import distributed as dist
@@ -26,7 +26,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from placer.plans.plan import BY_FSDP, Sharding
+from placer.plans.plan import Sharding
+from placer.plans.plan import Stage as PlannedStage
 from placer.program.instructions import Collective
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
@@ -36,33 +37,10 @@ from placer.runtime.stages.stage import StageModule
 _Buckets = dict[int, "weakref.ref[torch.UntypedStorage]"]
 
 
-class Replica(Protocol):
-    """A stage as held by this rank."""
+class Replica:
+    """A stage as held by this rank: with all of its state, and nothing reduced by itself."""
 
-    stage: StageModule
-    grouped: bool
-
-    def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
-        """The stage's outputs."""
-        ...
-
-    def before_backward(self, last: bool) -> None:
-        """To be called before each backward; `last` says that it completes the stage's gradients."""
-        ...
-
-    def settle(self) -> None:
-        """Do between the first two steps what the engine would do in the second: it reads what it hears from others."""
-        ...
-
-    @property
-    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
-        """What an engine holds from step to step beside the stage's state."""
-        ...
-
-
-class WholeReplica:
-    """A stage with all of its state on this rank; nothing is reduced by itself."""
-
+    #: Whether ranks wait for each other in its passes.
     grouped = False
 
     def __init__(self, stage: StageModule) -> None:
@@ -73,18 +51,18 @@ class WholeReplica:
         return cast(Tensors, self.stage(mode, *tensors))
 
     def before_backward(self, last: bool) -> None:
-        """Nothing to prepare."""
+        """To be called before each backward; `last` says that it completes the stage's gradients."""
 
     def settle(self) -> None:
-        """Nothing to do."""
+        """Do between the first two steps what the engine would do in the second: it reads what it hears from others."""
 
     @property
     def lasting(self) -> tuple[torch.UntypedStorage, ...]:
-        """Nothing."""
+        """What an engine holds from step to step beside the stage's state."""
         return ()
 
 
-class DdpReplica:
+class DdpReplica(Replica):
     """A stage under DistributedDataParallel, which reduces during the last backward."""
 
     grouped = True
@@ -97,7 +75,7 @@ class DdpReplica:
         bucket_bytes: int,
         observer: Observer,
     ) -> None:
-        self.stage = stage
+        super().__init__(stage)
         # Autograd gives dims of size 1 other strides than DDP's buckets do; both say the same.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         self._engine = DistributedDataParallel(
@@ -132,13 +110,13 @@ class DdpReplica:
         return tuple(storage for storage in found if storage is not None)
 
 
-class FsdpReplica:
+class FsdpReplica(Replica):
     """A stage under FSDP2."""
 
     grouped = True
 
     def __init__(self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding) -> None:
-        self.stage = stage
+        super().__init__(stage)
         gives_up = sharding == "parameters"
         # A block may return a view, of which torch 2.13 warns as an in-place write into it would lose a hook. There is
         # none: `cut` lets an op that writes a value of another block write a copy.
@@ -149,22 +127,10 @@ class FsdpReplica:
         # The root is used by several blocks: it stays gathered from forward to backward.
         self._root = self._shard(stage, mesh, False)
 
-    def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
-        """The stage's outputs."""
-        return cast(Tensors, self.stage(mode, *tensors))
-
     def before_backward(self, last: bool) -> None:
         """Scatter gradients in the last backward only."""
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
-
-    def settle(self) -> None:
-        """Nothing to do."""
-
-    @property
-    def lasting(self) -> tuple[torch.UntypedStorage, ...]:
-        """Nothing."""
-        return ()
 
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
         whole = {parameter for parameter in module.parameters() if not parameter.dim()}
@@ -178,34 +144,21 @@ class FsdpReplica:
 
 def replica(
     stage: StageModule,
-    *,
-    beside: bool,
-    sharding: Sharding,
+    planned: PlannedStage,
     ranks: tuple[int, ...],
     group: dist.ProcessGroup | None,
-    device: torch.device,
-    bucket_bytes: int,
     observer: Observer,
+    *,
+    device: torch.device,
+    bucket_bytes: int | None,
 ) -> Replica:
-    """`stage` held as its plan says by `ranks` (group None: by one rank); `beside`: DDP sums its gradients."""
+    """`stage` held as its plan says by `ranks` (group None: by one rank); in buckets of `bucket_bytes` DDP sums its
+    gradients, unless that is None."""
     if group is None:
-        return WholeReplica(stage)
-    if sharding in BY_FSDP:
-        return FsdpReplica(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), sharding)
-    if beside:
-        return DdpReplica(stage, group, ranks, bucket_bytes, observer)
-    return WholeReplica(stage)
-
-
-def reduce_bucket(gradients: list[torch.Tensor], reduce: Callable[[torch.Tensor], None]) -> int:
-    """Sum `gradients` over replicas in one tensor, which `reduce` sums, in place; the bytes of it."""
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    reduce(flat)
-    offset = 0
-    for gradient in gradients:
-        gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
-        offset += gradient.numel()
-    return flat.numel() * flat.element_size()
+        return Replica(stage)
+    if planned.by_fsdp:
+        return FsdpReplica(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), planned.sharding)
+    return Replica(stage) if bucket_bytes is None else DdpReplica(stage, group, ranks, bucket_bytes, observer)
 
 
 def _summing(

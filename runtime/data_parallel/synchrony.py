@@ -4,7 +4,7 @@ synchronous    every step uses the gradients of the whole global batch: the math
 local          local SGD (Stich, ICLR 2019): each replica steps alone, and every K steps all take the average
 stale          every step uses the summed gradients of S steps before: they travel while the next steps compute
 
-The last two change the mathematics, each as its own module says (`local_sgd`, `delayed`).
+The last two change the mathematics, as `relaxed_sync` says.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from placer.runtime.deepspeed.limits import require_runnable
 from placer.runtime.deepspeed.pipeline import PipelineRun
 from placer.runtime.deepspeed.run import DeepSpeedRun
 from placer.runtime.deepspeed.zero import ZeroRun
-from placer.runtime.distributed.groups import TIMEOUT_SECONDS, device_of, join
-from placer.runtime.executor.load import assembly
+from placer.runtime.distributed.world import TIMEOUT_SECONDS, device_of, join
+from placer.runtime.executor.load import require_linear
+from placer.runtime.executor.rank_builder import RankModel
 from placer.runtime.stages.batch_split import BatchSplit
 from placer.runtime.stages.captured_model import captured
 from placer.runtime.weights.meta_model import meta_model
@@ -33,9 +34,10 @@ def load(
     cut = captured(plan, source.model).cut(plan, source.model)
     replicas = plan.stages[0].replicas
     index, replica = divmod(rank, replicas)
-    made = assembly(plan, source, cut, rank=rank, device=device, timeout_seconds=timeout_seconds)
-    stage = made.bare_stages((index,))[index]
-    batch_split = BatchSplit.of(plan, cut, made.weights.whole, position=0, replica=replica, device=device)
+    require_linear(plan, cut)
+    rank_model = RankModel.of(plan, source, cut, rank=rank, device=device)
+    stage = rank_model.stages((index,))[index]
+    batch_split = BatchSplit.of(plan, cut, rank_model.weights.whole, position=0, replica=replica, device=device)
     return (
         ZeroRun(batch_split, stage, cut.loss)
         if len(plan.stages) == 1

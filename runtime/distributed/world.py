@@ -1,13 +1,14 @@
-"""The ranks of a plan under torchrun: what this process is among them, and the process group while it runs.
+"""The ranks of a plan: what this process is among them, its device, and the process groups while it runs.
 
-`joined(plan, ...)` checks first that torchrun started as many ranks as the plan wants, and ends in order.
+`joined(plan, ...)` checks first that torchrun started as many ranks as the plan wants, and ends in order; `join` is for
+people with their own loop.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,11 +20,12 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.runtime.distributed import groups
+from placer.program.instructions import Collective, Program
 from placer.runtime.distributed.faults import Watch, guarded
 from placer.runtime.distributed.torchrun import die_with_parent
 
-DEFAULT_TIMEOUT_SECONDS = 60.0
+#: No operation waits longer for other ranks: a hang is only noticed by a timeout, a dead peer at once.
+TIMEOUT_SECONDS = 60.0
 # Every rank joins the same number of times; each time the store's keys are new.
 _JOINED = count()
 
@@ -66,7 +68,7 @@ def require_world(plan: Plan, plan_path: str = "plan.json") -> World:
             f"the plan wants {plan.world_size} ranks, torchrun started {size}, {more} than it wants; "
             f"run: {_advice(plan, plan_path)}"
         )
-    return World(rank=rank, size=size, device=device_of(plan, rank))
+    return World(rank=rank, size=size, device=present_device(plan, rank))
 
 
 def _advice(plan: Plan, plan_path: str) -> str:
@@ -76,9 +78,9 @@ def _advice(plan: Plan, plan_path: str) -> str:
     return f"{torchrun_command(plan, plan_path)}  (or on {nodes} nodes, as many ranks on each as the plan has there)"
 
 
-def device_of(plan: Plan, rank: int) -> torch.device:
+def present_device(plan: Plan, rank: int) -> torch.device:
     """The device that `rank` computes on. Raises UsageError where this machine does not have it."""
-    device = groups.device_of(plan, rank)
+    device = device_of(plan, rank)
     if device.type == "cuda" and (not torch.cuda.is_available() or torch.cuda.device_count() <= device.index):
         raise UsageError(
             f"the plan puts rank {rank} on {device}, a {plan.cluster.devices[plan.ranks[rank]].name}; this machine "
@@ -88,9 +90,7 @@ def device_of(plan: Plan, rank: int) -> torch.device:
 
 
 @contextmanager
-def joined(
-    plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-) -> Iterator[World]:
+def joined(plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[World]:
     """The process group of `plan` around the body; no operation waits longer than `timeout_seconds`.
 
     Raises UsageError as `require_world` does, ExecutionError naming the rank where one dies or hangs.
@@ -106,7 +106,7 @@ def joined(
     with guarded(watch):
         watch.join()
         dist.init_process_group(
-            groups.backend_of(plan, world.rank),
+            backend_of(plan, world.rank),
             store=PrefixStore("group", store),
             rank=world.rank,
             world_size=world.size,
@@ -144,3 +144,85 @@ def _end_at_once(world: World) -> None:
     gc.collect()
     if dist.is_initialized() and world.device.type == "cpu":
         dist.destroy_process_group()
+
+
+def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
+    """This process's rank in the plan; joins the others under torchrun. Raises UsageError where their number
+    differs."""
+    found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    if found != plan.world_size:
+        under = (
+            "" if dist.is_initialized() or "WORLD_SIZE" in os.environ else " (this process was not started by torchrun)"
+        )
+        raise UsageError(
+            f"the plan wants {plan.world_size} ranks, there are {found}{under}; start it with "
+            f"`torchrun --nproc-per-node {plan.world_size}`, or plan again for {found} devices"
+        )
+    if plan.world_size == 1:
+        return 0
+    if not dist.is_initialized():
+        backend = backend_of(plan, int(os.environ.get("RANK", "0")))
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    return dist.get_rank()
+
+
+def backend_of(plan: Plan, rank: int) -> str:
+    """What a rank communicates with: gloo for what lies on hosts, nccl for what lies on its GPU.
+
+    In a world of both kinds CPUs say that they have none: NCCL cannot be there where no GPU is.
+    """
+    if plan.cluster.devices[plan.ranks[rank]].backend == "cuda":
+        return "cpu:gloo,cuda:nccl"
+    return "cpu:gloo" if plan.cluster.unlike(plan.ranks) else "gloo"
+
+
+def device_of(plan: Plan, rank: int) -> torch.device:
+    """The torch device of a rank: a GPU is numbered among those of its node."""
+    number, chips = plan.ranks[rank], plan.cluster.devices
+    if chips[number].backend == "cpu":
+        return torch.device("cpu")
+    first = plan.cluster.node_of.index(plan.cluster.node_of[number])
+    return torch.device("cuda", sum(chips[before].backend != "cpu" for before in range(first, number)))
+
+
+def by_host(plan: Plan, rank: int) -> frozenset[int]:
+    """The ranks with which `rank` speaks through its host: of a GPU those on CPUs."""
+    if len(plan.cluster.backends) == 1 or plan.cluster.devices[plan.ranks[rank]].backend == "cpu":
+        return frozenset()
+    return frozenset(r for r, device in enumerate(plan.ranks) if plan.cluster.devices[device].backend == "cpu")
+
+
+class Groups:
+    """The process groups by their ranks. member: only those that this rank belongs to are made (all ranks must make
+    all, so only where there are no others)."""
+
+    def __init__(
+        self,
+        programs: Iterable[Program],
+        more: Iterable[tuple[int, ...]] = (),
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        member: int | None = None,
+    ) -> None:
+        wanted = {tuple(ranks) for ranks in more if len(ranks) > 1}
+        for program in programs:
+            done = [entry for entry in program.instructions if isinstance(entry, Collective)]
+            wanted |= {ranks for entry in done for ranks in groups_of(entry) if len(ranks) > 1}
+        wanted = {ranks for ranks in wanted if member is None or member in ranks}
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        for ranks in sorted(wanted):
+            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_seconds))
+            if isinstance(group, dist.ProcessGroup):
+                self._groups[ranks] = group
+
+    def has(self, ranks: tuple[int, ...]) -> bool:
+        """Whether there is a group of `ranks` that this rank belongs to."""
+        return ranks in self._groups
+
+    def of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        """The group of `ranks`, which this rank belongs to."""
+        return self._groups[ranks]
+
+
+def groups_of(entry: Collective) -> tuple[tuple[int, ...], ...]:
+    """The ranks of a collective, and of those within it where it sums over unlike ones."""
+    return (entry.ranks, *(entry.way.groups if entry.way is not None else ()))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import distributed as dist
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from placer.errors import UsageError
+from placer.runtime.observer import OpWatch
 
 aten = torch.ops.aten
 
@@ -32,27 +33,21 @@ def fake_world(rank: int, size: int) -> Iterator[None]:
 def answered() -> AbstractContextManager[object]:
     """In the body numbers are read from fake tensors: 1, whatever they would be. Attention takes the kernel that real
     tensors would take: for fake ones torch would take the one that keeps all scores."""
-    return _Answers()  # type: ignore[no-untyped-call]
+    return _Answers()
 
 
-class _Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+class _Answers(OpWatch):  # type: ignore[no-untyped-call]  # torch does not type it
     """What the runtime reads as a number (the norm that clips) is 1; the choice of a kernel is that of real tensors."""
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: Iterable[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def op(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """1 where a number is asked for, the kernel where that is asked for; everything else as it is."""
         if func is aten._local_scalar_dense.default:
             asked = args[0]
             assert isinstance(asked, torch.Tensor)
             return 1.0 if asked.dtype.is_floating_point else 1
         if func is aten._fused_sdp_choice.default:
-            return _kernel(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+            return _kernel(func, args, kwargs)
+        return func(*args, **kwargs)
 
 
 def _kernel(func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:

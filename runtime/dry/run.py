@@ -35,11 +35,12 @@ from placer.runtime.dry.fake_tensors import bare, fake_batch, faked, shaped
 from placer.runtime.dry.fake_world import answered, fake_world
 from placer.runtime.dry.replica_agreement import inside_disagreements
 from placer.runtime.executor.executor import Executor
-from placer.runtime.executor.load import loaded_alone, prepared_model
+from placer.runtime.executor.load import loaded_alone
 from placer.runtime.measuring.communication_record import Communication, Recorder, compared
 from placer.runtime.measuring.measurement import WATCHED_STEP, Measurement
 from placer.runtime.stages.captured_model import CapturedModel, captured
 from placer.runtime.stages.microbatch import microbatches_of
+from placer.runtime.weights.meta_model import prepared_model
 
 CPU = torch.device("cpu")
 
@@ -161,7 +162,7 @@ class DryRuns:
                 executor.settle()
                 with mode, answered():
                     _step(executor, plan)  # it shows the buckets as they are from now on
-            executor.recorder = measurement = Measurement(plan, CPU, rank)
+            executor.relay.target = measurement = Measurement(plan, CPU, rank)
             state = _FakeState(executor, mode)
             with mode, answered(), measurement.step(WATCHED_STEP, state):
                 _step(executor, plan)
@@ -197,8 +198,8 @@ def _step(executor: Executor, plan: Plan) -> None:
         fake_batch(plan, CPU),
         plan,
         position_of_rank(plan, executor.rank),
-        executor.replica,
-        counts=(1.0,) * executor.counted,
+        executor.feeder.replica,
+        counts=(1.0,) * len(executor.feeder.counts),
         step=0,
         training=True,
         device=CPU,

@@ -16,11 +16,12 @@ from torch import fx
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.program.lowering import lower
-from placer.runtime.executor.load import axis_of, prepared_model
+from placer.runtime.executor.rank_builder import axis_of
 from placer.runtime.spmd import LocalBlocks
 from placer.runtime.spmd.conversions import Way
 from placer.runtime.stages.block_code import BlockCode, CutModel
 from placer.runtime.stages.captured_model import captured
+from placer.runtime.weights.meta_model import prepared_model
 
 _WAY = re.compile(r"\bWay(\((?:[^()]|\([^()]*\))*\))")
 _FORGOTTEN = re.compile(r";  [\w = ]+ = None$", re.MULTILINE)

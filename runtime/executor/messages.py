@@ -1,16 +1,14 @@
-"""Point-to-point messages of a step: sends are posted and kept until a message of the peer proves that they came, or
-the step ends; receives are posted when the program comes to them and waited for by the first computation that reads
-them.
+"""Point-to-point messages of a step: which part of a value they carry, and when they are posted and waited for.
+
+Sends are posted and kept until a message of the peer proves that they came, or the step ends; receives are posted when
+the program comes to them and waited for by the first computation that reads them. A rank waits for what an action
+reads before it computes it, and sends what the action made after that. So a message that an action of the peer made
+proves that all has arrived which the peer read for that action or for one before it.
 
 gloo matches by tag, so that the order of posting does not matter. NCCL ignores tags and matches by order, which the
-program
-keeps equal on both sides; the values of one message are posted as one batch there. The NCCL path has not been tried
-here. Between an accelerator and a CPU values go from host to host, by gloo, and are copied to and from the accelerator.
-
-Which of its messages a rank knows to have arrived, so that it need not keep their tensors until the step ends.
-
-A rank waits for what an action reads before it computes it, and sends what the action made after that. So a message
-that an action of the peer made proves that all has arrived which the peer read for that action or for one before it.
+program keeps equal on both sides; the values of one message are posted as one batch there. The NCCL path has not been
+tried here. Between an accelerator and a CPU values go from host to host, by gloo, and are copied to and from the
+accelerator.
 """
 
 from __future__ import annotations
@@ -21,43 +19,37 @@ from dataclasses import dataclass
 import torch
 from torch import distributed as dist
 
+from placer.graph import Tensor
 from placer.plans.plan import Plan
 from placer.plans.schedule import actions
 from placer.program.instructions import Message
+from placer.rules.layouts import piece
+from placer.rules.two_axis_layouts import pieces
 from placer.runtime.distributed.mixed_allreduce import on_host
+from placer.runtime.distributed.world import by_host
 from placer.runtime.observer import Observer
 from placer.runtime.stages.shapes import TensorMeta
+from placer.spmd.cross_mesh import Range, Ranges, row_dim
+from placer.spmd.parameter_layouts import value_state
 
 # Values of one message get neighbouring tags.
 _VALUES_PER_MESSAGE = 1024
+_LETTERS = {"activation": "F", "gradient": "B"}
+
+Rows = tuple[int, int]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Receiving:
-    """A posted receive: `wait()` gives the tensors, one per value of `message`, on `device`."""
+    """A posted receive: one tensor per value of `message`."""
 
     message: Message
     tensors: tuple[torch.Tensor, ...]
     works: list[dist.Work]
-    observer: Observer
-    mailbox: Mailbox
-    device: torch.device
-
-    def wait(self) -> tuple[torch.Tensor, ...]:
-        """The values, when they are here."""
-        if self.works:
-            with self.observer.during("communication"):
-                for work in self.works:
-                    work.wait()
-                self.mailbox.settle(self.message)
-                self.tensors = tuple(tensor.to(self.device) for tensor in self.tensors)
-            self.works = []
-            self.observer.message(self.message, _sizes(self.tensors))
-        return self.tensors
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _Sending:
     """A posted send: when the peer reads it, and what it holds until then."""
 
     read_at: int
@@ -66,14 +58,12 @@ class _Sent:
 
 
 class Mailbox:
-    """Sends and receives of this rank. `device` is where tensors live; `by_host` are the peers whose messages go
-    through this rank's host."""
+    """Sends and receives of `rank`, whose tensors live on `device`."""
 
-    def __init__(
-        self, device: torch.device, observer: Observer, deliveries: Deliveries, by_host: frozenset[int] = frozenset()
-    ) -> None:
-        self._device, self.observer, self._deliveries, self._by_host = device, observer, deliveries, by_host
-        self._pending: dict[int, list[_Sent]] = {}
+    def __init__(self, plan: Plan, rank: int, device: torch.device, observer: Observer) -> None:
+        self._device, self._observer = device, observer
+        self._by_host, self._deliveries = by_host(plan, rank), Deliveries(plan)
+        self._pending: dict[int, list[_Sending]] = {}
 
     def send(self, message: Message, tensors: list[torch.Tensor]) -> None:
         """Post the values of `message`; those without elements are not sent."""
@@ -82,28 +72,39 @@ class Mailbox:
             whole = [on_host(tensor) for tensor in whole]
         works = self._post(dist.isend, message, whole)
         if works:
-            sent = _Sent(self._deliveries.read_at(message), works, whole)
-            self._pending.setdefault(message.peer, []).append(sent)
-            self.observer.message(message, _sizes(tuple(whole)))
+            sending = _Sending(self._deliveries.read_at(message), works, whole)
+            self._pending.setdefault(message.peer, []).append(sending)
+            self._observer.message(message, _sizes(whole))
 
     def receive(self, message: Message, shapes: list[TensorMeta]) -> Receiving:
         """Post the receives of `message`, whose values have `shapes`."""
         device = torch.device("cpu") if message.peer in self._by_host else self._device
         tensors = [torch.empty(s.shape, dtype=s.dtype, device=device) for s in shapes]
-        works = self._post(dist.irecv, message, tensors)
-        return Receiving(message, tuple(tensors), works, self.observer, self, self._device)
+        return Receiving(message, tuple(tensors), self._post(dist.irecv, message, tensors))
 
-    def settle(self, received: Message) -> None:
-        """Let go of what has arrived, as `received` proves."""
-        made_at, waiting = self._deliveries.made_at(received), self._pending.pop(received.peer, [])
-        _wait_for(sent for sent in waiting if sent.read_at <= made_at)
-        self._pending[received.peer] = [sent for sent in waiting if sent.read_at > made_at]
+    def wait(self, posted: Receiving) -> tuple[torch.Tensor, ...]:
+        """The values on the device, when they are here."""
+        if not posted.works:
+            return posted.tensors
+        with self._observer.during("communication"):
+            for work in posted.works:
+                work.wait()
+            self._let_go(posted.message)
+            tensors = tuple(tensor.to(self._device) for tensor in posted.tensors)
+        self._observer.message(posted.message, _sizes(tensors))
+        return tensors
 
     def finish(self) -> None:
         """Wait for everything sent."""
-        with self.observer.during("communication"):
-            _wait_for(sent for waiting in self._pending.values() for sent in waiting)
+        with self._observer.during("communication"):
+            _wait_for(sending for waiting in self._pending.values() for sending in waiting)
         self._pending = {}
+
+    def _let_go(self, received: Message) -> None:
+        """Of what has arrived, as `received` proves."""
+        made_at, waiting = self._deliveries.made_at(received), self._pending.pop(received.peer, [])
+        _wait_for(sending for sending in waiting if sending.read_at <= made_at)
+        self._pending[received.peer] = [sending for sending in waiting if sending.read_at > made_at]
 
     def _post(self, op: Callable[..., object], message: Message, tensors: list[torch.Tensor]) -> list[dist.Work]:
         first = message.tag * _VALUES_PER_MESSAGE
@@ -120,18 +121,15 @@ class Mailbox:
         return [work for work in works if work is not None]
 
 
-def _wait_for(sent: Iterable[_Sent]) -> None:
+def _wait_for(sent: Iterable[_Sending]) -> None:
     """Once each: gloo waits for another message if asked again."""
-    for one in sent:
-        for work in one.works:
+    for sending in sent:
+        for work in sending.works:
             work.wait()
 
 
-def _sizes(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+def _sizes(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
     return tuple(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-_Read = tuple[int, str, int]  # stage, F or B, microbatch
 
 
 class Deliveries:
@@ -140,7 +138,7 @@ class Deliveries:
     def __init__(self, plan: Plan) -> None:
         lines = actions(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
         # The part of a backward that makes gradients of inputs (I) reads and makes what the whole one does.
-        self._order: dict[_Read, int] = {
+        self._order: dict[tuple[int, str, int], int] = {
             (action.stage, "F" if action.kind == "F" else "B", action.microbatch): index
             for line in lines
             for index, action in enumerate(line)
@@ -156,4 +154,56 @@ class Deliveries:
         return self._order[received.source_stage, _LETTERS[received.kind], received.microbatch]
 
 
-_LETTERS = {"activation": "F", "gradient": "B"}
+class MessageParts:
+    """What messages carry of what the devices numbered `inner` in their replicas hold of a value.
+
+    A message names rows of the microbatch and ranges of whole values; a rank holds some rows, and of a value that is
+    cut its piece. Dim by dim the part begins as many entries behind the rank's first.
+    """
+
+    def __init__(self, plan: Plan, inner: int) -> None:
+        self._plan, self._inner = plan, inner
+
+    def of(self, message: Message, number: int, rows: Rows) -> Ranges:
+        """The part of value `number` within what this rank, which has `rows`, holds of it; () is all of that."""
+        if message.rows == rows and not message.cuts:
+            return ()
+        cuts = message.cuts[number] if message.cuts else ()
+        tensor = self._plan.graph.value(message.values[number])
+        stage = message.source_stage if message.direction == "send" else message.target_stage
+        return (*_row_range(tensor, message.rows, rows), *self._own(message.values[number], tensor, stage, cuts))
+
+    def _own(self, value: str, tensor: Tensor, stage: int, cuts: Ranges) -> Iterable[Range]:
+        if not cuts:
+            return
+        lay = value_state(self._plan, value, stage).value
+        for part in cuts:
+            size = tensor.shape[part.dim].fixed
+            first, last = 0, size
+            for one, count, at, _ in pieces(lay, self._plan.stages[stage].degree, self._inner):
+                if one.dim == part.dim:
+                    first, last = piece(size, count, at)
+            if (part.start, part.stop) != (first, last):
+                yield Range(part.dim, part.start - first, part.stop - first)
+
+
+def narrowed(tensor: torch.Tensor, part: Ranges) -> torch.Tensor:
+    """A view of a part of `tensor`."""
+    for one in part:
+        tensor = tensor.narrow(one.dim, one.start, one.stop - one.start)
+    return tensor
+
+
+def narrowed_shape(shape: tuple[int, ...], part: Ranges) -> tuple[int, ...]:
+    """The shape of a part of a tensor of `shape`."""
+    sizes = list(shape)
+    for one in part:
+        sizes[one.dim] = one.stop - one.start
+    return tuple(sizes)
+
+
+def _row_range(tensor: Tensor, carried: Rows, held: Rows) -> Iterable[Range]:
+    dim = row_dim(tensor) if tensor.batched and carried != held else None
+    if dim is not None:
+        each = tensor.shape[dim].per_row
+        yield Range(dim, (carried[0] - held[0]) * each, (carried[1] - held[0]) * each)

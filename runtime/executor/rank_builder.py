@@ -1,10 +1,11 @@
-"""What one rank holds: its program, its process groups, its stages cut from the model, held as the plan says."""
+"""What one rank holds: first its part of the model (`RankModel`), then its stages, held as the plan says
+(`RankState`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 
 import torch
 from torch import distributed as dist
@@ -12,123 +13,52 @@ from torch import fx, nn
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
+from placer.program.buckets import shared_parameters
+from placer.program.collectives import tied_by_inner
 from placer.program.instructions import Program
-from placer.program.lowering import lower
-from placer.program.ranks import (
-    connected_with,
-    inner_axes,
-    like_ranks,
-    line_ranks,
-    position_of,
-    position_of_rank,
-    replica_ranks,
-)
+from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of, position_of_rank, replica_ranks
 from placer.rules.two_axis_layouts import held_shape
 from placer.runtime.data_parallel.replicas import Replica, replica
 from placer.runtime.data_parallel.zero1 import Zero1
-from placer.runtime.distributed.groups import Groups
+from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Relay
-from placer.runtime.spmd import Axis, Pieces
+from placer.runtime.spmd import Axis, LocalBlocks, Pieces
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import input_dtypes
 from placer.runtime.stages.shapes import TensorMeta, shapes_of
-from placer.runtime.stages.stage import OP_BY_OP, Runner, StageModule, stage_code
+from placer.runtime.stages.stage import Runner, StageModule, stage_code
+from placer.runtime.weights.meta_model import MetaModel, shapes
 from placer.runtime.weights.rank_weights import RankWeights
 from placer.runtime.weights.tensor_chunks import ChunkMap
-from placer.spmd.parameter_layouts import value_state
+from placer.spmd.parameter_layouts import parameter_states, value_state
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """What a rank holds. ranks: of the replicas of its stages, itself among them; group: theirs, None for one."""
-
-    plan: Plan
-    device: torch.device
-    program: Program
-    relay: Relay
-    groups: Groups
-    ranks: tuple[int, ...]
-    stages: Mapping[int, StageModule]
-    replicas: Mapping[int, Replica]
-
-    @property
-    def group(self) -> dist.ProcessGroup | None:
-        """The process group of `ranks`."""
-        return self.groups.of(self.ranks) if len(self.ranks) > 1 else None
-
-    @cached_property
-    def zero1(self) -> dict[int, Zero1]:
-        """The stages whose optimizer's state the replicas divide."""
-        group = self.group
-        return {
-            index: Zero1(group, self.ranks, self.device)
-            for index in self.stages
-            if group is not None and self.plan.stages[index].sharding == "optimizer"
-        }
-
-    @cached_property
-    def parameters(self) -> dict[int, dict[str, nn.Parameter]]:
-        """The parameters by stage and by the model's own names, sharded ones as DTensors."""
-        return {index: stage.own_parameters() for index, stage in self.stages.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assembly:
-    """What everything on a rank is made from.
-
-    alone: the other ranks are not there, so nothing is made for them. fill: gives a stage of a model without memory
-    tensors that ops can run on. relaxed: no engine reduces gradients by itself, as replicas keep together otherwise.
-    run: what runs the code of blocks.
-    """
+class RankModel:
+    """The model of `plan` as `rank` has it: cut into blocks and, where replicas have several devices, these lowered
+    for its place among them (`axis`), with the part it has of each tensor."""
 
     plan: Plan
     rank: int
     device: torch.device
-    weights: RankWeights
-    pieces: Pieces
-    chunks: ChunkMap
     cut: CutModel
     axis: Axis
-    timeout_seconds: float
-    fill: Callable[[StageModule], None]
-    alone: bool = False
-    relaxed: bool = False
-    run: Runner = OP_BY_OP
+    pieces: Pieces
+    chunks: ChunkMap
+    weights: RankWeights
 
-    def held(self) -> Held:
-        """Stages and process groups of this rank, made; all ranks call it."""
-        programs, relay, plan = self._programs(), Relay(), self.plan
-        program = next(program for program in programs if program.rank == self.rank)
-        position = position_of(plan)[program.stages[0]]
-        ranks = like_ranks(plan, position, program.inner)
-        groups = Groups(programs, self._groups(), self.timeout_seconds, self.rank if self.alone else None)
-        self._join_axes(groups, replica_ranks(plan, position, program.replica))
-        stages = self.bare_stages(program.stages, sharded=len(ranks) > 1)
-        for stage in stages.values():
-            stage.watch(relay)
-            stage.run_by(self.run)
-        group = groups.of(ranks) if len(ranks) > 1 else None
-        replicas = {index: self._filled(index, stage, ranks, group, relay) for index, stage in stages.items()}
-        return Held(
-            plan=plan, device=self.device, program=program, relay=relay, groups=groups, ranks=ranks, stages=stages,
-            replicas=replicas,
-        )  # fmt: skip
-
-    def _join_axes(self, groups: Groups, replica: tuple[int, ...]) -> None:
-        """Give the devices of the replica, and those along each axis of it, their process groups."""
-        if len(replica) > 1:
-            self.axis.group = groups.of(replica)
-        for fast in inner_axes(self.plan, position_of_rank(self.plan, self.rank)):
-            for axis, ranks in zip(self.axis.lines(fast), line_ranks(self.plan, self.rank, fast), strict=True):
-                axis.group = groups.of(ranks) if len(ranks) > 1 else None
-
-    def _programs(self) -> tuple[Program, ...]:
-        """Those of all ranks; alone, of the ranks that stand like this one in the replicas it communicates with."""
-        if not self.alone:
-            return lower(self.plan)
-        position = position_of_rank(self.plan, self.rank)
-        replica = (self.rank - self.plan.first_ranks[position]) // self.axis.degree
-        return lower(self.plan, (connected_with(self.plan, position, replica),), (self.axis.rank,))
+    @staticmethod
+    def of(plan: Plan, source: MetaModel, cut: CutModel, *, rank: int, device: torch.device) -> RankModel:
+        """That of `source`, which was cut for a whole device."""
+        axis = axis_of(plan, rank)
+        if plan.layouts:
+            cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
+        pieces = Pieces(parameter_states(plan), axis)
+        chunks = ChunkMap(shapes(source.model), pieces, _read_only(plan, rank))
+        weights = RankWeights(source.model, source.source, chunks, device)
+        return RankModel(
+            plan=plan, rank=rank, device=device, cut=cut, axis=axis, pieces=pieces, chunks=chunks, weights=weights
+        )
 
     def home(self) -> dict[str, int]:
         """The stage that makes each block output."""
@@ -162,47 +92,7 @@ class Assembly:
 
         return at
 
-    def _groups(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks that hold the same in the replicas of a position, those of each replica, and of each axis of it."""
-        plan, meshes = self.plan, tuple(enumerate(self.plan.meshes))
-        like = {like_ranks(plan, at, inner) for at, mesh in meshes for inner in range(mesh.degree)}
-        inside = {replica_ranks(plan, at, replica) for at, mesh in meshes for replica in range(mesh.replicas)}
-        lines = {
-            ranks
-            for rank in range(plan.world_size)
-            for fast in inner_axes(plan, position_of_rank(plan, rank))
-            for ranks in line_ranks(plan, rank, fast)
-        }
-        return tuple(sorted(like | inside | lines))
-
-    def _filled(
-        self, index: int, stage: StageModule, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
-    ) -> Replica:
-        """The replica of a stage, filled before it is made, or after where it is cut into shards then."""
-        sharded = group is not None and self.plan.stages[index].by_fsdp
-        if not sharded:
-            self.fill(stage)
-        found = self._replica(index, stage, ranks, group, relay)
-        if sharded:
-            self.fill(stage)
-        return found
-
-    def _replica(
-        self, index: int, stage: StageModule, ranks: tuple[int, ...], group: dist.ProcessGroup | None, relay: Relay
-    ) -> Replica:
-        plan = self.plan
-        return replica(
-            stage,
-            beside=plan.reduces_beside and not self.relaxed,
-            sharding=plan.stages[index].sharding,
-            ranks=ranks,
-            group=group,
-            device=self.device,
-            bucket_bytes=plan.bucket_bytes,
-            observer=relay,
-        )
-
-    def bare_stages(self, indices: tuple[int, ...], *, sharded: bool = False) -> dict[int, StageModule]:
+    def stages(self, indices: tuple[int, ...], *, sharded: bool = False) -> dict[int, StageModule]:
         """This rank's stages; `sharded`: those that their replicas will shard have no values yet.
 
         A parameter tied between stages is copied for each: their gradients are summed.
@@ -226,6 +116,105 @@ class Assembly:
         plan, graph = self.plan, self.plan.graph
         read = dict.fromkeys(name for block in graph.blocks[plan.stages[index].last :] for name in block.inputs)
         return (*read, self.cut.loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankState:
+    """What a rank holds. ranks: of the replicas of its stages, itself among them; group: theirs, None for one.
+
+    parameters: by stage and by the model's own names, sharded ones as DTensors. zero1: the stages whose optimizer's
+    state the replicas divide.
+    """
+
+    program: Program
+    relay: Relay
+    ranks: tuple[int, ...]
+    group: dist.ProcessGroup | None
+    stages: Mapping[int, StageModule]
+    replicas: Mapping[int, Replica]
+    parameters: Mapping[int, Mapping[str, nn.Parameter]]
+    zero1: Mapping[int, Zero1]
+
+
+def rank_state(
+    model: RankModel,
+    program: Program,
+    groups: Groups,
+    *,
+    fill: Callable[[StageModule], None],
+    run: Runner,
+    relaxed: bool,
+) -> RankState:
+    """The stages of `program`, the code of their blocks run by `run`; all ranks call it.
+
+    fill: gives a stage of a model without memory tensors that ops can run on: before its replica is made, or after
+    where it is cut into shards then. relaxed: no engine reduces gradients by itself, as replicas keep together
+    otherwise.
+    """
+    plan, relay, replicas = model.plan, Relay(), dict[int, Replica]()
+    position = position_of(plan)[program.stages[0]]
+    ranks = like_ranks(plan, position, program.inner)
+    group = groups.of(ranks) if len(ranks) > 1 else None
+    _join_axes(model, groups, replica_ranks(plan, position, program.replica))
+    stages = model.stages(program.stages, sharded=group is not None)
+    bucket_bytes = plan.bucket_bytes if plan.reduces_beside and not relaxed else None
+    for index, stage in stages.items():
+        stage.watch(relay)
+        stage.run_by(run)
+        sharded = group is not None and plan.stages[index].by_fsdp
+        if not sharded:
+            fill(stage)
+        replicas[index] = replica(
+            stage, plan.stages[index], ranks, group, relay, device=model.device, bucket_bytes=bucket_bytes
+        )
+        if sharded:
+            fill(stage)
+    divided = [index for index in stages if group is not None and plan.stages[index].sharding == "optimizer"]
+    return RankState(
+        program=program, relay=relay, ranks=ranks, group=group, stages=stages, replicas=replicas,
+        parameters={index: stage.own_parameters() for index, stage in stages.items()},
+        zero1={index: Zero1(group, ranks, model.device) for index in divided if group is not None},
+    )  # fmt: skip
+
+
+def _join_axes(model: RankModel, groups: Groups, replica: tuple[int, ...]) -> None:
+    """Give the devices of the replica, and those along each axis of it, their process groups."""
+    if len(replica) > 1:
+        model.axis.group = groups.of(replica)
+    for fast in inner_axes(model.plan, position_of_rank(model.plan, model.rank)):
+        for axis, ranks in zip(model.axis.lines(fast), line_ranks(model.plan, model.rank, fast), strict=True):
+            axis.group = groups.of(ranks) if len(ranks) > 1 else None
+
+
+def rank_groups(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """The ranks that hold the same in the replicas of a position, those of each replica, and of each axis of it."""
+    meshes = tuple(enumerate(plan.meshes))
+    like = {like_ranks(plan, at, inner) for at, mesh in meshes for inner in range(mesh.degree)}
+    inside = {replica_ranks(plan, at, replica) for at, mesh in meshes for replica in range(mesh.replicas)}
+    lines = {
+        ranks
+        for rank in range(plan.world_size)
+        for fast in inner_axes(plan, position_of_rank(plan, rank))
+        for ranks in line_ranks(plan, rank, fast)
+    }
+    return tuple(sorted(like | inside | lines))
+
+
+def axis_of(plan: Plan, rank: int) -> Axis:
+    """The devices of a rank's replica, and the rank among them."""
+    position = position_of_rank(plan, rank)
+    degree = plan.meshes[position].degree
+    return Axis(degree, (rank - plan.first_ranks[position]) % degree)
+
+
+def _read_only(plan: Plan, rank: int) -> Iterator[str]:
+    """Tied parameters that this rank's stages cut in other places than the first stage that has them."""
+    own = position_of_rank(plan, rank)
+    for name, stages in shared_parameters(plan).items():
+        held = [plan.stages[stage] for stage in stages if plan.graph.parameters[name].shape]
+        kinds = {(stage.by_fsdp, stage.replicas if stage.sharding != "none" else 1) for stage in held}
+        if position_of(plan)[stages[0]] != own and not (len(kinds) < 2 and tied_by_inner(plan, stages)):
+            yield name
 
 
 def _piece(plan: Plan, axis: Axis, name: str, shape: TensorMeta, stage: int) -> TensorMeta:

@@ -19,10 +19,11 @@ from typing import Literal, TypeGuard, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import OpOverload
 
 from placer.program.instructions import Collective, Message, Program
 from placer.program.mixed_allreduce import route_steps
+from placer.runtime.observer import OpWatch
 from placer.tracer.measure.call_cache import tensors_in
 
 # So many ranks are named one by one.
@@ -105,11 +106,11 @@ def listed(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]} ({len(ranks)} ranks)"
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+class Recorder(OpWatch):  # type: ignore[no-untyped-call]  # torch does not type it
     """Notes every communication that the body of `with` issues."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._records: list[Communication] = []
 
     @property
@@ -117,22 +118,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         """In order of issue."""
         return tuple(self._records)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs compiled while it is watched: it holds no communication."""
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Iterable[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def op(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Note it where it communicates, then do it."""
         found = _OPS.get(func._schema.name)
         if found is not None:
             self._records.append(_communication(*found, args))
-        return cast(Callable[..., object], func)(*args, **(kwargs or {}))
+        return cast(Callable[..., object], func)(*args, **kwargs)
 
 
 def compare(program: Program, records: Sequence[Communication]) -> tuple[str, ...]:

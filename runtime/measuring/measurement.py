@@ -29,18 +29,18 @@ from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.plan import Plan
 from placer.program.instructions import Collective, Message
 from placer.program.ranks import like_ranks
-from placer.runtime.measuring.allocations import Allocated
 from placer.runtime.measuring.communication_record import Communication, Recorder, joined_sums
-from placer.runtime.measuring.fsdp_memory import Gathered
-from placer.runtime.measuring.instruments import (
+from placer.runtime.measuring.memory import Allocated, Gathered, SavedTensors, local_bytes, peak_memory
+from placer.runtime.measuring.seconds import (
     Clock,
-    SavedTensors,
-    local_bytes,
+    CollectiveKey,
+    Events,
+    MessageKey,
+    Wait,
+    apart,
     median_seconds,
-    peak_memory,
     synchronizer,
 )
-from placer.runtime.measuring.waits import CollectiveKey, Events, MessageKey, Wait, apart
 from placer.runtime.observer import Category
 from placer.runtime.stages.stage import StageModule
 

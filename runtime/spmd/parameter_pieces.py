@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from placer.rules.layouts import State, ranges
 from placer.rules.two_axis_layouts import INNER, OUTER, AxisPiece, fast_of, pieces
-from placer.runtime.distributed.dtensors import all_rows
+from placer.runtime.distributed.tensors import all_rows
 from placer.runtime.spmd.axis import Axis
 
 

@@ -80,6 +80,6 @@ def loaded(plan: Plan, options: ExecuteOptions, world: World) -> Loaded:
         compile=options.compile,
     )  # fmt: skip
     measurement = Measurement(plan, world.device, world.rank, hidden=options.compile == "inductor")
-    executor.recorder = measurement
+    executor.relay.target = measurement
     counted = tallies(executor.stages.values()) if expert_counts(plan.graph) else {}
     return Loaded(runs=executor, state=TrainingState(executor), measurement=measurement, tallies=counted)

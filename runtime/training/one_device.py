@@ -10,9 +10,9 @@ import torch.distributed as dist
 from placer.plans.plan import Plan
 from placer.runtime.data import Batch
 from placer.runtime.distributed.world import World
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.stages.captured_model import captured
 from placer.runtime.verify.reference import Reference
+from placer.runtime.weights.meta_model import prepared_model
 
 # One device does the work of all; waiting for it is no fault. A rank that dies is still seen at once.
 WAITING_SECONDS = 24 * 3600.0

@@ -13,7 +13,7 @@ from placer.errors import UsageError
 from placer.io.files import read_text, write_text
 from placer.plans.ledger import Ledger
 from placer.runtime.data_parallel.synchrony import CHANGES, SYNCHRONOUS, Synchrony, SynchronyKind
-from placer.runtime.distributed.world import DEFAULT_TIMEOUT_SECONDS
+from placer.runtime.distributed.world import TIMEOUT_SECONDS
 from placer.runtime.measuring.expert_tokens import ExpertLayer
 from placer.runtime.training.learning_rate import Decay
 
@@ -62,7 +62,7 @@ class ExecuteOptions:
     synchrony: SynchronyKind = "synchronous"
     average_every: int | None = None
     staleness: int | None = None
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
     progress: bool = True
 
     def __post_init__(self) -> None:

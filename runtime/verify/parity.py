@@ -30,12 +30,13 @@ from placer import tracer
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.runtime.data_parallel.optimizer import OptimizerFactory
-from placer.runtime.distributed.groups import device_of, join
+from placer.runtime.distributed.world import device_of, join
 from placer.runtime.executor.executor import Executor
-from placer.runtime.executor.load import load, prepared_model
+from placer.runtime.executor.load import load
 from placer.runtime.stages.captured_model import CapturedModel, captured, run_dtype
 from placer.runtime.stages.microbatch import Batch
 from placer.runtime.verify.reference import Reference, StepResult
+from placer.runtime.weights.meta_model import prepared_model
 
 # float64 and float32: the project's own promise. 1e-6 where the model casts to float32: sums in another order differ by
 # up to 4e-8 after such a cast. bfloat16 has 8 significant bits: 4 units of the last place; float16 has 11.

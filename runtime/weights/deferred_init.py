@@ -23,9 +23,9 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.errors import PlacerError
+from placer.runtime.observer import OpWatch
 from placer.tracer.measure.call_cache import storage_of
 
 # Elements of a tensor that is real while the model is built: enough for a number per layer or per pair of a head.
@@ -77,27 +77,20 @@ class _Log:
                 self.giving.setdefault(id(tensor), place)
 
 
-class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DeferredInit(OpWatch):  # type: ignore[no-untyped-call]  # torch does not type it
     """Notes what is done to tensors of more than `small` elements (SMALL by default).
 
     draws: whether their random numbers will be asked for; without, none is drawn, and such a tensor cannot be made.
     """
 
     def __init__(self, small: int | None = None, *, draws: bool = True) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._small, self._draws = SMALL if small is None else small, draws
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._log = _Log()
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def op(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Do `func` where it is about small tensors, note it where it is about large ones."""
-        kwargs = kwargs or {}
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         takes = tuple(tensor for tensor in tensors if isinstance(tensor, FakeTensor))
         if tensors and not takes:

@@ -17,8 +17,9 @@ from placer.errors import PlacerError, StalePlanError, UsageError
 from placer.plans.plan import Plan
 from placer.runtime.stages.captured_model import PRECISIONS
 from placer.runtime.weights.deferred_init import DeferredInit
-from placer.runtime.weights.pretrained import pretrained
-from placer.runtime.weights.sources import Box, ModelInMemory, Replayed, Source
+from placer.runtime.weights.hf_folder import pretrained
+from placer.runtime.weights.rank_weights import ModelInMemory, Replayed, Source
+from placer.runtime.weights.tensor_chunks import Box
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,48 @@
-"""What a rank takes of a model's weights: its pieces of its stages, its rows of those, and nothing else."""
+"""Where a rank's weights come from, a part of one tensor at a time (`Source`), and what it takes of them: its pieces of
+its stages, its rows of those, and nothing else (`RankWeights`)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.runtime.stages.stage import StageModule, attribute
-from placer.runtime.weights.sources import Box, Source
-from placer.runtime.weights.tensor_chunks import ChunkMap
+from placer.runtime.weights.deferred_init import DeferredInit
+from placer.runtime.weights.tensor_chunks import Box, ChunkMap
+
+
+class Source(Protocol):
+    """Weights by the model's own names."""
+
+    def read(self, name: str, box: Box) -> torch.Tensor:
+        """A part of a parameter or buffer, on any device and in any precision."""
+        ...
+
+
+class Replayed:
+    """The initial weights of a model built under `deferred`, whose tensors are `named`."""
+
+    def __init__(self, deferred: DeferredInit, named: Mapping[str, torch.Tensor]) -> None:
+        self._deferred, self._named = deferred, named
+
+    def read(self, name: str, box: Box) -> torch.Tensor:
+        """Made whole, then cut; no other tensor of the model is made."""
+        return box.of(self._deferred.made(self._named[name]))
+
+
+class ModelInMemory:
+    """The tensors of a model that is in memory."""
+
+    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+        self._named = named
+
+    def read(self, name: str, box: Box) -> torch.Tensor:
+        """The tensor itself where all of it is asked for."""
+        return box.of(self._named[name])
 
 
 class RankWeights:

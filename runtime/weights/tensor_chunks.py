@@ -1,4 +1,5 @@
-"""Tensors of which a rank holds a part, as torch.distributed.checkpoint saves and loads them: in place, not gathered.
+"""Tensors of which a rank holds a part (`Box`), as torch.distributed.checkpoint saves and loads them: in place, not
+gathered.
 
 `TensorChunks` is memory of this rank and the box of the whole that it is: several chunks where the box has several
 ranges of a dim. The checkpoint holds whole tensors in chunks, so that any other layout can read its own.
@@ -7,6 +8,7 @@ ranges of a dim. The checkpoint holds whole tensors in chunks, so that any other
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -15,9 +17,37 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
-from placer.runtime.distributed.dtensors import local_part
+from placer.runtime.distributed.tensors import local_part
 from placer.runtime.spmd import Pieces
-from placer.runtime.weights.sources import Box, Ranges
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A part of a tensor of `shape`: `cuts` are (dim, its ranges one after another); other dims are whole."""
+
+    shape: tuple[int, ...]
+    cuts: tuple[tuple[int, Ranges], ...] = ()
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """The shape of the part."""
+        sizes = dict(enumerate(self.shape)) | {dim: sum(b - a for a, b in found) for dim, found in self.cuts}
+        return tuple(sizes[dim] for dim in range(len(self.shape)))
+
+    def rows(self, start: int, end: int) -> Box:
+        """The part of this part that is `start` to `end` of its dim 0."""
+        ranges = dict(self.cuts)
+        ranges[0] = between(ranges.get(0, ((0, self.shape[0]),)), start, end)
+        return Box(shape=self.shape, cuts=tuple(sorted(ranges.items())))
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The part of a whole tensor; itself where that is all of it, otherwise memory of its own."""
+        for dim, ranges in self.cuts:
+            found = [whole.narrow(dim, start, end - start) for start, end in ranges]
+            whole = found[0].clone(memory_format=torch.contiguous_format) if len(found) == 1 else torch.cat(found, dim)
+        return whole
 
 
 class TensorChunks:
@@ -141,3 +171,14 @@ def _rows(held: DTensor) -> tuple[int, int]:
     each = -(-size // mesh.size())
     start = min(size, mesh.get_local_rank() * each)
     return start, min(size, start + each)
+
+
+def between(ranges: Ranges, start: int, end: int) -> Ranges:
+    """Of ranges put one after another the part from `start` to `end`."""
+    found, before = [], 0
+    for first, last in ranges:
+        low, high = max(first, first + start - before), min(last, first + end - before)
+        if low < high:
+            found.append((low, high))
+        before += last - first
+    return tuple(found) or ((0, 0),)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placer.costs.compute.attention import fuses_on_cpu
 from placer.costs.memory.dropout_masks import NUMBERS_BYTES
 from placer.rules import Call, Value
-from placer.runtime.measuring.allocations import Allocated
+from placer.runtime.measuring.memory import Allocated
 from placer.runtime.stages.dropout import kept
 
 FUSED = 1  # torch.nn.attention.SDPBackend.FLASH_ATTENTION

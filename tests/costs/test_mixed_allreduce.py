@@ -35,7 +35,7 @@ from placer.program.lowering import lower
 from placer.program.peers import peer_disagreements
 from placer.report.mixed_allreduce import route_text
 from placer.report.plan_table import plan_table
-from placer.runtime.distributed.groups import backend_of, device_of
+from placer.runtime.distributed.world import backend_of, device_of
 from placer.runtime.dry import DryRuns, rank_classes
 from placer.search.judge import solve_with
 from placer.simulator.simulation import simulate

@@ -19,9 +19,9 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.deepspeed import load
 from placer.runtime.distributed.world import joined
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.stages.captured_model import captured
 from placer.runtime.verify.reference import Reference
+from placer.runtime.weights.meta_model import prepared_model
 
 STEPS = 3
 # Where a gradient is nothing but rounding AdamW steps by its sign; this epsilon is above that.

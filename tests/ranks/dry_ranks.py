@@ -8,10 +8,10 @@ from placer import runtime
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan
 from placer.runtime.checkpoint.training_state import TrainingState
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.measuring.communication_record import Communication
 from placer.runtime.measuring.measurement import WATCHED_STEP, Measurement
 from placer.runtime.stages.captured_model import captured
+from placer.runtime.weights.meta_model import prepared_model
 from placer.tracer import random_batch
 
 
@@ -20,7 +20,7 @@ def measured(plan: Plan) -> tuple[MemoryBytes, int, tuple[Communication, ...]]:
     capture = captured(plan, prepared_model(plan, None, torch.device("cpu")))
     executor = runtime.load(plan, capture=capture)
     measurement = Measurement(plan, executor.device, executor.rank)
-    executor.recorder = measurement
+    executor.relay.target = measurement
     for step in range(WATCHED_STEP + 1):
         batch = random_batch(plan.graph, plan.rows, step)
         with measurement.step(step, TrainingState(executor)):

@@ -11,7 +11,7 @@ from placer import tracer
 from placer.plans.plan import Plan
 from placer.program.instructions import Message
 from placer.runtime import VerifyReport, load
-from placer.runtime.executor.message_slices import MessageParts
+from placer.runtime.executor.messages import MessageParts
 from placer.spmd.cross_mesh import Range, Ranges
 
 

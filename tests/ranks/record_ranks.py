@@ -19,9 +19,9 @@ from placer.plans.settings import RunSettings
 from placer.program.instructions import Collective, Message
 from placer.program.lowering import lower
 from placer.runtime.distributed.world import joined
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.measuring.communication_record import Recorder, compare
 from placer.runtime.stages.captured_model import CapturedModel, captured
+from placer.runtime.weights.meta_model import prepared_model
 from placer.tracer import random_batch
 
 

@@ -14,8 +14,8 @@ from placer import tracer
 from placer.plans.plan import Plan
 from placer.runtime import load
 from placer.runtime.data_parallel.synchrony import Synchrony
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.stages.microbatch import microbatch_rows
+from placer.runtime.weights.meta_model import prepared_model
 
 Batch = dict[str, torch.Tensor]
 

@@ -10,9 +10,9 @@ from examples.parity.cases import run_case
 from placer import tracer
 from placer.plans.plan import Plan
 from placer.runtime import VerifyReport, load
+from placer.runtime.data_parallel import optimizer as optimizers
 from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.data_parallel.optimizer import Updater
-from placer.runtime.executor import load as assemble
 
 
 def one(plan: Plan) -> VerifyReport:
@@ -22,7 +22,7 @@ def one(plan: Plan) -> VerifyReport:
 
 def on_host(plan: Plan) -> VerifyReport:
     """Verify a plan whose ranks have the optimizer's state apart from their devices, though these are processes."""
-    with mock.patch.object(assemble, "host_of", _host):
+    with mock.patch.object(optimizers, "host_of", _host):
         return run_case(plan, 3)
 
 

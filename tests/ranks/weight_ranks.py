@@ -22,13 +22,13 @@ from placer.runtime import VerifyReport, load
 from placer.runtime.checkpoint.checkpoint import Checkpoints
 from placer.runtime.checkpoint.folder import Progress
 from placer.runtime.checkpoint.training_state import TrainingState
+from placer.runtime.data_parallel import optimizer as optimizers
 from placer.runtime.distributed.world import World
-from placer.runtime.executor import load as assemble
 from placer.runtime.executor.executor import Executor
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.measuring.communication_record import Recorder, compare
 from placer.runtime.stages.captured_model import run_dtype
 from placer.runtime.weights import deferred_init as recording
+from placer.runtime.weights.meta_model import prepared_model
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def resume(plan: Plan, folders: tuple[str, ...]) -> list[list[float]]:
 
 def resume_on_host(plan: Plan, folders: tuple[str, ...]) -> list[list[float]]:
     """The same with the optimizer's state apart from the devices, though these are processes."""
-    with mock.patch.object(assemble, "host_of", lambda plan, device: torch.device("cpu")):
+    with mock.patch.object(optimizers, "host_of", lambda plan, device: torch.device("cpu")):
         return resume(plan, folders)
 
 

@@ -32,14 +32,15 @@ from placer.runtime.executor.compile import (
     require_ready,
 )
 from placer.runtime.executor.compiled_segments import Segment, divided
-from placer.runtime.executor.load import axis_of, prepared_model
-from placer.runtime.measuring.instruments import SavedTensors
+from placer.runtime.executor.rank_builder import axis_of
+from placer.runtime.measuring.memory import SavedTensors
 from placer.runtime.spmd import LocalBlocks, talks
 from placer.runtime.spmd import graph_ops as forms
 from placer.runtime.stages.block_code import BlockCode
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.training.run_report import ExecuteOptions
 from placer.runtime.training.trust import require_runnable
+from placer.runtime.weights.meta_model import prepared_model
 from pool import on_ranks
 from split_pickers import columns_and_rows, convolutions, nothing, rows_of_the_sequence
 from split_plans import split_plan

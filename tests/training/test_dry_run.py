@@ -26,7 +26,7 @@ from placer.program.instructions import Message, program_document
 from placer.runtime import load
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.dry import DryRuns, rank_classes
-from placer.runtime.measuring.allocations import Allocated
+from placer.runtime.measuring.memory import Allocated
 from placer.spmd.propagation import Wishes
 from placer.tracer import random_batch
 from pool import on_ranks

@@ -12,8 +12,8 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.plans.ledger import Seconds
-from placer.runtime.measuring.instruments import Clock, SavedTensors, local_bytes, median_seconds
-from placer.runtime.measuring.waits import Events, Wait, apart
+from placer.runtime.measuring.memory import SavedTensors, local_bytes
+from placer.runtime.measuring.seconds import Clock, Events, Wait, apart, median_seconds
 from placer.runtime.training.logs import open_logs
 
 

@@ -17,9 +17,9 @@ from placer.cluster.cluster import Device
 from placer.errors import IllegalPlanError, UsageError
 from placer.plans.plan import Plan
 from placer.runtime import VerifyReport, load, verify
-from placer.runtime.executor.load import prepared_model
 from placer.runtime.stages.captured_model import run_dtype
 from placer.runtime.verify.reference import Reference
+from placer.runtime.weights.meta_model import prepared_model
 from placer.tracer import random_batch
 
 VERIFIED_STEPS = 2

@@ -85,20 +85,20 @@ def run(
 def _compared(plan: Plan, path: str, steps: int, compile: str) -> VerifyReport:
     """The comparison, by this rank among all."""
     from placer.runtime import verify
-    from placer.runtime.distributed.world import DEFAULT_TIMEOUT_SECONDS, joined
+    from placer.runtime.distributed.world import TIMEOUT_SECONDS, joined
     from placer.runtime.executor.compile import patience
     from placer.runtime.verify.parity import SILENT
 
-    with joined(plan, plan_path=path, timeout_seconds=patience(DEFAULT_TIMEOUT_SECONDS, compile)):
+    with joined(plan, plan_path=path, timeout_seconds=patience(TIMEOUT_SECONDS, compile)):
         return verify(plan, steps, compile=compile, progress=_say if first_rank() else SILENT)
 
 
 def _launched(plan: Plan, path: Path, steps: int, timeout: float, compile: str) -> VerifyReport:
     """The comparison, by ranks started for it."""
     from placer.runtime.distributed.launch import launch
-    from placer.runtime.distributed.world import device_of
+    from placer.runtime.distributed.world import present_device
 
-    device_of(plan, plan.world_size - 1)  # a clear error here rather than one from every rank
+    present_device(plan, plan.world_size - 1)  # a clear error here rather than one from every rank
     _say(f"starting {plan.world_size} rank{'s' * (plan.world_size > 1)}")
     with tempfile.TemporaryDirectory(prefix="placer-verify-") as folder:
         result = Path(folder, "report.json")

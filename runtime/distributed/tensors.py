@@ -1,0 +1,77 @@
+"""Tensors as ranks hold them and hand them on: this rank's part of a sharded one, all rows of it, many as one.
+
+`DTensor.full_tensor` gathers as `all_rows` does, by a redistribution, which takes some milliseconds of Python for each
+tensor; pickling, sending and unpickling tensors one by one takes most of a millisecond each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded tensor; any other as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def all_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a sharded tensor, which all ranks of its mesh ask for in the same order; any other as it is."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    mesh, placements = tensor.device_mesh, tuple(tensor.placements)
+    if mesh.ndim != 1 or placements != (Shard(0),):
+        return tensor.full_tensor()
+    own = tensor.to_local().detach()
+    rows = -(-tensor.shape[0] // mesh.size())  # of each rank, as `torch.chunk` divides; the last ones may have fewer
+    padded = own.new_zeros((rows, *tensor.shape[1:]))
+    if own.numel():
+        padded[: own.shape[0]] = own
+    pieces = [torch.empty_like(padded) for _ in range(mesh.size())]
+    dist.all_gather(pieces, padded, group=mesh.get_group())
+    return torch.cat(pieces)[: tensor.shape[0]]
+
+
+def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The elements of `tensors` in one."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+@torch.no_grad()
+def spread(source: torch.Tensor, into: list[torch.Tensor]) -> None:
+    """Give `into` the elements of `source`, as `flat` put them there."""
+    offset = 0
+    for tensor in into:
+        tensor.copy_(source[offset : offset + tensor.numel()].view_as(tensor))
+        offset += tensor.numel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Tensors by name as one of each dtype. places: name, dtype and shape of each; flat: the elements by dtype."""
+
+    places: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+    flat: Mapping[torch.dtype, torch.Tensor]
+
+
+def packed(tensors: Mapping[str, torch.Tensor]) -> Packed:
+    """Tensors of one device put behind each other."""
+    lines: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors.values():
+        lines.setdefault(tensor.dtype, []).append(tensor)
+    return Packed(
+        places=tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()),
+        flat={dtype: flat(line) for dtype, line in lines.items()},
+    )
+
+
+def unpacked(given: Packed) -> dict[str, torch.Tensor]:
+    """The tensors again, by name in the same order, each in memory of its own."""
+    found = {name: given.flat[dtype].new_empty(shape) for name, dtype, shape in given.places}
+    for dtype, elements in given.flat.items():
+        spread(elements, [found[name] for name, of, _ in given.places if of == dtype])
+    return found
