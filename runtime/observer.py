@@ -1,6 +1,6 @@
 """What watches a step: the executor tells an `Observer` where time goes and which communication was really done.
 
-The default one does nothing; `placer.runtime.measuring.measurement` is the one of a run. What must see every op, which
+`placer.runtime.measuring.measurement` is the one of a run. What must see every op, which
 nobody tells it, is an `OpWatch`.
 """
 
@@ -36,37 +36,26 @@ class Observer(Protocol):
 _NOTHING = nullcontext()
 
 
-class Silent:
-    """Watches nothing."""
-
-    def during(self, category: Category) -> AbstractContextManager[None]:
-        """Does nothing around the body."""
-        return _NOTHING
-
-    def message(self, message: Message, sizes: tuple[int, ...]) -> None:
-        """Ignores it."""
-
-    def collective(self, collective: Collective) -> None:
-        """Ignores it."""
-
-
 class Relay:
-    """Passes everything on to `target`, which may be exchanged while parts of the executor hold the relay."""
+    """Passes everything on to `target`, which may be exchanged while parts of the executor hold the relay; to nobody
+    where that is None."""
 
     def __init__(self) -> None:
-        self.target: Observer = Silent()
+        self.target: Observer | None = None
 
     def during(self, category: Category) -> AbstractContextManager[None]:
         """Passes it on."""
-        return self.target.during(category)
+        return _NOTHING if self.target is None else self.target.during(category)
 
     def message(self, message: Message, sizes: tuple[int, ...]) -> None:
         """Passes it on."""
-        self.target.message(message, sizes)
+        if self.target is not None:
+            self.target.message(message, sizes)
 
     def collective(self, collective: Collective) -> None:
         """Passes it on."""
-        self.target.collective(collective)
+        if self.target is not None:
+            self.target.collective(collective)
 
 
 Category = Literal["forward", "backward", "recompute", "communication", "reduction", "bubble", "optimizer", "data"]

@@ -104,9 +104,8 @@ class Gradients:
 
     def norm(self) -> float:
         """The norm of the whole model's gradients; to be called once per step, which it ends."""
-        self._sum_local_ties()
         squared = self._local_squared() if self._squared is None else self._squared
-        self._squared, self._summed = None, set()
+        self.finish()
         return float(squared.sqrt())
 
     def finish(self) -> None:

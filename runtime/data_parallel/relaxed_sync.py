@@ -30,7 +30,7 @@ made. Buffers are those of replica 0, as ever.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -84,11 +84,15 @@ class Column:
             self.gradients.reduce(replace(collective, ranks=ranks))
 
     def own_gradients(self) -> list[torch.Tensor]:
-        """Of the rows of this replica, in the order of the parameters; zeros where nothing flowed."""
+        """Of the rows of this replica; zeros where nothing flowed."""
         self.gradients.finish()
+        return self.laid(torch.zeros_like)
+
+    def laid(self, fill: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients that lie in the parameters, in their order; what `fill` makes where there is none."""
         for parameter in self.updater.named.values():
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = fill(parameter)
         return [parameter.grad for parameter in self.updater.named.values() if parameter.grad is not None]
 
     def norm(self) -> float:
@@ -211,10 +215,7 @@ class StaleGradients:
     def _apply(self) -> float | None:
         """Update with the oldest gradients on their way."""
         column, limit = self._column, self._column.plan.settings.clip_norm
-        for parameter in column.updater.named.values():
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-        gradients = [p.grad for p in column.updater.named.values() if p.grad is not None]
+        gradients = column.laid(torch.empty_like)
         with column.observer.during("reduction"):
             for (work, elements), bucket in zip(self._travelling.popleft(), column.buckets(gradients), strict=True):
                 work.wait()

@@ -36,8 +36,13 @@ class Synchrony:
         _require_number(self.kind, "local", "--average-every", self.average_every, 1)
         _require_number(self.kind, "stale", "--staleness", self.staleness, 0)
 
+    @property
+    def relaxed(self) -> bool:
+        """Whether it changes the mathematics."""
+        return self.kind != "synchronous"
+
     def __str__(self) -> str:
-        if self.kind == "synchronous":
+        if not self.relaxed:
             return "synchronous"
         if self.kind == "local":
             return f"synchrony local, averaged every {self.average_every} steps: {CHANGES}"
@@ -61,7 +66,7 @@ SYNCHRONOUS = Synchrony()
 
 def require_replicas(plan: Plan, synchrony: Synchrony) -> None:
     """Raise UsageError where `plan` has no replicas that could keep together in this way, with the reason."""
-    reason = None if synchrony.kind == "synchronous" else _refusal(plan, synchrony)
+    reason = _refusal(plan, synchrony) if synchrony.relaxed else None
     if reason:
         raise UsageError(
             f"--synchrony {synchrony.kind} was asked for, but {reason}; it needs a plan whose stages all have the same "

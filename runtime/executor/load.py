@@ -75,7 +75,7 @@ def load(
         require_ready(compile, device, cut.rewrites.unkeyed)
     require_linear(plan, cut)
     rank_model = RankModel.of(plan, source, cut, rank=rank, device=device)
-    programs, relaxed = lower(plan), synchrony.kind != "synchronous"
+    programs, relaxed = lower(plan), synchrony.relaxed
     groups = Groups(programs, (*rank_groups(plan), *(columns(plan) if relaxed else ())), timeout_seconds)
     run = Compiler(compile, device).run if compile else OP_BY_OP
     state = rank_state(rank_model, programs[rank], groups, fill=rank_model.weights.fill, run=run, relaxed=relaxed)
@@ -126,10 +126,9 @@ def _executor(
 ) -> Executor:  # fmt: skip
     """What runs the steps of one rank, made from what it holds."""
     plan, program, device, whole = model.plan, held.program, model.device, model.weights.whole
-    relaxed = synchrony.kind != "synchronous"
     gradients = Gradients.of(
         plan, program, held.parameters, shards=len(held.ranks), zero1=held.zero1,
-        counts_own=program.replica == 0 or relaxed, pieces=model.pieces, groups=groups, observer=held.relay,
+        counts_own=program.replica == 0 or synchrony.relaxed, pieces=model.pieces, groups=groups, observer=held.relay,
     )  # fmt: skip
     updater = rank_updater(plan, held.parameters, held.zero1, optimizer, device)
     state = model_state(
@@ -140,7 +139,7 @@ def _executor(
         plan, model.cut, whole, position=position_of_rank(plan, model.rank), replica=program.replica, device=device
     )
     column: Column | None = None
-    if relaxed and held.group is not None:
+    if synchrony.relaxed and held.group is not None:
         column = Column(
             plan=plan, program=program, ranks=held.ranks, group=held.group, gradients=gradients, updater=updater,
             observer=held.relay,

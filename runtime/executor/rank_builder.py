@@ -62,12 +62,12 @@ class RankModel:
 
     def home(self) -> dict[str, int]:
         """The stage that makes each block output."""
-        found = {}
-        for stage, entry in enumerate(self.plan.stages):
-            for block in range(entry.first, entry.last):
-                for node in self.cut.outputs_of.get(block, ()):
-                    found[self.cut.name(node)] = stage
-        return found
+        return {
+            self.cut.name(node): stage
+            for stage, entry in enumerate(self.plan.stages)
+            for block in range(entry.first, entry.last)
+            for node in self.cut.outputs_of.get(block, ())
+        }
 
     def shapes(self) -> Callable[[int, int], Mapping[str, TensorMeta]]:
         """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.

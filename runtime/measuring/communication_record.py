@@ -59,13 +59,9 @@ _OPS: dict[str, tuple[Kind, int]] = {
 
 # What a step of a sum over unlike ranks communicates; those that copy do not.
 _STEPS: dict[str, Kind] = {
-    "send": "send",
-    "receive": "receive",
-    "add": "receive",
-    "reduce": "reduce",
-    "broadcast": "broadcast",
+    "send": "send", "receive": "receive", "add": "receive", "reduce": "reduce", "broadcast": "broadcast",
     "all_reduce": "all_reduce",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

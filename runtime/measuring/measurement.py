@@ -98,13 +98,15 @@ class Measurement:
         self._events: list[Events] = []
         self._now = _Noted()
         self._timing = False
-        self._memory = MemoryBytes()
+        #: Peak bytes of this rank in the watched step.
+        self.memory = MemoryBytes()
         self._gradients = 0
-        self._allocated = 0
+        #: Most bytes that were alive at once in the watched step, of all categories but overhead.
+        self.allocated = 0
         self._held: MeasuredTensors | None = None
         self._gathered: Gathered | None = None
-        self._communications: tuple[Communication, ...] = ()
-        self._watches = False
+        #: What this rank communicated in the watched step.
+        self.communications: tuple[Communication, ...] = ()
         self._mixed: list[Collective] = []
 
     @contextmanager
@@ -137,7 +139,6 @@ class Measurement:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         everything = (*held.parameters, *held.buffers, *held.optimizer)
-        self._watches = True
         with (
             Recorder() as recorder,
             Allocated(everything, held.lasting) as allocated,
@@ -145,10 +146,9 @@ class Measurement:
             gathered.watching(),
         ):
             yield
-        self._watches = False
-        self._allocated = allocated.peak
-        self._communications = recorder.records
-        self._memory = peak_memory(
+        self.allocated = allocated.peak
+        self.communications = recorder.records
+        self.memory = peak_memory(
             parameters=held.parameters,
             buffers=held.buffers,
             optimizer=held.optimizer,
@@ -160,8 +160,6 @@ class Measurement:
             alive=0 if self._hidden else allocated.peak,
         )
         self._held = self._gathered = None
-
-    # What the executor tells.
 
     @contextmanager
     def during(self, category: Category) -> Iterator[None]:
@@ -190,7 +188,7 @@ class Measurement:
         Of DDP's, which run beside the backward, the backward waits for the last ones after its own last kernel; on a
         GPU that was launched only, and what is exposed stays with the backward.
         """
-        if self._watches and collective.way is not None:
+        if self._held is not None and collective.way is not None:
             self._mixed.append(collective)
         if not self._timing:
             return
@@ -200,30 +198,13 @@ class Measurement:
             self._clock.reduces()
             self._now.beside(collective)
 
-    # What comes out.
-
-    @property
-    def memory(self) -> MemoryBytes:
-        """Peak bytes of this rank in the watched step."""
-        return self._memory
-
-    @property
-    def communications(self) -> tuple[Communication, ...]:
-        """What this rank communicated in the watched step."""
-        return self._communications
-
-    @property
-    def allocated(self) -> int:
-        """Most bytes that were alive at once in the watched step, of all categories but overhead."""
-        return self._allocated
-
     def ledger(self) -> Ledger | None:
         """The run's measured ledger, the same on every rank; None where no step was timed. All ranks call it."""
         own = _OfRank(
             seconds=tuple(self._timed),
             events=tuple(self._events),
-            memory=self._memory,
-            communications=joined_sums(self._communications, self._mixed, self._rank),
+            memory=self.memory,
+            communications=joined_sums(self.communications, self._mixed, self._rank),
         )
         ranks: list[_OfRank | None] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, own)

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from placer.runtime.observer import Observer, Silent
+from placer.runtime.observer import Observer, Relay
 from placer.runtime.stages.block_code import BlockCode, CutModel, put
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors, runs_again, runs_once
@@ -77,7 +77,7 @@ class BlockModule(nn.Module):
             put(self.own, name, tensor)
         self.places = {f"p:{name}": _place(self.own, name) for name in state}
         self.recompute, self.once = recompute, once
-        self.observer: Observer = Silent()
+        self.observer: Observer = Relay()
         self.run: Runner = OP_BY_OP
 
     def forward(self, mode: PassContext, code: BlockCode, *values: torch.Tensor | None) -> Tensors:

@@ -13,27 +13,49 @@ from __future__ import annotations
 import math
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from placer.errors import ExecutionError, UsageError, require_extra
 from placer.io.files import require_folder, require_writable
 from placer.plans.plan import Plan
+from placer.rules.expert_loads import expert_counts
 from placer.runtime.checkpoint.checkpoint import Checkpoints
 from placer.runtime.checkpoint.final_weights import save_weights
 from placer.runtime.checkpoint.folder import Progress
+from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.distributed.world import World, joined
 from placer.runtime.executor.compile import patience, require_compilable
-from placer.runtime.measuring.expert_tokens import ExpertLayer, require_alike, save_loads
-from placer.runtime.measuring.measurement import plan_flops, plan_peak_flops, tokens_per_row
+from placer.runtime.executor.load import load
+from placer.runtime.measuring.expert_tokens import ExpertLayer, Tally, expert_layers, require_alike, save_loads, tallies
+from placer.runtime.measuring.measurement import Measurement, plan_flops, plan_peak_flops, tokens_per_row
 from placer.runtime.stages.captured_model import run_dtype
-from placer.runtime.training.engines import Loaded, loaded
 from placer.runtime.training.learning_rate import LearningRate
 from placer.runtime.training.logs import Logs, open_logs
 from placer.runtime.training.one_device import one_device_losses
 from placer.runtime.training.run_report import Evaluation, ExecuteOptions, RunReport
 from placer.runtime.training.trust import require_runnable
 from placer.runtime.weights.hf_export import require_new
+
+
+class Engine(Protocol):
+    """One rank of a running plan; every rank calls it alike. `steps` done so far key the dropout masks."""
+
+    steps: int
+
+    def step(self, batch: Batch) -> float:
+        """Train on a global batch; its loss."""
+        ...
+
+    def evaluate(self, batch: Batch) -> float:
+        """The loss of a global batch, without training."""
+        ...
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Use `rate` from the next step on."""
+        ...
 
 
 def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
@@ -49,7 +71,7 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
         for warning in require_runnable(plan, compiled=bool(options.compile)):
             if world.first:
                 print(f"placer: {warning}", file=sys.stderr)
-        if world.first and options.kept_together.kind != "synchronous":
+        if world.first and options.kept_together.relaxed:
             print(f"placer: {options.kept_together}", file=sys.stderr)
         report = _prepared(plan, options, world).run()
         if options.report and world.first:
@@ -76,7 +98,7 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
         steps=options.steps,
         progress=options.progress and not quiet,
     )
-    engine = loaded(plan, options, world)
+    engine = _loaded(plan, options, world)
     checkpoints = _checkpoints(plan, options, world)
     found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
     for note in checkpoints.notes if checkpoints and world.first else ():
@@ -110,6 +132,32 @@ def _checkpoints(plan: Plan, options: ExecuteOptions, world: World) -> Checkpoin
     )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Loaded:
+    """An engine with what watches it; state and measurement are None where it keeps its own."""
+
+    runs: Engine
+    state: TrainingState | None = None
+    measurement: Measurement | None = None
+    tallies: dict[str, Tally] = field(default_factory=dict)
+
+
+def _loaded(plan: Plan, options: ExecuteOptions, world: World) -> _Loaded:
+    """The engine that `options` ask for, with the weights of the plan's seed or of the folder they name."""
+    if options.engine == "deepspeed":
+        from placer.runtime import deepspeed  # an extra
+
+        return _Loaded(runs=deepspeed.load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds))
+    executor = load(
+        plan, weights=options.weights, timeout_seconds=options.timeout_seconds, synchrony=options.kept_together,
+        compile=options.compile,
+    )  # fmt: skip
+    measurement = Measurement(plan, world.device, world.rank, hidden=options.compile == "inductor")
+    executor.relay.target = measurement
+    counted = tallies(executor.stages.values()) if expert_counts(plan.graph) else {}
+    return _Loaded(runs=executor, state=TrainingState(executor), measurement=measurement, tallies=counted)
+
+
 @dataclass(kw_only=True)
 class _Run:
     """The loop and what it has gathered so far."""
@@ -117,7 +165,7 @@ class _Run:
     plan: Plan
     options: ExecuteOptions
     world: World
-    engine: Loaded
+    engine: _Loaded
     data: Data
     logs: Logs
     rates: LearningRate
@@ -131,14 +179,15 @@ class _Run:
     def run(self) -> RunReport:
         """All steps that are left."""
         try:
-            if self._relaxed:
+            if self.options.kept_together.relaxed:
                 self.logs.write("synchrony", self.start.step, {"synchrony": str(self.options.kept_together)})
             if self.start.step:
                 self.logs.write("resumed", self.start.step, {"position": self.start.position})
             for done in range(self.start.step, self.options.steps):
                 self._step(done)
                 self._after(done + 1)
-            self.engine.consolidate()
+            if self.engine.state:
+                self.engine.state.consolidate()
             if self.checkpoints:
                 self.checkpoints.finish()
             if self.options.save_weights and self.engine.state:
@@ -147,16 +196,9 @@ class _Run:
         finally:
             self.logs.close()
 
-    @property
-    def _relaxed(self) -> bool:
-        return self.options.kept_together.kind != "synchronous"
-
     def _position(self, step: int) -> int:
         """Batches trained on before `step`; one per step since the checkpoint."""
         return self.start.position + step - self.start.step
-
-    def _batch(self, position: int) -> Batch:
-        return self._converted(self.data.batch(position))
 
     def _converted(self, batch: Batch) -> Batch:
         """Floating inputs in the precision of the run."""
@@ -166,9 +208,10 @@ class _Run:
         began = time.perf_counter()
         rate = self.rates.at(step)
         self.engine.runs.set_learning_rate(rate)
-        with self.engine.step(step - self.start.step):
-            with self.engine.reading():
-                batch = self._batch(self._position(step))
+        state, watch = self.engine.state, self.engine.measurement
+        with watch.step(step - self.start.step, state) if watch and state else nullcontext():
+            with watch.during("data") if watch else nullcontext():
+                batch = self._converted(self.data.batch(self._position(step)))
             loss = self.engine.runs.step(batch)
         seconds = time.perf_counter() - began
         if not math.isfinite(loss):
@@ -213,12 +256,14 @@ class _Run:
         self.logs.write("evaluation", done, {"loss": loss})
 
     def _one_device(self) -> tuple[float, ...]:
-        steps = ((self.rates.at(step), self._batch(step)) for step in range(len(self.losses)))
+        steps = ((self.rates.at(step), self._converted(self.data.batch(step))) for step in range(len(self.losses)))
         return one_device_losses(self.plan, self.world, steps, self.options.weights)
 
     def _experts(self) -> tuple[ExpertLayer, ...]:
         """The tokens of every layer's experts, written where asked; all ranks call it."""
-        found = self.engine.experts(self.plan, len(self.losses))
+        if not expert_counts(self.plan.graph) or not self.engine.measurement:
+            return ()
+        found = expert_layers(self.plan, len(self.losses), self.engine.tallies)
         for layer in found:
             tokens = ",".join(map(str, layer.tokens))
             self.logs.write(
@@ -243,7 +288,7 @@ class _Run:
             tokens_per_row=tokens_per_row(self.plan),
             evaluations=tuple(self.evaluations),
             predicted=self.plan.ledger,
-            measured=self.engine.ledger(),
+            measured=self.engine.measurement.ledger() if self.engine.measurement else None,
             one_device_losses=self._one_device() if self.options.one_device else (),
             checkpoint=self.saved,
             weights=self.options.save_weights,

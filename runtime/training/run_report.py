@@ -81,7 +81,7 @@ class ExecuteOptions:
                 f"a checkpoint or weights were asked for with --engine {self.engine}, which keeps its state in its own "
                 "way; leave --checkpoint and --save-weights out, or run with --engine placer"
             )
-        if self.kept_together.kind != "synchronous" and (self.one_device or self.engine != "placer"):
+        if self.kept_together.relaxed and (self.one_device or self.engine != "placer"):
             asked = (
                 "the losses of one device were asked for" if self.one_device else f"--engine {self.engine} was given"
             )

@@ -1,13 +1,13 @@
 """The state of the model as the ranks of a plan hold it, by the model's own names.
 
 A rank holds the parameters and buffers of its stages; rank 0 also what no stage reads (an unused head). Buffers are
-those of
-replica 0: batch norm's running statistics follow the rows that replica 0 sees, as under DDP.
+those of replica 0: batch norm's running statistics follow the rows that replica 0 sees, as under DDP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import distributed as dist
@@ -21,41 +21,37 @@ from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.stage import StageModule, attribute
 
 
+@dataclass(frozen=True, kw_only=True)
 class ModelState:
-    """The named tensors of this rank. aliases: for each kept name the other names the model has for the same tensor.
+    """The named tensors of this rank: those of its `stages`, and `rest`, which no stage reads.
 
-    first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one;
-    unlike: whether some of them are on GPUs and others on CPUs.
-    pieces: what this rank holds of each. States are given whole: all ranks of a replica put their pieces together.
+    aliases: for each kept name the other names the model has for the same tensor. first_rank: the first rank of this
+    rank's replicas, whose buffers count; group: these replicas, None for one; unlike: whether some of them are on GPUs
+    and others on CPUs. pieces: what this rank holds of each. States are given whole: all ranks of a replica put their
+    pieces together.
     """
 
-    def __init__(
-        self,
-        stages: Mapping[int, StageModule],
-        rest: Mapping[str, torch.Tensor],
-        *,
-        aliases: Mapping[str, tuple[str, ...]],
-        persistent: frozenset[str],
-        first_rank: int,
-        group: dist.ProcessGroup | None,
-        unlike: bool,
-        pieces: Pieces,
-    ) -> None:
-        self._stages, self._rest, self._aliases, self._persistent = stages, rest, aliases, persistent
-        self._first_rank, self._group, self._unlike, self._pieces = first_rank, group, unlike, pieces
+    stages: Mapping[int, StageModule]
+    rest: Mapping[str, torch.Tensor]
+    aliases: Mapping[str, tuple[str, ...]]
+    persistent: frozenset[str]
+    first_rank: int
+    group: dist.ProcessGroup | None
+    unlike: bool
+    pieces: Pieces
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
-        rest = self._rest
-        return {name: t if name in rest else self._pieces.joined(name, t) for name, t in self.held().items()}
+        rest = self.rest
+        return {name: t if name in rest else self.pieces.joined(name, t) for name, t in self.held().items()}
 
     def held(self) -> dict[str, torch.Tensor]:
         """The same as it lies here: pieces of what the devices of a replica cut."""
         self.share_buffers()
-        found: dict[str, torch.Tensor] = {n: t.detach() for n, t in self._rest.items()}
-        for stage in self._stages.values():
+        found: dict[str, torch.Tensor] = {n: t.detach() for n, t in self.rest.items()}
+        for stage in self.stages.values():
             for name, tensor in (*stage.own_parameters().items(), *stage.own_buffers().items()):
-                if name in self._persistent and name not in found:
+                if name in self.persistent and name not in found:
                     found[name] = tensor.detach()
         return found
 
@@ -66,40 +62,40 @@ class ModelState:
     def full_gradients(self) -> dict[str, torch.Tensor]:
         """The gradients of all parameters, on rank 0; all ranks call it."""
         found: dict[str, torch.Tensor] = {}
-        for stage in self._stages.values():
+        for stage in self.stages.values():
             for name, parameter in stage.own_parameters().items():
                 if parameter.grad is not None and name not in found:
-                    found[name] = _whole(self._pieces.joined(name, parameter.grad.detach()))
+                    found[name] = _whole(self.pieces.joined(name, parameter.grad.detach()))
         return self._gathered(found, rank0_only=True)
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take every tensor this rank holds from `state`."""
-        wanted = {name: tensor for name, tensor in self.local().items() if name in self._persistent}
+        wanted = {name: tensor for name, tensor in self.local().items() if name in self.persistent}
         missing = [name for name in wanted if self._find(state, name) is None]
         if missing:
             raise UsageError(
                 f"the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}; "
                 "give the state of the same model, by its own parameter names"
             )
-        held: list[Mapping[str, torch.Tensor]] = [self._rest]
-        for stage in self._stages.values():
+        held: list[Mapping[str, torch.Tensor]] = [self.rest]
+        for stage in self.stages.values():
             held += [stage.own_parameters(), stage.own_buffers()]
         with torch.no_grad():
             for tensors in held:
                 for name, tensor in tensors.items():
                     source = self._find(state, name)
                     if source is not None:
-                        self._pieces.take(name, tensor, source)
+                        self.pieces.take(name, tensor, source)
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of replica 0."""
-        if self._group is None:
+        if self.group is None:
             return
-        for stage in self._stages.values():
+        for stage in self.stages.values():
             for name, buffer in sorted(stage.own_buffers().items()):
-                if name in self._persistent:
-                    sent = on_host(buffer) if self._unlike else buffer
-                    dist.broadcast(sent, self._first_rank, group=self._group)
+                if name in self.persistent:
+                    sent = on_host(buffer) if self.unlike else buffer
+                    dist.broadcast(sent, self.first_rank, group=self.group)
                     if sent is not buffer:
                         buffer.copy_(sent)
 
@@ -108,7 +104,7 @@ class ModelState:
         sends."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return self._with_aliases(whole)
-        sends = dist.get_rank() == self._first_rank and self._pieces.first
+        sends = dist.get_rank() == self.first_rank and self.pieces.first
         own = packed(whole if sends else {})
         parts: list[Packed | None] = [None] * dist.get_world_size()
         if rank0_only:
@@ -121,10 +117,10 @@ class ModelState:
         return self._with_aliases(found)
 
     def _find(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
-        return next((state[n] for n in (name, *self._aliases.get(name, ())) if n in state), None)
+        return next((state[n] for n in (name, *self.aliases.get(name, ())) if n in state), None)
 
     def _with_aliases(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        more = {alias: state[name] for name, others in self._aliases.items() if name in state for alias in others}
+        more = {alias: state[name] for name, others in self.aliases.items() if name in state for alias in others}
         return {**state, **more}
 
 
@@ -134,16 +130,11 @@ def model_state(
 ) -> ModelState:  # fmt: skip
     """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
     model = cut.model
+    rest = {name: read(name) for name in _unread(model, cut)} if rank == 0 else {}
     return ModelState(
-        stages,
-        {name: read(name) for name in _unread(model, cut)} if rank == 0 else {},
-        aliases=_aliases(model),
-        persistent=frozenset(model.state_dict(keep_vars=True)),
-        first_rank=first_rank,
-        group=group,
-        unlike=unlike,
-        pieces=pieces,
-    )
+        stages=stages, rest=rest, aliases=_aliases(model), persistent=frozenset(model.state_dict(keep_vars=True)),
+        first_rank=first_rank, group=group, unlike=unlike, pieces=pieces,
+    )  # fmt: skip
 
 
 def _aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:

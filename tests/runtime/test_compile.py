@@ -27,11 +27,12 @@ from placer.runtime.executor.compile import (
     COMPILING_SECONDS,
     CompiledSegment,
     Compiler,
+    Segment,
+    divided,
     patience,
     require_compilable,
     require_ready,
 )
-from placer.runtime.executor.compiled_segments import Segment, divided
 from placer.runtime.executor.rank_builder import axis_of
 from placer.runtime.measuring.memory import SavedTensors
 from placer.runtime.spmd import LocalBlocks, talks
