@@ -2,6 +2,15 @@
 
 A state is (tensor degree, data degree, algorithm, recomputed or not) with tensor x data = g. In: problem, samples per
 microbatch, g. Out: arrays ops x states (milliseconds, megabytes) and, between neighbours, states x states.
+
+No stage of ops a to b - 1 is faster than this, with time and memory priced per op, each op for itself:
+
+    bound(a, b) = max over p >= 0 of  sum_j min over states of ( time + p ((states + 1) weights + (behind + 1) size') )
+                                      + transfers at both ends - p memory,        size' = 0 where recomputed
+
+It holds because a stage needs at least (states + 1) * weights (the workspace is at least the weights) and, of each op
+that is not recomputed, what it keeps; moves between neighbours cost nothing or more. The same with states * weights
+and the largest workspace of any op instead; the larger of both counts.
 """
 
 from __future__ import annotations
@@ -16,6 +25,8 @@ from placer.placement.published_planners.aceso_layouts import resharding
 from placer.placement.published_planners.aceso_profile import UNMEASURED_MS
 from placer.strategies.engine.arrays import Flags, Floats, Ints
 
+# Milliseconds per megabyte, of the bound.
+PRICES = np.concatenate(([0.0], np.geomspace(4e-4, 0.03, 8)))
 # Inputs and losses are not recomputed (as in the published search).
 KEPT = ("encoder-embedding", "decoder-embedding", "gpt-post-process", "t5-post-process", "conv1")
 
@@ -32,7 +43,7 @@ class OpState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpace:
-    """All ops on g devices: `time` with recomputation, inf where not measured; `moves[kind[j]]` from op j - 1 to j.
+    """All ops on g devices: `time` with recomputation, inf where not measured; `moves[pair[j]]` from op j - 1 to j.
 
     `drops[j]`: recomputing op j and the next drops what op j keeps. `enter` and `leave` are the transfers at the ends
     of a stage that begins or ends with the op.
@@ -48,7 +59,7 @@ class OpSpace:
     enter: Floats
     leave: Floats
     moves: tuple[Floats, ...]
-    kind: Ints
+    pair: Ints
     drops: Flags
     recomputed: Flags
     state_factor: float
@@ -69,7 +80,7 @@ def space(problem: AcesoProblem, microbatch: int, devices: int) -> OpSpace | Non
     tables = {op: _op_table(problem, microbatch, op, states) for op in set(problem.ops)}
     stacked = np.stack([tables[op] for op in problem.ops])
     pairs = list(zip(problem.ops[:1] + problem.ops[:-1], problem.ops, strict=True))
-    kinds = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
     return OpSpace(
         states=states,
         time=stacked[:, 0],
@@ -80,8 +91,8 @@ def space(problem: AcesoProblem, microbatch: int, devices: int) -> OpSpace | Non
         backward_reserved=stacked[:, 5],
         enter=stacked[:, 6],
         leave=stacked[:, 7],
-        moves=tuple(_moves(problem, microbatch, before, after, states) for before, after in kinds),
-        kind=np.array([kinds[pair] for pair in pairs]),
+        moves=tuple(_moves(problem, microbatch, before, after, states) for before, after in numbers),
+        pair=np.array([numbers[pair] for pair in pairs]),
         drops=np.array([not ends_a_run(op) for op in (*problem.ops[1:], "")]),
         recomputed=np.array([state.recompute for state in states]),
         state_factor=float(STATES[problem.family]),
@@ -129,3 +140,38 @@ def _moves(problem: AcesoProblem, microbatch: int, before: str, after: str, stat
         return total if total < UNMEASURED_MS else np.inf
 
     return np.array([[between(given, taken) for taken in states] for given in states])
+
+
+def lower_bounds(space: OpSpace, memory: float, behind: int) -> Floats:
+    """[a, b]: milliseconds that a stage of ops a to b - 1 takes at least; inf where a >= b."""
+    ops = len(space.time)
+    bound, one = np.zeros((ops + 1, ops + 1)), np.empty((ops + 1, ops + 1))
+    kept = (behind + 1) * np.where(space.recomputed, 0.0, space.size)
+    workspace = _workspace(space)
+    for price in PRICES:
+        light = space.time + price * (space.state_factor * space.weights + kept)
+        for per_op, other in ((light + price * space.weights, None), (light, workspace)):
+            total = _running(per_op)
+            np.subtract((total - price * memory)[None, :], total[:, None], out=one)
+            if other is not None:
+                one += price * other
+            np.maximum(bound, one, out=bound)
+    bound[:-1, :] += space.enter.min(axis=1)[:, None]
+    bound[:, 1:] += space.leave.min(axis=1)[None, :]
+    bound[np.tril_indices(ops + 1)] = np.inf
+    return bound
+
+
+def _running(per_op: Floats) -> Floats:
+    """The sums over the ops before each, of the least over states."""
+    return np.concatenate(([0.0], np.cumsum(per_op.min(axis=1))))
+
+
+def _workspace(space: OpSpace) -> Floats:
+    """[a, b]: the workspace that ops a to b - 2 need at least (the last op's is not counted)."""
+    ops = len(space.time)
+    found = np.zeros((ops + 1, ops + 1))
+    for values in (space.forward_reserved.min(axis=1), space.backward_reserved.min(axis=1)):
+        for a in range(ops - 1):
+            found[a, a + 2 :] += np.maximum.accumulate(values[a:-1])
+    return found

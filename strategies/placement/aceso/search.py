@@ -22,8 +22,7 @@ from placer.io.memo import Memo
 from placer.placement.published_planners.aceso import AcesoPlan, AcesoProblem, step_of
 from placer.strategies.engine.arrays import Flags, Floats
 from placer.strategies.engine.chain_cuts import best_cuts, least_maximum, least_sum, possible_starts
-from placer.strategies.placement.aceso.bound import lower_bounds
-from placer.strategies.placement.aceso.op_choices import OpSpace, space
+from placer.strategies.placement.aceso.op_choices import OpSpace, lower_bounds, space
 from placer.strategies.placement.aceso.stage_dp import TILTS, Grid, Table, grid_of, stage_table, traced
 
 # Plans are looked for within these multiples of the least bound, one after the other: the nearer, the fewer stages.

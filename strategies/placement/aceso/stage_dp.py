@@ -144,7 +144,7 @@ def _extended(space: OpSpace, paths: _Paths, op: int, grid: Grid, behind: int) -
     both = space.recomputed[:, None] & space.recomputed[None, :]
     drop = both & bool(space.drops[op - 1])
     saved = (price * (behind + 1) * space.size[op - 1])[:, :, None] * drop
-    moved = paths.cost[..., :, None] + space.moves[space.kind[op]] - saved
+    moved = paths.cost[..., :, None] + space.moves[space.pair[op]] - saved
     parent = moved.argmin(axis=2)
     rows, columns = np.ogrid[: moved.shape[0], : moved.shape[1]]
     at = (rows[..., None], columns[..., None], parent)
@@ -157,7 +157,7 @@ def _extended(space: OpSpace, paths: _Paths, op: int, grid: Grid, behind: int) -
     return (
         _Paths(
             cost=moved[at[0], at[1], parent, to] + space.time[op] + grown,
-            time=paths.time[at] + space.moves[space.kind[op]][parent, to] + space.time[op],
+            time=paths.time[at] + space.moves[space.pair[op]][parent, to] + space.time[op],
             weights=paths.weights[at] + space.weights[op],
             kept=paths.kept[at] + space.size[op] - np.where(dropped, space.size[op - 1][parent], 0.0),
             run=np.where(closes, 0.0, run),
