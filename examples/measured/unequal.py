@@ -30,10 +30,10 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.search.judge import judge, solve_with
 from placer.search.problem import Problem
-from placer.strategies.inter_op.bounds.outline import Bounds
-from placer.strategies.inter_op.equivalence import Places, Runs
+from placer.strategies.inter_op.bounds.outline import OutlineBounds
+from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
 from placer.strategies.inter_op.partition.even import even_partition
-from placer.strategies.inter_op.partition.stage_costs import Pricing
+from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.inter_op.search import Stages
 from placer.strategies.space.outline import Outline, outlines, plan_of
 
@@ -144,19 +144,19 @@ def best_of_one_shape(problem: Problem, best: Plan) -> float | None:
 def best_alike(problem: Problem) -> Plan | None:
     """The fastest legal plan in cluster order with equal shares and even cuts; None where none fits."""
     costs = Costs(problem.graph, problem.cluster, problem.settings)
-    bounds = Bounds(problem, Runs(problem, costs))
+    bounds = OutlineBounds(problem, RangeClasses(problem, costs))
     values = sorted(_even_values(problem, bounds), key=lambda entry: entry[0])
     plans = (judge(plan_of(problem, outline, cuts, recompute)) for _, outline, cuts, recompute in values)
     return next((verdict.plan for verdict in plans if verdict.legal), None)
 
 
 def _even_values(
-    problem: Problem, bounds: Bounds
+    problem: Problem, bounds: OutlineBounds
 ) -> Iterator[tuple[float, Outline, tuple[int, ...], tuple[bool, ...]]]:
     """Every outline in cluster order with the seconds of its even cuts."""
     for outline in outlines(problem):
-        pricing = Pricing(bounds, Places(problem, bounds.runs.costs, outline), outline)
-        even = even_partition(pricing) if pricing.floors.reached[0] == 0 else None
+        pricing = OutlineCosts(bounds, PositionClasses(problem, bounds.runs.costs, outline), outline)
+        even = even_partition(pricing) if pricing.rests.reached[0] == 0 else None
         if even is not None:
             yield even.value + pricing.fixed, outline, even.cuts, even.recompute
 

@@ -6,7 +6,7 @@ positions where costs cannot tell their devices and links apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from itertools import groupby
 from typing import TypeVar
@@ -22,7 +22,7 @@ from placer.strategies.space.outline import Outline
 T = TypeVar("T")
 
 
-class Runs:
+class RangeClasses:
     """The shapes of all runs of blocks of a problem, numbered; equal numbers cost the same."""
 
     def __init__(self, problem: Problem, costs: Costs) -> None:
@@ -67,7 +67,7 @@ class Runs:
         return tuple(block.kind for block in self.problem.graph.blocks)
 
 
-class Places:
+class PositionClasses:
     """What tells the positions of an outline apart, as far as costs can see. Its shares and rows do not matter."""
 
     def __init__(self, problem: Problem, costs: Costs, outline: Outline) -> None:
@@ -103,19 +103,13 @@ class Places:
 
         Without what follows from another: fewer rows in no fewer bytes.
         """
-        key = (outline.microbatch, outline.shares)
-        if key not in self._loads:
-            self._loads[key] = self._make_loads(outline)
-        return self._loads[key]
+        return once(self._loads, (outline.microbatch, outline.shares), self._make_loads, outline)
 
     def _make_loads(self, outline: Outline) -> tuple[tuple[tuple[int, int], ...], ...]:
         if not outline.shares and self.costs.block_times.uniform:
             return tuple(((outline.most_rows, room),) for room in self.capacity)
         each, known = outline.rows_each, dict[tuple[int, ...], tuple[tuple[int, int], ...]]()
-        for rooms in self.rooms:
-            if rooms not in known:
-                known[rooms] = _binding(zip(each, rooms, strict=True))
-        return tuple(known[rooms] for rooms in self.rooms)
+        return tuple(once(known, rooms, _binding, each, rooms) for rooms in self.rooms)
 
     @cached_property
     def kinds(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -149,7 +143,7 @@ class Places:
         """`of` the first `count` positions (None: all), asked once for those that lie alike."""
         positions = range(len(self.devices) if count is None else count)
         known: dict[int, T] = {}
-        return tuple(known[key] if (key := self._lie(p)) in known else known.setdefault(key, of(p)) for p in positions)
+        return tuple(once(known, self._lie(p), of, p) for p in positions)
 
     def _lie(self, position: int) -> int:
         """Equal for positions that differ in nothing but which of many equal nodes they are on; never for the first."""
@@ -193,10 +187,10 @@ class Places:
         return bottleneck(self.problem.cluster, (*leading, *devices))
 
 
-def _binding(loads: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The loads that no other one implies."""
+def _binding(each: tuple[int, ...], rooms: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The loads of replicas, rows and room of each, that no other one implies."""
     found: list[tuple[int, int]] = []
-    for rows, room in sorted(set(loads), key=lambda load: (-load[0], load[1])):
+    for rows, room in sorted(set(zip(each, rooms, strict=True)), key=lambda load: (-load[0], load[1])):
         if not found or room < found[-1][1]:
             found.append((rows, room))
     return tuple(found)

@@ -18,7 +18,7 @@ from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Layout, Plan
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem
-from placer.strategies.inter_op.bounds.outline import Bounds, least_alive
+from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_alive
 from placer.strategies.inter_op.partition.even import even_cuts
 from placer.strategies.space.outline import (
     Outline,
@@ -36,9 +36,9 @@ GIB = 2**30
 TRIED = 64
 
 # The costs of the model under a layout, and an outline of that.
-_Way: TypeAlias = tuple[Bounds, Outline]
+_Way: TypeAlias = tuple[OutlineBounds, Outline]
 # The costs of the model under a layout, and that.
-_View: TypeAlias = tuple[Bounds, Layout | None]
+_View: TypeAlias = tuple[OutlineBounds, Layout | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class _Need:
     how: str
 
 
-def block_binds(problem: Problem, all_bounds: Collection[Bounds]) -> Infeasible | None:
+def block_binds(problem: Problem, all_bounds: Collection[OutlineBounds]) -> Infeasible | None:
     """The block that no plan of `problem` has room for, however it cuts the model into stages; `all_bounds` of the
     model whole and under each layout."""
     return _block_binds(problem, lambda: _ways(problem, all_bounds, {1}))
@@ -66,10 +66,10 @@ def what_binds(problem: Problem, views: Sequence[_View]) -> Infeasible:
     return _block_binds(problem, lambda: _ways(problem, all_bounds)) or _nearest(problem, views)
 
 
-def _ways(problem: Problem, all_bounds: Collection[Bounds], positions: Collection[int] = ()) -> Iterator[_Way]:
+def _ways(problem: Problem, all_bounds: Collection[OutlineBounds], positions: Collection[int] = ()) -> Iterator[_Way]:
     """The most economical outlines of each layout, of so many positions beside those that the pins allow."""
     for bounds in all_bounds:
-        for outline in _frugal(problem, bounds.runs.costs.degree, positions):
+        for outline in _frugal(problem, bounds.ranges.costs.degree, positions):
             yield bounds, outline
 
 
@@ -115,10 +115,10 @@ def _least(ways: Iterator[_Way], block: int) -> _Need:
     return _Need(block=block, bytes=size, how=how)
 
 
-def _alone(bounds: Bounds, outline: Outline, block: int) -> int:
+def _alone(bounds: OutlineBounds, outline: Outline, block: int) -> int:
     """Bytes of a device for `block` alone, with one microbatch alive and no messages, as within a longer stage: none
     with this block needs less."""
-    costs, problem = bounds.runs.costs, bounds.problem
+    costs, problem = bounds.ranges.costs, bounds.problem
     no = Affine()
     span = replace(costs.ranges.of(block, block + 1), received=no, sent=no, returned=no, staying=no, staying_apart=no)
     sizes = []
@@ -143,7 +143,7 @@ def _nearest(problem: Problem, views: Sequence[_View]) -> Infeasible:
     """The even plan whose fullest device is over by the fewest bytes."""
     best: tuple[int, str, str] | None = None
     for bounds, layout in views:
-        for plan in _even(problem, bounds.runs.costs.degree, layout, TRIED // len(views)):
+        for plan in _even(problem, bounds.ranges.costs.degree, layout, TRIED // len(views)):
             verdict = judge(plan, lowered=False)
             excess = _excess(verdict)
             if verdict.violations and (best is None or excess < best[0]):

@@ -24,22 +24,23 @@ from heapq import heappop, heappush
 
 from placer.costs.costs import Costs
 from placer.errors import Infeasible, UsageError
+from placer.io.memo import once
 from placer.plans.plan import Layout
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Ended, Problem, Solution
 from placer.strategies.inter_op.bounds.by_bound import by_bound
-from placer.strategies.inter_op.bounds.outline import Bounds
-from placer.strategies.inter_op.bounds.refined import Narrow
-from placer.strategies.inter_op.equivalence import Places, Runs
+from placer.strategies.inter_op.bounds.outline import OutlineBounds
+from placer.strategies.inter_op.bounds.refined import RefinedBounds
+from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
 from placer.strategies.inter_op.infeasible import block_binds, what_binds
-from placer.strategies.inter_op.partition.chain_dp import Partition, best_chain
+from placer.strategies.inter_op.partition.chain_dp import StageCuts, best_chain
 from placer.strategies.inter_op.partition.even import even_partition
-from placer.strategies.inter_op.partition.interleaved_branch_bound import best_loop
-from placer.strategies.inter_op.partition.interleaved_dp import best_turns
-from placer.strategies.inter_op.partition.stage_costs import Pricing
-from placer.strategies.inter_op.submeshes.search import ShapedSearch
-from placer.strategies.inter_op.submeshes.two_shapes.family import are_lines
-from placer.strategies.inter_op.submeshes.two_shapes.search import LineSearch
+from placer.strategies.inter_op.partition.interleaved_branch_bound import best_interleaved
+from placer.strategies.inter_op.partition.interleaved_dp import best_repeating
+from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
+from placer.strategies.inter_op.submeshes.search import SubmeshSearch
+from placer.strategies.inter_op.submeshes.two_shapes.family import are_two_shapes
+from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
 from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
 from placer.strategies.space.device_orders import DeviceOrder, Subcluster, fast_subclusters, is_mixed
 from placer.strategies.space.outline import Outline, plan_of
@@ -59,7 +60,7 @@ class _Found:
 
     value: float
     outline: Outline
-    partition: Partition
+    partition: StageCuts
 
 
 @dataclass
@@ -69,9 +70,9 @@ class _Search:
 
     problem: Problem
     layouts: tuple[Layout, ...]
-    bounds: dict[int, Bounds]
-    narrow: dict[int, Narrow]
-    shaped: ShapedSearch | LineSearch
+    bounds: dict[int, OutlineBounds]
+    narrow: dict[int, RefinedBounds]
+    shaped: SubmeshSearch | TwoShapeSearch
     queue: list[tuple[float, bool, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
     best: _Found | None = None
@@ -81,12 +82,12 @@ class _Search:
     placed: int = 0
     whole: bool = True
     ended: Ended = ""
-    places: dict[tuple[int, int, int, DeviceOrder], Places] = field(default_factory=dict)
+    places: dict[tuple[int, int, int, DeviceOrder], PositionClasses] = field(default_factory=dict)
 
     @cached_property
     def mixed(self) -> bool:
         """Whether devices may be ordered in more than one way."""
-        return any(is_mixed(self.problem.cluster, bounds.runs.costs.degree) for bounds in self.bounds.values())
+        return any(is_mixed(self.problem.cluster, bounds.ranges.costs.degree) for bounds in self.bounds.values())
 
     def layout(self, number: int) -> Layout | None:
         """The layout of a number; None of the model whole."""
@@ -172,10 +173,10 @@ def _begun_anew(search: _Search) -> _Search:
 
 
 def _over_views(problem: Problem, found: tuple[Layout, ...], views: dict[int, Costs], *, shapes: bool) -> _Search:
-    bounds = {number: Bounds(problem, Runs(problem, view)) for number, view in views.items()}
-    narrow = {number: Narrow(own) for number, own in bounds.items()}
-    own = {number: each.runs for number, each in bounds.items()} if shapes else {}
-    shaped = (LineSearch if are_lines(problem) else ShapedSearch)(problem=problem, layouts=found, views=own)
+    bounds = {number: OutlineBounds(problem, RangeClasses(problem, view)) for number, view in views.items()}
+    narrow = {number: RefinedBounds(own) for number, own in bounds.items()}
+    own = {number: each.ranges for number, each in bounds.items()} if shapes else {}
+    shaped = (TwoShapeSearch if are_two_shapes(problem) else SubmeshSearch)(problem=problem, layouts=found, views=own)
     return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, shaped=shaped, whole=not problem.spent)
 
 
@@ -281,44 +282,44 @@ def _narrow(search: _Search, quick: float, outline: Outline) -> None:
 
 def _placed(search: _Search, outline: Outline) -> Iterator[Outline]:
     """The outline with every device order, and the shares it may have there."""
-    costs = search.bounds[outline.layout].runs.costs
+    costs = search.bounds[outline.layout].ranges.costs
     return with_devices(search.problem, outline, costs) if search.mixed else iter((outline,))
 
 
 def _solve(search: _Search, bound: float, outline: Outline) -> None:
     """Improve on the best so far within one outline; keep its bound where it stays open."""
     search.evaluations += 1
-    pricing = Pricing(search.bounds[outline.layout], _places(search, outline), outline)
-    if pricing.floors.reached[0] > 0:
+    pricing = OutlineCosts(search.bounds[outline.layout], _places(search, outline), outline)
+    if pricing.rests.reached[0] > 0:
         return
     if outline.virtual == 1:
         _offer(search, pricing, even_partition(pricing))
-        floors, inner = pricing.floors, search.ceiling - pricing.fixed
+        rests, inner = pricing.rests, search.ceiling - pricing.fixed
         stages = outline.stages
-        found = best_chain(stages=stages, pieces=pricing.pieces, weights=(1.0, 1.0), floors=floors, ceiling=inner)
+        found = best_chain(stages=stages, choices=pricing.choices, weights=(1.0, 1.0), rests=rests, ceiling=inner)
         _offer(search, pricing, found)
         return
     if _alike(pricing):
-        _offer(search, pricing, best_turns(pricing.loop(), ceiling=search.ceiling - pricing.fixed))
+        _offer(search, pricing, best_repeating(pricing.loop(), ceiling=search.ceiling - pricing.fixed))
         return
     _offer(search, pricing, even_partition(pricing))
     patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
-    result = best_loop(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
+    result = best_interleaved(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
     search.placed += result.placed
     _offer(search, pricing, result.partition)
     if not result.complete:
         search.open.append(bound)
 
 
-def _alike(pricing: Pricing) -> bool:
+def _alike(pricing: OutlineCosts) -> bool:
     """Whether the inner stages of an outline differ in their lengths only."""
     problem, lengths = pricing.problem, pricing.outline.lengths(len(pricing.problem.graph.blocks))
     inner = range(1, len(problem.graph.blocks) - 1)
     grouped = any(pricing.loop().grouped[block] for block in inner)
-    return not (problem.pins.stage_of or grouped) and pricing.runs.alike(lengths)
+    return not (problem.pins.stage_of or grouped) and pricing.ranges.alike(lengths)
 
 
-def _offer(search: _Search, pricing: Pricing, partition: Partition | None) -> None:
+def _offer(search: _Search, pricing: OutlineCosts, partition: StageCuts | None) -> None:
     """Keep `partition` if it is better than the best so far."""
     if partition is not None and partition.value + pricing.fixed < search.ceiling:
         value = partition.value + pricing.fixed
@@ -337,9 +338,7 @@ def _solution(search: _Search) -> Solution:
     return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
 
 
-def _places(search: _Search, outline: Outline) -> Places:
+def _places(search: _Search, outline: Outline) -> PositionClasses:
     key = (outline.positions, outline.replicas, outline.degree, outline.device_order)
-    if key not in search.places:
-        costs = search.bounds[outline.layout].runs.costs
-        search.places[key] = Places(search.problem, costs, outline)
-    return search.places[key]
+    costs = search.bounds[outline.layout].ranges.costs
+    return once(search.places, key, PositionClasses, search.problem, costs, outline)

@@ -24,9 +24,9 @@ from placer.program.lowering import like_devices, lower
 from placer.search.judge import solve_with
 from placer.search.problem import Pins
 from placer.strategies.inter_op.bounds.by_bound import by_bound
-from placer.strategies.inter_op.bounds.outline import Bounds
-from placer.strategies.inter_op.bounds.refined import Narrow
-from placer.strategies.inter_op.equivalence import Places, Runs
+from placer.strategies.inter_op.bounds.outline import OutlineBounds
+from placer.strategies.inter_op.bounds.refined import RefinedBounds
+from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
 from placer.strategies.intra_op.linear_program import LinearProgram
 from problems import device, nodes, problem
 from split_blocks import random_chain
@@ -108,11 +108,11 @@ def test_alive_microbatches_are_those_of_the_schedules_own_lists(name: str, data
 def test_the_second_bound_is_the_same_whatever_was_asked_before(seed: int) -> None:
     rng = random.Random(seed)
     asked_of = problem(random_chain(rng), nodes(device(), per_node=2, count=2), rows=4)
-    bounds = Bounds(asked_of, Runs(asked_of, Costs(asked_of.graph, asked_of.cluster, asked_of.settings)))
-    asked = Narrow(bounds)
+    bounds = OutlineBounds(asked_of, RangeClasses(asked_of, Costs(asked_of.graph, asked_of.cluster, asked_of.settings)))
+    asked = RefinedBounds(bounds)
     for _, outline in by_bound({-1: bounds}).outlines:
-        places = Places(asked_of, bounds.runs.costs, outline)
-        assert asked.step(outline, places) == Narrow(bounds).step(outline, places)
+        places = PositionClasses(asked_of, bounds.ranges.costs, outline)
+        assert asked.step(outline, places) == RefinedBounds(bounds).step(outline, places)
 
 
 def test_a_linear_program_given_as_arrays_has_its_optimum() -> None:

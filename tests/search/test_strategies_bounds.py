@@ -1,4 +1,4 @@
-"""Floors hold: no stage, and no plan, is estimated below what the floors say of the blocks in it."""
+"""Lower bounds hold: no stage, and no plan, is estimated below what they say of the blocks in it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from placer.plans.plan import ScheduleName
 from placer.plans.settings import RunSettings
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.by_bound import by_bound
-from placer.strategies.inter_op.bounds.outline import Bounds
-from placer.strategies.inter_op.bounds.refined import Narrow
-from placer.strategies.inter_op.bounds.schedule import Amount, Floor, Rhythm, rhythm
-from placer.strategies.inter_op.equivalence import Places, Runs
+from placer.strategies.inter_op.bounds.outline import OutlineBounds
+from placer.strategies.inter_op.bounds.refined import RefinedBounds
+from placer.strategies.inter_op.bounds.schedule import Amount, LowerBound, ScheduleTerms
+from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
 from placer.strategies.space.outline import outlines, plan_of, recomputes
 from problems import cluster, device, problem
 
@@ -43,27 +43,27 @@ def blocks(draw: st.DrawFn) -> StageCost:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """A rhythm at a number of positions."""
+class AtPositions:
+    """A schedule's terms at a number of positions."""
 
     positions: int
-    rhythm: Rhythm
+    schedule: ScheduleTerms
 
     def terms(self, stage: StageCost) -> Terms:
-        pace = self.rhythm
-        return terms(stage, pace.schedule, positions=self.positions, turns=pace.virtual, microbatches=pace.count)
+        own = self.schedule
+        return terms(stage, own.schedule, positions=self.positions, turns=own.turns, microbatches=own.count)
 
-    def floor(self, full: Amount, last: Amount) -> Floor:
-        return self.rhythm.floor(self.positions, full, last)
+    def bound(self, full: Amount, last: Amount) -> LowerBound[float]:
+        return self.schedule.bound(self.positions, full, last)
 
 
 @st.composite
-def paces(draw: st.DrawFn, schedule: ScheduleName) -> Pace:
+def schedules_at(draw: st.DrawFn, schedule: ScheduleName) -> AtPositions:
     looped = schedule == "interleaved"
-    return Pace(
+    return AtPositions(
         positions=draw(st.integers(2 if looped else 1, 5)),
-        rhythm=Rhythm(
-            schedule=schedule, virtual=draw(st.integers(2, 4)) if looped else 1, count=draw(st.integers(1, 12))
+        schedule=ScheduleTerms(
+            rows=1, schedule=schedule, turns=draw(st.integers(2, 4)) if looped else 1, batch=draw(st.integers(1, 12))
         ),
     )  # fmt: skip
 
@@ -102,24 +102,24 @@ def total(amounts: list[Amount]) -> Amount:
 def test_floors_of_blocks_are_never_above_the_terms_of_the_stages_they_lie_in(
     schedule: ScheduleName, data: st.DataObject
 ) -> None:
-    pace = data.draw(paces(schedule))
+    at = data.draw(schedules_at(schedule))
     stages = data.draw(st.lists(st.lists(blocks(), min_size=1, max_size=3), min_size=1, max_size=4))
-    found = [pace.terms(together(parts, data.draw(EXTRAS))) for parts in stages]
+    found = [at.terms(together(parts, data.draw(EXTRAS))) for parts in stages]
     every = [part for parts in stages for part in parts]
-    least = pace.floor(total([amount(part) for part in every]), total([last_amount(part) for part in every]))
+    least = at.bound(total([amount(part) for part in every]), total([last_amount(part) for part in every]))
     assert least.fill <= sum(part.fill for part in found) * ROUNDING
     assert least.steady <= sum(part.steady for part in found) * ROUNDING
     for parts, stage in zip(stages, found, strict=True):
         for part in parts:
-            assert pace.floor(amount(part), last_amount(part)).steady <= stage.steady * ROUNDING
+            assert at.bound(amount(part), last_amount(part)).steady <= stage.steady * ROUNDING
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
 def test_the_floor_of_a_stage_without_messages_is_its_terms(schedule: ScheduleName, data: st.DataObject) -> None:
-    pace, stage = data.draw(paces(schedule)), data.draw(blocks())
-    found, wanted = pace.floor(amount(stage), last_amount(stage)), pace.terms(stage)
+    at, stage = data.draw(schedules_at(schedule)), data.draw(blocks())
+    found, wanted = at.bound(amount(stage), last_amount(stage)), at.terms(stage)
     assert found.fill == pytest.approx(wanted.fill)
     assert found.steady == pytest.approx(wanted.steady)
 
@@ -128,12 +128,12 @@ def test_the_floor_of_a_stage_without_messages_is_its_terms(schedule: ScheduleNa
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
 def test_floors_of_many_positions_are_those_of_each(schedule: ScheduleName, data: st.DataObject) -> None:
-    pace, stage = data.draw(paces(schedule)), data.draw(blocks())
-    positions = np.arange(2, 9)
-    fill, steady = pace.rhythm.floors(positions, amount(stage), last_amount(stage))
-    for p, seconds in zip(positions, steady, strict=True):
-        one = pace.rhythm.floor(int(p), amount(stage), last_amount(stage))
-        assert fill == pytest.approx(one.fill)
+    at, stage = data.draw(schedules_at(schedule)), data.draw(blocks())
+    positions = np.arange(2 if at.schedule.turns > 1 else 1, 9)
+    fill, steady = at.schedule.bound(positions, amount(stage), last_amount(stage))
+    for p, filling, seconds in zip(positions, np.broadcast_to(fill, positions.shape), steady, strict=True):
+        one = at.schedule.bound(int(p), amount(stage), last_amount(stage))
+        assert filling == pytest.approx(one.fill)
         assert seconds == pytest.approx(one.steady)
 
 
@@ -166,17 +166,18 @@ def with_traffic(kind: BlockClass, size: int) -> BlockClass:
 def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_cross(seed: int) -> None:
     given_problem = mixed_problem(seed)
     costs = Costs(given_problem.graph, given_problem.cluster, given_problem.settings)
-    bounds = Bounds(given_problem, Runs(given_problem, costs))
+    bounds = OutlineBounds(given_problem, RangeClasses(given_problem, costs))
     (recompute,) = recomputes(given_problem)
     inner = range(1, len(given_problem.graph.blocks))
     for made in outlines(given_problem):
-        pace, places = Pace(made.positions, rhythm(made)), Places(given_problem, costs, made)
+        at, places = AtPositions(made.positions, ScheduleTerms.of(made)), PositionClasses(given_problem, costs, made)
         floors = bounds.rest(made, places)
-        least = max(bounds.step(made), Narrow(bounds).step(made, places))
+        coarse = bounds.steps(np.array([made.positions]), made.replicas, at.schedule)[0]
+        least = max(coarse, RefinedBounds(bounds).step(made, places))
         for cuts in itertools.combinations(inner, made.stages - 1):
             plan = plan_of(given_problem, made, cuts, (recompute,) * made.stages)
             assert least <= estimate_with(costs, plan).step_seconds * ROUNDING, f"{made} cut at {cuts}"
-            found = [pace.terms(stage) for stage in costs.costs_of(plan)]
+            found = [at.terms(stage) for stage in costs.costs_of(plan)]
             for index, first in enumerate((0, *cuts)):
                 assert floors[first].fill <= sum(part.fill for part in found[index:]) * ROUNDING
                 assert floors[first].steady <= sum(part.steady for part in found[index:]) * ROUNDING
@@ -186,6 +187,6 @@ def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_c
 def test_the_search_is_offered_every_outline_of_the_space_its_bounds_ascending(seed: int) -> None:
     given_problem = mixed_problem(seed)
     costs = Costs(given_problem.graph, given_problem.cluster, given_problem.settings)
-    offered = list(by_bound({-1: Bounds(given_problem, Runs(given_problem, costs))}).outlines)
+    offered = list(by_bound({-1: OutlineBounds(given_problem, RangeClasses(given_problem, costs))}).outlines)
     assert sorted(outline for _, outline in offered) == sorted(outlines(given_problem))
     assert [seconds for seconds, _ in offered] == sorted(seconds for seconds, _ in offered)

@@ -1,4 +1,4 @@
-"""Runs of blocks that have one number are held and priced alike, and those of a repeated layer have one."""
+"""RangeClasses of blocks that have one number are held and priced alike, and those of a repeated layer have one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placer.costs.costs import Costs
 from placer.costs.memory.peak import StageMemory, stage_memory
 from placer.graph import Graph
 from placer.search.problem import Problem
-from placer.strategies.inter_op.equivalence import Runs
+from placer.strategies.inter_op.equivalence import RangeClasses
 from problems import cluster, device, problem
 
 
@@ -33,11 +33,11 @@ def test_runs_of_one_number_hold_the_same(graph: Graph, rows: int) -> None:
         assert held.setdefault(found.number(first, last), own) == own
 
 
-def runs(found: Problem) -> Runs:
-    return Runs(found, Costs(found.graph, found.cluster, found.settings))
+def runs(found: Problem) -> RangeClasses:
+    return RangeClasses(found, Costs(found.graph, found.cluster, found.settings))
 
 
-def memory(found: Runs, first: int, last: int, rows: int, *, recompute: bool) -> StageMemory:
+def memory(found: RangeClasses, first: int, last: int, rows: int, *, recompute: bool) -> StageMemory:
     costs = found.costs
     return stage_memory(
         costs.ranges.of(first, last), costs.numerics, costs.settings, rows=rows, recompute=recompute, sharding="none",

@@ -168,7 +168,7 @@ def test_a_wrong_cost_term_in_the_dynamic_program_is_caught(plant, monkeypatch) 
 
 
 def test_a_dynamic_program_that_ignores_memory_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pricing.Pricing, "_fits", lambda *_: True)
+    monkeypatch.setattr(pricing.OutlineCosts, "_fits", lambda *_: True)
     caught = 0
     for seed in range(30):
         try:

@@ -7,13 +7,17 @@ import random
 import pytest
 
 from placer.costs.memory.in_flight import in_flight_peaks
-from placer.strategies.inter_op.partition.interleaved_branch_bound import Loop, LoopPiece, best_loop
-from placer.strategies.inter_op.partition.interleaved_dp import best_turns
+from placer.strategies.inter_op.partition.interleaved_branch_bound import (
+    Interleaved,
+    InterleavedChoice,
+    best_interleaved,
+)
+from placer.strategies.inter_op.partition.interleaved_dp import best_repeating
 
 ALL = 10**9
 
 
-def random_loop(seed: int) -> Loop:
+def random_loop(seed: int) -> Interleaved:
     """A model whose blocks repeat between its first and last; some of them with tight memory."""
     rng = random.Random(seed)
     positions, turns = rng.choice(((2, 2), (2, 3), (3, 2)))
@@ -24,7 +28,7 @@ def random_loop(seed: int) -> Loop:
     even = range(blocks // stages, -(-blocks // stages) + 1)
     closing, updating = rng.choice((0, 0, 0, 400)), rng.choice((0, 0, 0, 200))
 
-    def pieces(stage: int, start: int, end: int) -> tuple[LoopPiece, ...] | None:
+    def pieces(stage: int, start: int, end: int) -> tuple[InterleavedChoice, ...] | None:
         if end - start < even.start:
             return ()
         if end - start >= even.stop:
@@ -36,16 +40,16 @@ def random_loop(seed: int) -> Loop:
             busy = work * (1 + again * recompute)
             kept = round((end - start) * (20 if recompute else 100))
             state, largest = 100 * (end - start), (10 * recompute, 5, 5)
-            made.append(LoopPiece(
+            made.append(InterleavedChoice(
                 busy / turns + message, 4 * busy, 0.3 * work, state, kept, largest, recompute,
                 closing=closing * (end - start), updating=updating * (end - start),
             ))  # fmt: skip
         return tuple(made)
 
     peaks = in_flight_peaks("interleaved", positions, stages, positions * rng.randint(1, 3))
-    return Loop(
+    return Interleaved(
         positions=positions, turns=turns, pieces=pieces, peaks=peaks, capacity=(round(400 * room),) * positions,
-        needs=(0,) * (blocks + 1), fill_floor=(0.0,) * (blocks + 1), steady_floor=(0.0,) * (blocks + 1),
+        needs=(0,) * (blocks + 1), fill_bounds=(0.0,) * (blocks + 1), steady_bounds=(0.0,) * (blocks + 1),
         grouped=((),) * blocks,
     )  # fmt: skip
 
@@ -54,8 +58,8 @@ def random_loop(seed: int) -> Loop:
 def test_positions_one_by_one_find_what_all_cuts_hold(start: int) -> None:
     for seed in range(start, start + 20):
         loop = random_loop(seed)
-        wanted = best_loop(loop, ceiling=ALL, patience=ALL)
-        found = best_turns(loop, ceiling=ALL)
+        wanted = best_interleaved(loop, ceiling=ALL, patience=ALL)
+        found = best_repeating(loop, ceiling=ALL)
         assert wanted.complete
         assert (found is None) == (wanted.partition is None)
         if found is not None and wanted.partition is not None:
@@ -63,14 +67,14 @@ def test_positions_one_by_one_find_what_all_cuts_hold(start: int) -> None:
 
 
 def test_the_random_loops_are_of_all_kinds() -> None:
-    found = [best_turns(random_loop(seed), ceiling=ALL) for seed in range(60)]
+    found = [best_repeating(random_loop(seed), ceiling=ALL) for seed in range(60)]
     assert sum(partition is None for partition in found) >= 3
     assert sum(partition is not None and any(partition.recompute) for partition in found) >= 10
     assert sum(partition is not None and not all(partition.recompute) for partition in found) >= 10
 
 
 def test_nothing_reaches_a_ceiling_below_the_best() -> None:
-    loop = next(loop for loop in map(random_loop, range(60)) if best_turns(loop, ceiling=ALL))
-    best = best_turns(loop, ceiling=ALL)
+    loop = next(loop for loop in map(random_loop, range(60)) if best_repeating(loop, ceiling=ALL))
+    best = best_repeating(loop, ceiling=ALL)
     assert best is not None
-    assert best_turns(loop, ceiling=best.value) is None
+    assert best_repeating(loop, ceiling=best.value) is None

@@ -15,7 +15,7 @@ from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import Pins, Problem, Solution
 from placer.strategies.inter_op.search import Stages
 from placer.strategies.inter_op.submeshes import search as shaped
-from placer.strategies.inter_op.submeshes.submesh import MOST_DEVICES, Shape, shapes
+from placer.strategies.inter_op.submeshes.submesh import MOST_DEVICES, Submesh, submeshes
 from pool import on_ranks
 from problems import cluster, device, problem
 
@@ -67,8 +67,8 @@ def test_patience_that_ends_leaves_a_bound_that_holds(monkeypatch) -> None:  # t
 
 
 def test_only_few_devices_have_any_shape_at_every_position() -> None:
-    assert shapes(given(devices=MOST_DEVICES), (), (-1,))[0] == Shape(replicas=1)
-    assert shapes(given(devices=MOST_DEVICES + 1), (), (-1,)) == ()
+    assert submeshes(given(devices=MOST_DEVICES), (), (-1,))[0] == Submesh(replicas=1)
+    assert submeshes(given(devices=MOST_DEVICES + 1), (), (-1,)) == ()
 
 
 def test_a_found_plan_of_unlike_positions_runs_as_one_device_would() -> None:

@@ -1,5 +1,5 @@
-"""Lines: on many devices plans of two shapes are found where they pay, their bounds hold, and nothing in the family is
-missed."""
+"""Two-shape pipelines: on many devices plans of two shapes are found where they pay, their bounds hold, and nothing in
+the family is missed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from placer.plans.plan import Plan, Stage
 from placer.plans.settings import RunSettings
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import Pins, Problem, Solution
-from placer.strategies.inter_op.equivalence import Runs
+from placer.strategies.inter_op.equivalence import RangeClasses
 from placer.strategies.inter_op.search import Stages
 from placer.strategies.inter_op.submeshes.submesh import MOST_DEVICES
 from placer.strategies.inter_op.submeshes.two_shapes import family as lines
 from placer.strategies.inter_op.submeshes.two_shapes import search as line_search
-from placer.strategies.inter_op.submeshes.two_shapes.family import MOST_LINE_DEVICES, are_lines
-from placer.strategies.inter_op.submeshes.two_shapes.search import LineSearch
+from placer.strategies.inter_op.submeshes.two_shapes.family import MOST_TWO_SHAPE_DEVICES, are_two_shapes
+from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.oracle import exhaustive
 from placer.strategies.oracle.every_submesh import shaped_plans
@@ -91,18 +91,19 @@ def test_patience_that_ends_leaves_a_bound_that_holds(monkeypatch: pytest.Monkey
 
 def test_lines_are_for_more_devices_than_shapes_and_not_for_very_many() -> None:
     def on(count: int) -> bool:
-        return are_lines(problem(chain_graph([WORK, WEIGHTS]), nodes(device(), per_node=1, count=count)))
+        return are_two_shapes(problem(chain_graph([WORK, WEIGHTS]), nodes(device(), per_node=1, count=count)))
 
-    assert [on(count) for count in (MOST_DEVICES, MOST_DEVICES + 1, MOST_LINE_DEVICES, MOST_LINE_DEVICES + 1)] == [
-        False, True, True, False,
-    ]  # fmt: skip
+    counts = (MOST_DEVICES, MOST_DEVICES + 1, MOST_TWO_SHAPE_DEVICES, MOST_TWO_SHAPE_DEVICES + 1)
+    assert [on(count) for count in counts] == [False, True, True, False]
 
 
-def as_lines(given: Problem) -> LineSearch:
+def as_lines(given: Problem) -> TwoShapeSearch:
     costs = Costs(given.graph, given.cluster, given.settings)
     found = layouts(given, costs)
     views = {-1: costs} | {number: costs.under(layout) for number, layout in enumerate(found)}
-    return LineSearch(problem=given, layouts=found, views={n: Runs(given, view) for n, view in views.items()})
+    return TwoShapeSearch(
+        problem=given, layouts=found, views={n: RangeClasses(given, view) for n, view in views.items()}
+    )
 
 
 def gpt() -> Problem:
@@ -123,9 +124,9 @@ def test_no_line_of_cut_ops_is_faster_than_its_bound() -> None:
 
 def assert_bounds_hold(given: Problem, every: int = 1) -> None:
     search = as_lines(given)
-    for _, (_, pace, _) in search.queue:
-        for bound, line in list(search.floors.bounds(pace, math.inf))[::every]:
-            found = search.solved(pace, line, math.inf)
+    for _, (_, terms, _) in search.queue:
+        for bound, pipeline in list(search.bounds.pipelines(terms, math.inf))[::every]:
+            found = search.solved(terms, pipeline, math.inf)
             assert found is None or bound <= found.value * (1 + 1e-9)
 
 
@@ -154,7 +155,7 @@ def answer(given: Problem, name: str) -> tuple[float, float]:
 
 
 def is_line(plan: Plan) -> bool:
-    """Whether a plan is of two parts, and each fills a stretch that a line may have."""
+    """Whether a plan is of two parts, and each fills a range of devices that a pipeline may have."""
     grounds = [[device for (device,) in units] for units in group_classes(plan.cluster, 1)]
 
     def look(stage: Stage) -> tuple[int, int, int | None]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placer.io.memo import once
 from placer.plans.plan import BY_FSDP, Sharding, replica_rows
-from placer.strategies.inter_op.bounds.outline import Bounds
-from placer.strategies.inter_op.bounds.schedule import Amount, rhythm
-from placer.strategies.inter_op.equivalence import Places
+from placer.strategies.inter_op.bounds.outline import OutlineBounds
+from placer.strategies.inter_op.bounds.schedule import Amount, Floats, ScheduleTerms
+from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.space.outline import Outline
 
 
@@ -33,7 +33,7 @@ class _Pairs(NamedTuple):
     """What gathers of one pass show: all pairs of neighbours, the first block, and what cuts add, least first."""
 
     shown: float
-    hidden: NDArray[np.float64]
+    hidden: Floats
     first: float
 
     def over(self, stages: int) -> float:
@@ -49,22 +49,22 @@ class _Least(NamedTuple):
     scatter: float
 
 
-class LeastGathers:
-    """The least that gathers and scatters show in the outlines of one `Bounds`; remembers what they share."""
+class GatherBounds:
+    """The least that gathers and scatters show in the outlines of one `OutlineBounds`; remembers what they share."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.costs = bounds.runs.costs
+    def __init__(self, bounds: OutlineBounds) -> None:
+        self.costs = bounds.ranges.costs
         self._known: dict[tuple[tuple[tuple[int, ...], ...], int, int, Sharding], _Least] = {}
 
-    def shown(self, outline: Outline, places: Places) -> Shown:
+    def shown(self, outline: Outline, places: PositionClasses) -> Shown:
         """What collectives of sharded state add at least over all stages."""
         if outline.sharding not in BY_FSDP:
             return HIDDEN
         full, last = (self._over(outline, places, rows) for rows in (outline.microbatch, outline.last_rows))
-        floor = rhythm(outline).floor(outline.positions, Amount(*full[:2]), Amount(*last[:2]))
-        return Shown(floor.fill, floor.steady, last[2])
+        least = ScheduleTerms.of(outline).bound(outline.positions, Amount(*full[:2]), Amount(*last[:2]))
+        return Shown(least.fill, least.steady, last[2])
 
-    def _over(self, outline: Outline, places: Places, rows: int) -> tuple[float, float, float]:
+    def _over(self, outline: Outline, places: PositionClasses, rows: int) -> tuple[float, float, float]:
         """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
         # A replica without rows gathers nothing; of equal shares the others then have one row each.
         most, fewest = -(-rows // outline.replicas), max(1, rows // outline.replicas)
@@ -72,12 +72,10 @@ class LeastGathers:
             each = replica_rows(rows, outline.shares, outline.replicas)
             most, fewest = max(each), min(own for own in each if own)
         key = (places.distinct, most, fewest, outline.sharding)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._made(places, most, fewest, outline.sharding)
+        found = once(self._known, key, self._made, places, most, fewest, outline.sharding)
         return found.forward.over(outline.stages), found.backward.over(outline.stages), found.scatter
 
-    def _made(self, places: Places, most: int, fewest: int, sharding: Sharding) -> _Least:
+    def _made(self, places: PositionClasses, most: int, fewest: int, sharding: Sharding) -> _Least:
         found, beside = (
             [self.costs.stage_times.gathers(devices, own, sharding) for devices in places.distinct]
             for own in (fewest, most)
@@ -92,7 +90,7 @@ class LeastGathers:
         )
 
 
-def _pairs(found: list[tuple[float, ...]], alone: NDArray[np.float64], first: float) -> _Pairs:
+def _pairs(found: list[tuple[float, ...]], alone: Floats, first: float) -> _Pairs:
     """From what each block shows beside its neighbour, as prefix sums, and what its gather takes that nothing hides."""
     each = [np.diff(sums) for sums in found]
     hidden = np.sort(np.maximum(0.0, alone - np.max(each, axis=0)))

@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placer.costs.memory.in_flight import microbatches_in_flight
-from placer.strategies.inter_op.bounds.outline import Bounds
-from placer.strategies.inter_op.equivalence import Places
+from placer.strategies.inter_op.bounds.outline import OutlineBounds
+from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.space.outline import Outline, recomputes
 
 # Bytes that nothing fills.
 ENDLESS = 2**60
 
 
-class Room(NamedTuple):
+class BlockRoom(NamedTuple):
     """How many blocks of the commonest class each position holds: without and with recompute."""
 
     kept: NDArray[np.int64]
     again: NDArray[np.int64]
 
 
-def room(bounds: Bounds, outline: Outline, places: Places) -> Room:
+def room(bounds: OutlineBounds, outline: Outline, places: PositionClasses) -> BlockRoom:
     """Blocks of the commonest class that fit each position."""
-    (block, count), spans = bounds.commonest, bounds.runs.costs.ranges
+    (block, count), spans = bounds.commonest, bounds.ranges.costs.ranges
     kind = bounds.problem.graph.blocks[block].kind
     state = 0 if spans.of(block, block + 1).counts.elsewhere else bounds.state_bytes(outline, block, block + 1)
     found: NDArray[np.int64] | None = None
@@ -43,11 +43,11 @@ def room(bounds: Bounds, outline: Outline, places: Places) -> Room:
     assert found is not None
     kept, again = np.minimum(count, found.T)
     allowed = recomputes(bounds.problem)
-    return Room(kept * (False in allowed), again * (True in allowed))
+    return BlockRoom(kept * (False in allowed), again * (True in allowed))
 
 
 def _held(
-    bounds: Bounds, outline: Outline, rooms: NDArray[np.int64], *, state: int, sizes: tuple[int, int]
+    bounds: OutlineBounds, outline: Outline, rooms: NDArray[np.int64], *, state: int, sizes: tuple[int, int]
 ) -> NDArray[np.int64]:
     """Blocks of so many bytes that each position holds in its room: none recomputed, and all of them."""
     counts = (outline.positions, outline.stages, outline.count)
@@ -59,7 +59,7 @@ def _held(
     return _turns(rooms, state, sizes, _peaks(outline.schedule, *counts), least, most)
 
 
-def _least_blocks(bounds: Bounds, outline: Outline) -> list[int]:
+def _least_blocks(bounds: OutlineBounds, outline: Outline) -> list[int]:
     """How many blocks of the commonest class each stage of an even outline holds at least.
 
     A stage of q or q + 1 blocks lies between the shortest and the longest that can come before and after it.

@@ -21,47 +21,45 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placer.cluster.cluster import Device
 from placer.costs.communication.collectives import LinkCost
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.timing.optimizer import accumulate_seconds, update_seconds
-from placer.costs.timing.step import stalls
+from placer.io.memo import once
 from placer.plans.plan import BY_FSDP
-from placer.strategies.inter_op.bounds.fsdp import HIDDEN, LeastGathers, Shown
-from placer.strategies.inter_op.bounds.memory import Room, room
-from placer.strategies.inter_op.bounds.outline import Amounts, Bounds
-from placer.strategies.inter_op.bounds.schedule import SLACK, Amount, rhythm
-from placer.strategies.inter_op.equivalence import Places
+from placer.strategies.inter_op.bounds.fsdp import HIDDEN, GatherBounds, Shown
+from placer.strategies.inter_op.bounds.memory import BlockRoom, room
+from placer.strategies.inter_op.bounds.outline import Amounts, OutlineBounds
+from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Amount, Floats, ScheduleTerms
+from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.space.outline import Outline, recomputes
 
 # Halvings of the steady seconds.
 HALVINGS = 20
-NEVER = float("inf")
 
 T = TypeVar("T")
 
 
-class Narrow:
-    """The second bound of the outlines of one `Bounds`."""
+class RefinedBounds:
+    """The second bound of the outlines of one `OutlineBounds`."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: OutlineBounds) -> None:
         self.bounds = bounds
         self.problem = bounds.problem
-        self.costs = bounds.runs.costs
-        self.gathers = LeastGathers(bounds)
+        self.costs = bounds.ranges.costs
+        self.gathers = GatherBounds(bounds)
         self._ratios: dict[tuple[int, int, bool], float] = {}
         self._messages: dict[tuple[tuple[LinkCost, ...], int], float] = {}
 
-    def quick(self, outline: Outline, places: Places) -> float:
+    def quick(self, outline: Outline, places: PositionClasses) -> float:
         """A first bound of the same plans as `step`, many times as fast; `NEVER` where the model fits nowhere."""
         if self.bounds.all_bytes(outline) > places.room:
             return NEVER
         return self._quick(outline, places, HIDDEN)
 
-    def step(self, outline: Outline, places: Places, ceiling: float = NEVER) -> float:
+    def step(self, outline: Outline, places: PositionClasses, ceiling: float = NEVER) -> float:
         """No plan of the outline is estimated faster; `NEVER` where its memory holds none.
 
         Once it is seen to reach `ceiling`, no nearer bound is looked for.
@@ -78,100 +76,92 @@ class Narrow:
             return NEVER
         return self._seconds(outline, places, held, again=max(0, count - int(held.kept.sum())))
 
-    def _quick(self, outline: Outline, places: Places, shown: Shown) -> float:
+    def _quick(self, outline: Outline, places: PositionClasses, shown: Shown) -> float:
         """What all blocks take at least, whatever fits: without recompute for want of memory."""
         full, last = self.bounds.least(outline, places)
-        whole = rhythm(outline).floor(outline.positions, full.rest[0], last.rest[0])
+        terms = ScheduleTerms.of(outline)
+        whole = terms.bound(outline.positions, full.rest[0], last.rest[0])
         block, count = self.bounds.commonest
         adding = (outline.count - 1) * self._accumulate(block)
         fill = whole.fill + ((outline.stages - 1) * self._message(outline, places) + shown.fill) / outline.virtual
         mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
-        one = rhythm(outline).floor(outline.positions, full.each[block], last.each[block]).steady
+        one = terms.bound(outline.positions, full.each[block], last.each[block]).steady
         steady = max(mean, -(-count // outline.positions) * (one + adding))
         return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
 
-    def _mean(self, outline: Outline, places: Places, steady: float, added: float) -> float:
+    def _mean(self, outline: Outline, places: PositionClasses, steady: float, added: float) -> float:
         """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
         if self.costs.block_times.uniform:
             return (steady + added) / outline.positions
         slowness = self._slowness(outline, places)
         return (steady + added / float(slowness.max())) / float((1 / slowness).sum())
 
-    def _seconds(self, outline: Outline, places: Places, held: Room, *, again: int) -> float:
+    def _seconds(self, outline: Outline, places: PositionClasses, held: BlockRoom, *, again: int) -> float:
         """The bound with at least `again` recomputed blocks."""
-        pace, p, v = rhythm(outline), outline.positions, outline.virtual
+        terms, p, v = ScheduleTerms.of(outline), outline.positions, outline.virtual
         full, last = self.bounds.least(outline, places)
         block, count = self.bounds.commonest
         chosen = recomputes(self.problem) != (True,)  # where it is fixed, the amounts have it
         extra = [_backward(chosen * amounts.each[block].forward) for amounts in (full, last)]
         more = [_backward(again * amount.backward) for amount in extra]
-        whole = pace.floor(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
+        whole = terms.bound(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
         message = self._message(outline, places)
         shown = self.gathers.shown(outline, places)
         adding = (outline.count - 1) * self._accumulate(block)
         fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
         one, once = self._paces(outline, places, chosen=chosen)
         mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
-        stalled = 0.0 if outline.count < 2 else stalls(outline.schedule, p, outline.count) * message / v
+        stalled = terms.stalls(p) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         steady = _shared(count, held, one + adding, once + adding, waits, mixed=v > 1, least=mean)
         return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
 
-    def _paces(self, outline: Outline, places: Places, *, chosen: bool) -> tuple[NDArray[np.float64], ...]:
+    def _paces(self, outline: Outline, places: PositionClasses, *, chosen: bool) -> tuple[Floats, ...]:
         """Steady seconds of a block of the commonest class at each position, and with its forward recomputed."""
-        pace, block = rhythm(outline), self.bounds.commonest[0]
+        terms, block = ScheduleTerms.of(outline), self.bounds.commonest[0]
 
         def seconds(full: Amounts, last: Amounts) -> tuple[float, float]:
             own = full.each[block], last.each[block]
             again = tuple(amount.plus(_backward(chosen * amount.forward)) for amount in own)
-            once, twice = (pace.floor(outline.positions, *pair).steady for pair in (own, again))
+            once, twice = (terms.bound(outline.positions, *pair).steady for pair in (own, again))
             return once, twice
 
         found = np.array(self._each(outline, places, seconds))
         return found[:, 0], found[:, 1]
 
-    def _slowness(self, outline: Outline, places: Places) -> NDArray[np.float64]:
+    def _slowness(self, outline: Outline, places: PositionClasses) -> Floats:
         """Of each position how many times as long any block takes there as where it takes least, at least."""
         least = self.bounds.least(outline, places)
         split = outline.schedule == "zero-bubble"
 
         def ratio(full: Amounts, last: Amounts) -> float:
-            return min(self._ratio(full, least[0], split=split), self._ratio(last, least[1], split=False))
+            # By identity: the amounts are those that `OutlineBounds` keeps.
+            each = ((full, least[0], split), (last, least[1], False))
+            return min(once(self._ratios, (id(a), id(b), also), _ratio, a, b, split=also) for a, b, also in each)
 
         return np.array(self._each(outline, places, ratio))
 
-    def _ratio(self, own: Amounts, least: Amounts, *, split: bool) -> float:
-        """`_ratio`, remembered; the amounts are those that `Bounds` keeps."""
-        key = (id(own), id(least), split)
-        found = self._ratios.get(key)
-        if found is None:
-            found = self._ratios[key] = _ratio(own, least, split=split)
-        return found
-
-    def _each(self, outline: Outline, places: Places, of: Callable[[Amounts, Amounts], T]) -> list[T]:
+    def _each(self, outline: Outline, places: PositionClasses, of: Callable[[Amounts, Amounts], T]) -> list[T]:
         """`of` the seconds at each position, asked once for positions that do the same."""
         if self.costs.block_times.uniform:
             return [of(*self.bounds.least(outline, places))] * outline.positions
         known: dict[tuple[int, int], T] = {}
-        found = []
-        for own in self.bounds.at(outline, places):
-            key = (id(own[0]), id(own[1]))
-            found.append(known[key] if key in known else known.setdefault(key, of(*own)))
-        return found
+        return [once(known, (id(full), id(last)), of, full, last) for full, last in self.bounds.at(outline, places)]
 
-    def _message(self, outline: Outline, places: Places) -> float:
+    def _message(self, outline: Outline, places: PositionClasses) -> float:
         """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
         sent, returned = self.costs.ranges.least_sent
         used = places.ways_round if outline.virtual > 1 else places.ways_on
         if not any(sent) or not used:
             return 0.0
-        key = (used, outline.most_rows)
-        if key not in self._messages:
-            sizes = [size.at(outline.most_rows) for size in (sent, returned) if any(size)]
-            self._messages[key] = SLACK * min(sum(map(way.seconds, sizes)) for way in used)
-        return self._messages[key]
 
-    def _tail(self, outline: Outline, places: Places, scattered: float) -> float:
+        def least(rows: int) -> float:
+            sizes = [size.at(rows) for size in (sent, returned) if any(size)]
+            return SLACK * min(sum(map(way.seconds, sizes)) for way in used)
+
+        return once(self._messages, (used, outline.most_rows), least, outline.most_rows)
+
+    def _tail(self, outline: Outline, places: PositionClasses, scattered: float) -> float:
         """Seconds of the tail of the position where it is longest."""
         p, costs = outline.positions, self.costs
         fastest = max(self._chips, key=memory_rate)
@@ -206,7 +196,7 @@ class Narrow:
     def _chips(self) -> tuple[Device, ...]:
         """One device of each kind in the cluster."""
         devices = self.problem.cluster.devices
-        return tuple(devices[d] for d in self.bounds.runs.kinds_used)
+        return tuple(devices[d] for d in self.bounds.ranges.kinds_used)
 
 
 def _backward(seconds: float) -> Amount:
@@ -233,7 +223,7 @@ def _ratio(own: Amounts, least: Amounts, *, split: bool) -> float:
 
 
 def _shared(
-    count: int, held: Room, once: NDArray[np.float64], again: NDArray[np.float64], waits: NDArray[np.float64], *,
+    count: int, held: BlockRoom, once: Floats, again: Floats, waits: Floats, *,
     mixed: bool, least: float,
 ) -> float:  # fmt: skip
     """The least steady seconds of the slowest position with `count` blocks shared out, from `least` on.

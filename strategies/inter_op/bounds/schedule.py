@@ -1,7 +1,7 @@
 """What blocks add at least to a step under a schedule, from their seconds.
 
-`floor` is linear in the seconds of the blocks it is given (but for one maximum of sums), so that it serves for a block,
-for all blocks from j on and for the whole model:
+`ScheduleTerms.bound` is linear in the seconds of the blocks it is given (but for one maximum of sums), so that it
+serves for a block, for all blocks from j on and for the whole model:
 
     fill      1f1b, gpipe: F + B;  interleaved: (F + B) / v;  zero-bubble: max(F, I)
     steady    (m-2) (F + B) + F' + B' (m = 1: 0); interleaved: + (1 - 1/v) (F + B) (1 + max(0, p - m));
@@ -9,22 +9,26 @@ for all blocks from j on and for the whole model:
 
 each of F, B, W and the rest of the backward I = B - W, without messages, gathers, recompute (unless it is fixed) and
 prologue. It mirrors `placer.costs.timing.step.terms`; tests/search/test_strategies_bounds.py fails when they part.
-`Rhythm.floors` is the same for many numbers of positions at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.plans.plan import ScheduleName
+from placer.costs.timing.step import stalls
+from placer.plans.plan import ScheduleName, Sharding
 from placer.strategies.space.outline import Outline
 
-# Sums in another order differ by rounding; a floor must not exceed what it bounds.
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Seconds = TypeVar("Seconds", float, Floats)
+# Sums in another order differ by rounding; a bound must not exceed what it bounds.
 SLACK = 1 - 1e-12
+NEVER = float("inf")
 
 
 class Amount(NamedTuple):
@@ -46,52 +50,67 @@ class Amount(NamedTuple):
         return self.forward + self.backward
 
 
-class Floor(NamedTuple):
-    """What some blocks add at least."""
+class LowerBound(NamedTuple, Generic[Seconds]):
+    """What some blocks add at least: for one number of positions, or for many at once."""
 
-    fill: float
-    steady: float
+    fill: Seconds
+    steady: Seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """What of an outline decides how seconds of blocks become seconds of a step."""
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ScheduleTerms:
+    """What of a plan decides how seconds of stages become seconds of a step.
 
+    `rows` of all microbatches of a batch but the last one; `turns` stages share a position.
+    """
+
+    rows: int
     schedule: ScheduleName
-    virtual: int
-    count: int
+    sharding: Sharding = "none"
+    turns: int = 1
+    batch: int
 
-    def floor(self, positions: int, full: Amount, last: Amount) -> Floor:
+    @classmethod
+    def of(cls, outline: Outline) -> ScheduleTerms:
+        """Those of an outline."""
+        return cls(
+            rows=outline.microbatch, schedule=outline.schedule, sharding=outline.sharding, turns=outline.virtual,
+            batch=outline.rows,
+        )  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        """Number of microbatches."""
+        return -(-self.batch // self.rows)
+
+    @property
+    def last_rows(self) -> int:
+        """Rows of the last microbatch."""
+        return self.batch % self.rows or self.rows
+
+    def stalls(self, positions: int) -> int:
+        """How many round trips of a message a position waits for; see `placer.costs.timing.step`."""
+        return stalls(self.schedule, positions, self.count) if self.count > 1 else 0
+
+    def kept(self, replicas: int) -> Sharding:
+        """How a position of so many replicas keeps its state: a lone one has nobody to share it with."""
+        return self.sharding if replicas > 1 else "none"
+
+    @overload
+    def bound(self, positions: int, full: Amount, last: Amount) -> LowerBound[float]: ...
+    @overload
+    def bound(self, positions: Counts, full: Amount, last: Amount) -> LowerBound[Floats]: ...
+    def bound(self, positions: int | Counts, full: Amount, last: Amount) -> LowerBound[Any]:
         """What blocks add to fill and steady: seconds of full microbatches, and of the last one."""
-        fill, base, slope, hidden = self._parts(full, last)
-        waits = max(0, positions - self.count)
-        filling = min(1.0, (self.count - 1) / (positions - 1)) if positions > 1 else 0.0
-        alone = positions == 1 and self.schedule == "zero-bubble"
-        steady = base + slope * waits + hidden * filling + (0.0 if alone else self._weight(full))
-        return Floor(SLACK * (full.work if alone else fill), SLACK * steady)
-
-    def floors(self, positions: NDArray[np.int64], full: Amount, last: Amount) -> tuple[float, NDArray[np.float64]]:
-        """`floor` for many numbers of positions above 1: one fill, and the steady of each."""
-        fill, base, slope, hidden = self._parts(full, last)
-        filling = np.minimum(1.0, (self.count - 1) / (positions - 1))
-        steady = base + slope * np.maximum(0, positions - self.count) + hidden * filling + self._weight(full)
-        return SLACK * fill, SLACK * steady
-
-    def _parts(self, full: Amount, last: Amount) -> tuple[float, float, float, float]:
-        """Fill; steady whatever the positions; what each microbatch short of the positions adds; what may be hidden."""
-        work, m = full.work, self.count
-        base = (m - 2) * work + last.work if m > 1 else 0.0
-        if self.virtual > 1:
-            share = (1 - 1 / self.virtual) * work
-            return work / self.virtual, base + share, share, 0.0
-        if self.schedule == "zero-bubble":
-            return max(full.forward, full.inner), base, 0.0, full.hide
-        return work, base, 0.0, 0.0
-
-    def _weight(self, full: Amount) -> float:
-        return full.weight if self.schedule == "zero-bubble" else 0.0
-
-
-def rhythm(outline: Outline) -> Rhythm:
-    """The rhythm of an outline."""
-    return Rhythm(schedule=outline.schedule, virtual=outline.virtual, count=outline.count)
+        m, work = self.count, full.work
+        waits: Any = max(0, positions - m) if isinstance(positions, int) else np.maximum(0, positions - m)
+        fill, steady, share = work / self.turns, (m - 2) * work + last.work if m > 1 else 0.0, 0.0
+        if self.turns > 1:
+            share = (1 - 1 / self.turns) * work
+        steady = steady + share + share * waits
+        if self.schedule == "zero-bubble":  # a lone position has nothing to hide its weight gradients in
+            alone, least = positions == 1, min if isinstance(positions, int) else np.minimum
+            filling = least(1.0, (m - 1) / (positions - 1 + alone)) * (positions > 1)
+            steady = steady + full.hide * filling + full.weight * (1 - alone)
+            fill = max(full.forward, full.inner) * (1 - alone) + work * alone
+        return LowerBound(SLACK * fill, SLACK * steady)

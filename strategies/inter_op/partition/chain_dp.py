@@ -1,6 +1,6 @@
 """Exact cuts for schedules with one stage per position: a dynamic program over blocks with Pareto labels.
 
-In: for every stage s and run of blocks [i, j) the `Piece`s it could be (one per recompute choice that fits memory).
+In: for every stage s and block range [i, j) the `StageChoice`s it could be (one per recompute choice that fits memory).
 Out: the cuts that minimise
 
     sum over stages of piece.additive  +  sum over k of weights[k] * max over stages of piece.peaks[k]
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
+class StageChoice(NamedTuple):
     """What one stage adds: `additive` seconds to the sum, `peaks` seconds to each maximum."""
 
     additive: float
@@ -25,18 +25,18 @@ class Piece(NamedTuple):
     recompute: bool
 
 
-class Label(NamedTuple):
+class PartialChain(NamedTuple):
     """A way to have placed the first blocks: its last stage begins at block `first`, the rest is `parent`."""
 
     additive: float
     peaks: tuple[float, ...]
     first: int
     recompute: bool
-    parent: Label | None
+    parent: PartialChain | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floors:
+class RestBounds:
     """Lower bounds of what the blocks from j on add: `additive[j]` to the sum, `peaks[k][j]` to all peaks k together.
 
     `peaks` must hold for every single run too: a run [i, j) has peak k of at least peaks[k][i] - peaks[k][j]. The first
@@ -49,7 +49,7 @@ class Floors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class StageCuts:
     """Inner cuts and recompute per stage, with the value of the objective."""
 
     value: float
@@ -58,51 +58,51 @@ class Partition:
 
 
 # None where neither this run nor a longer one fits.
-Pieces = Callable[[int, int, int], Sequence[Piece] | None]
+StageChoices = Callable[[int, int, int], Sequence[StageChoice] | None]
 
 
 def best_chain(
-    *, stages: int, pieces: Pieces, weights: tuple[float, ...], floors: Floors, ceiling: float
-) -> Partition | None:
+    *, stages: int, choices: StageChoices, weights: tuple[float, ...], rests: RestBounds, ceiling: float
+) -> StageCuts | None:
     """The best partition with a value below `ceiling`; None where there is none."""
-    blocks = len(floors.additive) - 1
-    frontier = {0: [Label(0.0, (0.0,) * len(weights), 0, False, None)]}
+    blocks = len(rests.additive) - 1
+    frontier = {0: [PartialChain(0.0, (0.0,) * len(weights), 0, False, None)]}
     for stage in range(stages):
         left = stages - stage - 1
-        frontier = _next(frontier, stage, left, pieces, weights, floors, ceiling, blocks)
+        frontier = _next(frontier, stage, left, choices, weights, rests, ceiling, blocks)
     found = frontier.get(blocks)
     return None if not found else _partition(min(found, key=lambda label: _value(label, weights)), weights)
 
 
 def _next(
-    frontier: dict[int, list[Label]], stage: int, left: int, pieces: Pieces, weights: tuple[float, ...],
-    floors: Floors, ceiling: float, blocks: int,
-) -> dict[int, list[Label]]:  # fmt: skip
+    frontier: dict[int, list[PartialChain]], stage: int, left: int, choices: StageChoices, weights: tuple[float, ...],
+    rests: RestBounds, ceiling: float, blocks: int,
+) -> dict[int, list[PartialChain]]:  # fmt: skip
     """The labels after one more stage, `left` stages before the end."""
-    following: dict[int, list[Label]] = {}
+    following: dict[int, list[PartialChain]] = {}
     for first in sorted(frontier):
         labels = frontier[first]
-        nearest = max(first + 1, floors.reached[stage + 1]) if left else blocks
+        nearest = max(first + 1, rests.reached[stage + 1]) if left else blocks
         for last in range(nearest, blocks - left + 1):
-            found = None if _hopeless(labels, first, last, weights, floors, ceiling) else pieces(stage, first, last)
+            found = None if _hopeless(labels, first, last, weights, rests, ceiling) else choices(stage, first, last)
             if found is None:
                 break
             for piece in found:
                 for label in labels:
                     made = _extended(label, piece, first)
-                    if _bound(made.additive, made.peaks, last, left, weights, floors) < ceiling:
+                    if _bound(made.additive, made.peaks, last, left, weights, rests) < ceiling:
                         _insert(following.setdefault(last, []), made)
     return following
 
 
 def _hopeless(
-    labels: list[Label], first: int, last: int, weights: tuple[float, ...], floors: Floors, ceiling: float
+    labels: list[PartialChain], first: int, last: int, weights: tuple[float, ...], rests: RestBounds, ceiling: float
 ) -> bool:
     """Whether no label can be extended by the run [first, last), nor by a longer one, and stay below `ceiling`."""
-    run = tuple(suffix[first] - suffix[last] for suffix in floors.peaks)
+    run = tuple(suffix[first] - suffix[last] for suffix in rests.peaks)
     return all(
         label.additive
-        + floors.additive[first]
+        + rests.additive[first]
         + sum(w * max(peak, own) for w, peak, own in zip(weights, label.peaks, run, strict=True))
         >= ceiling
         for label in labels
@@ -110,21 +110,21 @@ def _hopeless(
 
 
 def _bound(
-    additive: float, peaks: tuple[float, ...], reached: int, left: int, weights: tuple[float, ...], floors: Floors
+    additive: float, peaks: tuple[float, ...], reached: int, left: int, weights: tuple[float, ...], rests: RestBounds
 ) -> float:
     """A lower bound of the value of every way to go on."""
-    total = additive + floors.additive[reached]
-    for weight, peak, suffix in zip(weights, peaks, floors.peaks, strict=True):
+    total = additive + rests.additive[reached]
+    for weight, peak, suffix in zip(weights, peaks, rests.peaks, strict=True):
         total += weight * (max(peak, suffix[reached] / left) if left else peak)
     return total
 
 
-def _extended(label: Label, piece: Piece, first: int) -> Label:
+def _extended(label: PartialChain, piece: StageChoice, first: int) -> PartialChain:
     peaks = tuple(map(max, label.peaks, piece.peaks))
-    return Label(label.additive + piece.additive, peaks, first, piece.recompute, label)
+    return PartialChain(label.additive + piece.additive, peaks, first, piece.recompute, label)
 
 
-def _insert(labels: list[Label], made: Label) -> None:
+def _insert(labels: list[PartialChain], made: PartialChain) -> None:
     """Add `made` unless another is nowhere above it; drop those it is nowhere above."""
     for other in labels:
         if other.additive <= made.additive and all(a <= b for a, b in zip(other.peaks, made.peaks, strict=True)):
@@ -137,11 +137,11 @@ def _insert(labels: list[Label], made: Label) -> None:
     labels.append(made)
 
 
-def _value(label: Label, weights: tuple[float, ...]) -> float:
+def _value(label: PartialChain, weights: tuple[float, ...]) -> float:
     return label.additive + sum(w * peak for w, peak in zip(weights, label.peaks, strict=True))
 
 
-def _partition(label: Label, weights: tuple[float, ...]) -> Partition:
+def _partition(label: PartialChain, weights: tuple[float, ...]) -> StageCuts:
     value = _value(label, weights)
     cuts: list[int] = []
     recompute: list[bool] = []
@@ -149,4 +149,4 @@ def _partition(label: Label, weights: tuple[float, ...]) -> Partition:
         cuts.append(label.first)
         recompute.append(label.recompute)
         label = label.parent
-    return Partition(value=value, cuts=tuple(reversed(cuts[:-1])), recompute=tuple(reversed(recompute)))
+    return StageCuts(value=value, cuts=tuple(reversed(cuts[:-1])), recompute=tuple(reversed(recompute)))

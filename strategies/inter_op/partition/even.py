@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from placer.strategies.inter_op.partition.chain_dp import Partition
+from placer.strategies.inter_op.partition.chain_dp import StageCuts
 from placer.strategies.inter_op.partition.interleaved_branch_bound import follow
-from placer.strategies.inter_op.partition.stage_costs import Pricing
+from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.space.outline import recomputes
 
 
 def even_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Where to cut for `stages` non-empty runs whose weights end nearest to equal shares of the total."""
+    """Where to cut for `stages` non-empty block ranges whose weights end nearest to equal shares of the total."""
     sums = [0.0, *accumulate(weights)]
     cuts: list[int] = []
     for stage in range(1, stages):
@@ -35,9 +35,9 @@ def level_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     return tuple(cuts[1:])
 
 
-def even_partition(pricing: Pricing) -> Partition | None:
+def even_partition(pricing: OutlineCosts) -> StageCuts | None:
     """The best partition with even cuts, if one fits."""
-    seconds = pricing.floors.peaks[0]
+    seconds = pricing.rests.peaks[0]
     weights = [a - b for a, b in pairwise(seconds)]
     if not any(weights):
         weights = [1.0] * len(weights)
@@ -47,7 +47,7 @@ def even_partition(pricing: Pricing) -> Partition | None:
     return min(found, key=lambda made: made.value, default=None)
 
 
-def _partitions(pricing: Pricing, cuts: tuple[int, ...]) -> Iterator[Partition | None]:
+def _partitions(pricing: OutlineCosts, cuts: tuple[int, ...]) -> Iterator[StageCuts | None]:
     if pricing.outline.virtual > 1:
         loop = pricing.loop()
         yield from (follow(loop, cuts, recompute) for recompute in recomputes(pricing.problem))
@@ -55,15 +55,15 @@ def _partitions(pricing: Pricing, cuts: tuple[int, ...]) -> Iterator[Partition |
         yield _chained(pricing, cuts)
 
 
-def _chained(pricing: Pricing, cuts: tuple[int, ...]) -> Partition | None:
+def _chained(pricing: OutlineCosts, cuts: tuple[int, ...]) -> StageCuts | None:
     """Each stage with the cheapest recompute choice that fits."""
-    edges = (0, *cuts, len(pricing.floors.additive) - 1)
+    edges = (0, *cuts, len(pricing.rests.additive) - 1)
     chosen = []
     for stage, (first, last) in enumerate(pairwise(edges)):
-        pieces = pricing.pieces(stage, first, last)
+        pieces = pricing.choices(stage, first, last)
         if not pieces:
             return None
         chosen.append(min(pieces, key=lambda piece: piece.additive + sum(piece.peaks)))
     steady, tail = (max(piece.peaks[k] for piece in chosen) for k in (0, 1))
     value = sum(piece.additive for piece in chosen) + steady + tail
-    return Partition(value=value, cuts=cuts, recompute=tuple(piece.recompute for piece in chosen))
+    return StageCuts(value=value, cuts=cuts, recompute=tuple(piece.recompute for piece in chosen))

@@ -1,6 +1,6 @@
 """Exact cuts for schedules with several stages per position: depth-first branch and bound with dominance.
 
-In: `LoopPiece`s for every stage s (at position s % positions) and run of blocks. Out: the cuts that minimise
+In: `InterleavedChoice`s for every stage s (at position s % positions) and run of blocks. Out: the cuts that minimise
 
     sum over stages of fill  +  max over positions of (sum of its stages' steady)  +  the same of tail
 
@@ -17,13 +17,13 @@ from itertools import pairwise
 from operator import le
 from typing import NamedTuple
 
-from placer.strategies.inter_op.partition.chain_dp import Partition
+from placer.strategies.inter_op.partition.chain_dp import StageCuts
 
 # Nodes of one stage and block a new one is compared with; more find little and cost much.
 REMEMBERED = 32
 
 
-class LoopPiece(NamedTuple):
+class InterleavedChoice(NamedTuple):
     """What one stage adds: seconds; bytes that add up at its position, bytes of which the largest counts.
 
     `kept` are bytes per alive microbatch. `others` are `kept` and `largest` of further replicas, which have other rows.
@@ -42,7 +42,7 @@ class LoopPiece(NamedTuple):
     updating: int = 0
 
 
-class Load(NamedTuple):
+class PositionLoad(NamedTuple):
     """What a position bears: seconds, state bytes, the largest of each temporary, alive bytes at each peak.
 
     `others` are the latter two of further replicas.
@@ -71,11 +71,11 @@ class Load(NamedTuple):
         return self.state + max(sum(largest) + max(alive), self.closing, self.updating)
 
 
-class Node(NamedTuple):
+class PartialCuts(NamedTuple):
     """Stages placed up to block `reached`; `homes` are the positions that hold each parameter group so far."""
 
     fill: float
-    loads: tuple[Load, ...]
+    loads: tuple[PositionLoad, ...]
     homes: tuple[frozenset[int], ...]
     reached: int
     cuts: tuple[int, ...]
@@ -83,53 +83,53 @@ class Node(NamedTuple):
 
 
 # None where neither this run nor a longer one fits.
-Pieces = Callable[[int, int, int], Sequence[LoopPiece] | None]
+StageChoices = Callable[[int, int, int], Sequence[InterleavedChoice] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loop:
+class Interleaved:
     """The problem: `peaks[p]` alive microbatches per local stage at each peak, `capacity[p]` bytes less overhead.
 
     `rooms[p]` are those of further replicas of the position, with other rows and other devices.
-    `fill_floor[j]`, `steady_floor[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all.
+    `fill_bounds[j]`, `steady_bounds[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all.
     `grouped[b]` are the groups of parameters block b uses that must not lie in two stages of one position.
     """
 
     positions: int
     turns: int
-    pieces: Pieces
+    pieces: StageChoices
     peaks: tuple[tuple[tuple[int, ...], ...], ...]
     capacity: tuple[int, ...]
     needs: tuple[int, ...]
-    fill_floor: tuple[float, ...]
-    steady_floor: tuple[float, ...]
+    fill_bounds: tuple[float, ...]
+    steady_bounds: tuple[float, ...]
     groups: int = 0
     grouped: tuple[tuple[int, ...], ...] = ()
     rooms: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)
-class _Search:
-    loop: Loop
+class _DepthFirst:
+    loop: Interleaved
     ceiling: float
     patience: int
-    best: Node | None = None
+    best: PartialCuts | None = None
     nodes: int = 0
     seen: dict[tuple[int, int, tuple[frozenset[int], ...]], list[tuple[float, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopResult:
+class BranchAndBound:
     """The best partition below the ceiling, if any; `complete` where nothing better can exist."""
 
-    partition: Partition | None
+    partition: StageCuts | None
     complete: bool
     placed: int
 
 
-def best_loop(loop: Loop, *, ceiling: float, patience: int) -> LoopResult:
+def best_interleaved(loop: Interleaved, *, ceiling: float, patience: int) -> BranchAndBound:
     """The best partition with a value below `ceiling`, placing little more than `patience` stages."""
-    search = _Search(loop=loop, ceiling=ceiling, patience=patience)
+    search = _DepthFirst(loop=loop, ceiling=ceiling, patience=patience)
     stack = [_root(loop)]
     while stack and search.nodes < patience:
         node = stack.pop()
@@ -139,24 +139,24 @@ def best_loop(loop: Loop, *, ceiling: float, patience: int) -> LoopResult:
             stack.extend(reversed(_children(search, node)))
     complete = not stack
     if search.best is None:
-        return LoopResult(partition=None, complete=complete, placed=search.nodes)
-    found = Partition(value=search.ceiling, cuts=search.best.cuts[1:], recompute=search.best.recompute)
-    return LoopResult(partition=found, complete=complete, placed=search.nodes)
+        return BranchAndBound(partition=None, complete=complete, placed=search.nodes)
+    found = StageCuts(value=search.ceiling, cuts=search.best.cuts[1:], recompute=search.best.recompute)
+    return BranchAndBound(partition=found, complete=complete, placed=search.nodes)
 
 
-def _accept(search: _Search, node: Node) -> None:
+def _accept(search: _DepthFirst, node: PartialCuts) -> None:
     value = _bound(search.loop, node)
     if value < search.ceiling:
         search.best, search.ceiling = node, value
 
 
-def _children(search: _Search, node: Node) -> list[Node]:
+def _children(search: _DepthFirst, node: PartialCuts) -> list[PartialCuts]:
     """Ways to place one more stage, the most even first."""
     loop, stage = search.loop, len(node.cuts)
     left = loop.positions * loop.turns - stage - 1
-    blocks = len(loop.fill_floor) - 1
-    found: list[tuple[float, Node]] = []
-    wanted = loop.steady_floor[0] * left / (left + stage + 1)
+    blocks = len(loop.fill_bounds) - 1
+    found: list[tuple[float, PartialCuts]] = []
+    wanted = loop.steady_bounds[0] * left / (left + stage + 1)
     for last in range(node.reached + 1 if left else blocks, blocks - left + 1):
         pieces = None if _hopeless(search, node, stage, last) else loop.pieces(stage, node.reached, last)
         if pieces is None:
@@ -165,14 +165,14 @@ def _children(search: _Search, node: Node) -> list[Node]:
         for piece in pieces:
             made = _placed(loop, node, stage, last, piece)
             if made is not None and _bound(loop, made) < search.ceiling and _fresh(search, made):
-                found.append((abs(loop.steady_floor[last] - wanted), made))
+                found.append((abs(loop.steady_bounds[last] - wanted), made))
     return [made for _, made in sorted(found, key=lambda entry: entry[0])]
 
 
-def follow(loop: Loop, cuts: tuple[int, ...], recompute: bool) -> Partition | None:
+def follow(loop: Interleaved, cuts: tuple[int, ...], recompute: bool) -> StageCuts | None:
     """The partition of given inner cuts with `recompute` in every stage; None where it does not fit."""
-    edges = (0, *cuts, len(loop.fill_floor) - 1)
-    node: Node | None = _root(loop)
+    edges = (0, *cuts, len(loop.fill_bounds) - 1)
+    node: PartialCuts | None = _root(loop)
     for stage, (first, last) in enumerate(pairwise(edges)):
         allowed = [piece for piece in loop.pieces(stage, first, last) or () if piece.recompute == recompute]
         if node is None or not allowed:
@@ -180,26 +180,28 @@ def follow(loop: Loop, cuts: tuple[int, ...], recompute: bool) -> Partition | No
         node = _placed(loop, node, stage, last, allowed[0])
     if node is None:
         return None
-    return Partition(value=_bound(loop, node), cuts=cuts, recompute=node.recompute)
+    return StageCuts(value=_bound(loop, node), cuts=cuts, recompute=node.recompute)
 
 
-def _root(loop: Loop) -> Node:
+def _root(loop: Interleaved) -> PartialCuts:
     rooms = loop.rooms or ((),) * loop.positions
     empty = tuple(
-        Load(0.0, 0.0, 0, (), (0,) * len(peaks), (((), (0,) * len(peaks)),) * len(further))
+        PositionLoad(0.0, 0.0, 0, (), (0,) * len(peaks), (((), (0,) * len(peaks)),) * len(further))
         for peaks, further in zip(loop.peaks, rooms, strict=True)
     )
-    return Node(0.0, empty, (frozenset(),) * loop.groups, 0, (), ())
+    return PartialCuts(0.0, empty, (frozenset(),) * loop.groups, 0, (), ())
 
 
-def _hopeless(search: _Search, node: Node, stage: int, last: int) -> bool:
+def _hopeless(search: _DepthFirst, node: PartialCuts, stage: int, last: int) -> bool:
     """Whether neither blocks up to `last` nor more of them can follow `node` below the ceiling."""
     loop = search.loop
-    steady = node.loads[stage % loop.positions].steady + loop.steady_floor[node.reached] - loop.steady_floor[last]
-    return node.fill + loop.fill_floor[node.reached] + steady >= search.ceiling
+    steady = node.loads[stage % loop.positions].steady + loop.steady_bounds[node.reached] - loop.steady_bounds[last]
+    return node.fill + loop.fill_bounds[node.reached] + steady >= search.ceiling
 
 
-def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> Node | None:
+def _placed(
+    loop: Interleaved, node: PartialCuts, stage: int, last: int, piece: InterleavedChoice
+) -> PartialCuts | None:
     """`node` with one more stage; None where its position is over-full or would hold a group twice."""
     position, turn = stage % loop.positions, stage // loop.positions
     load = _extended(node.loads[position], piece, turn, loop.peaks[position])
@@ -210,14 +212,16 @@ def _placed(loop: Loop, node: Node, stage: int, last: int, piece: LoopPiece) -> 
     loads = (*node.loads[:position], load, *node.loads[position + 1 :])
     if loop.needs[last] > sum(loop.capacity) - sum(each.bytes for each in loads):
         return None
-    return Node(
+    return PartialCuts(
         node.fill + piece.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, piece.recompute)
     )
 
 
-def _extended(load: Load, piece: LoopPiece, turn: int, peaks: tuple[tuple[int, ...], ...]) -> Load:
+def _extended(
+    load: PositionLoad, piece: InterleavedChoice, turn: int, peaks: tuple[tuple[int, ...], ...]
+) -> PositionLoad:
     """The load of a position with one more stage, its `turn`-th."""
-    return Load(
+    return PositionLoad(
         load.steady + piece.steady,
         load.tail + piece.tail,
         load.state + piece.state,
@@ -237,11 +241,11 @@ def _larger(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _more(alive: tuple[int, ...], kept: int, turn: int, peaks: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Alive bytes at each peak with those of one more turn."""
+    """InFlight bytes at each peak with those of one more turn."""
     return tuple(before + peak[turn] * kept for before, peak in zip(alive, peaks, strict=True))
 
 
-def _homes(loop: Loop, node: Node, position: int, last: int) -> tuple[frozenset[int], ...] | None:
+def _homes(loop: Interleaved, node: PartialCuts, position: int, last: int) -> tuple[frozenset[int], ...] | None:
     if not loop.groups:
         return node.homes
     used = {group for block in range(node.reached, last) for group in loop.grouped[block]}
@@ -250,18 +254,18 @@ def _homes(loop: Loop, node: Node, position: int, last: int) -> tuple[frozenset[
     return tuple(home | {position} if group in used else home for group, home in enumerate(node.homes))
 
 
-def _bound(loop: Loop, node: Node) -> float:
+def _bound(loop: Interleaved, node: PartialCuts) -> float:
     """A lower bound of the value of every way to go on; the value itself when all stages are placed."""
     steady = max(load.steady for load in node.loads)
-    rest = loop.steady_floor[node.reached]
+    rest = loop.steady_bounds[node.reached]
     if rest:
         steady = max(steady, (sum(load.steady for load in node.loads) + rest) / loop.positions)
-    return node.fill + loop.fill_floor[node.reached] + steady + max(load.tail for load in node.loads)
+    return node.fill + loop.fill_bounds[node.reached] + steady + max(load.tail for load in node.loads)
 
 
-def _fresh(search: _Search, node: Node) -> bool:
+def _fresh(search: _DepthFirst, node: PartialCuts) -> bool:
     """Remember `node` unless one of its stage and block is nowhere above it."""
-    if node.reached == len(search.loop.fill_floor) - 1:
+    if node.reached == len(search.loop.fill_bounds) - 1:
         return True
     mine: tuple[float, ...] = (node.fill, *(n for load in node.loads for n in _numbers(load)))
     others = search.seen.setdefault((len(node.cuts), node.reached, node.homes), [])
@@ -271,7 +275,7 @@ def _fresh(search: _Search, node: Node) -> bool:
     return True
 
 
-def _numbers(load: Load) -> tuple[float, ...]:
+def _numbers(load: PositionLoad) -> tuple[float, ...]:
     further = (n for largest, alive in load.others for n in (*largest, *alive))
     ending = load.closing, load.updating
     return (load.steady, load.tail, load.state, *load.largest, *load.alive, *ending, *further)

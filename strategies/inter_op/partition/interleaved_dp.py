@@ -6,9 +6,9 @@ an inner stage begins, only how long it is, and positions are independent but fo
     minimise  sum over positions of fill  +  max over positions of steady  +  max over positions of tail
     where     the longer stages of all positions are as many as the blocks demand,
 
-each position taking one of its `Option`s: which of its turns are longer, which recompute, within its memory. A label is
-a way to have chosen for the first positions; one that is nowhere below another with as many longer stages is dropped,
-and one whose bound reaches the ceiling.
+each position taking one of its `PositionChoice`s: which of its turns are longer, which recompute, within its memory. A
+label is a way to have chosen for the first positions; one that is nowhere below another with as many longer stages is
+dropped, and one whose bound reaches the ceiling.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.strategies.inter_op.partition.chain_dp import Partition
-from placer.strategies.inter_op.partition.interleaved_branch_bound import Loop, LoopPiece
+from placer.io.memo import Memo, once
+from placer.strategies.inter_op.partition.chain_dp import StageCuts
+from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedChoice
 
 # Whether it is longer, and what it adds.
-_Piece: TypeAlias = tuple[int, LoopPiece]
+_Turn: TypeAlias = tuple[int, InterleavedChoice]
 
 
-class Option(NamedTuple):
+class PositionChoice(NamedTuple):
     """What a position may do: seconds, and per turn whether it is longer and whether it recomputes."""
 
     fill: float
@@ -38,11 +39,11 @@ class Option(NamedTuple):
     recompute: tuple[bool, ...]
 
 
-class _Label(NamedTuple):
+class _PartialChoice(NamedTuple):
     fill: float
     steady: float
     tail: float
-    chosen: tuple[Option, ...]
+    chosen: tuple[PositionChoice, ...]
 
     @property
     def value(self) -> float:
@@ -50,42 +51,40 @@ class _Label(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ways:
+class _TurnChoices:
     """Every way to take one of the `pieces` of each turn: a row of all arrays.
 
     kept, largest: bytes beside the state on the first replica and on each of the further ones. `known` are the options
     of the ways that fit, by which these are.
     """
 
-    pieces: tuple[tuple[_Piece, ...], ...]
+    pieces: tuple[tuple[_Turn, ...], ...]
     taken: NDArray[np.int64]
     seconds: NDArray[np.float64]
     state: NDArray[np.float64]
     ending: NDArray[np.float64]
     kept: tuple[NDArray[np.float64], ...]
     largest: tuple[NDArray[np.float64], ...]
-    known: dict[bytes, list[Option]] = field(default_factory=dict)
+    known: dict[bytes, list[PositionChoice]] = field(default_factory=dict)
 
 
-def best_turns(loop: Loop, *, ceiling: float) -> Partition | None:
+def best_repeating(loop: Interleaved, *, ceiling: float) -> StageCuts | None:
     """The best partition with a value below `ceiling`, of blocks whose inner runs of one length are all alike."""
-    blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
+    blocks, stages = len(loop.fill_bounds) - 1, loop.positions * loop.turns
     size, more = divmod(blocks, stages)
-    known: dict[tuple[tuple[_Piece, ...], ...], _Ways] = {}
+    known = Memo(_ways)
     options = []
     for position in range(loop.positions):
         pieces = tuple(tuple(_pieces(loop, position, turn, size, more > 0)) for turn in range(loop.turns))
         if not all(pieces):
             return None
-        if pieces not in known:
-            known[pieces] = _ways(pieces)
         options.append(_options(loop, position, known[pieces]))
     if not all(options):
         return None
     rest = [0.0]
     for own in reversed(options):
         rest.append(rest[-1] + min(option.fill for option in own))
-    frontier = {0: [_Label(0.0, 0.0, 0.0, ())]}
+    frontier = {0: [_PartialChoice(0.0, 0.0, 0.0, ())]}
     for position, own in enumerate(options):
         left = loop.positions - position - 1
         frontier = _next(frontier, own, (more - left * loop.turns, more), ceiling - rest[left])
@@ -93,22 +92,19 @@ def best_turns(loop: Loop, *, ceiling: float) -> Partition | None:
     return None if found is None else _partition(loop, found, size)
 
 
-def _options(loop: Loop, position: int, ways: _Ways) -> list[Option]:
+def _options(loop: Interleaved, position: int, ways: _TurnChoices) -> list[PositionChoice]:
     """What fits a position, without what is nowhere below another with as many longer turns."""
     rooms = (loop.capacity[position], *(loop.rooms[position] if loop.rooms else ()))
     peaks = np.array(loop.peaks[position]).T
     fits = np.ones(len(ways.taken), dtype=bool)
     for room, kept, largest in zip(rooms, ways.kept, ways.largest, strict=True):
         fits &= ways.state + np.maximum(ways.ending, largest + (kept @ peaks).max(axis=1)) <= room
-    key = fits.tobytes()
-    if key not in ways.known:
-        ways.known[key] = _undominated(ways, np.flatnonzero(fits))
-    return ways.known[key]
+    return once(ways.known, fits.tobytes(), _undominated, ways, fits)
 
 
-def _undominated(ways: _Ways, rows: NDArray[np.int64]) -> list[Option]:
-    found = [_option(ways, row) for row in rows.tolist()]
-    kept: dict[int, list[Option]] = {}
+def _undominated(ways: _TurnChoices, fits: NDArray[np.bool_]) -> list[PositionChoice]:
+    found = [_option(ways, row) for row in np.flatnonzero(fits).tolist()]
+    kept: dict[int, list[PositionChoice]] = {}
     for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
         alike = kept.setdefault(sum(option.longer), [])
         if not any(_nowhere_above(other, option) for other in alike):
@@ -116,20 +112,20 @@ def _undominated(ways: _Ways, rows: NDArray[np.int64]) -> list[Option]:
     return [option for alike in kept.values() for option in alike]
 
 
-def _option(ways: _Ways, row: int) -> Option:
+def _option(ways: _TurnChoices, row: int) -> PositionChoice:
     taken = [pieces[n] for pieces, n in zip(ways.pieces, ways.taken[row].tolist(), strict=True)]
     longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
     fill, steady, tail = ways.seconds[row].tolist()
-    return Option(fill, steady, tail, longer, recompute)
+    return PositionChoice(fill, steady, tail, longer, recompute)
 
 
-def _ways(pieces: tuple[tuple[_Piece, ...], ...]) -> _Ways:
+def _ways(pieces: tuple[tuple[_Turn, ...], ...]) -> _TurnChoices:
     """All of them."""
     ways = np.array(list(product(*(range(len(own)) for own in pieces))))
     fill, steady, tail, state = (_taken(pieces, ways, name).sum(axis=1) for name in _SUMMED)
     closing, updating = (_taken(pieces, ways, of) for of in (lambda piece: piece.closing, lambda piece: piece.updating))
     beside = [_beside(pieces, ways, replica) for replica in range(1 + len(pieces[0][0][1].others))]
-    return _Ways(
+    return _TurnChoices(
         pieces=pieces, taken=ways, seconds=np.stack([fill, steady, tail], axis=1), state=state,
         ending=np.maximum(closing.max(axis=1), updating.sum(axis=1)),
         kept=tuple(kept for kept, _ in beside), largest=tuple(largest for _, largest in beside),
@@ -137,11 +133,11 @@ def _ways(pieces: tuple[tuple[_Piece, ...], ...]) -> _Ways:
 
 
 def _beside(
-    pieces: tuple[tuple[_Piece, ...], ...], ways: NDArray[np.int64], replica: int
+    pieces: tuple[tuple[_Turn, ...], ...], ways: NDArray[np.int64], replica: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bytes that each turn keeps a microbatch on a replica, and most bytes beside these."""
 
-    def held(piece: LoopPiece) -> tuple[int, tuple[int, ...]]:
+    def held(piece: InterleavedChoice) -> tuple[int, tuple[int, ...]]:
         return (piece.kept, piece.largest) if replica == 0 else piece.others[replica - 1]
 
     kept = _taken(pieces, ways, lambda piece: held(piece)[0])
@@ -152,14 +148,14 @@ def _beside(
 
 
 def _taken(
-    pieces: tuple[tuple[_Piece, ...], ...], ways: NDArray[np.int64], number: Callable[[LoopPiece], float]
+    pieces: tuple[tuple[_Turn, ...], ...], ways: NDArray[np.int64], number: Callable[[InterleavedChoice], float]
 ) -> NDArray[np.float64]:
     """A number of the pieces taken: a row for each way, a column for each turn."""
     columns = (np.array([number(piece) for _, piece in own], dtype=np.float64) for own in pieces)
     return np.stack([column[ways[:, turn]] for turn, column in enumerate(columns)], axis=1)
 
 
-_SUMMED: tuple[Callable[[LoopPiece], float], ...] = (
+_SUMMED: tuple[Callable[[InterleavedChoice], float], ...] = (
     lambda piece: piece.fill,
     lambda piece: piece.steady,
     lambda piece: piece.tail,
@@ -167,11 +163,11 @@ _SUMMED: tuple[Callable[[LoopPiece], float], ...] = (
 )
 
 
-def _pieces(loop: Loop, position: int, turn: int, size: int, longer: bool) -> list[_Piece]:
+def _pieces(loop: Interleaved, position: int, turn: int, size: int, longer: bool) -> list[_Turn]:
     """What a turn may be, and whether it is longer; the first and last stage hold the ends, others any inner run."""
-    blocks, stages = len(loop.fill_floor) - 1, loop.positions * loop.turns
+    blocks, stages = len(loop.fill_bounds) - 1, loop.positions * loop.turns
     stage = turn * loop.positions + position
-    found: list[_Piece] = []
+    found: list[_Turn] = []
     for more in (0, 1) if longer else (0,):
         first = 0 if stage == 0 else blocks - size - more if stage == stages - 1 else 1
         found.extend((more, piece) for piece in loop.pieces(stage, first, first + size + more) or ())
@@ -179,16 +175,16 @@ def _pieces(loop: Loop, position: int, turn: int, size: int, longer: bool) -> li
 
 
 def _next(
-    frontier: dict[int, list[_Label]], options: list[Option], allowed: tuple[int, int], ceiling: float
-) -> dict[int, list[_Label]]:
+    frontier: dict[int, list[_PartialChoice]], options: list[PositionChoice], allowed: tuple[int, int], ceiling: float
+) -> dict[int, list[_PartialChoice]]:
     """The labels after one more position, whose number of longer stages lies within `allowed`."""
-    following: dict[int, list[_Label]] = {}
+    following: dict[int, list[_PartialChoice]] = {}
     for used in sorted(frontier):
         for option in options:
             now = used + sum(option.longer)
             if allowed[0] <= now <= allowed[1]:
                 for label in frontier[used]:
-                    made = _Label(
+                    made = _PartialChoice(
                         label.fill + option.fill, max(label.steady, option.steady), max(label.tail, option.tail),
                         (*label.chosen, option),
                     )  # fmt: skip
@@ -197,21 +193,21 @@ def _next(
     return following
 
 
-def _insert(labels: list[_Label], made: _Label) -> None:
+def _insert(labels: list[_PartialChoice], made: _PartialChoice) -> None:
     if not any(_nowhere_above(other, made) for other in labels):
         labels[:] = [other for other in labels if not _nowhere_above(made, other)]
         labels.append(made)
 
 
-def _nowhere_above(first: Option | _Label, second: Option | _Label) -> bool:
+def _nowhere_above(first: PositionChoice | _PartialChoice, second: PositionChoice | _PartialChoice) -> bool:
     return first.fill <= second.fill and first.steady <= second.steady and first.tail <= second.tail
 
 
-def _partition(loop: Loop, label: _Label, size: int) -> Partition:
+def _partition(loop: Interleaved, label: _PartialChoice, size: int) -> StageCuts:
     cuts, recompute, reached = [], [], 0
     for turn in range(loop.turns):
         for option in label.chosen:
             reached += size + option.longer[turn]
             cuts.append(reached)
             recompute.append(option.recompute[turn])
-    return Partition(value=label.value, cuts=tuple(cuts[:-1]), recompute=tuple(recompute))
+    return StageCuts(value=label.value, cuts=tuple(cuts[:-1]), recompute=tuple(recompute))

@@ -1,9 +1,9 @@
 """What each run of blocks costs as a stage of an outline: the terms of the step time, and whether it fits.
 
-In: a Problem and an Outline. Out: `Piece`s for `chain` and `LoopPiece`s for `loop`, all from `Costs.stage_cost`,
-`steptime.terms` and `placer.costs.memory.peak`; and floors, lower bounds that hold for every way to cut.
+In: a Problem and an Outline. Out: `StageChoice`s for `chain_dp` and `InterleavedChoice`s for `interleaved_*`, all from
+`Costs.stage_cost`, `timing.step.terms` and `placer.costs.memory.peak`; and lower bounds that hold for every way to cut.
 
-Like runs on like places (`runs`) cost the same and are priced once.
+Like block ranges on like places (`block ranges`) cost the same and are priced once.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from functools import cached_property
 from placer.costs.memory.in_flight import InFlight, microbatches_in_flight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
+from placer.io.memo import once
 from placer.plans.plan import BY_FSDP
-from placer.strategies.inter_op.bounds.outline import Bounds, least_alive
-from placer.strategies.inter_op.equivalence import Places
-from placer.strategies.inter_op.partition.chain_dp import Floors, Piece
-from placer.strategies.inter_op.partition.interleaved_branch_bound import Loop, LoopPiece
+from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_alive
+from placer.strategies.inter_op.equivalence import PositionClasses
+from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageChoice
+from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedChoice
 from placer.strategies.space.outline import Outline, pinned_stage, recomputes, stage_allowed
 
 
-class Pricing:
-    """Prices of the runs of blocks of one outline; remembers them."""
+class OutlineCosts:
+    """Prices of the block ranges of blocks of one outline; remembers them."""
 
-    def __init__(self, bounds: Bounds, places: Places, outline: Outline) -> None:
+    def __init__(self, bounds: OutlineBounds, places: PositionClasses, outline: Outline) -> None:
         self.problem = bounds.problem
-        self.costs = bounds.runs.costs
-        self.runs = bounds.runs
+        self.costs = bounds.ranges.costs
+        self.ranges = bounds.ranges
         self.bounds = bounds
         self.places = places
         self.outline = outline
         self.pinned = pinned_stage(self.problem)
         self._terms: dict[tuple[int, int, bool], Terms] = {}
-        self._known: dict[tuple[int, int], tuple[Piece, ...] | None] = {}
-        self._known_loop: dict[tuple[int, int], tuple[LoopPiece, ...] | None] = {}
+        self._choices: dict[tuple[int, int], tuple[StageChoice, ...] | None] = {}
+        self._interleaved: dict[tuple[int, int], tuple[InterleavedChoice, ...] | None] = {}
 
     @cached_property
     def in_flight(self) -> tuple[InFlight, ...]:
@@ -43,42 +44,47 @@ class Pricing:
         made = self.outline
         return microbatches_in_flight(made.schedule, made.positions, made.stages, made.count)
 
-    def pieces(self, stage: int, first: int, last: int) -> tuple[Piece, ...] | None:
+    def choices(self, stage: int, first: int, last: int) -> tuple[StageChoice, ...] | None:
         """What stage `stage` on blocks first..last-1 adds, per recompute choice that fits and is allowed.
 
         None where no longer run can fit either.
         """
         if not stage_allowed(self.pinned, stage, first, last):
             return ()
-        key = (self._place[stage], self.runs.number(first, last))
-        if key not in self._known:
-            made = tuple(self._piece(stage, first, last, again) for again in self._fitting(stage, first, last))
-            self._known[key] = made or (None if self._too_long(stage, first, last) else ())
-        return self._known[key]
+        key = (self._place[stage], self.ranges.number(first, last))
+        return once(self._choices, key, self._chosen, stage, first, last)
 
-    def loop_pieces(self, stage: int, first: int, last: int) -> tuple[LoopPiece, ...] | None:
+    def _chosen(self, stage: int, first: int, last: int) -> tuple[StageChoice, ...] | None:
+        made = tuple(
+            self._piece(stage, first, last, again)
+            for again in recomputes(self.problem)
+            if self._fits(stage, first, last, again)
+        )
+        return made or (None if self._too_long(stage, first, last) else ())
+
+    def interleaved_choices(self, stage: int, first: int, last: int) -> tuple[InterleavedChoice, ...] | None:
         """The same for schedules with several stages per position, with what memory needs."""
         lengths = self.outline.lengths(len(self.problem.graph.blocks))
         if last - first < lengths.start or not stage_allowed(self.pinned, stage, first, last):
             return ()
         if last - first >= lengths.stop:
             return None
-        key = (self._room[stage], self.runs.number(first, last))
-        if key not in self._known_loop:
-            long = self._too_long(stage, first, last)
-            made = (self._loop_piece(stage, first, last, again) for again in recomputes(self.problem))
-            self._known_loop[key] = None if long else tuple(made)
-        return self._known_loop[key]
+        key = (self._room[stage], self.ranges.number(first, last))
+        return once(self._interleaved, key, self._interleaved_chosen, stage, first, last)
+
+    def _interleaved_chosen(self, stage: int, first: int, last: int) -> tuple[InterleavedChoice, ...] | None:
+        if self._too_long(stage, first, last):
+            return None
+        return tuple(self._loop_piece(stage, first, last, again) for again in recomputes(self.problem))
 
     def terms(self, stage: int, first: int, last: int, recompute: bool) -> Terms:
         """Fill, steady and tail of a stage."""
-        made, key = self.outline, (self._site[stage], self.runs.number(first, last), recompute)
-        if key not in self._terms:
-            self._terms[key] = terms(
-                self.cost(stage, first, last, recompute), made.schedule, positions=made.positions, turns=made.virtual,
-                microbatches=made.count,
-            )  # fmt: skip
-        return self._terms[key]
+        key = (self._site[stage], self.ranges.number(first, last), recompute)
+        return once(self._terms, key, self._made_terms, stage, first, last, recompute)
+
+    def _made_terms(self, stage: int, first: int, last: int, recompute: bool) -> Terms:
+        made, cost = self.outline, self.cost(stage, first, last, recompute)
+        return terms(cost, made.schedule, positions=made.positions, turns=made.virtual, microbatches=made.count)
 
     def cost(self, stage: int, first: int, last: int, recompute: bool) -> StageCost:
         """The `StageCost` of a stage."""
@@ -98,15 +104,15 @@ class Pricing:
             recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
         )  # fmt: skip
 
-    def loop(self) -> Loop:
-        """The outline as a problem for `best_loop`."""
-        floors = self.floors
+    def loop(self) -> Interleaved:
+        """The outline as a problem for `best_interleaved`."""
+        rests = self.rests
         groups, grouped = self._groups
-        return Loop(
-            positions=self.outline.positions, turns=self.outline.virtual, pieces=self.loop_pieces,
+        return Interleaved(
+            positions=self.outline.positions, turns=self.outline.virtual, pieces=self.interleaved_choices,
             peaks=tuple(own.later for own in self.in_flight),
             capacity=tuple(own[0][1] for own in self._loads), needs=self.bounds.bytes(self.outline),
-            fill_floor=floors.additive, steady_floor=floors.peaks[0], groups=groups, grouped=grouped,
+            fill_bounds=rests.additive, steady_bounds=rests.peaks[0], groups=groups, grouped=grouped,
             rooms=tuple(tuple(room for _, room in own[1:]) for own in self._loads),
         )  # fmt: skip
 
@@ -116,10 +122,10 @@ class Pricing:
         return self.places.fixed
 
     @cached_property
-    def floors(self) -> Floors:
+    def rests(self) -> RestBounds:
         """Lower bounds for `chain`: seconds of the blocks from j on, and how far the first stages must reach."""
         rest = self.bounds.rest(self.outline, self.places)
-        return Floors(
+        return RestBounds(
             additive=tuple(each.fill for each in rest),
             peaks=(tuple(each.steady for each in rest), (0.0,) * len(rest)),
             reached=self._reached,
@@ -169,19 +175,15 @@ class Pricing:
         blocks = range(len(graph.blocks))
         return len(tied), tuple(tuple(g for g, (_, users) in enumerate(tied) if b in users) for b in blocks)
 
-    def _fitting(self, stage: int, first: int, last: int) -> tuple[bool, ...]:
-        """The recompute choices with which a lone stage fits."""
-        return tuple(again for again in recomputes(self.problem) if self._fits(stage, first, last, again))
-
     def _too_long(self, stage: int, first: int, last: int) -> bool:
         """Whether neither this run nor a longer one can fit its position."""
         position, made = stage % self.outline.positions, self.outline
         least = least_alive(made) if made.virtual > 1 else self.in_flight[position]
         return self.bounds.run_bytes(made, first, last, least) > self.places.capacity[position]
 
-    def _piece(self, stage: int, first: int, last: int, recompute: bool) -> Piece:
+    def _piece(self, stage: int, first: int, last: int, recompute: bool) -> StageChoice:
         part = self.terms(stage, first, last, recompute)
-        return Piece(part.fill, (part.steady, part.tail), recompute)
+        return StageChoice(part.fill, (part.steady, part.tail), recompute)
 
     def _fits(self, stage: int, first: int, last: int, recompute: bool) -> bool:
         """Whether the position of a lone stage holds it."""
@@ -191,12 +193,12 @@ class Pricing:
             for rows, room in self._loads[position]
         )
 
-    def _loop_piece(self, stage: int, first: int, last: int, recompute: bool) -> LoopPiece:
+    def _loop_piece(self, stage: int, first: int, last: int, recompute: bool) -> InterleavedChoice:
         part = self.terms(stage, first, last, recompute)
         held, *others = (
             self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]
         )
-        return LoopPiece(
+        return InterleavedChoice(
             part.fill, part.steady, part.tail, held.state + held.gradients, held.living, _largest(held), recompute,
             tuple((other.living, _largest(other)) for other in others), held.closing, held.updating,
         )  # fmt: skip

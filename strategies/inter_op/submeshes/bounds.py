@@ -1,17 +1,17 @@
-"""Lower bounds of what stages on any shape add to a step, for many runs of blocks at once.
+"""Lower bounds of what stages on any submesh add to a step, for many block ranges at once.
 
-For a stage on a shape of n devices, with weights w of positions that add up to at most 1,
+For a stage on a submesh of n devices, with weights w of positions that add up to at most 1,
 
     step >= sum over stages of  fill + w (steady + tail)        since  max x >= sum w x
 
-w is that of `shape_places`. With w = 0 the same bounds the sum of the fills alone. Of messages the floors have what the
-last block of a stage makes (`messages`); gradients of tied parameters, the prologue and collectives of all ranks are
-left out, and of memory what depends on more than the run and the shape.
+w is that of `PlacementClasses`. With w = 0 the same bounds the sum of the fills alone. Of messages the bounds have what
+the last block of a stage makes (`messages`); gradients of tied parameters, the prologue and collectives of all ranks
+are left out, and of memory what depends on more than the block range and the submesh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import permutations
@@ -21,91 +21,130 @@ import numpy as np
 
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.costs import Costs
+from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.peak import state_bytes
-from placer.costs.timing.step import stalls
+from placer.graph import Affine
+from placer.io.memo import Memo, once
 from placer.plans.plan import BY_FSDP, ScheduleName, Sharding
-from placer.strategies.inter_op.bounds.schedule import SLACK
-from placer.strategies.inter_op.submeshes.places import Place, ShapePlaces
-from placer.strategies.inter_op.submeshes.run_arrays import A_ROW, NEVER, SIZES, Ends, Floats, size_of
-from placer.strategies.inter_op.submeshes.submesh import Shape
+from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Counts, Floats, ScheduleTerms
+from placer.strategies.inter_op.submeshes.submesh import PlacementClass, PlacementClasses, Submesh
 from placer.strategies.space.outline import recomputes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Pace:
-    """What of a plan decides how seconds of stages become seconds of a step; `rows` of all but the last microbatch."""
-
-    rows: int
-    schedule: ScheduleName
-    sharding: Sharding
-
-    def count(self, batch: int) -> int:
-        """Number of microbatches of a batch of so many rows."""
-        return -(-batch // self.rows)
-
-    def kept(self, shape: Shape) -> Sharding:
-        """How a position of that shape keeps its state: a lone replica has nobody to share it with."""
-        return self.sharding if shape.replicas > 1 else "none"
+# What a block range holds, whatever its rows, and what is so much and so much a row.
+A_ROW = " a row"
+HELD = ("parameters", "trainable", "buffers")
+GROWING = ("saved", "inputs", "staying", "staying_apart", "returned")
+SIZES = (*HELD, *GROWING, *(name + A_ROW for name in GROWING))
 
 
-class Parts(NamedTuple):
-    """What runs add to a step: to the sum of fills, to the largest steady, to the largest tail."""
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeEnds:
+    """Where block ranges begin and end: two arrays of blocks that are broadcast together."""
+
+    first: Counts
+    last: Counts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an array over the block ranges."""
+        return np.broadcast_shapes(self.first.shape, self.last.shape)
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """The place in such an array, first and last block of each range that has blocks."""
+        both = np.broadcast(self.first, self.last)
+        for index, (first, last) in zip(np.ndindex(self.shape), both, strict=True):
+            if first < last:
+                yield index, int(first), int(last)
+
+    def over(self, sums: Floats) -> Floats:
+        """Of prefix sums the sum of every block range."""
+        return sums[self.last] - sums[self.first]
+
+    def over_pairs(self, sums: Floats) -> Floats:
+        """Of sums over the gaps before block b what lies between the first and the last block of every range."""
+        return self.of_last(sums) - self.of_first(sums)
+
+    def of_first(self, each: Floats) -> Floats:
+        """What each first block has."""
+        return each[np.minimum(self.first, len(each) - 1)]
+
+    def of_last(self, each: Floats) -> Floats:
+        """What each last block has."""
+        return each[np.maximum(self.last - 1, 0)]
+
+
+def every_range(blocks: int) -> RangeEnds:
+    """All block ranges: an array over them is of shape (blocks + 1, blocks + 1)."""
+    ends = np.arange(blocks + 1)
+    return RangeEnds(ends[:, None], ends[None, :])
+
+
+def heads_and_rests(blocks: int) -> RangeEnds:
+    """The block ranges before each inner cut, then those behind it, then every block alone."""
+    cuts, each = np.arange(1, blocks), np.arange(blocks)
+    return RangeEnds(np.concatenate([0 * cuts, cuts, each]), np.concatenate([cuts, 0 * cuts + blocks, each + 1]))
+
+
+class RangeTerms(NamedTuple):
+    """What block ranges add to a step: to the sum of fills, to the largest steady, to the largest tail."""
 
     fill: Floats
     steady: Floats
     tail: Floats
 
 
-class Floors:
-    """What stages cost at least on every place of one problem, for the runs [first, last) of `ends`."""
+class StageBounds:
+    """What stages cost at least on every placement of one problem, for the block ranges [first, last) of `ends`."""
 
-    def __init__(self, places: ShapePlaces, shapes: tuple[Shape, ...], ends: Ends) -> None:
+    def __init__(self, places: PlacementClasses, submeshes: tuple[Submesh, ...], ends: RangeEnds) -> None:
         self.places = places
         self.problem = places.problem
         self.views = places.views
-        self.grounds = places.grounds
-        self.shapes = shapes
+        self.submeshes = submeshes
         self.blocks = len(places.problem.graph.blocks)
         self.ends = ends
         self._sums: dict[tuple[int, tuple[int, ...], int], Floats] = {}
-        self._sizes: dict[int, dict[str, Floats]] = {}
-        self._tails: dict[tuple[Place, Sharding], tuple[Floats, Floats]] = {}
+        self.quick = Memo(self._quick)
+        self._sizes = Memo(self._sized)
+        self._after = Memo(self._after_backward)
 
-    def costs(self, shape: Shape) -> Costs:
-        """The costs of the graph as a shape cuts it."""
-        return self.views[shape.layout].costs
+    def costs(self, submesh: Submesh) -> Costs:
+        """The costs of the graph as a submesh cuts it."""
+        return self.views[submesh.layout].costs
 
-    def quick(self, rows: int, schedule: ScheduleName) -> float:
+    def _quick(self, key: tuple[int, ScheduleName]) -> float:
         """No plan of such microbatches is faster, whatever its positions: every block where it costs least."""
-        pace = Pace(rows=rows, schedule=schedule, sharding="none")
+        rows, schedule = key
+        terms = ScheduleTerms(rows=rows, schedule=schedule, batch=self.problem.rows)
         least = np.full(self.blocks, NEVER)
         for place in self.places.every:
-            if place.spot.shape.replicas <= rows:
-                full, last = (np.diff(self.passes(place, own), axis=1) for own in self._rows(pace))
-                m = pace.count(self.problem.rows)
+            if place.submesh.replicas <= rows:
+                full, last = (np.diff(self.block_sums(place, own), axis=1) for own in (rows, terms.last_rows))
+                m = terms.count
                 work, inner = full[0] + full[1], full[1] - full[2]
                 fill = full[0] + (1 - min(1, m - 1)) * inner if schedule == "zero-bubble" else work
                 steady = (m - 2) * work + last[0] + last[1] if m > 1 else 0.0
                 least = np.minimum(least, fill + place.weight * steady)
         return float(SLACK * least.sum())
 
-    def passes(self, place: Place, rows: int) -> Floats:
+    def block_sums(self, place: PlacementClass, rows: int) -> Floats:
         """Sums over the first blocks of forward, backward and weight seconds of `rows` rows, shape (3, blocks + 1).
 
         Of several kinds of devices the least forward and backward of each block, and the most of its weight gradients:
         what these hide of a backward is then never too little.
         """
-        shape = place.spot.shape
-        each = -(-rows // shape.replicas)
-        runs = self.views[shape.layout]
-        kinds = sorted({runs.costs.block_times.device_class[device] for device in place.spot.devices})
-        key = shape.layout, tuple(kinds), each
-        if key not in self._sums:
-            seconds = [[runs.seconds(block, device, each) for block in range(self.blocks)] for device in kinds]
-            least = [[[s.forward, s.backward, -s.weight] for s in own] for own in seconds]
-            sums = np.array(least).min(axis=0).T.cumsum(axis=1) * np.array([[1], [1], [-1]])
-            self._sums[key] = np.concatenate([np.zeros((3, 1)), sums], axis=1)
-        return self._sums[key]
+        submesh = place.submesh
+        each = -(-rows // submesh.replicas)
+        kind = self.costs(submesh).block_times.device_class
+        kinds = tuple(sorted({kind[device] for device in place.placement.devices}))
+        return once(self._sums, (submesh.layout, kinds, each), self._summed, submesh.layout, kinds, each)
+
+    def _summed(self, layout: int, kinds: tuple[int, ...], rows: int) -> Floats:
+        ranges = self.views[layout]
+        seconds = [[ranges.seconds(block, device, rows) for block in range(self.blocks)] for device in kinds]
+        least = [[[s.forward, s.backward, -s.weight] for s in own] for own in seconds]
+        sums = np.array(least).min(axis=0).T.cumsum(axis=1) * np.array([[1], [1], [-1]])
+        return np.concatenate([np.zeros((3, 1)), sums], axis=1)
 
     @cached_property
     def crossing(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
@@ -114,14 +153,14 @@ class Floors:
         made = [spans.leaving(cut - 1, cut) if 0 < cut < self.blocks else () for cut in range(self.blocks + 1)]
         return tuple((own, tuple(v for v in own if graph.value(v).requires_grad)) for own in made)
 
-    def messages(self, shape: Shape, rows: int) -> tuple[Floats, Floats]:
+    def messages(self, submesh: Submesh, rows: int) -> tuple[Floats, Floats]:
         """Seconds that a stage which ends before each block sends at least, and gets gradients back, for `rows` rows.
 
         All bytes leave its devices and enter as many as are left for others, at the best rate of any two devices.
         """
         numerics, graph = next(iter(self.views.values())).costs.numerics, self.problem.graph
-        latency, per_byte = self._best_way
-        both = max(1, min(shape.size, self.problem.cluster.size - shape.size))
+        latency, per_byte = self._best_link
+        both = max(1, min(submesh.size, self.problem.cluster.size - submesh.size))
 
         def seconds(values: tuple[str, ...]) -> float:
             size = sum(numerics.bytes_of(graph.value(value), rows) for value in values)
@@ -130,22 +169,23 @@ class Floors:
         ahead, behind = zip(*((seconds(sent), seconds(back)) for sent, back in self.crossing), strict=True)
         return np.array(ahead), np.array(behind)
 
-    def stages(self, place: Place, pace: Pace) -> tuple[dict[bool, Floats], dict[bool, Floats]]:
-        """Of every run on a place: fill + weight (steady + tail), and fill; by whether it recomputes."""
-        sent, returned = self.messages(place.spot.shape, pace.rows)
+    def stages(self, place: PlacementClass, terms: ScheduleTerms) -> tuple[dict[bool, Floats], dict[bool, Floats]]:
+        """Of every block range on a placement: fill + weight (steady + tail), and fill; by whether it recomputes."""
+        sent, returned = self.messages(place.submesh, terms.rows)
         sending = (sent + returned)[self.ends.last]
-        stalled = (pace.count(self.problem.rows) > 1) * stalls(pace.schedule, 2, pace.count(self.problem.rows))
+        stalled = terms.stalls(2)
         whole, alone = {}, {}
-        for again, part in self.terms(place, pace).items():
+        for again, part in self.range_terms(place, terms).items():
             fill, steady = part.fill + sending, part.steady + stalled * sending
             whole[again], alone[again] = SLACK * (fill + place.weight * (steady + part.tail)), SLACK * fill
         return whole, alone
 
-    def terms(self, place: Place, pace: Pace) -> dict[bool, Parts]:
-        """What every run on a place adds, messages apart, by whether it recomputes."""
-        full, last = (self._pass(place, rows, pace.kept(place.spot.shape)) for rows in self._rows(pace))
-        m, (accumulate, tail) = pace.count(self.problem.rows), self._after(place, pace.kept(place.spot.shape))
-        if pace.kept(place.spot.shape) in BY_FSDP:
+    def range_terms(self, place: PlacementClass, terms: ScheduleTerms) -> dict[bool, RangeTerms]:
+        """What every block range on a placement adds, messages apart, by whether it recomputes."""
+        kept, m = terms.kept(place.submesh.replicas), terms.count
+        full, last = (self._pass(place, rows, kept) for rows in (terms.rows, terms.last_rows))
+        accumulate, tail = self._after[place, kept]
+        if kept in BY_FSDP:
             tail = tail + last["scatter"]
         found = {}
         for again in recomputes(self.problem):
@@ -155,20 +195,20 @@ class Floors:
             if m > 1:
                 steady = (m - 2) * work + last["forward"] + last["backward"] + again * last["again"]
                 steady += (m - 1) * accumulate
-            if pace.schedule == "zero-bubble":
+            if terms.schedule == "zero-bubble":
                 weight = full["weight"]
                 filling = np.minimum(np.minimum(weight, full["forward"]), backward - weight)
                 hidden = weight + min(1, m - 1) * filling
                 fill, steady = fill - hidden, steady + hidden
-            found[again] = Parts(fill, steady, tail)
+            found[again] = RangeTerms(fill, steady, tail)
         return found
 
-    def bytes(self, place: Place, pace: Pace, alive: int, *, again: bool) -> Floats:
-        """Bytes that a run holds at least with so many microbatches alive."""
-        shape, costs = place.spot.shape, self.costs(place.spot.shape)
-        sizes, rows = self._sized(shape.layout), -(-pace.rows // shape.replicas)
-        kept, many = pace.kept(shape), pace.count(self.problem.rows) > 1
-        parts = shape.replicas if kept in BY_FSDP else 1
+    def bytes(self, place: PlacementClass, terms: ScheduleTerms, in_flight: int, *, again: bool) -> Floats:
+        """Bytes that a block range holds at least with so many microbatches in flight."""
+        submesh, costs = place.submesh, self.costs(place.submesh)
+        sizes, rows = self._sizes[submesh.layout], -(-terms.rows // submesh.replicas)
+        kept, many = terms.kept(submesh.replicas), terms.count > 1
+        parts = submesh.replicas if kept in BY_FSDP else 1
         numerics = costs.numerics
 
         def at(name: str) -> Floats:
@@ -177,34 +217,31 @@ class Floors:
         state = sizes["parameters"] * ((1 / parts) + (kept == "gradients"))
         gradients = sizes["trainable"] * numerics.weight_bytes / (1 if many else parts)
         state = state + sizes["trainable"] * state_bytes(numerics, costs.priced) / (
-            shape.replicas if kept != "none" else 1
+            submesh.replicas if kept != "none" else 1
         )
         living = at("inputs") + at("staying_apart") if again else at("saved") + at("staying")
         # Before the first backward has ended there are no gradients; then there is one microbatch less.
-        held = np.maximum(alive * living, gradients + (alive - 1) * living)
+        held = np.maximum(in_flight * living, gradients + (in_flight - 1) * living)
         return state + sizes["buffers"] + held + at("returned")
 
     @cached_property
-    def _best_way(self) -> tuple[float, float]:
+    def _best_link(self) -> tuple[float, float]:
         """The least latency and the fewest seconds per byte between two devices."""
         network, count = next(iter(self.views.values())).costs.network, self.problem.cluster.size
-        links = [network.link_costs([pair])[pair] for pair in permutations(range(count), 2)]
-        return min(link.latency for link in links), min(link.per_byte for link in links)
+        ways = [network.link_costs([pair])[pair] for pair in permutations(range(count), 2)]
+        return min(way.latency for way in ways), min(way.per_byte for way in ways)
 
-    def _rows(self, pace: Pace) -> tuple[int, int]:
-        return pace.rows, self.problem.rows % pace.rows or pace.rows
-
-    def _pass(self, place: Place, rows: int, sharding: Sharding) -> dict[str, Floats]:
-        """Seconds of every run for a microbatch: forward, backward, weight, forward again, scatters."""
-        sums, end = self.passes(place, rows), self.blocks - 1
+    def _pass(self, place: PlacementClass, rows: int, sharding: Sharding) -> dict[str, Floats]:
+        """Seconds of every block range for a microbatch: forward, backward, weight, forward again, scatters."""
+        sums, end = self.block_sums(place, rows), self.blocks - 1
         over = self.ends.over
         found = {name: over(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
         found["again"] = over(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
-        shape = place.spot.shape
+        submesh = place.submesh
         if sharding not in BY_FSDP:
             return found
-        leaders, own = place.spot.devices[:: shape.degree], -(-rows // shape.replicas)
-        shown = self.costs(shape).stage_times.gathers(leaders, own, sharding)
+        leaders, own = place.placement.devices[:: submesh.degree], -(-rows // submesh.replicas)
+        shown = self.costs(submesh).stage_times.gathers(leaders, own, sharding)
         gather, scatter = np.array(shown.gather), np.array(shown.scatter)
         ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
         again = gather * shown.regathers
@@ -215,21 +252,16 @@ class Floors:
         found["scatter"] = np.maximum(0.0, beyond)
         return found
 
-    def _after(self, place: Place, sharding: Sharding) -> tuple[Floats, Floats]:
+    def _after_backward(self, key: tuple[PlacementClass, Sharding]) -> tuple[Floats, Floats]:
         """Seconds of adding gradients to earlier ones, and of what follows the last backward but scatters."""
-        key = place, sharding
-        if key not in self._tails:
-            self._tails[key] = self._made_after(place, sharding)
-        return self._tails[key]
-
-    def _made_after(self, place: Place, sharding: Sharding) -> tuple[Floats, Floats]:
-        shape, costs = place.spot.shape, self.costs(place.spot.shape)
-        leaders = place.spot.devices[:: shape.degree]
-        slow = min(place.spot.devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
+        place, sharding = key
+        submesh, devices, costs = place.submesh, place.placement.devices, self.costs(place.submesh)
+        leaders = devices[:: submesh.degree]
+        slow = min(devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
 
         def after(first: int, last: int) -> float:
             seconds = costs.after_backward.optimizer(
-                first, last, device=slow, sharding=sharding, replicas=shape.replicas
+                first, last, device=slow, sharding=sharding, replicas=submesh.replicas
             )
             if sharding not in BY_FSDP:
                 pinned = self.problem.pins.bucket
@@ -237,27 +269,30 @@ class Floors:
                     first, last, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned
                 )
             seconds += costs.after_backward.gathered(first, last, devices=leaders, sharding=sharding)
-            return seconds + costs.after_backward.summed(first, last, device=place.spot.devices[0])
+            return seconds + costs.after_backward.summed(first, last, device=devices[0])
 
-        def adding(first: int, last: int) -> float:
-            return costs.after_backward.accumulate(first, last, device=slow)
-
-        return self._each(shape.layout, adding), self._each(shape.layout, after)
+        adding = partial(costs.after_backward.accumulate, device=slow)
+        return self._each(submesh.layout, adding), self._each(submesh.layout, after)
 
     def _sized(self, layout: int) -> dict[str, Floats]:
-        """Bytes and elements of every run under a layout, by name; of those that grow, fixed and a row."""
-        if layout not in self._sizes:
-            spans = self.views[layout].costs.ranges
-            self._sizes[layout] = {name: self._each(layout, partial(size_of, spans, name)) for name in SIZES}
-        return self._sizes[layout]
+        """Bytes and elements of every block range under a layout, by name; of those that grow, fixed and a row."""
+        spans = self.views[layout].costs.ranges
+        return {name: self._each(layout, partial(_size, spans, name)) for name in SIZES}
 
     def _each(self, layout: int, of: Callable[[int, int], float]) -> Floats:
-        """`of` every run, asked once for those that are alike."""
-        runs, known = self.views[layout], dict[int, float]()
+        """`of` every block range, asked once for those that are alike."""
+        ranges, known = self.views[layout], dict[int, float]()
         found = np.zeros(self.ends.shape)
         for index, first, last in self.ends:
-            number = runs.number(first, last)
-            if number not in known:
-                known[number] = of(first, last)
-            found[index] = known[number]
+            found[index] = once(known, ranges.number(first, last), of, first, last)
         return found
+
+
+def _size(spans: BlockRanges, name: str, first: int, last: int) -> int:
+    """What `SIZES` names of a block range."""
+    span = spans.of(first, last)
+    if name in HELD:
+        held: int = getattr(span.counts, name)
+        return held
+    size: Affine = getattr(span, name.removesuffix(A_ROW))
+    return size.per_row if name.endswith(A_ROW) else size.fixed

@@ -1,4 +1,4 @@
-"""The least seconds of messages within lines: what crosses a cut, over the links of the devices on both sides."""
+"""The least seconds of messages within pipelines: what crosses a cut, over the links of the devices on both sides."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placer.io.memo import Memo, once
 from placer.search.problem import Problem
-from placer.strategies.inter_op.submeshes.bounds import Floors
-from placer.strategies.inter_op.submeshes.run_arrays import Floats
-from placer.strategies.inter_op.submeshes.submesh import Spot
-from placer.strategies.inter_op.submeshes.two_shapes.family import Part
+from placer.strategies.inter_op.bounds.schedule import Floats
+from placer.strategies.inter_op.submeshes.bounds import StageBounds
+from placer.strategies.inter_op.submeshes.submesh import PlacedSubmesh
+from placer.strategies.inter_op.submeshes.two_shapes.family import PipelinePart
 
 _ByNode = dict[int, list[int]]
 
@@ -44,64 +45,63 @@ class _Border(NamedTuple):
     others: int
 
 
-class LineWays:
-    """Messages of the lines of one problem."""
+class MessageBounds:
+    """Messages of the pipelines of one problem."""
 
-    def __init__(self, problem: Problem, floors: Floors) -> None:
+    def __init__(self, problem: Problem, bounds: StageBounds) -> None:
         self.problem = problem
-        self.floors = floors
-        self._network = next(iter(floors.views.values())).costs.network
-        self._links: dict[tuple[int, int, bool], _Link] = {}
-        self._inner: dict[Part, frozenset[_Border]] = {}
-        self._sizes: dict[int, tuple[Floats, Floats, Floats]] = {}
-        self._nodes: dict[tuple[int, ...], _ByNode] = {}
+        self.bounds = bounds
+        self._network = next(iter(bounds.views.values())).costs.network
+        self.inner = Memo(self._inner)
+        self._links = Memo(self._link)
+        self._crossing = Memo(self._sizes)
+        self._nodes = Memo(self._by_node)
 
-    def between(self, ahead: tuple[Part, ...], behind: tuple[Part, ...], rows: int) -> Floats:
+    def between(self, ahead: tuple[PipelinePart, ...], behind: tuple[PipelinePart, ...], rows: int) -> Floats:
         """Seconds on and back at each cut between two parts, shape (first parts, second parts, cuts)."""
         known: dict[object, _Way] = {}
         found = np.zeros((3, len(ahead), len(behind), 1))
-        for (a, first), (b, second) in product(enumerate(ahead), enumerate(behind)):
-            key = first.shape.size, first.shape.degree, second.shape.size, second.shape.degree
-            if key not in known:
-                known[key] = _of_rows(self._border(first.spots[-1], second.spots[0]), rows)
-            found[:, a, b, 0] = known[key]
-        return _seconds(found, self._crossing(rows))
 
-    def within(self, part: Part, rows: int) -> Floats:
+        def made(first: PipelinePart, second: PipelinePart) -> _Way:
+            return _of_rows(self._border(first.placements[-1], second.placements[0]), rows)
+
+        for (a, first), (b, second) in product(enumerate(ahead), enumerate(behind)):
+            own, its = first.submesh, second.submesh
+            found[:, a, b, 0] = once(known, (own.size, own.degree, its.size, its.degree), made, first, second)
+        return _seconds(found, self._crossing[rows])
+
+    def within(self, part: PipelinePart, rows: int) -> Floats:
         """Seconds on and back between two positions of a part at each inner cut, where these are nearest."""
-        sizes = self._crossing(rows)
-        found = [_seconds(np.array(_of_rows(way, rows))[:, None], sizes) for way in self.inner(part)]
+        sizes = self._crossing[rows]
+        found = [_seconds(np.array(_of_rows(way, rows))[:, None], sizes) for way in self.inner[part]]
         least: Floats = np.min(found, axis=0) if found else 0.0 * sizes[0]
         return least
 
-    def inner(self, part: Part) -> frozenset[_Border]:
+    def _inner(self, part: PipelinePart) -> frozenset[_Border]:
         """The kinds of ways between two neighbours of a part."""
-        if part not in self._inner:
-            self._inner[part] = frozenset(self._border(*both) for both in pairwise(part.spots))
-        return self._inner[part]
+        return frozenset(self._border(*both) for both in pairwise(part.placements))
 
-    def _border(self, source: Spot, target: Spot) -> _Border:
+    def _border(self, source: PlacedSubmesh, target: PlacedSubmesh) -> _Border:
         """The way between two positions; rows of replicas that share no node with the other one leave their node."""
-        nodes, others = self._at(source.devices), self._at(target.devices)
-        near = self._link(source.ground, target.ground, shared=not nodes.keys().isdisjoint(others))
+        nodes, others = self._nodes[source.devices], self._nodes[target.devices]
+        near = self._links[source.device_class, target.device_class, not nodes.keys().isdisjoint(others)]
         alone = near.lone / min(len(source.devices), len(target.devices))
         ahead = behind = 0.0
         if nodes.keys() != others.keys():
-            far = self._link(source.ground, target.ground, shared=False)
+            far = self._links[source.device_class, target.device_class, False]
             ahead = _leaving(far, source.devices, (nodes, others), len(target.devices))
             behind = _leaving(far, target.devices, (others, nodes), len(source.devices))
-        return _Border(near.latency, alone, ahead, behind, source.shape.replicas, target.shape.replicas)
+        return _Border(near.latency, alone, ahead, behind, source.submesh.replicas, target.submesh.replicas)
 
-    def _link(self, ground: int, other: int, *, shared: bool) -> _Link:
-        key = ground, other, shared
-        if key not in self._links:
-            grounds = self.floors.grounds.devices
-            ends = self._at(grounds[ground]), self._at(grounds[other])
-            found = [self._best(a, b) for (m, a), (n, b) in product(ends[0].items(), ends[1].items()) if m != n]
-            if shared:
-                found += [self._within(a, ends[1][node]) for node, a in ends[0].items() if node in ends[1]]
-            self._links[key] = _Link(*(min(each) for each in zip(*found, strict=True)))
-        return self._links[key]
+    def _link(self, key: tuple[int, int, bool]) -> _Link:
+        """The best way from a class of devices to another one, with `shared` also within a node."""
+        own, its, shared = key
+        classes = self.bounds.places.device_classes.devices
+        sources, targets = self._nodes[classes[own]], self._nodes[classes[its]]
+        found = [self._best(a, b) for (m, a), (n, b) in product(sources.items(), targets.items()) if m != n]
+        if shared:
+            found += [self._within(a, targets[node]) for node, a in sources.items() if node in targets]
+        return _Link(*(min(each) for each in zip(*found, strict=True)))
 
     def _best(self, sources: list[int], targets: list[int]) -> _Link:
         """From one node to another one."""
@@ -118,28 +118,24 @@ class LineWays:
         way = self._network.link_costs([pair])[pair]
         return _Link(way.latency, way.per_byte, 0.0)
 
-    def _at(self, devices: tuple[int, ...]) -> _ByNode:
+    def _by_node(self, devices: tuple[int, ...]) -> _ByNode:
         """Devices by their node."""
-        if devices not in self._nodes:
-            found: _ByNode = {}
-            for device in devices:
-                found.setdefault(self.problem.cluster.node_of[device], []).append(device)
-            self._nodes[devices] = found
-        return self._nodes[devices]
+        found: _ByNode = {}
+        for device in devices:
+            found.setdefault(self.problem.cluster.node_of[device], []).append(device)
+        return found
 
-    def _crossing(self, rows: int) -> tuple[Floats, Floats, Floats]:
+    def _sizes(self, rows: int) -> tuple[Floats, Floats, Floats]:
         """At each inner cut the ways that messages go, bytes that go on, and bytes that come back."""
-        if rows not in self._sizes:
-            numerics, graph = next(iter(self.floors.views.values())).costs.numerics, self.problem.graph
+        numerics, graph = next(iter(self.bounds.views.values())).costs.numerics, self.problem.graph
 
-            def size(values: tuple[str, ...]) -> float:
-                return float(sum(numerics.bytes_of(graph.value(value), rows) for value in values))
+        def size(values: tuple[str, ...]) -> float:
+            return float(sum(numerics.bytes_of(graph.value(value), rows) for value in values))
 
-            inner = self.floors.crossing[1:-1]
-            ways = [bool(sent) + bool(back) for sent, back in inner]
-            ahead, behind = ([size(values) for values in own] for own in zip(*inner, strict=True))
-            self._sizes[rows] = np.array(ways, dtype=float), np.array(ahead), np.array(behind)
-        return self._sizes[rows]
+        inner = self.bounds.crossing[1:-1]
+        ways = [bool(sent) + bool(back) for sent, back in inner]
+        ahead, behind = ([size(values) for values in own] for own in zip(*inner, strict=True))
+        return np.array(ways, dtype=float), np.array(ahead), np.array(behind)
 
 
 def _leaving(far: _Link, devices: tuple[int, ...], nodes: tuple[_ByNode, _ByNode], others: int) -> float:

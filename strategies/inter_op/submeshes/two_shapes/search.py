@@ -1,7 +1,6 @@
-"""The search of lines (`lines`), by bound: paces first by a quick bound, then the lines of a pace, then their cuts.
+"""The search of two-shape pipelines, by bound: a schedule's terms are taken apart into their pipelines.
 
-Each line is solved exactly, by `chain` over the prices of its stages. What patience or seconds leave unsolved keeps its
-bound, so that the smallest bound left holds for all lines.
+Each pipeline is solved exactly, by `best_chain` over the costs of its stages.
 """
 
 from __future__ import annotations
@@ -14,111 +13,118 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placer.strategies.inter_op.partition.chain_dp import Floors as ChainFloors
-from placer.strategies.inter_op.partition.chain_dp import Piece, best_chain
-from placer.strategies.inter_op.submeshes.best_first import ShapeSearch
-from placer.strategies.inter_op.submeshes.bounds import Pace
-from placer.strategies.inter_op.submeshes.pareto_dp import Shaped
-from placer.strategies.inter_op.submeshes.plans import ShapedPlan, paces
-from placer.strategies.inter_op.submeshes.run_arrays import Floats
-from placer.strategies.inter_op.submeshes.stage_costs import Prices
-from placer.strategies.inter_op.submeshes.two_shapes.bounds import LineFloors
-from placer.strategies.inter_op.submeshes.two_shapes.family import Line
+from placer.plans.plan import ScheduleName
+from placer.strategies.inter_op.bounds.schedule import Floats, ScheduleTerms
+from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageChoice, best_chain
+from placer.strategies.inter_op.submeshes.best_first import BestFirst, SubmeshPlan
+from placer.strategies.inter_op.submeshes.bounds import StageBounds
+from placer.strategies.inter_op.submeshes.stage_costs import SubmeshCosts
+from placer.strategies.inter_op.submeshes.submesh import PlacedSubmesh
+from placer.strategies.inter_op.submeshes.two_shapes.bounds import PipelineBounds
+from placer.strategies.inter_op.submeshes.two_shapes.family import TwoShapePipeline
 from placer.strategies.space.outline import pinned_stage, stage_allowed
 
-# Stages that may be priced for all lines: some seconds.
+# Stages that may be priced for all pipelines: some seconds.
 PATIENCE = 40_000
 
 
 class _Entry(NamedTuple):
-    """A line of a pace, or all lines of it where these were not made yet; numbered as made."""
+    """A pipeline under a schedule's terms, or all of them where these were not made yet; numbered as made."""
 
     number: int
-    pace: Pace
-    line: Line | None = None
+    terms: ScheduleTerms
+    pipeline: TwoShapePipeline | None = None
 
 
 @dataclass
-class LineSearch(ShapeSearch[_Entry]):
-    """What is left of the lines."""
+class TwoShapeSearch(BestFirst[_Entry]):
+    """What is left of the pipelines."""
 
-    priced: int = 0
-    _prices: dict[Pace, Prices] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=count)
 
     @cached_property
-    def floors(self) -> LineFloors:
-        """Bounds of all lines."""
-        return LineFloors(self.problem, self.layouts, self.views)
+    def bounds(self) -> PipelineBounds:
+        """Bounds of all pipelines."""
+        return PipelineBounds(self.problem, self.layouts, self.views)
+
+    @property
+    def stage_bounds(self) -> StageBounds:
+        """Bounds of their stages."""
+        return self.bounds.stage_bounds
 
     @property
     def nearest(self) -> float | None:
         """The bound of what is looked at next; None where nothing is left, or no patience."""
-        return super().nearest if self.priced < PATIENCE else None
+        return super().nearest if self.placed < PATIENCE else None
 
-    def _paces(self) -> Iterator[tuple[float, _Entry]]:
-        if not self.views or not self.floors.pairs:
+    def _roots(self) -> Iterator[tuple[float, _Entry]]:
+        if not self.bounds.pairs:
             return
-        for pace in paces(self.problem, tuple(sorted(self.floors.positions - {1})), self.floors.most):
-            # Under gpipe a message is waited for as often and more is held than under 1f1b, which is as fast otherwise.
-            if pace.schedule != "gpipe" or self.problem.pins.schedule == "gpipe":
-                yield self.floors.quick(pace), _Entry(next(self._numbers), pace)
+        positions = tuple(sorted(self.bounds.positions - {1}))
+        for bound, terms in self.quick(positions, self.bounds.most):
+            yield bound, _Entry(next(self._numbers), terms)
+
+    def schedules(self, positions: int) -> tuple[ScheduleName, ...]:
+        """The schedules of plans of so many positions."""
+        # Under gpipe a message is waited for as often and more is held than under 1f1b, which is as fast otherwise.
+        asked = self.problem.pins.schedule == "gpipe"
+        return tuple(name for name in super().schedules(positions) if name != "gpipe" or asked)
 
     def _parts(self, entry: _Entry, ceiling: float) -> Iterator[tuple[float, _Entry]] | None:
-        if entry.line is not None:
+        if entry.pipeline is not None:
             return None
-        made = self.floors.bounds(entry.pace, ceiling)
-        return ((least, _Entry(next(self._numbers), entry.pace, line)) for least, line in made)
+        made = self.bounds.pipelines(entry.terms, ceiling)
+        return ((least, _Entry(next(self._numbers), entry.terms, pipeline)) for least, pipeline in made)
 
-    def _solved(self, bound: float, entry: _Entry, ceiling: float) -> ShapedPlan | None:
-        assert entry.line is not None
-        return self.solved(entry.pace, entry.line, ceiling)
+    def _solved(self, bound: float, entry: _Entry, ceiling: float) -> SubmeshPlan | None:
+        assert entry.pipeline is not None
+        return self.solved(entry.terms, entry.pipeline, ceiling)
 
-    def solved(self, pace: Pace, line: Line, ceiling: float) -> ShapedPlan | None:
-        """The best cuts of a line below the ceiling."""
-        if pace not in self._prices:
-            self._prices[pace] = Prices(self.floors.floors, pace, self.layouts)
-        prices, spots = self._prices[pace], line.spots
-        fixed = prices.floors.costs(spots[0].shape).fixed(tuple(sorted(d for spot in spots for d in spot.devices)))
+    def solved(self, terms: ScheduleTerms, pipeline: TwoShapePipeline, ceiling: float) -> SubmeshPlan | None:
+        """The best cuts of a pipeline below the ceiling."""
+        placements = pipeline.placements
+        used = tuple(sorted(device for placed in placements for device in placed.devices))
+        fixed = self.stage_bounds.costs(placements[0].submesh).fixed(used)
         made = best_chain(
-            stages=len(spots), pieces=self._pieces(prices, line), weights=(1.0, 1.0),
-            floors=self._rests(pace, line), ceiling=ceiling - fixed,
+            stages=len(placements), choices=self._choices(self.stage_costs[terms], placements), weights=(1.0, 1.0),
+            rests=self._rests(terms, pipeline), ceiling=ceiling - fixed,
         )  # fmt: skip
         if made is None:
             return None
-        value = made.value + fixed
-        return ShapedPlan(
-            value=value, pace=pace, made=Shaped(value=value, spots=spots, cuts=made.cuts, recompute=made.recompute)
+        return SubmeshPlan(
+            value=made.value + fixed, terms=terms, placements=placements, cuts=made.cuts, recompute=made.recompute
         )
 
-    def _pieces(self, prices: Prices, line: Line) -> Callable[[int, int, int], Sequence[Piece]]:
-        spots, pinned = line.spots, pinned_stage(self.problem)
-        lead, positions = spots[0], len(spots)
+    def _choices(
+        self, costs: SubmeshCosts, placements: tuple[PlacedSubmesh, ...]
+    ) -> Callable[[int, int, int], Sequence[StageChoice]]:
+        pinned, lead, positions = pinned_stage(self.problem), placements[0], len(placements)
 
-        def pieces(stage: int, first: int, last: int) -> Sequence[Piece]:
-            spot = spots[stage]
+        def choices(stage: int, first: int, last: int) -> Sequence[StageChoice]:
+            placed = placements[stage]
             if not stage_allowed(pinned, stage, first, last):
                 return ()
-            self.priced += 1
-            following = spots[stage + 1] if stage + 1 < positions else None
-            if following is not None and not prices.crosses(last, spot.shape, following.shape):
+            self.placed += 1
+            following = placements[stage + 1] if stage + 1 < positions else None
+            if following is not None and not costs.crosses[last, placed.submesh, following.submesh]:
                 return ()
             found = []
-            for again in prices.fitting(first, last, spot, stage, positions):
-                made = prices.stage(first, last, spot, lead, again=again)
+            for again in costs.fitting(first, last, placed, stage, positions):
+                made = costs.stage(first, last, placed, lead, again=again)
                 if following is not None:
-                    made = prices.sending(made, first, last, spot, following, lead)
-                part = prices.terms(made, positions)
-                found.append(Piece(part.fill, (part.steady, part.tail), again))
+                    made = costs.sending(made, first, last, placed, following, lead)
+                part = costs.terms(made, positions)
+                found.append(StageChoice(part.fill, (part.steady, part.tail), again))
             return found
 
-        return pieces
+        return choices
 
-    def _rests(self, pace: Pace, line: Line) -> ChainFloors:
+    def _rests(self, terms: ScheduleTerms, pipeline: TwoShapePipeline) -> RestBounds:
         """What the blocks from j on add at least, each where it takes least."""
-        each = self.floors.each(pace, (line.first, line.second))
+        each = self.bounds.each(terms, (pipeline.first, pipeline.second))
         fill, steady = (tuple(map(float, _from(own))) for own in each)
-        return ChainFloors(additive=fill, peaks=(steady, (0.0,) * len(fill)), reached=(0,) * (len(line.spots) + 1))
+        reached = (0,) * (len(pipeline.placements) + 1)
+        return RestBounds(additive=fill, peaks=(steady, (0.0,) * len(fill)), reached=reached)
 
 
 def _from(each: Floats) -> Floats:
