@@ -32,7 +32,7 @@ from placer.search.judge import judge, solve_with
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
-from placer.strategies.inter_op.partition.even import even_partition
+from placer.strategies.inter_op.partition.even import evenly_cut
 from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.inter_op.search import Stages
 from placer.strategies.space.outline import Outline, outlines, plan_of
@@ -156,7 +156,7 @@ def _even_values(
     """Every outline in cluster order with the seconds of its even cuts."""
     for outline in outlines(problem):
         pricing = OutlineCosts(bounds, PositionClasses(problem, bounds.runs.costs, outline), outline)
-        even = even_partition(pricing) if pricing.rests.reached[0] == 0 else None
+        even = evenly_cut(pricing) if pricing.rests.reached[0] == 0 else None
         if even is not None:
             yield even.value + pricing.fixed, outline, even.cuts, even.recompute
 

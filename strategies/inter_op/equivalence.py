@@ -1,4 +1,4 @@
-"""What runs of blocks and positions have in common, so that like ones are priced once.
+"""What block ranges and positions have in common, so that like ones are priced once.
 
 Two runs are alike where they have the same classes of blocks in the same order and hold and move the same bytes; two
 positions where costs cannot tell their devices and links apart.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class RangeClasses:
-    """The shapes of all runs of blocks of a problem, numbered; equal numbers cost the same."""
+    """The shapes of all block ranges of a problem, numbered; equal numbers cost the same."""
 
     def __init__(self, problem: Problem, costs: Costs) -> None:
         self.problem = problem

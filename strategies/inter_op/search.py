@@ -2,17 +2,17 @@
 
 In: a Problem. Out: the plan of the smallest estimate in the space of `space/outline.py`, with a proven lower bound.
 
-Every outline (all choices but cuts and recompute) has lower bounds that hold for every cut: a quick one (`coarse`),
-whatever its device order and shares, and two nearer ones (`narrow`), made when their turn comes, of unlike devices for
-every device order and all shares. Outlines are solved exactly, the smallest bound first:
-by `chain` where a position has one stage, by `turns` where it has several of repeating blocks, by `loop` of any others,
-below the best value known, which even cuts give first. Plans whose positions have shapes of their own are searched
-after that (`shaped`; on many devices `line_search`), those that may be faster than the best so far.
+Every outline (all choices but cuts and recompute) has lower bounds that hold for every cut: a quick one (`by_bound`),
+whatever its device order and shares, and two nearer ones (`refined`), made when their turn comes, of unlike devices for
+every device order and all shares. Outlines are solved exactly, the smallest bound first: by `chain_dp` where a position
+has one stage, by `interleaved_dp` where it has several of repeating blocks, by `interleaved_branch_bound` of any
+others, below the best value known, which even cuts give first. Plans whose positions have submeshes of their own are
+searched after that (`submeshes`; on many devices `two_shapes`), those that may be faster than the best so far.
 The search ends when the smallest bound left reaches the best plan, which is then optimal: bound and estimate are equal.
 In a large space it ends when they are within a hundredth of each other; of unlike devices it then begins with the plans
 of their fast parts alone, so that using the slow ones too never loses to leaving them out.
-When the budget, the seconds, an interrupt or the patience of `loop` ends it earlier, the smallest bound left open is
-the bound; where the seconds end before every outline has its first bound, there is none.
+When the budget, the seconds, an interrupt or the patience of branch and bound ends it earlier, the smallest bound left
+open is the bound; where the seconds end before every outline has its first bound, there is none.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.bounds.refined import RefinedBounds
 from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
 from placer.strategies.inter_op.infeasible import block_binds, what_binds
-from placer.strategies.inter_op.partition.chain_dp import StageCuts, best_chain
-from placer.strategies.inter_op.partition.even import even_partition
+from placer.strategies.inter_op.partition.chain_dp import StageCuts, best_cuts
+from placer.strategies.inter_op.partition.even import evenly_cut
 from placer.strategies.inter_op.partition.interleaved_branch_bound import best_interleaved
 from placer.strategies.inter_op.partition.interleaved_dp import best_repeating
 from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
@@ -47,7 +47,7 @@ from placer.strategies.space.outline import Outline, plan_of
 from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.row_shares import with_devices
 
-# Stages that `loop` may place for one outline and in all: about a fifth of a second, and five.
+# Stages that branch and bound may place for one outline and in all: about a fifth of a second, and five.
 PATIENCE = 4_000
 PATIENCE_IN_ALL = 100_000
 # With more outlines than this the search ends when so small a gap is proven.
@@ -55,27 +55,27 @@ LARGE, LARGE_GAP = 10_000, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """The best partition so far: `value` in seconds of a step."""
+class _BestCuts:
+    """The best cuts so far: `value` in seconds of a step."""
 
     value: float
     outline: Outline
-    partition: StageCuts
+    cuts: StageCuts
 
 
 @dataclass
-class _Search:
+class _OutlineSearch:
     """What the search knows: outlines by their second bound or their nearest (True), the next by its first, the best
-    partition, bounds left open; `given` is the best plan of a part of the machines."""
+    cuts, bounds left open; `given` is the best plan of a part of the machines."""
 
     problem: Problem
     layouts: tuple[Layout, ...]
     bounds: dict[int, OutlineBounds]
-    narrow: dict[int, RefinedBounds]
-    shaped: SubmeshSearch | TwoShapeSearch
+    refined: dict[int, RefinedBounds]
+    unlike: SubmeshSearch | TwoShapeSearch
     queue: list[tuple[float, bool, Outline]] = field(default_factory=list)
     next: tuple[float, Outline] | None = None
-    best: _Found | None = None
+    best: _BestCuts | None = None
     given: Verdict | None = None
     open: list[float] = field(default_factory=list)
     evaluations: int = 0
@@ -128,7 +128,7 @@ class Stages:
         return found
 
 
-def _best(search: _Search) -> Solution | Infeasible | None:
+def _best(search: _OutlineSearch) -> Solution | Infeasible | None:
     """What the search finds; None where that is proven to be nothing."""
     if not search.bounds or (search.whole and block_binds(search.problem, search.bounds.values()) is not None):
         return None
@@ -146,13 +146,13 @@ def _best(search: _Search) -> Solution | Infeasible | None:
     return None
 
 
-def _nothing(problem: Problem, searches: Sequence[_Search]) -> Infeasible:
+def _nothing(problem: Problem, searches: Sequence[_OutlineSearch]) -> Infeasible:
     """Why searches found nothing."""
     views = [(bounds, search.layout(number)) for search in searches for number, bounds in search.bounds.items()]
     return what_binds(problem, views) if views else _uncut(problem)
 
 
-def _begun(problem: Problem, *, shapes: bool) -> _Search:
+def _begun(problem: Problem, *, shapes: bool) -> _OutlineSearch:
     """The search with the costs of the model whole and under each layout the pins allow."""
     costs = Costs(problem.graph, problem.cluster, problem.settings)
     found = layouts(problem, costs)
@@ -162,7 +162,7 @@ def _begun(problem: Problem, *, shapes: bool) -> _Search:
     return _over_views(problem, found, views, shapes=shapes)
 
 
-def _begun_anew(search: _Search) -> _Search:
+def _begun_anew(search: _OutlineSearch) -> _OutlineSearch:
     """The search of the layouts for what fits nowhere else, but for those that were searched."""
     problem = search.problem
     costs = Costs(problem.graph, problem.cluster, problem.settings)
@@ -172,12 +172,16 @@ def _begun_anew(search: _Search) -> _Search:
     return made
 
 
-def _over_views(problem: Problem, found: tuple[Layout, ...], views: dict[int, Costs], *, shapes: bool) -> _Search:
+def _over_views(
+    problem: Problem, found: tuple[Layout, ...], views: dict[int, Costs], *, shapes: bool
+) -> _OutlineSearch:
     bounds = {number: OutlineBounds(problem, RangeClasses(problem, view)) for number, view in views.items()}
-    narrow = {number: RefinedBounds(own) for number, own in bounds.items()}
+    refined = {number: RefinedBounds(own) for number, own in bounds.items()}
     own = {number: each.ranges for number, each in bounds.items()} if shapes else {}
-    shaped = (TwoShapeSearch if are_two_shapes(problem) else SubmeshSearch)(problem=problem, layouts=found, views=own)
-    return _Search(problem=problem, layouts=found, bounds=bounds, narrow=narrow, shaped=shaped, whole=not problem.spent)
+    unlike = (TwoShapeSearch if are_two_shapes(problem) else SubmeshSearch)(problem=problem, layouts=found, views=own)
+    return _OutlineSearch(
+        problem=problem, layouts=found, bounds=bounds, refined=refined, unlike=unlike, whole=not problem.spent
+    )
 
 
 def _uncut(problem: Problem) -> Infeasible:
@@ -189,7 +193,7 @@ def _uncut(problem: Problem) -> Infeasible:
     )
 
 
-def _run(search: _Search) -> None:
+def _run(search: _OutlineSearch) -> None:
     """Solve outlines until none that is left can be better."""
     found = by_bound(search.bounds)
     if search.problem.spent:  # not all of them: what is found has no bound
@@ -215,23 +219,23 @@ def _run(search: _Search) -> None:
     _shape(search, enough)
 
 
-def _shape(search: _Search, enough: float) -> None:
-    """Improve on the best so far by positions with shapes of their own."""
-    shaped = search.shaped
-    while (bound := shaped.nearest) is not None and bound < search.ceiling * enough:
+def _shape(search: _OutlineSearch, enough: float) -> None:
+    """Improve on the best so far by positions with submeshes of their own."""
+    unlike = search.unlike
+    while (bound := unlike.nearest) is not None and bound < search.ceiling * enough:
         if _over(search):
             return
-        found = shaped.next(search.ceiling)
+        found = unlike.next(search.ceiling)
         search.evaluations += 1
         if found is not None:
-            verdict = judge(shaped.plan(found))
+            verdict = judge(unlike.plan(found))
             if not verdict.legal:  # what else there is of its kind was not looked at
-                shaped.open.append(bound)
+                unlike.open.append(bound)
             elif verdict.seconds < search.ceiling:
                 search.given = verdict
 
 
-def _over(search: _Search) -> bool:
+def _over(search: _OutlineSearch) -> bool:
     """Whether the budget or the seconds are over; says so."""
     if search.problem.budget is not None and search.evaluations >= search.problem.budget:
         search.ended = "evaluations"
@@ -240,7 +244,7 @@ def _over(search: _Search) -> bool:
     return bool(search.ended)
 
 
-def _begin_with_parts(search: _Search) -> None:
+def _begin_with_parts(search: _OutlineSearch) -> None:
     """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
     for fast in tuple(fast_subclusters(search.problem.cluster))[-1:]:  # which begins with its own fast part
         problem = replace(search.problem, cluster=fast.cluster)
@@ -248,7 +252,7 @@ def _begin_with_parts(search: _Search) -> None:
             require_pins(problem)
         except UsageError:  # pins that only the whole can honour
             continue
-        part = _begun(problem, shapes=bool(search.shaped.views))
+        part = _begun(problem, shapes=bool(search.unlike.views))
         try:
             if part.bounds:
                 _run(part)
@@ -256,7 +260,7 @@ def _begin_with_parts(search: _Search) -> None:
             _give(search, part, fast)
 
 
-def _give(search: _Search, part: _Search, fast: Subcluster) -> None:
+def _give(search: _OutlineSearch, part: _OutlineSearch, fast: Subcluster) -> None:
     """Keep the best plan of a part of the machines as one of the whole."""
     search.evaluations += part.evaluations
     if part.ceiling < float("inf"):
@@ -265,80 +269,80 @@ def _give(search: _Search, part: _Search, fast: Subcluster) -> None:
             search.given = verdict
 
 
-def _place(search: _Search, outline: Outline) -> None:
+def _place(search: _OutlineSearch, outline: Outline) -> None:
     """Queue an outline with every device order and shares by its second bound, unless it holds no plan."""
     for made in _placed(search, outline):
-        bound = search.narrow[outline.layout].quick(made, _places(search, made))
+        bound = search.refined[outline.layout].quick(made, _places(search, made))
         if bound < search.ceiling:
             heappush(search.queue, (bound, False, made))
 
 
-def _narrow(search: _Search, quick: float, outline: Outline) -> None:
+def _narrow(search: _OutlineSearch, quick: float, outline: Outline) -> None:
     """Queue an outline by its nearest bound."""
-    bound = search.narrow[outline.layout].step(outline, _places(search, outline), search.ceiling)
+    bound = search.refined[outline.layout].step(outline, _places(search, outline), search.ceiling)
     if bound < search.ceiling:
         heappush(search.queue, (max(quick, bound), True, outline))
 
 
-def _placed(search: _Search, outline: Outline) -> Iterator[Outline]:
+def _placed(search: _OutlineSearch, outline: Outline) -> Iterator[Outline]:
     """The outline with every device order, and the shares it may have there."""
     costs = search.bounds[outline.layout].ranges.costs
     return with_devices(search.problem, outline, costs) if search.mixed else iter((outline,))
 
 
-def _solve(search: _Search, bound: float, outline: Outline) -> None:
+def _solve(search: _OutlineSearch, bound: float, outline: Outline) -> None:
     """Improve on the best so far within one outline; keep its bound where it stays open."""
     search.evaluations += 1
-    pricing = OutlineCosts(search.bounds[outline.layout], _places(search, outline), outline)
-    if pricing.rests.reached[0] > 0:
+    costs = OutlineCosts(search.bounds[outline.layout], _places(search, outline), outline)
+    if costs.rests.reached[0] > 0:
         return
     if outline.virtual == 1:
-        _offer(search, pricing, even_partition(pricing))
-        rests, inner = pricing.rests, search.ceiling - pricing.fixed
+        _offer(search, costs, evenly_cut(costs))
+        rests, inner = costs.rests, search.ceiling - costs.fixed
         stages = outline.stages
-        found = best_chain(stages=stages, choices=pricing.choices, weights=(1.0, 1.0), rests=rests, ceiling=inner)
-        _offer(search, pricing, found)
+        found = best_cuts(stages=stages, options=costs.options, rests=rests, ceiling=inner)
+        _offer(search, costs, found)
         return
-    if _alike(pricing):
-        _offer(search, pricing, best_repeating(pricing.loop(), ceiling=search.ceiling - pricing.fixed))
+    if _alike(costs):
+        _offer(search, costs, best_repeating(costs.loop(), ceiling=search.ceiling - costs.fixed))
         return
-    _offer(search, pricing, even_partition(pricing))
+    _offer(search, costs, evenly_cut(costs))
     patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
-    result = best_interleaved(pricing.loop(), ceiling=search.ceiling - pricing.fixed, patience=patience)
+    result = best_interleaved(costs.loop(), ceiling=search.ceiling - costs.fixed, patience=patience)
     search.placed += result.placed
-    _offer(search, pricing, result.partition)
+    _offer(search, costs, result.cuts)
     if not result.complete:
         search.open.append(bound)
 
 
-def _alike(pricing: OutlineCosts) -> bool:
+def _alike(costs: OutlineCosts) -> bool:
     """Whether the inner stages of an outline differ in their lengths only."""
-    problem, lengths = pricing.problem, pricing.outline.lengths(len(pricing.problem.graph.blocks))
+    problem, lengths = costs.problem, costs.outline.lengths(len(costs.problem.graph.blocks))
     inner = range(1, len(problem.graph.blocks) - 1)
-    grouped = any(pricing.loop().grouped[block] for block in inner)
-    return not (problem.pins.stage_of or grouped) and pricing.ranges.alike(lengths)
+    grouped = any(costs.loop().grouped[block] for block in inner)
+    return not (problem.pins.stage_of or grouped) and costs.ranges.alike(lengths)
 
 
-def _offer(search: _Search, pricing: OutlineCosts, partition: StageCuts | None) -> None:
-    """Keep `partition` if it is better than the best so far."""
-    if partition is not None and partition.value + pricing.fixed < search.ceiling:
-        value = partition.value + pricing.fixed
-        search.best = _Found(value=value, outline=pricing.outline, partition=partition)
+def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) -> None:
+    """Keep `cuts` if they are better than the best so far."""
+    if cuts is not None and cuts.value + costs.fixed < search.ceiling:
+        value = cuts.value + costs.fixed
+        search.best = _BestCuts(value=value, outline=costs.outline, cuts=cuts)
 
 
-def _solution(search: _Search) -> Solution:
+def _solution(search: _OutlineSearch) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
     best, verdict = search.best, search.given
     if best is not None and best.value <= search.ceiling:
-        cuts, again = best.partition.cuts, best.partition.recompute
+        cuts, again = best.cuts.cuts, best.cuts.recompute
         verdict = judge(plan_of(search.problem, best.outline, cuts, again, search.layout(best.outline.layout)))
     assert verdict is not None
-    left = [*search.open, *(each for each in (search.least, search.shaped.least) if each is not None)]
+    left = [*search.open, *(each for each in (search.least, search.unlike.least) if each is not None)]
     bound = min([verdict.seconds, *left]) if search.whole else None
     return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
 
 
-def _places(search: _Search, outline: Outline) -> PositionClasses:
+def _places(search: _OutlineSearch, outline: Outline) -> PositionClasses:
     key = (outline.positions, outline.replicas, outline.degree, outline.device_order)
     costs = search.bounds[outline.layout].ranges.costs
     return once(search.places, key, PositionClasses, search.problem, costs, outline)

@@ -9,7 +9,7 @@ import pytest
 from placer.costs.memory.in_flight import in_flight_peaks
 from placer.strategies.inter_op.partition.interleaved_branch_bound import (
     Interleaved,
-    InterleavedChoice,
+    InterleavedOption,
     best_interleaved,
 )
 from placer.strategies.inter_op.partition.interleaved_dp import best_repeating
@@ -28,7 +28,7 @@ def random_loop(seed: int) -> Interleaved:
     even = range(blocks // stages, -(-blocks // stages) + 1)
     closing, updating = rng.choice((0, 0, 0, 400)), rng.choice((0, 0, 0, 200))
 
-    def pieces(stage: int, start: int, end: int) -> tuple[InterleavedChoice, ...] | None:
+    def pieces(stage: int, start: int, end: int) -> tuple[InterleavedOption, ...] | None:
         if end - start < even.start:
             return ()
         if end - start >= even.stop:
@@ -40,7 +40,7 @@ def random_loop(seed: int) -> Interleaved:
             busy = work * (1 + again * recompute)
             kept = round((end - start) * (20 if recompute else 100))
             state, largest = 100 * (end - start), (10 * recompute, 5, 5)
-            made.append(InterleavedChoice(
+            made.append(InterleavedOption(
                 busy / turns + message, 4 * busy, 0.3 * work, state, kept, largest, recompute,
                 closing=closing * (end - start), updating=updating * (end - start),
             ))  # fmt: skip
@@ -48,7 +48,7 @@ def random_loop(seed: int) -> Interleaved:
 
     peaks = in_flight_peaks("interleaved", positions, stages, positions * rng.randint(1, 3))
     return Interleaved(
-        positions=positions, turns=turns, pieces=pieces, peaks=peaks, capacity=(round(400 * room),) * positions,
+        positions=positions, turns=turns, options=pieces, peaks=peaks, capacity=(round(400 * room),) * positions,
         needs=(0,) * (blocks + 1), fill_bounds=(0.0,) * (blocks + 1), steady_bounds=(0.0,) * (blocks + 1),
         grouped=((),) * blocks,
     )  # fmt: skip
@@ -61,9 +61,9 @@ def test_positions_one_by_one_find_what_all_cuts_hold(start: int) -> None:
         wanted = best_interleaved(loop, ceiling=ALL, patience=ALL)
         found = best_repeating(loop, ceiling=ALL)
         assert wanted.complete
-        assert (found is None) == (wanted.partition is None)
-        if found is not None and wanted.partition is not None:
-            assert found.value == pytest.approx(wanted.partition.value, rel=1e-12)
+        assert (found is None) == (wanted.cuts is None)
+        if found is not None and wanted.cuts is not None:
+            assert found.value == pytest.approx(wanted.cuts.value, rel=1e-12)
 
 
 def test_the_random_loops_are_of_all_kinds() -> None:

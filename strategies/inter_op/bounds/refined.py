@@ -4,8 +4,9 @@ For `c` blocks of the commonest class, with what one of them adds to a position 
 forward recomputed) and S stages:
 
     messages    every stage but the last sends at least the least that crosses between two blocks: X
-    gathers     of sharded state, over all stages: see `least_gathers`
-    memory      position j holds at most n_j blocks, n'_j of them recomputed: see `rooms`
+    gathers     of sharded state, over all stages what one stage of all blocks shows, and for every cut between two
+                blocks the rest of the second one's gather, which nothing hides; scatters what they take beyond B
+    memory      position j holds at most n_j blocks, n'_j of them recomputed: see `memory`
     recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
     steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
                 and at least the mean of all blocks with r recomputed ones, a position that takes q_j times as long at
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,8 +29,7 @@ from placer.costs.compute.roofline import memory_rate
 from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.timing.optimizer import accumulate_seconds, update_seconds
 from placer.io.memo import once
-from placer.plans.plan import BY_FSDP
-from placer.strategies.inter_op.bounds.fsdp import HIDDEN, GatherBounds, Shown
+from placer.plans.plan import BY_FSDP, Sharding, replica_rows
 from placer.strategies.inter_op.bounds.memory import BlockRoom, room
 from placer.strategies.inter_op.bounds.outline import Amounts, OutlineBounds
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Amount, Floats, ScheduleTerms
@@ -42,6 +42,37 @@ HALVINGS = 20
 T = TypeVar("T")
 
 
+class Shown(NamedTuple):
+    """What collectives of sharded state add at least to all fills, to all steadies, and as scatters to all tails."""
+
+    fill: float
+    steady: float
+    scatter: float
+
+
+HIDDEN = Shown(0.0, 0.0, 0.0)
+
+
+class _Pairs(NamedTuple):
+    """What gathers of one pass show: all pairs of neighbours, the first block, and what cuts add, least first."""
+
+    shown: float
+    hidden: Floats
+    first: float
+
+    def over(self, stages: int) -> float:
+        """Seconds over so many stages: the pairs parted by a cut are those to which it matters least."""
+        return self.shown + float(self.hidden[: stages - 1].sum()) + self.first
+
+
+class _Least(NamedTuple):
+    """What gathers show at least, forward and backward, and what scatters add at least."""
+
+    forward: _Pairs
+    backward: _Pairs
+    scatter: float
+
+
 class RefinedBounds:
     """The second bound of the outlines of one `OutlineBounds`."""
 
@@ -49,7 +80,7 @@ class RefinedBounds:
         self.bounds = bounds
         self.problem = bounds.problem
         self.costs = bounds.ranges.costs
-        self.gathers = GatherBounds(bounds)
+        self.gathers = _GatherBounds(bounds)
         self._ratios: dict[tuple[int, int, bool], float] = {}
         self._messages: dict[tuple[tuple[LinkCost, ...], int], float] = {}
 
@@ -197,6 +228,54 @@ class RefinedBounds:
         """One device of each kind in the cluster."""
         devices = self.problem.cluster.devices
         return tuple(devices[d] for d in self.bounds.ranges.kinds_used)
+
+
+class _GatherBounds:
+    """The least that gathers and scatters show in the outlines of one `OutlineBounds`; remembers what they share."""
+
+    def __init__(self, bounds: OutlineBounds) -> None:
+        self.costs = bounds.ranges.costs
+        self._known: dict[tuple[tuple[tuple[int, ...], ...], int, int, Sharding], _Least] = {}
+
+    def shown(self, outline: Outline, places: PositionClasses) -> Shown:
+        """What collectives of sharded state add at least over all stages."""
+        if outline.sharding not in BY_FSDP:
+            return HIDDEN
+        full, last = (self._over(outline, places, rows) for rows in (outline.microbatch, outline.last_rows))
+        least = ScheduleTerms.of(outline).bound(outline.positions, Amount(*full[:2]), Amount(*last[:2]))
+        return Shown(least.fill, least.steady, last[2])
+
+    def _over(self, outline: Outline, places: PositionClasses, rows: int) -> tuple[float, float, float]:
+        """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
+        # A replica without rows gathers nothing; of equal shares the others then have one row each.
+        most, fewest = -(-rows // outline.replicas), max(1, rows // outline.replicas)
+        if outline.shares:
+            each = replica_rows(rows, outline.shares, outline.replicas)
+            most, fewest = max(each), min(own for own in each if own)
+        key = (places.distinct, most, fewest, outline.sharding)
+        found = once(self._known, key, self._made, places, most, fewest, outline.sharding)
+        return found.forward.over(outline.stages), found.backward.over(outline.stages), found.scatter
+
+    def _made(self, places: PositionClasses, most: int, fewest: int, sharding: Sharding) -> _Least:
+        found, beside = (
+            [self.costs.stage_times.gathers(devices, own, sharding) for devices in places.distinct]
+            for own in (fewest, most)
+        )
+        gather = np.min([each.gather for each in found], axis=0)
+        again = gather * found[0].regathers
+        beyond = np.min([np.diff(each.scattering) - np.diff(each.backward) for each in beside], axis=0)
+        return _Least(
+            forward=_pairs([each.forward for each in found], gather[1:], float(gather[0])),
+            backward=_pairs([each.backward for each in found], again[:-1], float(again[-1])),
+            scatter=max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found),
+        )
+
+
+def _pairs(found: list[tuple[float, ...]], alone: Floats, first: float) -> _Pairs:
+    """From what each block shows beside its neighbour, as prefix sums, and what its gather takes that nothing hides."""
+    each = [np.diff(sums) for sums in found]
+    hidden = np.sort(np.maximum(0.0, alone - np.max(each, axis=0)))
+    return _Pairs(float(np.min(each, axis=0).sum()), hidden, first)
 
 
 def _backward(seconds: float) -> Amount:

@@ -1,9 +1,9 @@
 """Exact cuts for schedules with one stage per position: a dynamic program over blocks with Pareto labels.
 
-In: for every stage s and block range [i, j) the `StageChoice`s it could be (one per recompute choice that fits memory).
+In: for every stage s and block range [i, j) the `StageOption`s it could be (one per recompute choice that fits memory).
 Out: the cuts that minimise
 
-    sum over stages of piece.additive  +  sum over k of weights[k] * max over stages of piece.peaks[k]
+    sum over stages of fill  +  max over stages of steady  +  max over stages of tail
 
 State: (stages placed, blocks placed). A label of a state is one way to get there: its sum and its peaks so far. A label
 that is nowhere below another one of its state is dropped: whatever follows, the other ends no worse. A label whose
@@ -14,37 +14,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 
-class StageChoice(NamedTuple):
-    """What one stage adds: `additive` seconds to the sum, `peaks` seconds to each maximum."""
+class Ending(Protocol):
+    """Seconds of a way to have placed some stages."""
 
-    additive: float
-    peaks: tuple[float, ...]
+    @property
+    def fill(self) -> float:
+        """The sum of fills."""
+
+    @property
+    def steady(self) -> float:
+        """The largest steady."""
+
+    @property
+    def tail(self) -> float:
+        """The largest tail."""
+
+
+Label = TypeVar("Label", bound=Ending)
+
+
+class StageOption(NamedTuple):
+    """What one stage adds."""
+
+    fill: float
+    steady: float
+    tail: float
     recompute: bool
 
 
-class PartialChain(NamedTuple):
+class _PartialChain(NamedTuple):
     """A way to have placed the first blocks: its last stage begins at block `first`, the rest is `parent`."""
 
-    additive: float
-    peaks: tuple[float, ...]
+    fill: float
+    steady: float
+    tail: float
     first: int
     recompute: bool
-    parent: PartialChain | None
+    parent: _PartialChain | None
+
+    @property
+    def value(self) -> float:
+        return self.fill + (self.steady + self.tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestBounds:
-    """Lower bounds of what the blocks from j on add: `additive[j]` to the sum, `peaks[k][j]` to all peaks k together.
+    """Lower bounds of what the blocks from j on add: `fill[j]` to the sum, `steady[j]` to all steadies together.
 
-    `peaks` must hold for every single run too: a run [i, j) has peak k of at least peaks[k][i] - peaks[k][j]. The first
-    s stages must reach block `reached[s]`.
+    `steady` must hold for every single block range too: [i, j) has at least steady[i] - steady[j]. The first s stages
+    must reach block `reached[s]`.
     """
 
-    additive: tuple[float, ...]
-    peaks: tuple[tuple[float, ...], ...]
+    fill: tuple[float, ...]
+    steady: tuple[float, ...]
     reached: tuple[int, ...]
 
 
@@ -57,92 +82,72 @@ class StageCuts:
     recompute: tuple[bool, ...]
 
 
-# None where neither this run nor a longer one fits.
-StageChoices = Callable[[int, int, int], Sequence[StageChoice] | None]
+# None where neither this block range nor a longer one fits.
+StageOptions = Callable[[int, int, int], Sequence[StageOption] | None]
+_Frontier = dict[int, list[_PartialChain]]
 
 
-def best_chain(
-    *, stages: int, choices: StageChoices, weights: tuple[float, ...], rests: RestBounds, ceiling: float
-) -> StageCuts | None:
-    """The best partition with a value below `ceiling`; None where there is none."""
-    blocks = len(rests.additive) - 1
-    frontier = {0: [PartialChain(0.0, (0.0,) * len(weights), 0, False, None)]}
+def best_cuts(*, stages: int, options: StageOptions, rests: RestBounds, ceiling: float) -> StageCuts | None:
+    """The best cuts with a value below `ceiling`; None where there are none."""
+    frontier = {0: [_PartialChain(0.0, 0.0, 0.0, 0, False, None)]}
     for stage in range(stages):
-        left = stages - stage - 1
-        frontier = _next(frontier, stage, left, choices, weights, rests, ceiling, blocks)
-    found = frontier.get(blocks)
-    return None if not found else _partition(min(found, key=lambda label: _value(label, weights)), weights)
+        frontier = _next(frontier, stage, stages - stage - 1, options, rests, ceiling)
+    found = min(frontier.get(len(rests.fill) - 1, ()), key=lambda label: label.value, default=None)
+    return None if found is None else _cuts(found)
 
 
 def _next(
-    frontier: dict[int, list[PartialChain]], stage: int, left: int, choices: StageChoices, weights: tuple[float, ...],
-    rests: RestBounds, ceiling: float, blocks: int,
-) -> dict[int, list[PartialChain]]:  # fmt: skip
+    frontier: _Frontier, stage: int, left: int, options: StageOptions, rests: RestBounds, ceiling: float
+) -> _Frontier:
     """The labels after one more stage, `left` stages before the end."""
-    following: dict[int, list[PartialChain]] = {}
+    following: _Frontier = {}
+    blocks = len(rests.fill) - 1
     for first in sorted(frontier):
         labels = frontier[first]
         nearest = max(first + 1, rests.reached[stage + 1]) if left else blocks
         for last in range(nearest, blocks - left + 1):
-            found = None if _hopeless(labels, first, last, weights, rests, ceiling) else choices(stage, first, last)
+            found = None if _hopeless(labels, first, last, rests, ceiling) else options(stage, first, last)
             if found is None:
                 break
-            for piece in found:
+            for option in found:
                 for label in labels:
-                    made = _extended(label, piece, first)
-                    if _bound(made.additive, made.peaks, last, left, weights, rests) < ceiling:
-                        _insert(following.setdefault(last, []), made)
+                    made = _extended(label, option, first)
+                    if _bound(made, last, left, rests) < ceiling:
+                        insert(following.setdefault(last, []), made)
     return following
 
 
-def _hopeless(
-    labels: list[PartialChain], first: int, last: int, weights: tuple[float, ...], rests: RestBounds, ceiling: float
-) -> bool:
-    """Whether no label can be extended by the run [first, last), nor by a longer one, and stay below `ceiling`."""
-    run = tuple(suffix[first] - suffix[last] for suffix in rests.peaks)
-    return all(
-        label.additive
-        + rests.additive[first]
-        + sum(w * max(peak, own) for w, peak, own in zip(weights, label.peaks, run, strict=True))
-        >= ceiling
-        for label in labels
-    )
+def _hopeless(labels: list[_PartialChain], first: int, last: int, rests: RestBounds, ceiling: float) -> bool:
+    """Whether no label can be extended by the range [first, last), nor by a longer one, and stay below `ceiling`."""
+    own = rests.steady[first] - rests.steady[last]
+    return all(label.fill + rests.fill[first] + (max(label.steady, own) + label.tail) >= ceiling for label in labels)
 
 
-def _bound(
-    additive: float, peaks: tuple[float, ...], reached: int, left: int, weights: tuple[float, ...], rests: RestBounds
-) -> float:
+def _bound(label: _PartialChain, reached: int, left: int, rests: RestBounds) -> float:
     """A lower bound of the value of every way to go on."""
-    total = additive + rests.additive[reached]
-    for weight, peak, suffix in zip(weights, peaks, rests.peaks, strict=True):
-        total += weight * (max(peak, suffix[reached] / left) if left else peak)
-    return total
+    steady = max(label.steady, rests.steady[reached] / left) if left else label.steady
+    return label.fill + rests.fill[reached] + steady + label.tail
 
 
-def _extended(label: PartialChain, piece: StageChoice, first: int) -> PartialChain:
-    peaks = tuple(map(max, label.peaks, piece.peaks))
-    return PartialChain(label.additive + piece.additive, peaks, first, piece.recompute, label)
+def _extended(label: _PartialChain, option: StageOption, first: int) -> _PartialChain:
+    steady, tail = max(label.steady, option.steady), max(label.tail, option.tail)
+    return _PartialChain(label.fill + option.fill, steady, tail, first, option.recompute, label)
 
 
-def _insert(labels: list[PartialChain], made: PartialChain) -> None:
+def insert(labels: list[Label], made: Label) -> None:
     """Add `made` unless another is nowhere above it; drop those it is nowhere above."""
-    for other in labels:
-        if other.additive <= made.additive and all(a <= b for a, b in zip(other.peaks, made.peaks, strict=True)):
-            return
-    labels[:] = [
-        other
-        for other in labels
-        if made.additive > other.additive or any(a > b for a, b in zip(made.peaks, other.peaks, strict=True))
-    ]
-    labels.append(made)
+    if not any(nowhere_above(other, made) for other in labels):
+        labels[:] = [other for other in labels if not nowhere_above(made, other)]
+        labels.append(made)
 
 
-def _value(label: PartialChain, weights: tuple[float, ...]) -> float:
-    return label.additive + sum(w * peak for w, peak in zip(weights, label.peaks, strict=True))
+def nowhere_above(first: Ending, second: Ending) -> bool:
+    """Whether the second ends no better, whatever follows."""
+    return first.fill <= second.fill and first.steady <= second.steady and first.tail <= second.tail
 
 
-def _partition(label: PartialChain, weights: tuple[float, ...]) -> StageCuts:
-    value = _value(label, weights)
+def _cuts(label: _PartialChain) -> StageCuts:
+    value = label.value
     cuts: list[int] = []
     recompute: list[bool] = []
     while label.parent is not None:

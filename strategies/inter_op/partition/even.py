@@ -35,35 +35,34 @@ def level_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     return tuple(cuts[1:])
 
 
-def even_partition(pricing: OutlineCosts) -> StageCuts | None:
+def evenly_cut(costs: OutlineCosts) -> StageCuts | None:
     """The best partition with even cuts, if one fits."""
-    seconds = pricing.rests.peaks[0]
+    seconds = costs.rests.steady
     weights = [a - b for a, b in pairwise(seconds)]
     if not any(weights):
         weights = [1.0] * len(weights)
-    cut = level_cuts if pricing.outline.virtual > 1 else even_cuts
-    cuts = cut(weights, pricing.outline.stages)
-    found = [made for made in _partitions(pricing, cuts) if made is not None]
+    cut = level_cuts if costs.outline.virtual > 1 else even_cuts
+    cuts = cut(weights, costs.outline.stages)
+    found = [made for made in _evenly(costs, cuts) if made is not None]
     return min(found, key=lambda made: made.value, default=None)
 
 
-def _partitions(pricing: OutlineCosts, cuts: tuple[int, ...]) -> Iterator[StageCuts | None]:
-    if pricing.outline.virtual > 1:
-        loop = pricing.loop()
-        yield from (follow(loop, cuts, recompute) for recompute in recomputes(pricing.problem))
+def _evenly(costs: OutlineCosts, cuts: tuple[int, ...]) -> Iterator[StageCuts | None]:
+    if costs.outline.virtual > 1:
+        loop = costs.loop()
+        yield from (follow(loop, cuts, recompute) for recompute in recomputes(costs.problem))
     else:
-        yield _chained(pricing, cuts)
+        yield _chained(costs, cuts)
 
 
-def _chained(pricing: OutlineCosts, cuts: tuple[int, ...]) -> StageCuts | None:
+def _chained(costs: OutlineCosts, cuts: tuple[int, ...]) -> StageCuts | None:
     """Each stage with the cheapest recompute choice that fits."""
-    edges = (0, *cuts, len(pricing.rests.additive) - 1)
+    edges = (0, *cuts, len(costs.rests.fill) - 1)
     chosen = []
     for stage, (first, last) in enumerate(pairwise(edges)):
-        pieces = pricing.choices(stage, first, last)
-        if not pieces:
+        options = costs.options(stage, first, last)
+        if not options:
             return None
-        chosen.append(min(pieces, key=lambda piece: piece.additive + sum(piece.peaks)))
-    steady, tail = (max(piece.peaks[k] for piece in chosen) for k in (0, 1))
-    value = sum(piece.additive for piece in chosen) + steady + tail
-    return StageCuts(value=value, cuts=cuts, recompute=tuple(piece.recompute for piece in chosen))
+        chosen.append(min(options, key=lambda own: own.fill + (own.steady + own.tail)))
+    value = sum(own.fill for own in chosen) + max(own.steady for own in chosen) + max(own.tail for own in chosen)
+    return StageCuts(value=value, cuts=cuts, recompute=tuple(own.recompute for own in chosen))

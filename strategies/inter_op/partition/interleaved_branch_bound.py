@@ -1,6 +1,6 @@
 """Exact cuts for schedules with several stages per position: depth-first branch and bound with dominance.
 
-In: `InterleavedChoice`s for every stage s (at position s % positions) and run of blocks. Out: the cuts that minimise
+In: `InterleavedOption`s for every stage s (at position s % positions) and block range. Out: the cuts that minimise
 
     sum over stages of fill  +  max over positions of (sum of its stages' steady)  +  the same of tail
 
@@ -23,7 +23,7 @@ from placer.strategies.inter_op.partition.chain_dp import StageCuts
 REMEMBERED = 32
 
 
-class InterleavedChoice(NamedTuple):
+class InterleavedOption(NamedTuple):
     """What one stage adds: seconds; bytes that add up at its position, bytes of which the largest counts.
 
     `kept` are bytes per alive microbatch. `others` are `kept` and `largest` of further replicas, which have other rows.
@@ -82,8 +82,8 @@ class PartialCuts(NamedTuple):
     recompute: tuple[bool, ...]
 
 
-# None where neither this run nor a longer one fits.
-StageChoices = Callable[[int, int, int], Sequence[InterleavedChoice] | None]
+# None where neither this block range nor a longer one fits.
+InterleavedOptions = Callable[[int, int, int], Sequence[InterleavedOption] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Interleaved:
 
     positions: int
     turns: int
-    pieces: StageChoices
+    options: InterleavedOptions
     peaks: tuple[tuple[tuple[int, ...], ...], ...]
     capacity: tuple[int, ...]
     needs: tuple[int, ...]
@@ -122,7 +122,7 @@ class _DepthFirst:
 class BranchAndBound:
     """The best partition below the ceiling, if any; `complete` where nothing better can exist."""
 
-    partition: StageCuts | None
+    cuts: StageCuts | None
     complete: bool
     placed: int
 
@@ -139,9 +139,9 @@ def best_interleaved(loop: Interleaved, *, ceiling: float, patience: int) -> Bra
             stack.extend(reversed(_children(search, node)))
     complete = not stack
     if search.best is None:
-        return BranchAndBound(partition=None, complete=complete, placed=search.nodes)
+        return BranchAndBound(cuts=None, complete=complete, placed=search.nodes)
     found = StageCuts(value=search.ceiling, cuts=search.best.cuts[1:], recompute=search.best.recompute)
-    return BranchAndBound(partition=found, complete=complete, placed=search.nodes)
+    return BranchAndBound(cuts=found, complete=complete, placed=search.nodes)
 
 
 def _accept(search: _DepthFirst, node: PartialCuts) -> None:
@@ -158,7 +158,7 @@ def _children(search: _DepthFirst, node: PartialCuts) -> list[PartialCuts]:
     found: list[tuple[float, PartialCuts]] = []
     wanted = loop.steady_bounds[0] * left / (left + stage + 1)
     for last in range(node.reached + 1 if left else blocks, blocks - left + 1):
-        pieces = None if _hopeless(search, node, stage, last) else loop.pieces(stage, node.reached, last)
+        pieces = None if _hopeless(search, node, stage, last) else loop.options(stage, node.reached, last)
         if pieces is None:
             break
         search.nodes += len(pieces)
@@ -174,7 +174,7 @@ def follow(loop: Interleaved, cuts: tuple[int, ...], recompute: bool) -> StageCu
     edges = (0, *cuts, len(loop.fill_bounds) - 1)
     node: PartialCuts | None = _root(loop)
     for stage, (first, last) in enumerate(pairwise(edges)):
-        allowed = [piece for piece in loop.pieces(stage, first, last) or () if piece.recompute == recompute]
+        allowed = [piece for piece in loop.options(stage, first, last) or () if piece.recompute == recompute]
         if node is None or not allowed:
             return None
         node = _placed(loop, node, stage, last, allowed[0])
@@ -200,7 +200,7 @@ def _hopeless(search: _DepthFirst, node: PartialCuts, stage: int, last: int) -> 
 
 
 def _placed(
-    loop: Interleaved, node: PartialCuts, stage: int, last: int, piece: InterleavedChoice
+    loop: Interleaved, node: PartialCuts, stage: int, last: int, piece: InterleavedOption
 ) -> PartialCuts | None:
     """`node` with one more stage; None where its position is over-full or would hold a group twice."""
     position, turn = stage % loop.positions, stage // loop.positions
@@ -218,7 +218,7 @@ def _placed(
 
 
 def _extended(
-    load: PositionLoad, piece: InterleavedChoice, turn: int, peaks: tuple[tuple[int, ...], ...]
+    load: PositionLoad, piece: InterleavedOption, turn: int, peaks: tuple[tuple[int, ...], ...]
 ) -> PositionLoad:
     """The load of a position with one more stage, its `turn`-th."""
     return PositionLoad(

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placer.io.memo import Memo, once
-from placer.strategies.inter_op.partition.chain_dp import StageCuts
-from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedChoice
+from placer.strategies.inter_op.partition.chain_dp import StageCuts, insert, nowhere_above
+from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedOption
 
 # Whether it is longer, and what it adds.
-_Turn: TypeAlias = tuple[int, InterleavedChoice]
+_Turn: TypeAlias = tuple[int, InterleavedOption]
 
 
 class PositionChoice(NamedTuple):
@@ -89,7 +89,7 @@ def best_repeating(loop: Interleaved, *, ceiling: float) -> StageCuts | None:
         left = loop.positions - position - 1
         frontier = _next(frontier, own, (more - left * loop.turns, more), ceiling - rest[left])
     found = min(frontier.get(more, ()), key=lambda label: label.value, default=None)
-    return None if found is None else _partition(loop, found, size)
+    return None if found is None else _cuts(loop, found, size)
 
 
 def _options(loop: Interleaved, position: int, ways: _TurnChoices) -> list[PositionChoice]:
@@ -107,7 +107,7 @@ def _undominated(ways: _TurnChoices, fits: NDArray[np.bool_]) -> list[PositionCh
     kept: dict[int, list[PositionChoice]] = {}
     for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
         alike = kept.setdefault(sum(option.longer), [])
-        if not any(_nowhere_above(other, option) for other in alike):
+        if not any(nowhere_above(other, option) for other in alike):
             alike.append(option)
     return [option for alike in kept.values() for option in alike]
 
@@ -137,7 +137,7 @@ def _beside(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bytes that each turn keeps a microbatch on a replica, and most bytes beside these."""
 
-    def held(piece: InterleavedChoice) -> tuple[int, tuple[int, ...]]:
+    def held(piece: InterleavedOption) -> tuple[int, tuple[int, ...]]:
         return (piece.kept, piece.largest) if replica == 0 else piece.others[replica - 1]
 
     kept = _taken(pieces, ways, lambda piece: held(piece)[0])
@@ -148,14 +148,14 @@ def _beside(
 
 
 def _taken(
-    pieces: tuple[tuple[_Turn, ...], ...], ways: NDArray[np.int64], number: Callable[[InterleavedChoice], float]
+    pieces: tuple[tuple[_Turn, ...], ...], ways: NDArray[np.int64], number: Callable[[InterleavedOption], float]
 ) -> NDArray[np.float64]:
     """A number of the pieces taken: a row for each way, a column for each turn."""
     columns = (np.array([number(piece) for _, piece in own], dtype=np.float64) for own in pieces)
     return np.stack([column[ways[:, turn]] for turn, column in enumerate(columns)], axis=1)
 
 
-_SUMMED: tuple[Callable[[InterleavedChoice], float], ...] = (
+_SUMMED: tuple[Callable[[InterleavedOption], float], ...] = (
     lambda piece: piece.fill,
     lambda piece: piece.steady,
     lambda piece: piece.tail,
@@ -170,7 +170,7 @@ def _pieces(loop: Interleaved, position: int, turn: int, size: int, longer: bool
     found: list[_Turn] = []
     for more in (0, 1) if longer else (0,):
         first = 0 if stage == 0 else blocks - size - more if stage == stages - 1 else 1
-        found.extend((more, piece) for piece in loop.pieces(stage, first, first + size + more) or ())
+        found.extend((more, piece) for piece in loop.options(stage, first, first + size + more) or ())
     return found
 
 
@@ -189,21 +189,11 @@ def _next(
                         (*label.chosen, option),
                     )  # fmt: skip
                     if made.value < ceiling:
-                        _insert(following.setdefault(now, []), made)
+                        insert(following.setdefault(now, []), made)
     return following
 
 
-def _insert(labels: list[_PartialChoice], made: _PartialChoice) -> None:
-    if not any(_nowhere_above(other, made) for other in labels):
-        labels[:] = [other for other in labels if not _nowhere_above(made, other)]
-        labels.append(made)
-
-
-def _nowhere_above(first: PositionChoice | _PartialChoice, second: PositionChoice | _PartialChoice) -> bool:
-    return first.fill <= second.fill and first.steady <= second.steady and first.tail <= second.tail
-
-
-def _partition(loop: Interleaved, label: _PartialChoice, size: int) -> StageCuts:
+def _cuts(loop: Interleaved, label: _PartialChoice, size: int) -> StageCuts:
     cuts, recompute, reached = [], [], 0
     for turn in range(loop.turns):
         for option in label.chosen:

@@ -1,6 +1,6 @@
-"""What each run of blocks costs as a stage of an outline: the terms of the step time, and whether it fits.
+"""What each block range costs as a stage of an outline: the terms of the step time, and whether it fits.
 
-In: a Problem and an Outline. Out: `StageChoice`s for `chain_dp` and `InterleavedChoice`s for `interleaved_*`, all from
+In: a Problem and an Outline. Out: `StageOption`s for `chain_dp` and `InterleavedOption`s for `interleaved_*`, all from
 `Costs.stage_cost`, `timing.step.terms` and `placer.costs.memory.peak`; and lower bounds that hold for every way to cut.
 
 Like block ranges on like places (`block ranges`) cost the same and are priced once.
@@ -18,8 +18,8 @@ from placer.io.memo import once
 from placer.plans.plan import BY_FSDP
 from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_alive
 from placer.strategies.inter_op.equivalence import PositionClasses
-from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageChoice
-from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedChoice
+from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageOption
+from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedOption
 from placer.strategies.space.outline import Outline, pinned_stage, recomputes, stage_allowed
 
 
@@ -35,8 +35,8 @@ class OutlineCosts:
         self.outline = outline
         self.pinned = pinned_stage(self.problem)
         self._terms: dict[tuple[int, int, bool], Terms] = {}
-        self._choices: dict[tuple[int, int], tuple[StageChoice, ...] | None] = {}
-        self._interleaved: dict[tuple[int, int], tuple[InterleavedChoice, ...] | None] = {}
+        self._options: dict[tuple[int, int], tuple[StageOption, ...] | None] = {}
+        self._interleaved: dict[tuple[int, int], tuple[InterleavedOption, ...] | None] = {}
 
     @cached_property
     def in_flight(self) -> tuple[InFlight, ...]:
@@ -44,7 +44,7 @@ class OutlineCosts:
         made = self.outline
         return microbatches_in_flight(made.schedule, made.positions, made.stages, made.count)
 
-    def choices(self, stage: int, first: int, last: int) -> tuple[StageChoice, ...] | None:
+    def options(self, stage: int, first: int, last: int) -> tuple[StageOption, ...] | None:
         """What stage `stage` on blocks first..last-1 adds, per recompute choice that fits and is allowed.
 
         None where no longer run can fit either.
@@ -52,17 +52,17 @@ class OutlineCosts:
         if not stage_allowed(self.pinned, stage, first, last):
             return ()
         key = (self._place[stage], self.ranges.number(first, last))
-        return once(self._choices, key, self._chosen, stage, first, last)
+        return once(self._options, key, self._chosen, stage, first, last)
 
-    def _chosen(self, stage: int, first: int, last: int) -> tuple[StageChoice, ...] | None:
+    def _chosen(self, stage: int, first: int, last: int) -> tuple[StageOption, ...] | None:
         made = tuple(
-            self._piece(stage, first, last, again)
+            self._option(stage, first, last, again)
             for again in recomputes(self.problem)
             if self._fits(stage, first, last, again)
         )
         return made or (None if self._too_long(stage, first, last) else ())
 
-    def interleaved_choices(self, stage: int, first: int, last: int) -> tuple[InterleavedChoice, ...] | None:
+    def interleaved_options(self, stage: int, first: int, last: int) -> tuple[InterleavedOption, ...] | None:
         """The same for schedules with several stages per position, with what memory needs."""
         lengths = self.outline.lengths(len(self.problem.graph.blocks))
         if last - first < lengths.start or not stage_allowed(self.pinned, stage, first, last):
@@ -72,10 +72,10 @@ class OutlineCosts:
         key = (self._room[stage], self.ranges.number(first, last))
         return once(self._interleaved, key, self._interleaved_chosen, stage, first, last)
 
-    def _interleaved_chosen(self, stage: int, first: int, last: int) -> tuple[InterleavedChoice, ...] | None:
+    def _interleaved_chosen(self, stage: int, first: int, last: int) -> tuple[InterleavedOption, ...] | None:
         if self._too_long(stage, first, last):
             return None
-        return tuple(self._loop_piece(stage, first, last, again) for again in recomputes(self.problem))
+        return tuple(self._interleaved_option(stage, first, last, again) for again in recomputes(self.problem))
 
     def terms(self, stage: int, first: int, last: int, recompute: bool) -> Terms:
         """Fill, steady and tail of a stage."""
@@ -109,10 +109,10 @@ class OutlineCosts:
         rests = self.rests
         groups, grouped = self._groups
         return Interleaved(
-            positions=self.outline.positions, turns=self.outline.virtual, pieces=self.interleaved_choices,
+            positions=self.outline.positions, turns=self.outline.virtual, options=self.interleaved_options,
             peaks=tuple(own.later for own in self.in_flight),
             capacity=tuple(own[0][1] for own in self._loads), needs=self.bounds.bytes(self.outline),
-            fill_bounds=rests.additive, steady_bounds=rests.peaks[0], groups=groups, grouped=grouped,
+            fill_bounds=rests.fill, steady_bounds=rests.steady, groups=groups, grouped=grouped,
             rooms=tuple(tuple(room for _, room in own[1:]) for own in self._loads),
         )  # fmt: skip
 
@@ -126,9 +126,7 @@ class OutlineCosts:
         """Lower bounds for `chain`: seconds of the blocks from j on, and how far the first stages must reach."""
         rest = self.bounds.rest(self.outline, self.places)
         return RestBounds(
-            additive=tuple(each.fill for each in rest),
-            peaks=(tuple(each.steady for each in rest), (0.0,) * len(rest)),
-            reached=self._reached,
+            fill=tuple(each.fill for each in rest), steady=tuple(each.steady for each in rest), reached=self._reached
         )
 
     @cached_property
@@ -176,14 +174,14 @@ class OutlineCosts:
         return len(tied), tuple(tuple(g for g, (_, users) in enumerate(tied) if b in users) for b in blocks)
 
     def _too_long(self, stage: int, first: int, last: int) -> bool:
-        """Whether neither this run nor a longer one can fit its position."""
+        """Whether neither this block range nor a longer one can fit its position."""
         position, made = stage % self.outline.positions, self.outline
         least = least_alive(made) if made.virtual > 1 else self.in_flight[position]
         return self.bounds.run_bytes(made, first, last, least) > self.places.capacity[position]
 
-    def _piece(self, stage: int, first: int, last: int, recompute: bool) -> StageChoice:
+    def _option(self, stage: int, first: int, last: int, recompute: bool) -> StageOption:
         part = self.terms(stage, first, last, recompute)
-        return StageChoice(part.fill, (part.steady, part.tail), recompute)
+        return StageOption(part.fill, part.steady, part.tail, recompute)
 
     def _fits(self, stage: int, first: int, last: int, recompute: bool) -> bool:
         """Whether the position of a lone stage holds it."""
@@ -193,12 +191,12 @@ class OutlineCosts:
             for rows, room in self._loads[position]
         )
 
-    def _loop_piece(self, stage: int, first: int, last: int, recompute: bool) -> InterleavedChoice:
+    def _interleaved_option(self, stage: int, first: int, last: int, recompute: bool) -> InterleavedOption:
         part = self.terms(stage, first, last, recompute)
         held, *others = (
             self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]
         )
-        return InterleavedChoice(
+        return InterleavedOption(
             part.fill, part.steady, part.tail, held.state + held.gradients, held.living, _largest(held), recompute,
             tuple((other.living, _largest(other)) for other in others), held.closing, held.updating,
         )  # fmt: skip

@@ -21,6 +21,7 @@ import numpy as np
 from placer.costs.timing.step import StageCost, Terms
 from placer.io.memo import once
 from placer.strategies.inter_op.bounds.schedule import Floats, Seconds
+from placer.strategies.inter_op.partition.chain_dp import insert
 from placer.strategies.inter_op.submeshes.best_first import SubmeshPlan
 from placer.strategies.inter_op.submeshes.path_bounds import PathBounds
 from placer.strategies.inter_op.submeshes.stage_costs import SubmeshCosts
@@ -192,7 +193,7 @@ def _extend(
         if kept:
             begun = NextStage(last, placed, state.used | frozenset(placed.devices), visited, state.lead)
             for label in kept:
-                _insert(following.setdefault(begun, []), _extended(search, label, whole, state, begun, recompute))
+                insert(following.setdefault(begun, []), _extended(search, label, whole, state, begun, recompute))
 
 
 def _after(search: _StageSearch, state: NextStage, left: int) -> _Successors:
@@ -240,14 +241,6 @@ def _extended(
         recompute,
         label,
     )
-
-
-def _insert(labels: list[PartialPlan], made: PartialPlan) -> None:
-    """Add `made` unless another is nowhere above it; drop those it is nowhere above."""
-    if any(own.fill <= made.fill and own.steady <= made.steady and own.tail <= made.tail for own in labels):
-        return
-    labels[:] = [own for own in labels if made.fill > own.fill or made.steady > own.steady or made.tail > own.tail]
-    labels.append(made)
 
 
 def _fewest(search: _StageSearch, frontier: Frontier, stage: int) -> Frontier:

@@ -1,6 +1,6 @@
 """The search of two-shape pipelines, by bound: a schedule's terms are taken apart into their pipelines.
 
-Each pipeline is solved exactly, by `best_chain` over the costs of its stages.
+Each pipeline is solved exactly, by `best_cuts` over the costs of its stages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from placer.plans.plan import ScheduleName
 from placer.strategies.inter_op.bounds.schedule import Floats, ScheduleTerms
-from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageChoice, best_chain
+from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageOption, best_cuts
 from placer.strategies.inter_op.submeshes.best_first import BestFirst, SubmeshPlan
 from placer.strategies.inter_op.submeshes.bounds import StageBounds
 from placer.strategies.inter_op.submeshes.stage_costs import SubmeshCosts
@@ -85,8 +85,8 @@ class TwoShapeSearch(BestFirst[_Entry]):
         placements = pipeline.placements
         used = tuple(sorted(device for placed in placements for device in placed.devices))
         fixed = self.stage_bounds.costs(placements[0].submesh).fixed(used)
-        made = best_chain(
-            stages=len(placements), choices=self._choices(self.stage_costs[terms], placements), weights=(1.0, 1.0),
+        made = best_cuts(
+            stages=len(placements), options=self._options(self.stage_costs[terms], placements),
             rests=self._rests(terms, pipeline), ceiling=ceiling - fixed,
         )  # fmt: skip
         if made is None:
@@ -95,12 +95,12 @@ class TwoShapeSearch(BestFirst[_Entry]):
             value=made.value + fixed, terms=terms, placements=placements, cuts=made.cuts, recompute=made.recompute
         )
 
-    def _choices(
+    def _options(
         self, costs: SubmeshCosts, placements: tuple[PlacedSubmesh, ...]
-    ) -> Callable[[int, int, int], Sequence[StageChoice]]:
+    ) -> Callable[[int, int, int], Sequence[StageOption]]:
         pinned, lead, positions = pinned_stage(self.problem), placements[0], len(placements)
 
-        def choices(stage: int, first: int, last: int) -> Sequence[StageChoice]:
+        def options(stage: int, first: int, last: int) -> Sequence[StageOption]:
             placed = placements[stage]
             if not stage_allowed(pinned, stage, first, last):
                 return ()
@@ -114,17 +114,17 @@ class TwoShapeSearch(BestFirst[_Entry]):
                 if following is not None:
                     made = costs.sending(made, first, last, placed, following, lead)
                 part = costs.terms(made, positions)
-                found.append(StageChoice(part.fill, (part.steady, part.tail), again))
+                found.append(StageOption(part.fill, part.steady, part.tail, again))
             return found
 
-        return choices
+        return options
 
     def _rests(self, terms: ScheduleTerms, pipeline: TwoShapePipeline) -> RestBounds:
         """What the blocks from j on add at least, each where it takes least."""
         each = self.bounds.each(terms, (pipeline.first, pipeline.second))
         fill, steady = (tuple(map(float, _from(own))) for own in each)
         reached = (0,) * (len(pipeline.placements) + 1)
-        return RestBounds(additive=fill, peaks=(steady, (0.0,) * len(fill)), reached=reached)
+        return RestBounds(fill=fill, steady=steady, reached=reached)
 
 
 def _from(each: Floats) -> Floats:
