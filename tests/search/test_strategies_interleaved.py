@@ -39,16 +39,16 @@ def random_loop(seed: int) -> Interleaved:
         for recompute in (False, True):
             busy = work * (1 + again * recompute)
             kept = round((end - start) * (20 if recompute else 100))
-            state, largest = 100 * (end - start), (10 * recompute, 5, 5)
+            state, largest = 100 * (end - start), 10 * recompute + 10
             made.append(InterleavedOption(
-                busy / turns + message, 4 * busy, 0.3 * work, state, kept, largest, recompute,
+                busy / turns + message, 4 * busy, 0.3 * work, recompute, state, ((kept, largest),),
                 closing=closing * (end - start), updating=updating * (end - start),
             ))  # fmt: skip
         return tuple(made)
 
     peaks = in_flight_peaks("interleaved", positions, stages, positions * rng.randint(1, 3))
     return Interleaved(
-        positions=positions, turns=turns, options=pieces, peaks=peaks, capacity=(round(400 * room),) * positions,
+        positions=positions, turns=turns, options=pieces, peaks=peaks, rooms=((round(400 * room),),) * positions,
         needs=(0,) * (blocks + 1), fill_bounds=(0.0,) * (blocks + 1), steady_bounds=(0.0,) * (blocks + 1),
         grouped=((),) * blocks,
     )  # fmt: skip

@@ -24,51 +24,38 @@ REMEMBERED = 32
 
 
 class InterleavedOption(NamedTuple):
-    """What one stage adds: seconds; bytes that add up at its position, bytes of which the largest counts.
+    """What one stage adds: seconds; bytes that add up at its position, and on each replica, that with most rows first,
+    bytes per microbatch in flight and bytes of which the largest counts.
 
-    `kept` are bytes per alive microbatch. `others` are `kept` and `largest` of further replicas, which have other rows.
-    When nothing is alive any more there are `closing` bytes, of which the largest counts, and then `updating`.
+    When nothing is in flight any more there are `closing` bytes, of which the largest counts, and then `updating`.
     """
 
     fill: float
     steady: float
     tail: float
-    state: int
-    kept: int
-    largest: tuple[int, ...]
     recompute: bool
-    others: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    state: int
+    replicas: tuple[tuple[int, int], ...]
     closing: int = 0
     updating: int = 0
 
 
 class PositionLoad(NamedTuple):
-    """What a position bears: seconds, state bytes, the largest of each temporary, alive bytes at each peak.
-
-    `others` are the latter two of further replicas.
-    """
+    """What a position bears: seconds, state bytes; on each replica the largest bytes beside, and those in flight at
+    each peak."""
 
     steady: float
     tail: float
     state: int
-    largest: tuple[int, ...]
-    alive: tuple[int, ...]
-    others: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    replicas: tuple[tuple[int, tuple[int, ...]], ...]
     closing: int = 0
     updating: int = 0
 
     @property
-    def bytes(self) -> int:
-        """Peak bytes so far."""
-        return self._bytes(self.largest, self.alive)
-
-    def fits(self, capacity: int, rooms: tuple[int, ...]) -> bool:
-        """Whether it fits `capacity` bytes, and the further replicas their `rooms`."""
-        further = (self._bytes(*other) for other in self.others)
-        return self.bytes <= capacity and all(size <= room for size, room in zip(further, rooms, strict=True))
-
-    def _bytes(self, largest: tuple[int, ...], alive: tuple[int, ...]) -> int:
-        return self.state + max(sum(largest) + max(alive), self.closing, self.updating)
+    def bytes(self) -> tuple[int, ...]:
+        """Peak bytes of each replica so far."""
+        ending = max(self.closing, self.updating)
+        return tuple(self.state + max(largest + max(alive), ending) for largest, alive in self.replicas)
 
 
 class PartialCuts(NamedTuple):
@@ -88,9 +75,9 @@ InterleavedOptions = Callable[[int, int, int], Sequence[InterleavedOption] | Non
 
 @dataclass(frozen=True, kw_only=True)
 class Interleaved:
-    """The problem: `peaks[p]` alive microbatches per local stage at each peak, `capacity[p]` bytes less overhead.
+    """The problem: `peaks[p]` microbatches in flight per local stage at each peak, `rooms[p]` bytes less overhead of
+    each replica, which have other rows and other devices.
 
-    `rooms[p]` are those of further replicas of the position, with other rows and other devices.
     `fill_bounds[j]`, `steady_bounds[j]` and `needs[j]` (bytes) are lower bounds of what blocks from j on add in all.
     `grouped[b]` are the groups of parameters block b uses that must not lie in two stages of one position.
     """
@@ -99,13 +86,12 @@ class Interleaved:
     turns: int
     options: InterleavedOptions
     peaks: tuple[tuple[tuple[int, ...], ...], ...]
-    capacity: tuple[int, ...]
+    rooms: tuple[tuple[int, ...], ...]
     needs: tuple[int, ...]
     fill_bounds: tuple[float, ...]
     steady_bounds: tuple[float, ...]
     groups: int = 0
     grouped: tuple[tuple[int, ...], ...] = ()
-    rooms: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -184,10 +170,9 @@ def follow(loop: Interleaved, cuts: tuple[int, ...], recompute: bool) -> StageCu
 
 
 def _root(loop: Interleaved) -> PartialCuts:
-    rooms = loop.rooms or ((),) * loop.positions
     empty = tuple(
-        PositionLoad(0.0, 0.0, 0, (), (0,) * len(peaks), (((), (0,) * len(peaks)),) * len(further))
-        for peaks, further in zip(loop.peaks, rooms, strict=True)
+        PositionLoad(0.0, 0.0, 0, ((0, (0,) * len(peaks)),) * len(rooms))
+        for peaks, rooms in zip(loop.peaks, loop.rooms, strict=True)
     )
     return PartialCuts(0.0, empty, (frozenset(),) * loop.groups, 0, (), ())
 
@@ -206,11 +191,10 @@ def _placed(
     position, turn = stage % loop.positions, stage // loop.positions
     load = _extended(node.loads[position], piece, turn, loop.peaks[position])
     homes = _homes(loop, node, position, last)
-    rooms = loop.rooms[position] if loop.rooms else ()
-    if homes is None or not load.fits(loop.capacity[position], rooms):
+    if homes is None or any(size > room for size, room in zip(load.bytes, loop.rooms[position], strict=True)):
         return None
     loads = (*node.loads[:position], load, *node.loads[position + 1 :])
-    if loop.needs[last] > sum(loop.capacity) - sum(each.bytes for each in loads):
+    if loop.needs[last] > sum(rooms[0] for rooms in loop.rooms) - sum(each.bytes[0] for each in loads):
         return None
     return PartialCuts(
         node.fill + piece.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, piece.recompute)
@@ -221,28 +205,21 @@ def _extended(
     load: PositionLoad, piece: InterleavedOption, turn: int, peaks: tuple[tuple[int, ...], ...]
 ) -> PositionLoad:
     """The load of a position with one more stage, its `turn`-th."""
+
+    def more(alive: tuple[int, ...], kept: int) -> tuple[int, ...]:
+        return tuple(before + peak[turn] * kept for before, peak in zip(alive, peaks, strict=True))
+
     return PositionLoad(
         load.steady + piece.steady,
         load.tail + piece.tail,
         load.state + piece.state,
-        _larger(load.largest, piece.largest),
-        _more(load.alive, piece.kept, turn, peaks),
         tuple(
-            (_larger(largest, own), _more(alive, kept, turn, peaks))
-            for (largest, alive), (kept, own) in zip(load.others, piece.others, strict=True)
+            (max(largest, own), more(alive, kept))
+            for (largest, alive), (kept, own) in zip(load.replicas, piece.replicas, strict=True)
         ),
         max(load.closing, piece.closing),
         load.updating + piece.updating,
     )
-
-
-def _larger(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(max, first, second)) if first else second
-
-
-def _more(alive: tuple[int, ...], kept: int, turn: int, peaks: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """InFlight bytes at each peak with those of one more turn."""
-    return tuple(before + peak[turn] * kept for before, peak in zip(alive, peaks, strict=True))
 
 
 def _homes(loop: Interleaved, node: PartialCuts, position: int, last: int) -> tuple[frozenset[int], ...] | None:
@@ -276,6 +253,5 @@ def _fresh(search: _DepthFirst, node: PartialCuts) -> bool:
 
 
 def _numbers(load: PositionLoad) -> tuple[float, ...]:
-    further = (n for largest, alive in load.others for n in (*largest, *alive))
-    ending = load.closing, load.updating
-    return (load.steady, load.tail, load.state, *load.largest, *load.alive, *ending, *further)
+    beside = (n for largest, alive in load.replicas for n in (largest, *alive))
+    return (load.steady, load.tail, load.state, load.closing, load.updating, *beside)

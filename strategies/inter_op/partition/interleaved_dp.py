@@ -54,7 +54,7 @@ class _PartialChoice(NamedTuple):
 class _TurnChoices:
     """Every way to take one of the `pieces` of each turn: a row of all arrays.
 
-    kept, largest: bytes beside the state on the first replica and on each of the further ones. `known` are the options
+    kept, largest: bytes beside the state on each replica. `known` are the options
     of the ways that fit, by which these are.
     """
 
@@ -94,7 +94,7 @@ def best_repeating(loop: Interleaved, *, ceiling: float) -> StageCuts | None:
 
 def _options(loop: Interleaved, position: int, ways: _TurnChoices) -> list[PositionChoice]:
     """What fits a position, without what is nowhere below another with as many longer turns."""
-    rooms = (loop.capacity[position], *(loop.rooms[position] if loop.rooms else ()))
+    rooms = loop.rooms[position]
     peaks = np.array(loop.peaks[position]).T
     fits = np.ones(len(ways.taken), dtype=bool)
     for room, kept, largest in zip(rooms, ways.kept, ways.largest, strict=True):
@@ -124,7 +124,7 @@ def _ways(pieces: tuple[tuple[_Turn, ...], ...]) -> _TurnChoices:
     ways = np.array(list(product(*(range(len(own)) for own in pieces))))
     fill, steady, tail, state = (_taken(pieces, ways, name).sum(axis=1) for name in _SUMMED)
     closing, updating = (_taken(pieces, ways, of) for of in (lambda piece: piece.closing, lambda piece: piece.updating))
-    beside = [_beside(pieces, ways, replica) for replica in range(1 + len(pieces[0][0][1].others))]
+    beside = [_beside(pieces, ways, replica) for replica in range(len(pieces[0][0][1].replicas))]
     return _TurnChoices(
         pieces=pieces, taken=ways, seconds=np.stack([fill, steady, tail], axis=1), state=state,
         ending=np.maximum(closing.max(axis=1), updating.sum(axis=1)),
@@ -136,15 +136,8 @@ def _beside(
     pieces: tuple[tuple[_Turn, ...], ...], ways: NDArray[np.int64], replica: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bytes that each turn keeps a microbatch on a replica, and most bytes beside these."""
-
-    def held(piece: InterleavedOption) -> tuple[int, tuple[int, ...]]:
-        return (piece.kept, piece.largest) if replica == 0 else piece.others[replica - 1]
-
-    kept = _taken(pieces, ways, lambda piece: held(piece)[0])
-    largest = np.zeros(len(ways))
-    for number in range(len(held(pieces[0][0][1])[1])):
-        largest += _taken(pieces, ways, lambda piece, number=number: held(piece)[1][number]).max(axis=1)  # type: ignore[misc]
-    return kept, largest
+    kept = _taken(pieces, ways, lambda piece: piece.replicas[replica][0])
+    return kept, _taken(pieces, ways, lambda piece: piece.replicas[replica][1]).max(axis=1)
 
 
 def _taken(

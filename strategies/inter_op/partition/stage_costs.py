@@ -111,9 +111,8 @@ class OutlineCosts:
         return Interleaved(
             positions=self.outline.positions, turns=self.outline.virtual, options=self.interleaved_options,
             peaks=tuple(own.later for own in self.in_flight),
-            capacity=tuple(own[0][1] for own in self._loads), needs=self.bounds.bytes(self.outline),
+            rooms=tuple(tuple(room for _, room in own) for own in self._loads), needs=self.bounds.bytes(self.outline),
             fill_bounds=rests.fill, steady_bounds=rests.steady, groups=groups, grouped=grouped,
-            rooms=tuple(tuple(room for _, room in own[1:]) for own in self._loads),
         )  # fmt: skip
 
     @cached_property
@@ -193,12 +192,10 @@ class OutlineCosts:
 
     def _interleaved_option(self, stage: int, first: int, last: int, recompute: bool) -> InterleavedOption:
         part = self.terms(stage, first, last, recompute)
-        held, *others = (
-            self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]
-        )
+        held = [self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]]
         return InterleavedOption(
-            part.fill, part.steady, part.tail, held.state + held.gradients, held.living, _largest(held), recompute,
-            tuple((other.living, _largest(other)) for other in others), held.closing, held.updating,
+            part.fill, part.steady, part.tail, recompute, held[0].state + held[0].gradients,
+            tuple((own.living, own.temporary) for own in held), held[0].closing, held[0].updating,
         )  # fmt: skip
 
 
@@ -206,8 +203,3 @@ def _numbered(keys: Iterable[object]) -> tuple[int, ...]:
     """Of each key a number, equal for equal keys."""
     numbers: dict[object, int] = {}
     return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
-
-
-def _largest(held: StageMemory) -> tuple[int, ...]:
-    """Bytes of which a position has those of its largest stage only."""
-    return (held.temporary,)
