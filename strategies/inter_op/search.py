@@ -39,7 +39,7 @@ from placer.strategies.inter_op.partition.interleaved_branch_bound import best_i
 from placer.strategies.inter_op.partition.interleaved_dp import best_repeating
 from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.inter_op.submeshes.search import SubmeshSearch
-from placer.strategies.inter_op.submeshes.two_shapes.family import are_two_shapes
+from placer.strategies.inter_op.submeshes.submesh import are_two_shapes
 from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
 from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
 from placer.strategies.space.device_orders import DeviceOrder, Subcluster, fast_subclusters, is_mixed

@@ -23,9 +23,9 @@ The space, stated once:
     recompute: per stage
     fusion of gradients: buckets of one of `gradient_buckets.SIZES`, one size for the plan
 
-On up to `shapes.MOST_DEVICES` devices, for models of up to `shapes.MOST_BLOCKS` blocks, positions also have shapes of
-their own, all else being as above:
-    shape: of each position its own replicas d and layout (none along `expert`), d <= R; two positions or more, one
+On up to `submesh.MOST_DEVICES` devices, for models of up to `submesh.MOST_BLOCKS` blocks, positions also have
+submeshes of their own, all else being as above:
+    submesh: of each position its own replicas d and layout (none along `expert`), d <= R; two positions or more, one
         stage each
     device order: a position lies on like devices of like nodes (of `device_orders.group_classes`), on the first
         replicas behind those of the position before it, or on the first of a class that none before it uses, the
@@ -33,9 +33,10 @@ their own, all else being as above:
     sharding: one choice, of the positions that have replicas; the others keep their state whole
     microbatches of R rows as for one replica
     values that cannot be divided by rows pass only between neighbours that divide rows alike
-On up to `lines.MOST_LINE_DEVICES` devices, for up to `lines.MOST_LINE_BLOCKS` blocks, those of them that are lines: two
-shapes, one after the other, each filling its share of the devices, which is one of few (see `lines`). On more devices,
-and for more blocks, positions are alike. A pin of the replicas or of an axis holds at every position.
+On up to `submesh.MOST_TWO_SHAPE_DEVICES` devices, for up to `submesh.MOST_TWO_SHAPE_BLOCKS` blocks, those of them that
+are two-shape pipelines: two submeshes, one after the other, each filling its share of the devices, which is one of few
+(see `two_shapes.family`). On more devices, and for more blocks, positions are alike. A pin of the replicas or of an
+axis holds at every position.
 """
 
 from __future__ import annotations

@@ -21,10 +21,9 @@ from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import Pins, Problem, Solution
 from placer.strategies.inter_op.equivalence import RangeClasses
 from placer.strategies.inter_op.search import Stages
-from placer.strategies.inter_op.submeshes.submesh import MOST_DEVICES
-from placer.strategies.inter_op.submeshes.two_shapes import family as lines
-from placer.strategies.inter_op.submeshes.two_shapes import search as line_search
-from placer.strategies.inter_op.submeshes.two_shapes.family import MOST_TWO_SHAPE_DEVICES, are_two_shapes
+from placer.strategies.inter_op.submeshes import submesh
+from placer.strategies.inter_op.submeshes.submesh import MOST_DEVICES, MOST_TWO_SHAPE_DEVICES, are_two_shapes
+from placer.strategies.inter_op.submeshes.two_shapes import search as two_shape_search
 from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.oracle import exhaustive
@@ -83,7 +82,7 @@ def test_pins_hold_at_every_position_of_a_line() -> None:
 
 def test_patience_that_ends_leaves_a_bound_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     best = seconds(solve_with(many(), "stages"))
-    monkeypatch.setattr(line_search, "PATIENCE", 1)
+    monkeypatch.setattr(two_shape_search, "PATIENCE", 1)
     found = solve_with(many(), "stages")
     assert found.bound is not None
     assert found.bound <= best <= seconds(found)
@@ -97,7 +96,7 @@ def test_lines_are_for_more_devices_than_shapes_and_not_for_very_many() -> None:
     assert [on(count) for count in counts] == [False, True, True, False]
 
 
-def as_lines(given: Problem) -> TwoShapeSearch:
+def as_two_shapes(given: Problem) -> TwoShapeSearch:
     costs = Costs(given.graph, given.cluster, given.settings)
     found = layouts(given, costs)
     views = {-1: costs} | {number: costs.under(layout) for number, layout in enumerate(found)}
@@ -123,7 +122,7 @@ def test_no_line_of_cut_ops_is_faster_than_its_bound() -> None:
 
 
 def assert_bounds_hold(given: Problem, every: int = 1) -> None:
-    search = as_lines(given)
+    search = as_two_shapes(given)
     for _, (_, terms, _) in search.queue:
         for bound, pipeline in list(search.bounds.pipelines(terms, math.inf))[::every]:
             found = search.solved(terms, pipeline, math.inf)
@@ -134,12 +133,12 @@ def assert_bounds_hold(given: Problem, every: int = 1) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_line_is_that_of_the_enumeration(make, seed, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     given = make(seed)
-    monkeypatch.setattr(lines, "MOST_DEVICES", 0)
+    monkeypatch.setattr(submesh, "MOST_DEVICES", 0)
 
-    def only_lines(*of: object) -> Iterator[Plan]:
+    def only_two_shapes(*of: object) -> Iterator[Plan]:
         return (plan for plan in shaped_plans(*of) if is_line(plan))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(exhaustive, "shaped_plans", only_lines)
+    monkeypatch.setattr(exhaustive, "shaped_plans", only_two_shapes)
     wanted, found = (answer(given, name) for name in ("exhaustive", "stages"))
     assert found == pytest.approx(wanted, rel=1e-9)
 

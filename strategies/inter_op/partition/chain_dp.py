@@ -14,26 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
-
-class Ending(Protocol):
-    """Seconds of a way to have placed some stages."""
-
-    @property
-    def fill(self) -> float:
-        """The sum of fills."""
-
-    @property
-    def steady(self) -> float:
-        """The largest steady."""
-
-    @property
-    def tail(self) -> float:
-        """The largest tail."""
-
-
-Label = TypeVar("Label", bound=Ending)
+from placer.strategies.engine.fronts import insert
 
 
 class StageOption(NamedTuple):
@@ -132,18 +115,6 @@ def _bound(label: _PartialChain, reached: int, left: int, rests: RestBounds) -> 
 def _extended(label: _PartialChain, option: StageOption, first: int) -> _PartialChain:
     steady, tail = max(label.steady, option.steady), max(label.tail, option.tail)
     return _PartialChain(label.fill + option.fill, steady, tail, first, option.recompute, label)
-
-
-def insert(labels: list[Label], made: Label) -> None:
-    """Add `made` unless another is nowhere above it; drop those it is nowhere above."""
-    if not any(nowhere_above(other, made) for other in labels):
-        labels[:] = [other for other in labels if not nowhere_above(made, other)]
-        labels.append(made)
-
-
-def nowhere_above(first: Ending, second: Ending) -> bool:
-    """Whether the second ends no better, whatever follows."""
-    return first.fill <= second.fill and first.steady <= second.steady and first.tail <= second.tail
 
 
 def _cuts(label: _PartialChain) -> StageCuts:

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placer.io.memo import Memo, once
-from placer.strategies.inter_op.partition.chain_dp import StageCuts, insert, nowhere_above
+from placer.strategies.engine.fronts import insert, nowhere_above
+from placer.strategies.inter_op.partition.chain_dp import StageCuts
 from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedOption
 
 # Whether it is longer, and what it adds.

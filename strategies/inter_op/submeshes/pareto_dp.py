@@ -20,8 +20,8 @@ import numpy as np
 
 from placer.costs.timing.step import StageCost, Terms
 from placer.io.memo import once
+from placer.strategies.engine.fronts import insert
 from placer.strategies.inter_op.bounds.schedule import Floats, Seconds
-from placer.strategies.inter_op.partition.chain_dp import insert
 from placer.strategies.inter_op.submeshes.best_first import SubmeshPlan
 from placer.strategies.inter_op.submeshes.path_bounds import PathBounds
 from placer.strategies.inter_op.submeshes.stage_costs import SubmeshCosts

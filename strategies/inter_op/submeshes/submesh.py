@@ -24,8 +24,10 @@ from placer.strategies.inter_op.equivalence import RangeClasses
 from placer.strategies.space.device_orders import class_orders, group_classes
 from placer.strategies.space.outline import whole_batch
 
-# Positions have any submeshes on up to so many devices, of models of up to so many blocks; of more see `two_shapes`.
+# Positions have any submeshes on up to so many devices, of models of up to so many blocks; on more these of two shapes
+# (`two_shapes`); on still more, and for more blocks, all positions are alike.
 MOST_DEVICES, MOST_BLOCKS = 16, 64
+MOST_TWO_SHAPE_DEVICES, MOST_TWO_SHAPE_BLOCKS = 256, 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -75,6 +77,13 @@ def submeshes(problem: Problem, layouts: tuple[Layout, ...], numbers: tuple[int,
         found += [Submesh(replicas=d, layout=number, degree=degree) for d in counts if d <= most]
     classes_of = DeviceClasses(problem.cluster)
     return tuple(submesh for submesh in found if submesh.size <= classes_of.largest(submesh.degree))
+
+
+def are_two_shapes(problem: Problem) -> bool:
+    """Whether unlike positions are those of two-shape pipelines: of too many devices or blocks for any others."""
+    devices, blocks = problem.cluster.size, len(problem.graph.blocks)
+    few = devices <= MOST_DEVICES and blocks <= MOST_BLOCKS
+    return not few and devices <= MOST_TWO_SHAPE_DEVICES and 2 <= blocks <= MOST_TWO_SHAPE_BLOCKS
 
 
 class DeviceClasses:

@@ -21,16 +21,11 @@ from typing import NamedTuple
 from placer.plans.plan import Layout
 from placer.search.problem import Problem
 from placer.strategies.inter_op.submeshes.submesh import (
-    MOST_BLOCKS,
-    MOST_DEVICES,
     DeviceClasses,
     PlacedSubmesh,
     Submesh,
 )
 from placer.strategies.space.outline import divisors, powers_of_two, whole_batch
-
-# On more devices, and for more blocks, all positions are alike.
-MOST_TWO_SHAPE_DEVICES, MOST_TWO_SHAPE_BLOCKS = 256, 160
 
 
 class DeviceRange(NamedTuple):
@@ -64,13 +59,6 @@ class TwoShapePipeline(NamedTuple):
     def placements(self) -> tuple[PlacedSubmesh, ...]:
         """The devices of each position."""
         return (*self.first.placements, *self.second.placements)
-
-
-def are_two_shapes(problem: Problem) -> bool:
-    """Whether unlike positions are those of two-shape pipelines: of too many devices or blocks for any others."""
-    devices, blocks = problem.cluster.size, len(problem.graph.blocks)
-    few = devices <= MOST_DEVICES and blocks <= MOST_BLOCKS
-    return not few and devices <= MOST_TWO_SHAPE_DEVICES and 2 <= blocks <= MOST_TWO_SHAPE_BLOCKS
 
 
 def device_ranges(device_classes: DeviceClasses) -> tuple[tuple[DeviceRange, DeviceRange], ...]:
