@@ -39,14 +39,6 @@ class GalvatronSolution:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Best:
-    """The best counts of choices for one pair of degrees: milliseconds of the step."""
-
-    step: float
-    plan: GalvatronPlan
-
-
 def solve_galvatron(problem: GalvatronProblem, *, per_layer: bool) -> GalvatronSolution | Infeasible:
     """The best plan; with `per_layer` false all layers choose alike, and the vocabulary as they do."""
     started = time.perf_counter()
@@ -59,15 +51,17 @@ def solve_galvatron(problem: GalvatronProblem, *, per_layer: bool) -> GalvatronS
     ]
     if not found:
         return Infeasible(binding=f"no layers fit {problem.room_MB} MB a device", advice="give more memory or devices")
-    best = min(found, key=lambda one: one.step)
-    value = value_of(problem, best.plan)
+    _, plan = min(found, key=lambda stepped: stepped[0])
+    value = value_of(problem, plan)
     return GalvatronSolution(
-        plan=best.plan, throughput=value.throughput, bound=value.throughput, seconds=time.perf_counter() - started
+        plan=plan, throughput=value.throughput, bound=value.throughput, seconds=time.perf_counter() - started
     )
 
 
-def _best(problem: GalvatronProblem, tensor: int, vocabulary: int, *, sharded: bool, per_layer: bool) -> list[_Best]:
-    """The best plan at these degrees, or none where nothing fits."""
+def _best(
+    problem: GalvatronProblem, tensor: int, vocabulary: int, *, sharded: bool, per_layer: bool
+) -> list[tuple[float, GalvatronPlan]]:
+    """The best plan at these degrees and the milliseconds of its step, or none where nothing fits."""
     choices = [
         LayerChoice(tensor=tensor, sharded=s, recompute=r)
         for r, s in itertools.product((True, False), repeat=2)
@@ -86,7 +80,7 @@ def _best(problem: GalvatronProblem, tensor: int, vocabulary: int, *, sharded: b
         return []
     layers = tuple(choice for count, choice in zip(counts[at], choices, strict=True) for _ in range(count))
     plan = GalvatronPlan(layers=layers, vocabulary_tensor=vocabulary, vocabulary_sharded=sharded)
-    return [_Best(step=float(step[at]), plan=plan)]
+    return [(float(step[at]), plan)]
 
 
 def _divisions(total: int, parts: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

@@ -101,10 +101,8 @@ def read_profile(folder: Path, model: str) -> AcesoProfile:
 
 def _rows(path: Path, samples: int) -> list[tuple[str, OpCost]]:
     """The ops of one file."""
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))[1:]
     try:
-        return [(row[0], _cost(samples, [float(value) for value in row[1:9]])) for row in rows]
+        return [(row[0], _cost(samples, [float(value) for value in row[1:9]])) for row in _table(path)]
     except (ValueError, IndexError) as error:
         raise UsageError(f"{path} is no table of op costs: {error}; it needs a name and eight numbers a line") from None
 
@@ -135,13 +133,16 @@ def _collectives(folder: Path, model: str) -> list[tuple[tuple[str, int], dict[i
     for kind in KINDS:
         for path in sorted(folder.glob(f"prim_{model}_{kind}_*gpus.csv")):
             devices = int(path.stem.rsplit("_", 1)[1].removesuffix("gpus"))
-            with path.open(newline="") as file:
-                rows = list(csv.reader(file))[1:]
-            found.append(((kind, devices), {int(row[0]): float(row[1]) for row in rows}))
+            found.append(((kind, devices), {int(row[0]): float(row[1]) for row in _table(path)}))
     return found
 
 
 def _bandwidths(path: Path) -> tuple[float, ...]:
     """Gigabytes per second at 1, 2, 4, ... megabytes."""
+    return tuple(float(value) for value in _table(path)[0])
+
+
+def _table(path: Path) -> list[list[str]]:
+    """The lines below the header."""
     with path.open(newline="") as file:
-        return tuple(float(value) for value in list(csv.reader(file))[1])
+        return list(csv.reader(file))[1:]

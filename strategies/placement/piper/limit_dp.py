@@ -19,12 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placer.placement.published_planners.piper import PiperProblem
 from placer.strategies.engine.arrays import Ints
 from placer.strategies.engine.fronts import undominated
-from placer.strategies.placement.piper.families import IdealFamily
-from placer.strategies.placement.piper.recompute import Recompute
-from placer.strategies.placement.piper.stages import DegreePairs, StagePairs
+from placer.strategies.placement.piper.stage_space import StageSpace
 
 # Times that differ by less are the same time summed in another order.
 ROUNDING = 1e-12
@@ -47,17 +44,6 @@ class Swept:
 
     stages: tuple[StageChoice, ...]
     next_limit: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSpace:
-    """What a pass walks over."""
-
-    problem: PiperProblem
-    family: IdealFamily
-    by: DegreePairs
-    pairs: StagePairs
-    recompute: Recompute
 
 
 class _Grown(NamedTuple):
@@ -155,7 +141,7 @@ class Sweep:
         """Those whose extra time at these sums of data degrees fits the limit, and whose sums fit the microbatches."""
         own = self.data[alternative]
         y = np.minimum(-(-data // own), self.space.problem.devices + 1)
-        extra = self.space.recompute.lower(self.degrees[alternative], y, self.pair[alternative])
+        extra = self.space.lower(self.degrees[alternative], y, self.pair[alternative])
         time = self.time[alternative] + extra / own
         fits = time <= self.limit * (1 + ROUNDING)
         if count:

@@ -18,12 +18,11 @@ import numpy as np
 
 from placer.errors import Infeasible
 from placer.placement.published_planners.piper import PiperProblem, PiperStage, value_of
-from placer.strategies.engine.arrays import Ints
 from placer.strategies.engine.knapsack import KnapsackChoice
 from placer.strategies.placement.piper.families import IdealFamily, ideals, least_work, thinned, widened
-from placer.strategies.placement.piper.limit_dp import StageChoice, StageSpace, Sweep
-from placer.strategies.placement.piper.recompute import Recompute
-from placer.strategies.placement.piper.stages import degrees, stage_pairs
+from placer.strategies.placement.piper.limit_dp import StageChoice, Sweep
+from placer.strategies.placement.piper.stage_space import StageSpace
+from placer.strategies.placement.piper.stages import degrees
 
 # A plan is called optimal when nothing below it by more than this part of it is left.
 TOLERANCE = 1e-9
@@ -62,14 +61,6 @@ class _Plan:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
-    """A limit tried: the plan within it, or none and what is proved of every plan of the family."""
-
-    plan: _Plan | None
-    bound: float
-
-
 def solve_piper(
     problem: PiperProblem, *, many: int | None = None, seconds: float | None = None
 ) -> PiperSolution | Infeasible:
@@ -91,19 +82,15 @@ def solve_piper(
         best, _ = _narrowed(problem, few, best, bound, COARSE, until)
     best, proved = _narrowed(problem, family, best, bound, TOLERANCE if family.complete else COARSE, until)
     if not family.complete:
-        best = _improved(problem, family, best, bound, until)
+        best, proved = _improved(problem, family, best, bound, until), bound
     return PiperSolution(
         stages=best.stages,
         objective=best.value,
-        bound=_settled(best.value, proved if family.complete else bound),
+        # The value itself where only TOLERANCE lies between them.
+        bound=best.value if proved >= best.value * (1 - TOLERANCE) else proved,
         seconds=time.perf_counter() - started,
         complete=family.complete,
     )
-
-
-def _settled(value: float, bound: float) -> float:
-    """The bound; the value where only TOLERANCE lies between them."""
-    return value if bound >= value * (1 - TOLERANCE) else bound
 
 
 def _improved(problem: PiperProblem, family: IdealFamily, best: _Plan, bound: float, until: float) -> _Plan:
@@ -122,11 +109,12 @@ def _first_plan(problem: PiperProblem, family: IdealFamily) -> _Plan | None:
     most = _longest(problem)
     limit = max(2 * _work_bound(problem), most / 10**6)
     while limit < most:
-        plan = _tried(_space(problem, family, limit), limit, np.inf).plan
-        if plan is not None:
-            return plan
+        tried = _tried(StageSpace(problem, family, limit), limit, np.inf)
+        if isinstance(tried, _Plan):
+            return tried
         limit *= 4
-    return _tried(_space(problem, family, most), most, np.inf).plan
+    tried = _tried(StageSpace(problem, family, most), most, np.inf)
+    return tried if isinstance(tried, _Plan) else None
 
 
 def _narrowed(
@@ -136,43 +124,31 @@ def _narrowed(
 
     With a tolerance above TOLERANCE variants are rounded, not relaxed: only the plan counts then, not the bound.
     """
-    space = _space(problem, family, best.value, rounded=tolerance > TOLERANCE)
+    space = StageSpace(problem, family, best.value, rounded=tolerance > TOLERANCE)
     while bound < best.value * (1 - tolerance) and time.perf_counter() < until:
         limit = (bound + best.value) / 2
         tried = _tried(space, limit, (limit + best.value) / 2)
-        if tried.plan is not None:
-            best = tried.plan
+        if isinstance(tried, _Plan):
+            best = tried
         else:
-            bound = max(bound, min(tried.bound, best.value))
+            bound = max(bound, min(tried, best.value))
     return best, bound
 
 
-def _tried(space: StageSpace, limit: float, enough: float) -> _Tried:
-    """Passes until one fails, or its stages with variants chosen exactly stay within `enough`, at least `limit`."""
+def _tried(space: StageSpace, limit: float, enough: float) -> _Plan | float:
+    """Passes until its stages with variants chosen exactly stay within `enough`, at least `limit`, or one fails.
+
+    Out: the plan, or, where there is none, what is proved of every plan of the family.
+    """
     walk = Sweep(space, limit)
     while True:
         swept = walk.run()
         if not swept.stages:
-            return _Tried(plan=None, bound=max(limit, swept.next_limit))
-        decided = [space.recompute.decided[stage.pair, stage.degrees, stage.y] for stage in swept.stages]
+            return max(limit, swept.next_limit)
+        decided = [space.decided[stage.pair, stage.degrees, stage.y] for stage in swept.stages]
         if np.isfinite(slowest := max(time for _, time in decided)) and slowest <= max(limit, enough) * (1 + 1e-11):
             stages = _stages(space, swept.stages, [choice for choice, _ in decided])
-            return _Tried(plan=_Plan(stages=stages, value=value_of(space.problem, stages).value), bound=0.0)
-
-
-def _space(problem: PiperProblem, family: IdealFamily, limit: float, *, rounded: bool = False) -> StageSpace:
-    """What there is to walk over for limits up to `limit`."""
-    by = degrees(problem)
-    needed = _needed(problem, family, limit)
-    pairs = stage_pairs(problem, family, by, limit, needed)
-    recompute = Recompute(problem, family, by, pairs, rounded=rounded)
-    return StageSpace(problem=problem, family=family, by=by, pairs=pairs, recompute=recompute)
-
-
-def _needed(problem: PiperProblem, family: IdealFamily, limit: float) -> Ints:
-    """Devices that the nodes of each ideal need at least within `limit`: their least work over it."""
-    work = family.inside @ least_work(problem)
-    return np.floor(work / limit * (1 - 1e-9)).astype(np.int64)
+            return _Plan(stages=stages, value=value_of(space.problem, stages).value)
 
 
 def _stages(
@@ -182,7 +158,7 @@ def _stages(
     made = []
     for stage, choice in zip(chosen, choices, strict=True):
         data, tensor = int(space.by.data[stage.degrees]), int(space.by.tensor[stage.degrees])
-        nodes = [space.problem.nodes[i] for i in space.recompute.nodes(stage.pair)]
+        nodes = [space.problem.nodes[i] for i in space.nodes(stage.pair)]
         names = tuple(node.at(tensor)[i].name for node, i in zip(nodes, choice.chosen, strict=True))
         made.append(PiperStage(nodes=tuple(n.id for n in nodes), data=data, tensor=tensor, variants=names))
     return tuple(made)
@@ -205,11 +181,8 @@ def _longest(problem: PiperProblem) -> float:
 
 def _infeasible(problem: PiperProblem, family: IdealFamily) -> Infeasible:
     """What binds."""
-    scope = (
-        ""
-        if family.complete
-        else " along the orders of the nodes that were searched (there are too many ideals for all)"
-    )
+    some = " along the orders of the nodes that were searched (there are too many ideals for all)"
+    scope = "" if family.complete else some
     return Infeasible(
         binding=f"no stages fit {problem.memory_bytes / 2**30:.3g} GiB on each of {problem.devices} devices{scope}",
         advice="give more memory or more devices",

@@ -19,12 +19,12 @@ import numpy as np
 from placer.placement.published_planners.piper import PiperProblem, Variant
 from placer.strategies.engine.arrays import Flags, Floats, Ints
 from placer.strategies.engine.knapsack import ROUNDING
-from placer.strategies.placement.piper.families import IdealFamily
+from placer.strategies.placement.piper.families import IdealFamily, least_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegreePairs:
-    """StagePairs of degrees: stage alternatives by index; `devices` = data x tensor."""
+    """Pairs of degrees: stage alternatives by index; `devices` = data x tensor."""
 
     data: Ints
     tensor: Ints
@@ -92,12 +92,14 @@ def offer(problem: PiperProblem, tensor: int) -> Offer:
     )
 
 
-def stage_pairs(problem: PiperProblem, family: IdealFamily, by: DegreePairs, limit: float, needed: Ints) -> StagePairs:
-    """The stages that can be of use below `limit`; `needed[i]` devices at least are needed for the nodes of ideal i."""
+def stage_pairs(problem: PiperProblem, family: IdealFamily, by: DegreePairs, limit: float) -> StagePairs:
+    """The stages that can be of use below `limit`."""
     upper, lower = np.nonzero(_contains(family.inside))
     least = np.full((len(upper), len(by.data)), np.inf)
     for tensor in np.unique(by.tensor):
         _fill(least, problem, family, (upper, lower), by, int(tensor))
+    # Devices that the nodes of each ideal need at least: their least work over the limit.
+    needed = np.floor(family.inside @ least_work(problem) / limit * (1 - 1e-9)).astype(np.int64)
     rest = needed[-1:] - needed[upper]
     least[(by.devices + np.maximum(rest, 0)[:, None] + needed[lower][:, None]) > problem.devices] = np.inf
     useful = (least <= limit).any(axis=1)

@@ -15,16 +15,19 @@ from placer.placement.published_planners.piper import PiperEdge, PiperProblem, V
 from placer.strategies.engine.arrays import Flags, Floats, Ints
 from placer.strategies.engine.knapsack import ROUNDING, KnapsackChoice, Steps, cheapest_choice, steps_down
 from placer.strategies.placement.piper.families import IdealFamily
-from placer.strategies.placement.piper.stages import DegreePairs, StagePairs, offer
+from placer.strategies.placement.piper.stages import degrees, offer, stage_pairs
 
 
-class Recompute:
-    """The rows asked for so far, by (degrees, y). DegreePairs share a row where their costs differ by a factor only."""
+class StageSpace:
+    """The stages there may be within `limit`, and the rows asked for so far, by (degrees, y).
 
-    def __init__(
-        self, problem: PiperProblem, family: IdealFamily, by: DegreePairs, pairs: StagePairs, *, rounded: bool
-    ):
-        self.problem, self.family, self.by, self.pairs, self.rounded = problem, family, by, pairs, rounded
+    Degrees share a row where their costs differ by a factor only.
+    """
+
+    def __init__(self, problem: PiperProblem, family: IdealFamily, limit: float, *, rounded: bool = False):
+        self.problem, self.family, self.rounded = problem, family, rounded
+        self.by = by = degrees(problem)
+        self.pairs = pairs = stage_pairs(problem, family, by, limit)
         self._offers = {int(t): offer(problem, int(t)) for t in np.unique(by.tensor)}
         self.key = np.array([self._shared_key(k) for k in range(len(by.data))], dtype=np.int64)
         self._at = np.full((max(1, len(by.data)), problem.devices + 2), -1)
