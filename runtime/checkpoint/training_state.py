@@ -10,12 +10,15 @@ makes one whole of them, which loads under any other layout.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from placer.runtime.checkpoint.stateful import State
 from placer.runtime.data_parallel.optimizer import Updater
 from placer.runtime.executor.executor import Executor
 from placer.runtime.measuring.measurement import MeasuredTensors
+from placer.runtime.weights.tensor_chunks import as_saved
 
 
 class TrainingState:
@@ -29,7 +32,7 @@ class TrainingState:
 
         An optimizer that has not stepped yet is given the state of a step that changed nothing.
         """
-        updater, part = self._executor.updater, self._executor.chunks.of
+        updater, part = self._executor.updater, partial(as_saved, self._executor.chunks)
         require_optimizer_state(updater)
         return {
             **self.weights(),
@@ -47,7 +50,7 @@ class TrainingState:
 
     def weights(self) -> State:
         """The same of parameters and buffers alone."""
-        part = self._executor.chunks.of
+        part = partial(as_saved, self._executor.chunks)
         return {"model": {name: part(name, tensor) for name, tensor in self._executor.held_state().items()}}
 
     def consolidate(self) -> None:

@@ -17,8 +17,7 @@ from placer.program.buckets import divided_buckets, gradient_buckets, part_bucke
 from placer.program.collectives import tied_by_inner, tied_by_shard
 from placer.program.instructions import Collective, Program
 from placer.runtime.data_parallel.zero1 import Zero1
-from placer.runtime.distributed.mixed_allreduce import sum_over
-from placer.runtime.distributed.tensors import flat, local_part, spread
+from placer.runtime.distributed.tensors import flat, local_part, spread, sum_over
 from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Observer
 from placer.runtime.spmd import Pieces

@@ -1,4 +1,4 @@
-"""Tensors as ranks hold them and hand them on: this rank's part of a sharded one, all rows of it, many as one.
+"""Tensors as ranks hold and pass them on: this rank's part of a sharded one, all its rows, many as one, mixed sums.
 
 `DTensor.full_tensor` gathers as `all_rows` does, by a redistribution, which takes some milliseconds of Python for each
 tensor; pickling, sending and unpickling tensors one by one takes most of a millisecond each.
@@ -6,12 +6,16 @@ tensor; pickling, sending and unpickling tensors one by one takes most of a mill
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor, Shard
+
+from placer.program.mixed_allreduce import SumRoute, route_steps
+
+GroupOf = Callable[[tuple[int, ...]], dist.ProcessGroup]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -75,3 +79,46 @@ def unpacked(given: Packed) -> dict[str, torch.Tensor]:
     for dtype, elements in given.flat.items():
         spread(elements, [found[name] for name, of, _ in given.places if of == dtype])
     return found
+
+
+def sum_over(tensor: torch.Tensor, way: SumRoute, ranks: tuple[int, ...], rank: int, group_of: GroupOf) -> None:
+    """Sum `tensor`, contiguous, over `ranks` on accelerators and CPUs in place, step by step as `way` says; all of them
+    call it. Messages go over their group.
+
+    A rank on a CPU has its tensor on the host already; an accelerator's goes through a copy there. Nothing here asks
+    which of both a device is: ranks with tensors of processes in both roles do the same.
+    """
+    everyone, host = group_of(ranks), tensor
+    for step in route_steps(way, rank):
+        if step.do == "copy out":
+            host = on_host(tensor)
+        elif step.do == "copy in":
+            tensor.copy_(host)
+        elif step.do == "add":
+            tensor.add_(_received(tensor, step.ranks[0], everyone))
+        elif step.do == "send":
+            dist.send(host, step.ranks[0], group=everyone)
+        elif step.do == "receive":
+            dist.recv(host, step.ranks[0], group=everyone)
+        elif step.do == "reduce":
+            dist.reduce(host, step.ranks[0], group=group_of(step.ranks))
+        elif step.do == "broadcast":
+            dist.broadcast(host, step.ranks[0], group=group_of(step.ranks))
+        else:
+            dist.all_reduce(tensor if step.on == "device" else host, group=group_of(step.ranks))
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of the host, from which a GPU copies fast."""
+    return _room(tensor).copy_(tensor)
+
+
+def _received(like: torch.Tensor, source: int, group: dist.ProcessGroup) -> torch.Tensor:
+    """What rank `source` sends, on the device of `like`."""
+    host = _room(like)
+    dist.recv(host, source, group=group)
+    return torch.empty_like(like).copy_(host)
+
+
+def _room(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)

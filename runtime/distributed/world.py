@@ -185,13 +185,6 @@ def device_of(plan: Plan, rank: int) -> torch.device:
     return torch.device("cuda", sum(chips[before].backend != "cpu" for before in range(first, number)))
 
 
-def by_host(plan: Plan, rank: int) -> frozenset[int]:
-    """The ranks with which `rank` speaks through its host: of a GPU those on CPUs."""
-    if len(plan.cluster.backends) == 1 or plan.cluster.devices[plan.ranks[rank]].backend == "cpu":
-        return frozenset()
-    return frozenset(r for r, device in enumerate(plan.ranks) if plan.cluster.devices[device].backend == "cpu")
-
-
 class Groups:
     """The process groups by their ranks. member: only those that this rank belongs to are made (all ranks must make
     all, so only where there are no others)."""
@@ -213,10 +206,6 @@ class Groups:
             group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_seconds))
             if isinstance(group, dist.ProcessGroup):
                 self._groups[ranks] = group
-
-    def has(self, ranks: tuple[int, ...]) -> bool:
-        """Whether there is a group of `ranks` that this rank belongs to."""
-        return ranks in self._groups
 
     def of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         """The group of `ranks`, which this rank belongs to."""

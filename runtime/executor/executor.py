@@ -22,7 +22,7 @@ from placer.runtime.stages.batch_split import BatchSplit
 from placer.runtime.stages.microbatch import Batch, Microbatch
 from placer.runtime.stages.stage import StageModule
 from placer.runtime.weights.model_state import ModelState
-from placer.runtime.weights.tensor_chunks import ChunkMap
+from placer.runtime.weights.rank_weights import ChunkMap
 
 
 @dataclass(kw_only=True, eq=False)

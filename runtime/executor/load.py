@@ -22,7 +22,7 @@ from placer.runtime.distributed.world import TIMEOUT_SECONDS, Groups, device_of,
 from placer.runtime.executor.compile import Compiler, patience, require_compilable, require_ready
 from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.interpreter import Interpreter
-from placer.runtime.executor.messages import Mailbox, MessageParts
+from placer.runtime.executor.messages import Mailbox, MessageParts, makers, value_shapes
 from placer.runtime.executor.rank_builder import RankModel, RankState, rank_groups, rank_state
 from placer.runtime.stages.batch_split import BatchSplit
 from placer.runtime.stages.block_code import CutModel
@@ -145,7 +145,8 @@ def _executor(
             observer=held.relay,
         )  # fmt: skip
     interpreter = Interpreter(
-        plan=plan, program=program, device=device, replicas=held.replicas, home=model.home(), shapes=model.shapes(),
+        plan=plan, program=program, device=device, replicas=held.replicas, home=makers(plan, model.cut),
+        shapes=value_shapes(plan, model.cut, model.axis),
         parts=MessageParts(plan, program.inner), mail=Mailbox(plan, model.rank, device, held.relay),
         loss=model.cut.loss, reduce=(column or gradients).reduce, sum_over=gradients.sum_over, observer=held.relay,
     )  # fmt: skip

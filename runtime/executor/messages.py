@@ -13,22 +13,27 @@ accelerator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import distributed as dist
+from torch import fx
 
 from placer.graph import Tensor
 from placer.plans.plan import Plan
 from placer.plans.schedule import actions
 from placer.program.instructions import Message
+from placer.program.ranks import position_of
 from placer.rules.layouts import piece
-from placer.rules.two_axis_layouts import pieces
-from placer.runtime.distributed.mixed_allreduce import on_host
-from placer.runtime.distributed.world import by_host
+from placer.rules.two_axis_layouts import held_shape, pieces
+from placer.runtime.distributed.tensors import on_host
 from placer.runtime.observer import Observer
-from placer.runtime.stages.shapes import TensorMeta
+from placer.runtime.spmd import Axis
+from placer.runtime.stages.block_code import CutModel
+from placer.runtime.stages.captured_model import input_dtypes
+from placer.runtime.stages.shapes import TensorMeta, shapes_of
 from placer.spmd.cross_mesh import Range, Ranges, row_dim
 from placer.spmd.parameter_layouts import value_state
 
@@ -62,7 +67,7 @@ class Mailbox:
 
     def __init__(self, plan: Plan, rank: int, device: torch.device, observer: Observer) -> None:
         self._device, self._observer = device, observer
-        self._by_host, self._deliveries = by_host(plan, rank), Deliveries(plan)
+        self._by_host, self._deliveries = _by_host(plan, rank), Deliveries(plan)
         self._pending: dict[int, list[_Sending]] = {}
 
     def send(self, message: Message, tensors: list[torch.Tensor]) -> None:
@@ -207,3 +212,49 @@ def _row_range(tensor: Tensor, carried: Rows, held: Rows) -> Iterable[Range]:
     if dim is not None:
         each = tensor.shape[dim].per_row
         yield Range(dim, (carried[0] - held[0]) * each, (carried[1] - held[0]) * each)
+
+
+def makers(plan: Plan, cut: CutModel) -> dict[str, int]:
+    """The stage that makes each block output."""
+    return {
+        cut.name(node): stage
+        for stage, entry in enumerate(plan.stages)
+        for block in range(entry.first, entry.last)
+        for node in cut.outputs_of.get(block, ())
+    }
+
+
+def value_shapes(plan: Plan, cut: CutModel, axis: Axis) -> Callable[[int, int], Mapping[str, TensorMeta]]:
+    """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.
+
+    It gives none where nothing is sent.
+    """
+    values = {node: cut.name(node) for nodes in cut.outputs_of.values() for node in nodes}
+
+    @cache
+    def whole(rows: int) -> Mapping[fx.Node, TensorMeta]:
+        if plan.settings.precision == "bfloat16-autocast":
+            return shapes_of(cut.module, plan.graph, input_dtypes(plan), rows=rows, autocast=True)
+        return {node: cut.shape_at(node, rows) for node in values}
+
+    @cache
+    def at(rows: int, stage: int) -> dict[str, TensorMeta]:
+        if position_of(plan).count(0) == len(plan.stages):
+            return {}
+        found = whole(rows)
+        return {name: _piece(plan, axis, name, found[node], stage) for node, name in values.items()}
+
+    return at
+
+
+def _piece(plan: Plan, axis: Axis, name: str, shape: TensorMeta, stage: int) -> TensorMeta:
+    """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
+    lay = value_state(plan, name, stage).value
+    return replace(shape, shape=held_shape(shape.shape, lay, axis.degree, axis.rank))
+
+
+def _by_host(plan: Plan, rank: int) -> frozenset[int]:
+    """The ranks with which `rank` speaks through its host: of a GPU those on CPUs."""
+    if len(plan.cluster.backends) == 1 or plan.cluster.devices[plan.ranks[rank]].backend == "cpu":
+        return frozenset()
+    return frozenset(r for r, device in enumerate(plan.ranks) if plan.cluster.devices[device].backend == "cpu")

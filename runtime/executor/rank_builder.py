@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 from torch import distributed as dist
-from torch import fx, nn
+from torch import nn
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
@@ -17,20 +16,16 @@ from placer.program.buckets import shared_parameters
 from placer.program.collectives import tied_by_inner
 from placer.program.instructions import Program
 from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of, position_of_rank, replica_ranks
-from placer.rules.two_axis_layouts import held_shape
 from placer.runtime.data_parallel.replicas import Replica, replica
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Relay
 from placer.runtime.spmd import Axis, LocalBlocks, Pieces
 from placer.runtime.stages.block_code import CutModel
-from placer.runtime.stages.captured_model import input_dtypes
-from placer.runtime.stages.shapes import TensorMeta, shapes_of
 from placer.runtime.stages.stage import Runner, StageModule, stage_code
 from placer.runtime.weights.meta_model import MetaModel, shapes
-from placer.runtime.weights.rank_weights import RankWeights
-from placer.runtime.weights.tensor_chunks import ChunkMap
-from placer.spmd.parameter_layouts import parameter_states, value_state
+from placer.runtime.weights.rank_weights import ChunkMap, RankWeights
+from placer.spmd.parameter_layouts import parameter_states
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,38 +54,6 @@ class RankModel:
         return RankModel(
             plan=plan, rank=rank, device=device, cut=cut, axis=axis, pieces=pieces, chunks=chunks, weights=weights
         )
-
-    def home(self) -> dict[str, int]:
-        """The stage that makes each block output."""
-        return {
-            self.cut.name(node): stage
-            for stage, entry in enumerate(self.plan.stages)
-            for block in range(entry.first, entry.last)
-            for node in self.cut.outputs_of.get(block, ())
-        }
-
-    def shapes(self) -> Callable[[int, int], Mapping[str, TensorMeta]]:
-        """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.
-
-        It gives none where nothing is sent.
-        """
-        values = {node: self.cut.name(node) for nodes in self.cut.outputs_of.values() for node in nodes}
-        plan, module, axis = self.plan, self.cut.module, self.axis
-
-        @cache
-        def whole(rows: int) -> Mapping[fx.Node, TensorMeta]:
-            if plan.settings.precision == "bfloat16-autocast":
-                return shapes_of(module, plan.graph, input_dtypes(plan), rows=rows, autocast=True)
-            return {node: self.cut.shape_at(node, rows) for node in values}
-
-        @cache
-        def at(rows: int, stage: int) -> dict[str, TensorMeta]:
-            if position_of(plan).count(0) == len(plan.stages):
-                return {}
-            found = whole(rows)
-            return {name: _piece(plan, axis, name, found[node], stage) for node, name in values.items()}
-
-        return at
 
     def stages(self, indices: tuple[int, ...], *, sharded: bool = False) -> dict[int, StageModule]:
         """This rank's stages; `sharded`: those that their replicas will shard have no values yet.
@@ -215,12 +178,6 @@ def _read_only(plan: Plan, rank: int) -> Iterator[str]:
         kinds = {(stage.by_fsdp, stage.replicas if stage.sharding != "none" else 1) for stage in held}
         if position_of(plan)[stages[0]] != own and not (len(kinds) < 2 and tied_by_inner(plan, stages)):
             yield name
-
-
-def _piece(plan: Plan, axis: Axis, name: str, shape: TensorMeta, stage: int) -> TensorMeta:
-    """The shape of what this rank has of a value that crosses blocks, in a stage that makes or reads it."""
-    lay = value_state(plan, name, stage).value
-    return replace(shape, shape=held_shape(shape.shape, lay, axis.degree, axis.rank))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

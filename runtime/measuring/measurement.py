@@ -92,8 +92,7 @@ class Measurement:
     def __init__(self, plan: Plan, device: torch.device, rank: int, *, hidden: bool = False) -> None:
         """hidden: code of a compiler takes memory that no op shows, so that what was alive at once is not known."""
         self._plan, self._device, self._rank, self._hidden = plan, device, rank, hidden
-        self._clock = Clock()
-        self._synchronize = synchronizer(device)
+        self._clock = Clock(synchronizer(device))
         self._timed: list[Seconds] = []
         self._events: list[Events] = []
         self._now = _Noted()
@@ -124,7 +123,6 @@ class Measurement:
 
     @contextmanager
     def _clocked(self) -> Iterator[None]:
-        self._clock = Clock(self._synchronize)
         self._now = _Noted()
         self._clock.start()
         yield

@@ -32,10 +32,9 @@ from placer.runtime.executor.load import load
 from placer.runtime.measuring.expert_tokens import ExpertLayer, Tally, expert_layers, require_alike, save_loads, tallies
 from placer.runtime.measuring.measurement import Measurement, plan_flops, plan_peak_flops, tokens_per_row
 from placer.runtime.stages.captured_model import run_dtype
-from placer.runtime.training.learning_rate import LearningRate
 from placer.runtime.training.logs import Logs, open_logs
 from placer.runtime.training.one_device import one_device_losses
-from placer.runtime.training.run_report import Evaluation, ExecuteOptions, RunReport
+from placer.runtime.training.run_report import Evaluation, ExecuteOptions, LearningRate, RunReport
 from placer.runtime.training.trust import require_runnable
 from placer.runtime.weights.hf_export import require_new
 

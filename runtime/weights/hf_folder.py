@@ -20,8 +20,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.io.files import parsed_json, read_text
-from placer.runtime.weights.rank_weights import Source
-from placer.runtime.weights.tensor_chunks import Box, Ranges, between
+from placer.runtime.weights.rank_weights import Box, Ranges, Source, between
 
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"

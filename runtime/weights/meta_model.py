@@ -18,8 +18,7 @@ from placer.plans.plan import Plan
 from placer.runtime.stages.captured_model import PRECISIONS
 from placer.runtime.weights.deferred_init import DeferredInit
 from placer.runtime.weights.hf_folder import pretrained
-from placer.runtime.weights.rank_weights import ModelInMemory, Replayed, Source
-from placer.runtime.weights.tensor_chunks import Box
+from placer.runtime.weights.rank_weights import Box, ModelInMemory, Replayed, Source
 
 
 @dataclass(frozen=True, kw_only=True)

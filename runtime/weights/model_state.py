@@ -14,8 +14,7 @@ from torch import distributed as dist
 from torch import nn
 
 from placer.errors import UsageError
-from placer.runtime.distributed.mixed_allreduce import on_host
-from placer.runtime.distributed.tensors import Packed, all_rows, packed, unpacked
+from placer.runtime.distributed.tensors import Packed, all_rows, on_host, packed, unpacked
 from placer.runtime.spmd import Pieces
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.stage import StageModule, attribute

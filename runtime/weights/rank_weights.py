@@ -1,18 +1,48 @@
-"""Where a rank's weights come from, a part of one tensor at a time (`Source`), and what it takes of them: its pieces of
-its stages, its rows of those, and nothing else (`RankWeights`)."""
+"""Where a rank's weights come from, a part (`Box`) of one tensor at a time (`Source`), and what it takes of them: its
+pieces of its stages, its rows of those, and nothing else (`RankWeights`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from placer.runtime.spmd import Pieces
 from placer.runtime.stages.stage import StageModule, attribute
 from placer.runtime.weights.deferred_init import DeferredInit
-from placer.runtime.weights.tensor_chunks import Box, ChunkMap
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A part of a tensor of `shape`: `cuts` are (dim, its ranges one after another); other dims are whole."""
+
+    shape: tuple[int, ...]
+    cuts: tuple[tuple[int, Ranges], ...] = ()
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """The shape of the part."""
+        sizes = dict(enumerate(self.shape)) | {dim: sum(b - a for a, b in found) for dim, found in self.cuts}
+        return tuple(sizes[dim] for dim in range(len(self.shape)))
+
+    def rows(self, start: int, end: int) -> Box:
+        """The part of this part that is `start` to `end` of its dim 0."""
+        ranges = dict(self.cuts)
+        ranges[0] = between(ranges.get(0, ((0, self.shape[0]),)), start, end)
+        return Box(shape=self.shape, cuts=tuple(sorted(ranges.items())))
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The part of a whole tensor; itself where that is all of it, otherwise memory of its own."""
+        for dim, ranges in self.cuts:
+            found = [whole.narrow(dim, start, end - start) for start, end in ranges]
+            whole = found[0].clone(memory_format=torch.contiguous_format) if len(found) == 1 else torch.cat(found, dim)
+        return whole
 
 
 class Source(Protocol):
@@ -43,6 +73,22 @@ class ModelInMemory:
     def read(self, name: str, box: Box) -> torch.Tensor:
         """The tensor itself where all of it is asked for."""
         return box.of(self._named[name])
+
+
+class ChunkMap:
+    """Which part of each of the model's tensors this rank holds. shapes: of the whole ones, by name.
+
+    read: tied parameters that an earlier stage cuts in other places and writes; here they are read only.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], pieces: Pieces, read: Iterable[str] = ()) -> None:
+        self._shapes, self._pieces, self.read = shapes, pieces, frozenset(read)
+
+    def box(self, name: str, held: torch.Tensor | None = None) -> Box:
+        """The part of `name` that this rank's devices hold, cut further to its own rows where `held` is sharded."""
+        shape = self._shapes[name]
+        box = Box(shape=shape, cuts=self._pieces.cuts(name, shape))
+        return box.rows(*_rows(held)) if isinstance(held, DTensor) else box
 
 
 class RankWeights:
@@ -87,3 +133,22 @@ class RankWeights:
         if not isinstance(like, nn.Parameter) or isinstance(found, nn.Parameter):
             return found
         return nn.Parameter(found.detach(), requires_grad=like.requires_grad)
+
+
+def between(ranges: Ranges, start: int, end: int) -> Ranges:
+    """Of ranges put one after another the part from `start` to `end`."""
+    found, before = [], 0
+    for first, last in ranges:
+        low, high = max(first, first + start - before), min(last, first + end - before)
+        if low < high:
+            found.append((low, high))
+        before += last - first
+    return tuple(found) or ((0, 0),)
+
+
+def _rows(held: DTensor) -> tuple[int, int]:
+    """The rows of dim 0 that FSDP2 leaves to this rank: pieces as of torch.chunk."""
+    size, mesh = held.shape[0], held.device_mesh
+    each = -(-size // mesh.size())
+    start = min(size, mesh.get_local_rank() * each)
+    return start, min(size, start + each)

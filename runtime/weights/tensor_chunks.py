@@ -1,5 +1,4 @@
-"""Tensors of which a rank holds a part (`Box`), as torch.distributed.checkpoint saves and loads them: in place, not
-gathered.
+"""Tensors of which a rank holds a part, as torch.distributed.checkpoint saves and loads them: in place, not gathered.
 
 `TensorChunks` is memory of this rank and the box of the whole that it is: several chunks where the box has several
 ranges of a dim. The checkpoint holds whole tensors in chunks, so that any other layout can read its own.
@@ -7,47 +6,16 @@ ranges of a dim. The checkpoint holds whole tensors in chunks, so that any other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.tensor import DTensor
 
 from placer.runtime.distributed.tensors import local_part
-from placer.runtime.spmd import Pieces
-
-Ranges = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """A part of a tensor of `shape`: `cuts` are (dim, its ranges one after another); other dims are whole."""
-
-    shape: tuple[int, ...]
-    cuts: tuple[tuple[int, Ranges], ...] = ()
-
-    @property
-    def taken(self) -> tuple[int, ...]:
-        """The shape of the part."""
-        sizes = dict(enumerate(self.shape)) | {dim: sum(b - a for a, b in found) for dim, found in self.cuts}
-        return tuple(sizes[dim] for dim in range(len(self.shape)))
-
-    def rows(self, start: int, end: int) -> Box:
-        """The part of this part that is `start` to `end` of its dim 0."""
-        ranges = dict(self.cuts)
-        ranges[0] = between(ranges.get(0, ((0, self.shape[0]),)), start, end)
-        return Box(shape=self.shape, cuts=tuple(sorted(ranges.items())))
-
-    def of(self, whole: torch.Tensor) -> torch.Tensor:
-        """The part of a whole tensor; itself where that is all of it, otherwise memory of its own."""
-        for dim, ranges in self.cuts:
-            found = [whole.narrow(dim, start, end - start) for start, end in ranges]
-            whole = found[0].clone(memory_format=torch.contiguous_format) if len(found) == 1 else torch.cat(found, dim)
-        return whole
+from placer.runtime.weights.rank_weights import Box, ChunkMap, Ranges
 
 
 class TensorChunks:
@@ -120,31 +88,17 @@ class LoadPlanner(DefaultLoadPlanner):
         return found.at(index.offset) if isinstance(found, TensorChunks) else super().lookup_tensor(index)
 
 
-class ChunkMap:
-    """Which part of each of the model's tensors this rank holds. shapes: of the whole ones, by name.
+def as_saved(
+    chunks: ChunkMap, name: str, held: torch.Tensor, like: torch.Tensor | None = None
+) -> torch.Tensor | TensorChunks:
+    """`held`, a tensor as large as what this rank holds of `name`, as checkpoints take it.
 
-    read: tied parameters that an earlier stage cuts in other places and writes; here they are read only.
+    like: what tells the rows of it (a sharded parameter) where `held` is their plain memory.
     """
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], pieces: Pieces, read: Iterable[str] = ()) -> None:
-        self._shapes, self._pieces, self._read = shapes, pieces, frozenset(read)
-
-    def box(self, name: str, held: torch.Tensor | None = None) -> Box:
-        """The part of `name` that this rank's devices hold, cut further to its own rows where `held` is sharded."""
-        shape = self._shapes[name]
-        box = Box(shape=shape, cuts=self._pieces.cuts(name, shape))
-        return box.rows(*_rows(held)) if isinstance(held, DTensor) else box
-
-    def of(self, name: str, held: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor | TensorChunks:
-        """`held`, a tensor as large as what this rank holds of `name`, as checkpoints take it.
-
-        like: what tells the rows of it (a sharded parameter) where `held` is their plain memory.
-        """
-        box = self.box(name, held if like is None else like)
-        local = local_part(held)
-        if name in self._read:
-            return TensorChunks(local.detach(), box, written=False)
-        return TensorChunks(local.detach(), box) if box.cuts else local.detach()
+    box = chunks.box(name, held if like is None else like)
+    local = local_part(held).detach()
+    written = name not in chunks.read
+    return TensorChunks(local, box, written=written) if box.cuts or not written else local
 
 
 def _flat_chunks(state: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[str, TensorChunks]]:
@@ -163,22 +117,3 @@ def _placed(ranges: Ranges) -> list[tuple[int, int, int]]:
         found.append((start, end, at))
         at += end - start
     return found
-
-
-def _rows(held: DTensor) -> tuple[int, int]:
-    """The rows of dim 0 that FSDP2 leaves to this rank: pieces as of torch.chunk."""
-    size, mesh = held.shape[0], held.device_mesh
-    each = -(-size // mesh.size())
-    start = min(size, mesh.get_local_rank() * each)
-    return start, min(size, start + each)
-
-
-def between(ranges: Ranges, start: int, end: int) -> Ranges:
-    """Of ranges put one after another the part from `start` to `end`."""
-    found, before = [], 0
-    for first, last in ranges:
-        low, high = max(first, first + start - before), min(last, first + end - before)
-        if low < high:
-            found.append((low, high))
-        before += last - first
-    return tuple(found) or ((0, 0),)

@@ -21,7 +21,7 @@ from placer.program.instructions import Collective
 from placer.program.lowering import lower
 from placer.program.mixed_allreduce import SumRoute
 from placer.runtime import VerifyReport, load
-from placer.runtime.distributed import mixed_allreduce as mixed_sums
+from placer.runtime.distributed import tensors as mixed_sums
 from placer.runtime.distributed.world import Groups, backend_of
 from placer.runtime.executor import load as assemble
 from placer.runtime.measuring.communication_record import Recorder, compare, joined_sums

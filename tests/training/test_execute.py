@@ -22,8 +22,7 @@ from placer.program.lowering import lower
 from placer.runtime.checkpoint.folder import latest
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.training.execute import execute
-from placer.runtime.training.learning_rate import LearningRate
-from placer.runtime.training.run_report import ExecuteOptions, RunReport
+from placer.runtime.training.run_report import ExecuteOptions, LearningRate, RunReport
 
 SECONDS = 400.0
 

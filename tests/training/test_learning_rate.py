@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placer.errors import UsageError
-from placer.runtime.training.learning_rate import LearningRate
+from placer.runtime.training.run_report import LearningRate
 
 
 def test_a_constant_rate_stays() -> None:

@@ -23,8 +23,7 @@ from placer.errors import UsageError
 from placer.runtime.weights.deferred_init import DeferredInit, UnreplayableError
 from placer.runtime.weights.hf_export import export_weights
 from placer.runtime.weights.hf_folder import pretrained
-from placer.runtime.weights.rank_weights import ModelInMemory
-from placer.runtime.weights.tensor_chunks import Box
+from placer.runtime.weights.rank_weights import Box, ModelInMemory
 from pool import on_ranks
 from split_pickers import megatron_llama
 from split_plans import split_plan
