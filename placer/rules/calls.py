@@ -20,6 +20,11 @@ class Value(NamedTuple):
         """Number of elements."""
         return prod(self.shape)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all elements."""
+        return self.elements * self.item_bytes
+
 
 Argument: TypeAlias = "Value | int | float | bool | str | tuple[Argument, ...] | None"
 

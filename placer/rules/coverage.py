@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from placer.graph import Graph, Op, Parameter, Tensor
 from placer.rules.layouts import WHOLE, Choice
@@ -55,10 +56,7 @@ def _guess(graph: Graph, kind: int, op: Op) -> int:
     first = next((value for value in values if isinstance(value, Tensor)), None)
     if not weights or first is None or not first.shape:
         return op.read_bytes.at(graph.rows) + op.written_bytes.at(graph.rows)
-    positions = 1
-    for size in first.shape_at(graph.rows)[:-1]:
-        positions *= size
-    return 2 * positions * weights
+    return 2 * prod(first.shape_at(graph.rows)[:-1]) * weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,14 +123,11 @@ def steps(have: State, want: State) -> tuple[AxisStep, ...]:
 
 
 def _orders(have: State, want: State) -> tuple[tuple[int, int], tuple[int, int]]:
-    growth = [_growth(along(have.value, axis), along(want.value, axis)) for axis in (OUTER, INNER)]
+    pairs = ((along(have.value, axis), along(want.value, axis)) for axis in (OUTER, INNER))
+    growth = [isinstance(before, Cut) - isinstance(after, Cut) for before, after in pairs]
     inner_first = growth[INNER] < growth[OUTER] or (growth[INNER] == growth[OUTER] < 1)
     one, other = (OUTER, INNER), (INNER, OUTER)
     return (other, one) if inner_first else (one, other)
-
-
-def _growth(have: Line, want: Line) -> int:
-    return isinstance(have, Cut) - isinstance(want, Cut)
 
 
 def _taken(have: State, want: State, order: tuple[int, ...], fast: int) -> tuple[AxisStep, ...]:

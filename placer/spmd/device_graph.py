@@ -68,7 +68,8 @@ def require_layout(graph: Graph, layout: Layout) -> None:
 
 def _local_class(block_class: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
     found = class_edges(block_class, split)
-    made = LocalClass(block_class, found, degree, overload(loads, split.experts, expert_devices(split, degree)))
+    load = overload(loads, split.experts, expert_devices(split, degree))
+    ops, outputs = LocalClass(block_class, found, degree, load).made()
     stands = middle(degree, split.inner)
     inputs = tuple(
         held_value(tensor, border_state(text, split.inner), degree, stands)
@@ -78,4 +79,4 @@ def _local_class(block_class: BlockClass, split: Split, degree: int, loads: tupl
         held_parameter(parameter, state, degree, stands)
         for parameter, state in zip(block_class.parameters, found.parameters, strict=True)
     )
-    return replace(block_class, inputs=inputs, ops=made.ops, outputs=made.outputs, parameters=parameters)
+    return replace(block_class, inputs=inputs, ops=ops, outputs=outputs, parameters=parameters)

@@ -200,8 +200,8 @@ def _halo_bytes(sample: SampledCall, choice: Choice, axis: int | None, degree: i
 
 
 def _share(local: Sequence[Value], whole: Sequence[Value]) -> float:
-    total = sum(value.elements * value.item_bytes for value in whole)
-    return sum(value.elements * value.item_bytes for value in local) / total if total else 1.0
+    total = sum(value.bytes for value in whole)
+    return sum(value.bytes for value in local) / total if total else 1.0
 
 
 def _saved_share(op: Op, sample: SampledCall, otherwise: float) -> float:
@@ -211,7 +211,7 @@ def _saved_share(op: Op, sample: SampledCall, otherwise: float) -> float:
     local = [*sample.local.tensors, *sample.local.outputs]
     for count in (1, 2, 3):
         for chosen in combinations(range(len(whole)), count):
-            if kept and sum(whole[i].elements * whole[i].item_bytes for i in chosen) == kept:
+            if kept and sum(whole[i].bytes for i in chosen) == kept:
                 return _share([local[i] for i in chosen], [whole[i] for i in chosen])
     return otherwise
 
@@ -233,17 +233,13 @@ def _value(tensor: Tensor | Parameter) -> Tensor:
     return Tensor(shape=shape, dtype=tensor.dtype, requires_grad=tensor.trainable and not tensor.buffer)
 
 
-def _value_bytes(value: Value) -> int:
-    return value.elements * value.item_bytes
-
-
 def _bytes(tensor: Tensor) -> Affine:
     return _line(tensor.bytes_at(FEW), tensor.bytes_at(MORE))
 
 
 @dataclass
 class LocalClass:
-    """The ops of a split class in order, conversions before their first user; `outputs` as the class names them."""
+    """The ops of a split class in order, conversions before their first user, while they are made."""
 
     block_class: BlockClass
     edges: Edges
@@ -255,33 +251,15 @@ class LocalClass:
     _steps: dict[tuple[str, State], str] = field(default_factory=dict)
     _kept: set[str] = field(default_factory=set)
 
-    @property
-    def ops(self) -> tuple[Op, ...]:
-        """Every op of the rank."""
-        self._make()
-        return tuple(self._ops)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The values that leave the block."""
-        self._make()
-        return tuple(
-            self._converted.get((LEAVES, number)) or self._name(reference)
-            for number, reference in enumerate(self.block_class.outputs)
-        )
-
-    def _make(self) -> None:
-        if self._ops:
-            return
+    def made(self) -> tuple[tuple[Op, ...], tuple[str, ...]]:
+        """Every op of the rank, and the values that leave the block."""
         waiting = list(self.edges.conversions)
         for index, (op, choice) in enumerate(zip(self.block_class.ops, self.edges.choices, strict=True)):
             while waiting and any(user == index for user, _ in waiting[0].users):
                 self._convert(waiting.pop(0))
             made = local_op(self.block_class, op, choice, self.degree, self.load)
-            inputs = {
-                reference: self._converted.get((index, number)) or self._name(reference)
-                for number, reference in enumerate(tensor_arguments(op))
-            }
+            references = enumerate(tensor_arguments(op))
+            inputs = {reference: self._read(index, number, reference) for number, reference in references}
             place = len(self._ops)
             read = tuple(inputs[reference] for reference in op.inputs)
             saved = affine_sum((made.saved_bytes, *(self._copies(op, read, choice) if op.kept_again else ())))
@@ -290,6 +268,12 @@ class LocalClass:
             self._ops.extend(inner_ops(self.block_class, op, choice, self.degree, self.load))
         for found in waiting:
             self._convert(found)
+        outputs = enumerate(self.block_class.outputs)
+        return tuple(self._ops), tuple(self._read(LEAVES, number, reference) for number, reference in outputs)
+
+    def _read(self, user: int, number: int, reference: str) -> str:
+        """The name under which a user reads a value: of what it was converted to, or its own."""
+        return self._converted.get((user, number)) or self._name(reference)
 
     def _copies(self, op: Op, inputs: tuple[str, ...], choice: Choice) -> Iterator[Affine]:
         """Bytes of what the op keeps that is a copy here, of a parameter or of what an earlier op kept."""
@@ -300,7 +284,7 @@ class LocalClass:
             converted = own != self._name(op.inputs[number])
             if (windowed and place == 0) or (converted and own not in self._kept):
                 self._kept.add(own)
-                yield _line(*(_value_bytes(sample.local.tensors[place]) for sample in (few, more)))
+                yield _line(*(sample.local.tensors[place].bytes for sample in (few, more)))
 
     def _convert(self, found: Conversion) -> None:
         name = self._name(found.reference)

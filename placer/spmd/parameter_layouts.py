@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from placer.graph import Affine, Block, BlockClass, Graph, Parameter, Summed, Tensor
+from placer.graph import Affine, BlockClass, Graph, Parameter, Summed, Tensor
 from placer.plans.plan import Layout, Plan, Split
 from placer.rules.layouts import SAME, SHARED, State, held_size
 from placer.rules.two_axis_layouts import INNER, OUTER, held_shape, pieces, state_along
@@ -142,13 +142,10 @@ def _kept(plan: Plan) -> Iterator[tuple[str, State, int]]:
         yield name, SAME, 1
     for index, stage in enumerate(plan.stages):
         for block in plan.graph.blocks[stage.first : stage.last]:
-            for name, state in zip(block.parameters, _states(plan, index, block), strict=True):
+            found = block_edges(plan, index, block.kind)
+            states = (SAME,) * len(block.parameters) if found is None else found.parameters
+            for name, state in zip(block.parameters, states, strict=True):
                 yield name, state, stage.degree
-
-
-def _states(plan: Plan, stage: int, block: Block) -> tuple[State, ...]:
-    found = block_edges(plan, stage, block.kind)
-    return (SAME,) * len(block.parameters) if found is None else found.parameters
 
 
 def class_edges(block_class: BlockClass, split: Split) -> Edges:

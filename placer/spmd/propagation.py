@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf, prod
 
-from placer.graph import Affine, BlockClass, Op, Parameter, Tensor
+from placer.graph import Affine, BlockClass, Op, Parameter
 from placer.plans.plan import Split
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, State, conversion
@@ -79,11 +79,7 @@ def _moved(block_class: BlockClass, op: Op, choice: Choice, states: dict[str, St
         for step in steps(states.get(reference, SAME), want):
             back = conversion(step.want.gradient, step.have.gradient) if tensor.requires_grad else ""
             words = (conversion(step.have.value, step.want.value), back)
-            moved += inf if "none" in words else sum(1.0 for word in words if word) * prod(_shape(tensor))
+            moved += inf if "none" in words else sum(1.0 for word in words if word) * prod(tensor.shape_at(ROWS))
     whole = sum(name in ("whole", "deferred") for name in axis_names(choice.name))
     works = op.kind in ("matmul", "attention", "convolution")
     return moved + (0.25 * whole if works else 0.0), whole
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.shape_at(ROWS)

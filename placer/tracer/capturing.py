@@ -12,24 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from placer.errors import CaptureError
 from placer.graph import Graph, Loss
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.exporting import LossFunction, Training, ValueDependentError, export
-from placer.tracer.export.folding import UnfoldableError, folded
+from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.opaque import calling, unexportable, watched
-from placer.tracer.export.repeated_layers import Repeat, repeats
 from placer.tracer.export.symbolic_rows import ROWS, lifted
 from placer.tracer.export.unfolding import grown
 from placer.tracer.graph_builder import assembled
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.inputs.models import resolve
-from placer.tracer.measure.meta_run import Played, meta_like, played
-from placer.tracer.measure.op_facts import Samples, sampled
+from placer.tracer.measure.meta_run import meta_like, played
+from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
 
 
@@ -54,50 +53,59 @@ def capture(
     built = on_meta(resolve(model).build("meta"))
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
-    return _with_opaque(built, example, loss_fn, fold, parts).graph
+    return _with_opaque(Source(model=built, example=example, loss_fn=loss_fn, opaque=parts), fold)
 
 
-def _with_opaque(
-    model: nn.Module, example: Batch, loss_fn: LossFunction | None, fold: bool, parts: dict[str, OpaqueCost]
-) -> Captured:
-    """Captured; each submodule inside which the export fails for what only running it can tell becomes opaque."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is captured: a model that lies on `device`, an example batch, a loss, the parts that are not looked into."""
+
+    model: nn.Module
+    example: Batch
+    loss_fn: LossFunction | None
+    device: str | torch.device = "meta"
+    opaque: Mapping[str, OpaqueCost]
+
+
+def _with_opaque(source: Source, fold: bool) -> Graph:
+    """The Graph; each submodule inside which the export fails for what only running it can tell becomes opaque."""
     notes: list[str] = []
     while True:
+        parts = source.opaque
         try:
-            found = _captured(model, example, loss_fn, fold, parts)
-            return replace(found, graph=replace(found.graph, notes=(*found.graph.notes, *notes)))
+            graph = _captured(source, fold).graph
+            return replace(graph, notes=(*graph.notes, *notes))
         except CaptureError as error:
-            name = _failing(model, example, loss_fn, parts) if unexportable(error) else ""
+            name = _failing(source) if unexportable(error) else ""
             if not name or name in parts or any(part.startswith(f"{name}.") for part in parts):
                 raise
-            parts[name] = OpaqueCost()
+            source = replace(source, opaque={**parts, name: OpaqueCost()})
             why = str(error).partition(". Export needs")[0]
             notes.append(f"{name} cannot be exported and is one opaque op, counted by running it once ({why})")
 
 
-def _failing(model: nn.Module, example: Batch, loss_fn: LossFunction | None, parts: dict[str, OpaqueCost]) -> str:
+def _failing(source: Source) -> str:
     """The innermost submodule in which the export fails; "" where it is the model itself, or none."""
-    with watched(model) as inside:
+    with watched(source.model) as inside:
         try:
-            _lifted(model, example, loss_fn, "meta", (), parts)
+            _lifted(source, ())
         except CaptureError:
             return inside[-1] if inside else ""
     return ""
 
 
-def _captured(
-    model: nn.Module, example: Batch, loss_fn: LossFunction | None, fold: bool, parts: Mapping[str, OpaqueCost]
-) -> Captured:
+def _captured(source: Source, fold: bool) -> Captured:
     """Captured; where that fails, again with what may be the labels of classes taken for integers."""
     try:
-        return captured(model, example, loss_fn, fold=fold, opaque=parts)
+        return captured(source, fold)
     except ValueDependentError:
         raise
     except CaptureError as error:
-        classes = with_integer_labels(example, input_names(model))
+        example = source.example
+        classes = with_integer_labels(example, input_names(source.model))
         if classes is not None:
             with contextlib.suppress(CaptureError):
-                return captured(model, classes, loss_fn, fold=fold, opaque=parts)
+                return captured(replace(source, example=classes), fold)
         shapes = {entry.name: entry.shape for entry in example.entries}
         guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
         raise CaptureError(f"{error}{hints(shapes, guessed)}") from error
@@ -112,24 +120,18 @@ class Captured:
     parts: Partition
 
 
-def captured(
-    model: nn.Module,
-    example: Batch,
-    loss_fn: LossFunction | None,
-    device: str | torch.device = "meta",
-    fold: bool = True,
-    opaque: Mapping[str, OpaqueCost] | None = None,
-) -> Captured:
-    """Capture `model`, which lies on `device`; without `fold` every layer is exported by itself.
+def captured(source: Source, fold: bool = True) -> Captured:
+    """Capture `source`; without `fold` every layer is exported by itself.
 
     So it is where parts are opaque: each is known by its own name.
     """
-    parts = opaque or {}
-    plain = _exported(model, example, loss_fn, device, fold and not parts, parts)
-    samples = _samples(plain, example)
-    pieces = partition(plain, model, samples.first)
-    graph = assembled(type(model).__name__, plain, pieces, samples, example.assumptions)
-    return Captured(graph=replace(graph, loss=_whole(graph.loss, parts)), plain=plain, parts=pieces)
+    plain = _exported(source, fold and not source.opaque)
+    example = source.example
+    first, second = (played(plain, example.tensors(example.rows + more, "meta")) for more in (0, 1))
+    samples = sampled(plain.graph, example.rows, first, second)
+    pieces = partition(plain, source.model, samples.first)
+    graph = assembled(type(source.model).__name__, plain, pieces, samples, example.assumptions)
+    return Captured(graph=replace(graph, loss=_whole(graph.loss, source.opaque)), plain=plain, parts=pieces)
 
 
 def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
@@ -141,39 +143,21 @@ def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
     return replace(loss, reduction="other", why=why)
 
 
-def _exported(
-    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: str | torch.device, fold: bool,
-    parts: Mapping[str, OpaqueCost],
-) -> Plain:  # fmt: skip
-    found = repeats(model) if fold else ()
+def _exported(source: Source, fold: bool) -> Plain:
+    found = repeats(source.model) if fold else ()
     if found:
         with contextlib.suppress(UnfoldableError, CaptureError, LookupError):
-            return grown(_lifted(model, example, loss_fn, device, found, parts), found, own_state(model))
-    return _lifted(model, example, loss_fn, device, (), parts)
+            return grown(_lifted(source, found), found, own_state(source.model))
+    return _lifted(source, ())
 
 
-def _lifted(
-    model: nn.Module,
-    example: Batch,
-    loss_fn: LossFunction | None,
-    device: str | torch.device,
-    found: tuple[Repeat, ...],
-    parts: Mapping[str, OpaqueCost],
-) -> Plain:
-    wrapper = Training(model, loss_fn)
-    names = {id(tensor): name for name, tensor in own_state(model).items()}
-    with folded(model, found), calling(model, parts):
-        first, second = (clean(export(wrapper, example.tensors(rows, device)), names) for rows in ROWS)
-    return lifted(first, second, tuple(entry.name for entry in example.entries if entry.batched))
-
-
-def _samples(plain: Plain, example: Batch) -> Samples:
-    first, second = (_played(plain, example, rows) for rows in (example.rows, example.rows + 1))
-    return sampled(plain.graph, example.rows, first, second)
-
-
-def _played(plain: Plain, example: Batch, rows: int) -> dict[fx.Node, Played]:
-    return played(plain, example.tensors(rows, "meta"))
+def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
+    wrapper, entries = Training(source.model, source.loss_fn), source.example.entries
+    names = {id(tensor): name for name, tensor in own_state(source.model).items()}
+    with folded(source.model, found), calling(source.model, source.opaque):
+        batches = (source.example.tensors(rows, source.device) for rows in ROWS)
+        first, second = (clean(export(wrapper, batch), names) for batch in batches)
+    return lifted(first, second, tuple(entry.name for entry in entries if entry.batched))
 
 
 def on_meta(model: nn.Module) -> nn.Module:

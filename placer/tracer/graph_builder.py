@@ -8,7 +8,7 @@ import torch
 from torch import fx, nn
 
 from placer.graph import Block, BlockClass, Graph, Input, Op, Parameter, Tensor
-from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.cleaning import Plain, target_name, within
 from placer.tracer.export.symbolic_rows import is_size
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.losses import found_loss, integer_bound
@@ -190,7 +190,7 @@ class _BlockBuilder:
         """The module's path; relative to the block's own, then with a leading dot, where it lies within."""
         path: str = node.meta["module"]
         root = self.piece.root
-        if root and (path == root or path.startswith(root + ".")):
+        if root and within(path, root):
             return path[len(root) :] or "."
         return path
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils import _pytree
 from placer.errors import StalePlanError
 from placer.graph import Graph
 from placer.rules.opaque import OpaqueCost
-from placer.tracer.capturing import Captured, captured, on_meta
+from placer.tracer.capturing import Captured, Source, captured, on_meta
 from placer.tracer.export.cleaning import Plain, own_state
 from placer.tracer.export.exporting import LossFunction
 from placer.tracer.export.opaque import bind, parts_of
@@ -86,10 +86,8 @@ def _require_same(planned: Graph, found: Graph) -> None:
             "its code or the versions of torch and transformers changed; plan again"
         )
     for index, block in enumerate(planned.blocks):
-        if (
-            planned.block_class(index).outputs != found.block_class(index).outputs
-            or block.inputs != found.blocks[index].inputs
-        ):
+        outputs, theirs = planned.block_class(index).outputs, found.block_class(index).outputs
+        if outputs != theirs or block.inputs != found.blocks[index].inputs:
             raise StalePlanError(f"block {block.name} exchanges other values than the plan knows; plan again")
 
 
@@ -101,10 +99,11 @@ def _captured(
     Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device.
     """
     parts = dict.fromkeys(opaque, OpaqueCost())
-    found = captured(on_meta(model), example, loss_fn, opaque=parts)
+    source = Source(model=model, example=example, loss_fn=loss_fn, device=device, opaque=parts)
+    found = captured(replace(source, model=on_meta(model), device="meta"))
     own = own_state(model)
     if any(tensor.is_meta for name, tensor in found.plain.state.items() if name not in own):
-        return captured(model, example, loss_fn, device, opaque=parts)
+        return captured(source)
     return found
 
 

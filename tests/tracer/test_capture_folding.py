@@ -11,7 +11,7 @@ from torch import nn
 
 from placer.graph import Graph
 from placer.tracer import capture
-from placer.tracer.export.repeated_layers import repeats
+from placer.tracer.export.folding import repeats
 
 WIDTH = 8
 SMALL = {

@@ -51,6 +51,16 @@ def target_name(node: fx.Node) -> str:
     return f"builtin::{getattr(node.target, '__name__', node.target)}"
 
 
+def short_name(node: fx.Node) -> str:
+    """`linear` for a call of `aten::linear` or `aten::linear_`, "" for what is no call."""
+    return target_name(node).rpartition("::")[2].rstrip("_") if node.op == "call_function" else ""
+
+
+def within(module: str, path: str) -> bool:
+    """Whether a module is the one at `path` or lies in it."""
+    return module == path or module.startswith(path + ".")
+
+
 def is_mutable(node: fx.Node) -> bool:
     """Whether the schema says that the node writes into an argument (it is silent about batch norm's statistics)."""
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)

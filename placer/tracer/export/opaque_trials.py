@@ -62,7 +62,7 @@ class OpaquePart:
         """What a call whose first input has `rows` rows gives: on the line through what was tried."""
         if rows in self.tried:
             return self.tried[rows]
-        (low, one), (high, other) = sorted(self.tried.items())[:2] if len(self.tried) > 1 else (self._only(),) * 2
+        (low, one), (high, other) = (sorted(self.tried.items()) * 2)[:2]
 
         def at(first: int, second: int) -> int:
             return first if low == high else first + (second - first) * (rows - low) // (high - low)
@@ -74,9 +74,6 @@ class OpaquePart:
             backward_flops=at(one.backward_flops, other.backward_flops),
             kept=at(one.kept, other.kept),
         )
-
-    def _only(self) -> tuple[int, Tried]:
-        return next(iter(self.tried.items()))
 
 
 def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
@@ -164,21 +161,18 @@ def _counted(part: OpaquePart, low: int, high: int) -> Counted:
     """The stated cost, or the line through what was counted."""
     cost, seconds = part.cost, None
     if cost.timed or cost.seconds is not None:
-        seconds = (0.0, cost.seconds) if cost.seconds is not None else _line(part, low, high)
+        # Seconds grow with the rows, from nothing: so few rows tell no slope.
+        seconds = (0.0, cost.seconds if cost.seconds is not None else part.tried[high].seconds / max(1, high))
     if cost.flops is not None:
         return Counted(forward=(cost.fixed, cost.flops), backward=(2 * cost.fixed, 2 * cost.flops), seconds=seconds)
-    pairs = [
-        (getattr(part.tried[low], name), getattr(part.tried[high], name))
-        for name in ("forward_flops", "backward_flops")
-    ]
-    each = [(second - first) // (high - low) if high > low else 0 for first, second in pairs]
-    lines = [(first - slope * low, slope) for (first, _), slope in zip(pairs, each, strict=True)]
-    return Counted(forward=lines[0], backward=lines[1], seconds=seconds)
+    first, second = part.tried[low], part.tried[high]
 
+    def line(at_low: int, at_high: int) -> tuple[int, int]:
+        slope = (at_high - at_low) // (high - low) if high > low else 0
+        return at_low - slope * low, slope
 
-def _line(part: OpaquePart, low: int, high: int) -> tuple[float, float]:
-    """Seconds that grow with the rows, from nothing: so few rows tell no slope."""
-    return 0.0, part.tried[high].seconds / max(1, high)
+    forward = line(first.forward_flops, second.forward_flops)
+    return Counted(forward=forward, backward=line(first.backward_flops, second.backward_flops), seconds=seconds)
 
 
 def rows_of(inputs: Sequence[torch.Tensor]) -> int:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from placer.tracer.export.cleaning import Plain
-from placer.tracer.export.folding import UnfoldableError
-from placer.tracer.export.repeated_layers import Repeat
+from placer.tracer.export.cleaning import Plain, within
+from placer.tracer.export.folding import Repeat, UnfoldableError
 from placer.tracer.export.symbolic_rows import is_size
 
 
@@ -55,9 +54,7 @@ class _Grower:
         for copy in copies:
             paths = tuple(f"{self._repeat.path}.{child}" for child in self._repeat.children(copy))
             inside = (
-                index
-                for index, node in enumerate(calls)
-                if any(node.meta["module"] == path or node.meta["module"].startswith(path + ".") for path in paths)
+                index for index, node in enumerate(calls) if any(within(node.meta["module"], path) for path in paths)
             )
             starts.append(next(inside, -1))
         length = starts[1] - starts[0]
@@ -145,7 +142,7 @@ class _Grower:
         for old, new in zip(self._repeat.children(1), self._repeat.children(copy), strict=True):
             own, other = f"{self._repeat.path}.{old}", f"{self._repeat.path}.{new}"
             path = node.meta["module"]
-            if path == own or path.startswith(own + "."):
+            if within(path, own):
                 node.meta["module"] = other + path[len(own) :]
                 node.meta["calls"] = {
                     other + key[len(own) :] if key.startswith(own) else key: call

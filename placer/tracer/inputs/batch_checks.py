@@ -42,7 +42,7 @@ def require_names(model: nn.Module, given: Iterable[str], *, own_loss: bool) -> 
         like = difflib.get_close_matches(name, set(known) - set(names), n=1, cutoff=_ALIKE)
         if name not in known and (like or missing or not (takes_any or own_loss)):
             meant = f"did you mean {like[0]}? " if like else ""
-            raise UsageError(f"forward of {_class(model)} has no input {name!r}; {meant}{_takes(model, known)}")
+            raise UsageError(f"forward of {type(model).__name__} has no input {name!r}; {meant}{_takes(model, known)}")
     if missing:
         raise UsageError(f"the batch lacks {', '.join(missing)}; {_takes(model, known)}, the batch has {_list(names)}")
 
@@ -81,7 +81,3 @@ def _takes(model: nn.Module, known: tuple[str, ...]) -> str:
 
 def _list(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing by name"
-
-
-def _class(model: nn.Module) -> str:
-    return type(model).__name__

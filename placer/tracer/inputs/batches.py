@@ -13,7 +13,7 @@ from torch import nn
 from placer.errors import UsageError
 from placer.graph import Graph, Input
 from placer.tracer.inputs.batch_checks import require_names, require_rows
-from placer.tracer.inputs.implied_batch import implied_shapes, label_shapes, require_positions
+from placer.tracer.inputs.implied_batch import Implied, implied_shapes, label_shapes, require_positions
 
 BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int | None
 
@@ -94,10 +94,7 @@ def with_integer_labels(batch: Batch, taken: Collection[str]) -> Batch | None:
 def random_batch(graph: Graph, rows: int, seed: int) -> dict[str, torch.Tensor]:
     """A real random batch on the CPU for the inputs of `graph`: integers within their range, masks of ones."""
     generator = torch.Generator().manual_seed(seed)
-    made: dict[str, torch.Tensor] = {}
-    for entry in graph.inputs:
-        made[entry.name] = _random(entry, rows, generator)
-    return made
+    return {entry.name: _random(entry, rows, generator) for entry in graph.inputs}
 
 
 def _random(entry: Input, rows: int, generator: torch.Generator) -> torch.Tensor:
@@ -111,9 +108,7 @@ def _random(entry: Input, rows: int, generator: torch.Generator) -> torch.Tensor
     return torch.randint(0, entry.high, shape, generator=generator, dtype=dtype)
 
 
-def _from_text(
-    model: nn.Module, text: str | int | None, devices: int
-) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+def _from_text(model: nn.Module, text: str | int | None, devices: int) -> Implied:
     sizes = _sizes(text)
     rows = sizes[0] if sizes else devices
     shapes, assumptions = implied_shapes(model, rows, sizes[1:])
@@ -158,16 +153,9 @@ def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
     entries = []
     for name, value in found.items():
         shape = _shape(name, value)
-        dtype = _given_dtype(name, value)
-        entries.append(
-            BatchInput(
-                name=name,
-                shape=shape,
-                dtype=dtype or _likely_dtype(name),
-                batched=bool(shape),
-                guessed=dtype is None,
-            )
-        )
+        given = _given_dtype(name, value)
+        dtype = given or _likely_dtype(name)
+        entries.append(BatchInput(name=name, shape=shape, dtype=dtype, batched=bool(shape), guessed=given is None))
     rows = next((entry.shape[0] for entry in entries if entry.shape), 1)
     if rows < 1:
         raise UsageError(f"the batch has {rows} rows; give at least one")
@@ -192,12 +180,8 @@ def _shape(name: str, value: object) -> tuple[int, ...]:
 
 def _is_typed(value: object) -> TypeGuard[Sequence[object]]:
     """Whether a shape comes with its type."""
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and len(value) == 2
-        and isinstance(value[1], torch.dtype | str)
-    )
+    pair = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+    return pair and isinstance(value[1], torch.dtype | str)  # type: ignore[index]
 
 
 def _given_dtype(name: str, value: object) -> torch.dtype | None:

@@ -15,9 +15,11 @@ DEFAULT_IMAGE = 224  # He et al. 2015, section 3.4: the crop of ImageNet trainin
 _LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
-def implied_shapes(
-    model: nn.Module, rows: int, sizes: tuple[int, ...]
-) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+# Shapes by input, and what was assumed to make them.
+Implied = tuple[dict[str, tuple[int, ...]], tuple[str, ...]]
+
+
+def implied_shapes(model: nn.Module, rows: int, sizes: tuple[int, ...]) -> Implied:
     """Shapes of the inputs of `model` for `rows` rows, with what was assumed; `sizes` overrides the sizes of a row."""
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", "")
@@ -76,7 +78,7 @@ def require_positions(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -
         )
 
 
-def _text(config: object, rows: int, sizes: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+def _text(config: object, rows: int, sizes: tuple[int, ...]) -> Implied:
     if sizes:
         return {"input_ids": (rows, *sizes)}, ()
     for field in _LENGTH_FIELDS:
@@ -90,24 +92,21 @@ def _text(config: object, rows: int, sizes: tuple[int, ...]) -> tuple[dict[str, 
     raise UsageError(f"the configuration of {family!r} has no sequence length; give batch='8x128' or a dict of shapes")
 
 
-def _image(config: object, rows: int, sizes: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+def _image(config: object, rows: int, sizes: tuple[int, ...]) -> Implied:
     channels = int(getattr(config, "num_channels", 3))
     if len(sizes) >= 2:
         return {"pixel_values": (rows, *((channels, *sizes) if len(sizes) == 2 else sizes))}, ()
     if sizes:
         return {"pixel_values": (rows, channels, sizes[0], sizes[0])}, ()
     size = getattr(config, "image_size", None)
-    if isinstance(size, int):
-        assumed = f"images of {size} x {size}: image_size of the configuration"
-        return {"pixel_values": (rows, channels, size, size)}, (assumed,)
-    if isinstance(size, (tuple, list)):
-        assumed = f"images of {size[0]} x {size[1]}: image_size of the configuration"
-        return {"pixel_values": (rows, channels, int(size[0]), int(size[1]))}, (assumed,)
-    assumed = f"images of {DEFAULT_IMAGE} x {DEFAULT_IMAGE}: the configuration has no image_size"
-    return {"pixel_values": (rows, channels, DEFAULT_IMAGE, DEFAULT_IMAGE)}, (assumed,)
+    source = "image_size of the configuration"
+    if not isinstance(size, (int, tuple, list)):
+        size, source = DEFAULT_IMAGE, "the configuration has no image_size"
+    height, width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    return {"pixel_values": (rows, channels, height, width)}, (f"images of {height} x {width}: {source}",)
 
 
-def _audio(config: object, rows: int, sizes: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+def _audio(config: object, rows: int, sizes: tuple[int, ...]) -> Implied:
     bins = int(getattr(config, "num_mel_bins", 80))
     frames = 2 * int(getattr(config, "max_source_positions", 1500))
     if sizes:

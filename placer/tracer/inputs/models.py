@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -84,13 +85,11 @@ def fingerprint(model: nn.Module) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _resolved(kind: str, reference: str, make: Callable[[], nn.Module]) -> ResolvedModel:
+def _resolved(
+    kind: Literal["module", "factory", "config"], reference: str, make: Callable[[], nn.Module]
+) -> ResolvedModel:
     known = fingerprint(make() if kind == "module" else _built(make, "meta", 0))
-    if kind == "module":
-        return ResolvedModel(ref=ModelRef(kind="module", reference=reference, fingerprint=known), _make=make)
-    if kind == "factory":
-        return ResolvedModel(ref=ModelRef(kind="factory", reference=reference, fingerprint=known), _make=make)
-    return ResolvedModel(ref=ModelRef(kind="config", reference=reference, fingerprint=known), _make=make)
+    return ResolvedModel(ref=ModelRef(kind=kind, reference=reference, fingerprint=known), _make=make)
 
 
 def _from_reference(ref: ModelRef) -> ResolvedModel:

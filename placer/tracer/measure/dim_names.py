@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from torch import fx
 
 from placer.graph import Affine
-from placer.tracer.export.cleaning import target_name
+from placer.tracer.export.cleaning import short_name
 
 Names = tuple[str | None, ...]
 Shape = tuple[Affine, ...]
@@ -29,19 +29,15 @@ def dim_names(graph: fx.Graph, shapes: Mapping[fx.Node, tuple[Shape, ...]]) -> d
     for node in graph.nodes:
         if node in shapes:
             found[node] = tuple(_checked(_names(node, shape, found, shapes), shape) for shape in shapes[node])
-        if _short(node) == "linear" and shapes[node][0][-1] == vocabulary:
+        if short_name(node) == "linear" and shapes[node][0][-1] == vocabulary:
             found[node] = ((*found[node][0][:-1], "vocab"),)
     return found
 
 
 def _vocabulary(graph: fx.Graph, shapes: Mapping[fx.Node, tuple[Shape, ...]]) -> Affine | None:
     """Rows of the largest table; None where the model has none."""
-    tables = [node.args[0] for node in graph.nodes if _short(node) == "embedding"]
+    tables = [node.args[0] for node in graph.nodes if short_name(node) == "embedding"]
     return max((shapes[table][0][0] for table in tables if isinstance(table, fx.Node)), default=None)
-
-
-def _short(node: fx.Node) -> str:
-    return target_name(node).rpartition("::")[2].rstrip("_") if node.op == "call_function" else ""
 
 
 def _checked(names: Names, shape: Shape) -> Names:
@@ -53,43 +49,32 @@ def _checked(names: Names, shape: Shape) -> Names:
 
 
 def _names(
-    node: fx.Node,
-    shape: Shape,
-    found: Mapping[fx.Node, tuple[Names, ...]],
+    node: fx.Node, shape: Shape, found: Mapping[fx.Node, tuple[Names, ...]],
     shapes: Mapping[fx.Node, tuple[Shape, ...]],
-) -> Names:
+) -> Names:  # fmt: skip
     unknown: Names = (None,) * len(shape)
     if node.op == "placeholder":
-        return _of_input(str(node.target), shape)
-    if node.op != "call_function":
-        return unknown
-    name = _short(node)
+        return _of_input(str(node.target), len(shape)) or unknown
+    name = short_name(node)
     if name in _CONVOLUTIONS:
         return _SPACE.get(len(shape), unknown)
     given = [(found[one][0], shapes[one][0]) for one in node.all_input_nodes if found.get(one)]
-    if not given:
+    if not name or not given or name in _NAMELESS:
         return unknown
-    rule = _RULES.get(name)
-    if rule is not None:
-        return rule(node, given, shape)
+    if name in _RULES:
+        return _RULES[name](node, given, shape) or unknown
     return next((names for names, size in given if size == shape and any(names)), unknown)
 
 
-def _of_input(name: str, shape: Shape) -> Names:
-    if name.endswith(("pixel_values", "image", "images")) and len(shape) == 4:
+def _of_input(name: str, rank: int) -> Names | None:
+    if name.endswith(("pixel_values", "image", "images")) and rank == 4:
         return _IMAGE
-    if name.endswith(("input_ids", "attention_mask", "labels")) and len(shape) == 2:
+    if name.endswith(("input_ids", "attention_mask", "labels")) and rank == 2:
         return ("batch", "sequence")
-    if name.endswith("inputs_embeds") and len(shape) == 3:
-        return ("batch", "sequence", "hidden")
-    return (None,) * len(shape)
+    return ("batch", "sequence", "hidden") if name.endswith("inputs_embeds") and rank == 3 else None
 
 
 _Given = list[tuple[Names, Shape]]
-
-
-def _unknown(node: fx.Node, given: _Given, shape: Shape) -> Names:
-    return (None,) * len(shape)
 
 
 def _linear(node: fx.Node, given: _Given, shape: Shape) -> Names:
@@ -100,24 +85,24 @@ def _embedding(node: fx.Node, given: _Given, shape: Shape) -> Names:
     return (*given[-1][0], "hidden")
 
 
-def _attention(node: fx.Node, given: _Given, shape: Shape) -> Names:
-    return ("batch", "heads", "sequence", None) if len(shape) == 4 else (None,) * len(shape)
+def _attention(node: fx.Node, given: _Given, shape: Shape) -> Names | None:
+    return ("batch", "heads", "sequence", None) if len(shape) == 4 else None
 
 
-def _transpose(node: fx.Node, given: _Given, shape: Shape) -> Names:
+def _transpose(node: fx.Node, given: _Given, shape: Shape) -> Names | None:
     names = list(given[0][0])
     first, second = node.args[1:3]
-    if isinstance(first, int) and isinstance(second, int):
-        names[first], names[second] = names[second], names[first]
-        return tuple(names)
-    return (None,) * len(shape)
+    if not isinstance(first, int) or not isinstance(second, int):
+        return None
+    names[first], names[second] = names[second], names[first]
+    return tuple(names)
 
 
-def _permute(node: fx.Node, given: _Given, shape: Shape) -> Names:
+def _permute(node: fx.Node, given: _Given, shape: Shape) -> Names | None:
     order = node.args[1]
-    if isinstance(order, (list, tuple)) and all(isinstance(at, int) for at in order):
-        return tuple(given[0][0][at] for at in order if isinstance(at, int))
-    return (None,) * len(shape)
+    if not isinstance(order, (list, tuple)) or not all(isinstance(at, int) for at in order):
+        return None
+    return tuple(given[0][0][at] for at in order if isinstance(at, int))
 
 
 def _view(node: fx.Node, given: _Given, shape: Shape) -> Names:
@@ -132,15 +117,13 @@ def _view(node: fx.Node, given: _Given, shape: Shape) -> Names:
     return (*names[:kept], *rest)
 
 
-_RULES: dict[str, Callable[[fx.Node, _Given, Shape], Names]] = {
+_RULES: dict[str, Callable[[fx.Node, _Given, Shape], Names | None]] = {
     "linear": _linear,
     "embedding": _embedding,
     "scaled_dot_product_attention": _attention,
     "transpose": _transpose,
     "permute": _permute,
-    "view": _view,
-    "reshape": _view,
-    "_unsafe_view": _view,
-    # A square result may have an operand's shape without its meaning.
-    **dict.fromkeys(("matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "t", "mT", "swapaxes", "movedim"), _unknown),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view"), _view),
 }
+# A square result may have an operand's shape without its meaning.
+_NAMELESS = ("matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "t", "mT", "swapaxes", "movedim")

@@ -8,39 +8,20 @@ import torch
 from torch import fx
 
 from placer.graph import Loss
-from placer.tracer.export.cleaning import target_name
+from placer.tracer.export.cleaning import short_name, target_name
 from placer.tracer.measure.meta_run import Played
 
 # What a loss may pass through without changing how it reduces.
 _TRANSPARENT = (
-    "to",
-    "clone",
-    "contiguous",
-    "view",
-    "reshape",
-    "squeeze",
-    "alias",
-    "detach",
-    "mul",
-    "div",
-    "neg",
-    "_to_copy",
-)
+    "to", "clone", "contiguous", "view", "reshape", "squeeze", "alias", "detach", "mul", "div", "neg", "_to_copy",
+)  # fmt: skip
 # Operators whose argument at this position is aten's reduction code (0 none, 1 mean, 2 sum).
-_REDUCTION_AT = {
-    "cross_entropy_loss": 3,
-    "nll_loss": 3,
-    "nll_loss_nd": 3,
-    "nll_loss2d": 3,
-    "mse_loss": 2,
-    "l1_loss": 2,
-    "smooth_l1_loss": 2,
-    "huber_loss": 2,
-    "kl_div": 2,
-    "binary_cross_entropy": 3,
-    "binary_cross_entropy_with_logits": 4,
-    "soft_margin_loss": 2,
+_REDUCES_AT = {
+    2: "mse_loss l1_loss smooth_l1_loss huber_loss kl_div soft_margin_loss",
+    3: "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d binary_cross_entropy",
+    4: "binary_cross_entropy_with_logits",
 }
+_REDUCTION_AT = {name: at for at, names in _REDUCES_AT.items() for name in names.split()}
 _WITH_CLASSES = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
 _CODES = {0: "none", 1: "mean", 2: "sum"}
 # Operators that hand on the integers they are given (or put -100 among them).
@@ -68,7 +49,7 @@ def found_loss(graph: fx.Graph, facts: dict[fx.Node, Played]) -> FoundLoss:
     if not isinstance(only, fx.Node) or facts[only].results[0].numel() != 1:
         return FoundLoss(loss=Loss(reduction="none", why="the model gives no loss"))
     node = _origin(only)
-    name = _short(node)
+    name = short_name(node)
     if name in _REDUCTION_AT:
         return FoundLoss(loss=_criterion(node, name), node=only)
     if name in ("mean", "sum") and target_name(node) == f"aten::{name}" and len(node.args) == 1:
@@ -86,9 +67,7 @@ def integer_bound(graph: fx.Graph, placeholder: fx.Node, facts: dict[fx.Node, Pl
     while pending:
         node = pending.pop()
         for user in node.users:
-            if user.op != "call_function":
-                continue
-            name = _short(user)
+            name = short_name(user)
             if name == "embedding" and user.args[1] is node:
                 bounds.append(int(_shape(user.args[0], facts)[0]))
             elif name in _WITH_CLASSES and user.args[1] is node:
@@ -116,7 +95,7 @@ def _criterion(node: fx.Node, name: str) -> Loss:
 
 
 def _origin(node: fx.Node) -> fx.Node:
-    while node.op == "call_function" and _short(node) in _TRANSPARENT:
+    while short_name(node) in _TRANSPARENT:
         tensors = [argument for argument in node.all_input_nodes if not argument.meta.get("size")]
         if len(tensors) != 1 or tensors[0].op != "call_function":
             return node
@@ -134,13 +113,9 @@ def _input_of(target: object) -> str:
         seen.add(node)
         if node.op == "placeholder":
             found.append(str(node.target))
-        elif _short(node) != "sym_size":
+        elif short_name(node) != "sym_size":
             pending.extend(node.all_input_nodes)
     return "labels" if "labels" in found else next(iter(found), "")
-
-
-def _short(node: fx.Node) -> str:
-    return target_name(node).rpartition("::")[2].rstrip("_")
 
 
 def _shape(node: object, facts: dict[fx.Node, Played]) -> torch.Size:

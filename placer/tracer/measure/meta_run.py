@@ -19,21 +19,12 @@ DROPS = 4  # the place of `dropout_p` among the arguments of attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptStorage:
-    """A storage autograd keeps: its identity, its bytes, whether it belongs to a parameter, buffer or constant."""
-
-    storage: int
-    bytes: int
-    state: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """What one node did: its results (tensors on meta, or a size), the storages of its tensors, what it kept."""
 
     value: object
     results: tuple[torch.Tensor, ...]
-    kept: tuple[KeptStorage, ...]
+    kept: tuple[Keeping, ...]
 
 
 def played(plain: Plain, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:
@@ -47,7 +38,6 @@ class _MetaRun:
     def __init__(self, plain: Plain):
         self._graph = plain.graph
         self._state = {name: meta_like(tensor) for name, tensor in plain.state.items()}
-        self._own = {storage_of(tensor) for tensor in self._state.values()}
         self._alive: list[torch.Tensor] = []
         self._keeping: list[Keeping] = []
         self._replays = Replays()
@@ -67,12 +57,8 @@ class _MetaRun:
                 continue
             self._keeping = []
             value = self._value(node, inputs, found)
-            results = _tensors(value)
-            found[node] = Played(value=value, results=results, kept=tuple(map(self._kept, self._keeping)))
+            found[node] = Played(value=value, results=_tensors(value), kept=tuple(self._keeping))
         return found
-
-    def _kept(self, keeping: Keeping) -> KeptStorage:
-        return KeptStorage(storage=keeping.storage, bytes=keeping.bytes, state=keeping.storage in self._own)
 
     def _value(self, node: fx.Node, inputs: dict[str, torch.Tensor], found: dict[fx.Node, Played]) -> object:
         if node.op == "placeholder":

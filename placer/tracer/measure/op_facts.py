@@ -152,7 +152,8 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
 
     Values of the prologue (rotary tables) count where they are made: every stage that reads them makes its own.
     """
-    seen: set[int] = set()
+    state = (node for node in graph.nodes if node.op == "get_attr")
+    seen = {storage_of(result) for node in state for result in facts[node].results}
     plain: dict[fx.Node, int] = {}
     again: dict[fx.Node, tuple[int, ...]] = {}
     maker: dict[int, fx.Node] = {}
@@ -161,11 +162,11 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
             maker.setdefault(storage_of(result), node)
     for node in graph.nodes:
         held = facts[node].kept if node in facts else ()
-        met = {kept.storage for kept in held if kept.state or kept.storage in seen} - maker.keys()
+        met = {kept.storage for kept in held if kept.storage in seen} - maker.keys()
         if met:
             again[node] = _numbers_of(met, node, facts)
         for kept in held:
-            if not kept.state and kept.storage not in seen:
+            if kept.storage not in seen:
                 seen.add(kept.storage)
                 owner = maker.get(kept.storage, node)
                 plain[owner] = plain.get(owner, 0) + kept.bytes

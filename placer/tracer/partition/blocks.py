@@ -14,12 +14,12 @@ from itertools import accumulate
 import torch
 from torch import fx, nn
 
-from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.cleaning import Plain, target_name, within
 from placer.tracer.export.symbolic_rows import is_size
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.meta_run import Played
 from placer.tracer.partition.prologue import prologue_of, written_by
-from placer.tracer.partition.units import units_of, within
+from placer.tracer.partition.units import units_of
 
 # A weighted gap between two units of one stack joins its neighbour below this share of the mean unit's weight.
 SMALL_GAP = 1 / 8
@@ -85,7 +85,7 @@ class _Flow:
         self.values = [0] * (len(order) + 2)
         for node in order:
             size = sum(result.numel() * result.element_size() for result in facts[node].results)
-            users = [self.position[user] for user in _readers(node) if user in self.position]
+            users = [self.position[user] for user in node.users if user in self.position]
             if not isinstance(facts[node].value, torch.Tensor):
                 size = NEVER_CUT  # several results are taken apart where they were made
             if users:
@@ -99,10 +99,6 @@ class _Flow:
     def weight(self, nodes: list[fx.Node]) -> int:
         """Elements of the distinct parameters the nodes read."""
         return sum(self.sizes[name] for name in {name for node in nodes for name in self.weights[node]})
-
-
-def _readers(node: fx.Node) -> list[fx.Node]:
-    return [user for user in node.users if user.op != "output"]
 
 
 def _weight_names(node: fx.Node, plain: Plain) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ HEAVY = 0.01
 
 def prologue_of(plain: Plain, facts: dict[fx.Node, Played]) -> set[fx.Node]:
     """Calls that depend on no parameter, draw no random number, write nothing and are cheap."""
-    written = _written_storages(plain.graph, facts)
+    targets = (target for node in plain.graph.nodes for target in written_by(node))
+    written = {storage_of(result) for target in targets for result in facts[target].results}
     total = sum(_moved(node, facts) for node in plain.graph.nodes if node.op == "call_function")
     found: set[fx.Node] = set()
     for node in plain.graph.nodes:
@@ -39,14 +40,6 @@ def _is_fixed(
         is_weight = isinstance(plain.state[str(node.target)], nn.Parameter)
         return not is_weight and storage_of(facts[node].results[0]) not in written
     return node in found
-
-
-def _written_storages(graph: fx.Graph, facts: dict[fx.Node, Played]) -> set[int]:
-    found: set[int] = set()
-    for node in graph.nodes:
-        for written in written_by(node):
-            found.update(storage_of(result) for result in facts[written].results)
-    return found
 
 
 def written_by(node: fx.Node) -> list[fx.Node]:

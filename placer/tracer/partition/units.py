@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from torch import fx, nn
 
+from placer.tracer.export.cleaning import within
+
 
 def units_of(model: nn.Module, order: list[fx.Node], values: list[int]) -> list[str]:
     """Paths of the modules that are placed whole; `values` is how many cross each position of the order."""
@@ -18,11 +20,6 @@ def units_of(model: nn.Module, order: list[fx.Node], values: list[int]) -> list[
         found.extend(_stacked_units(module, path))
     found = [part for unit in found for part in _refined(model.get_submodule(unit), unit, order, values)]
     return found or _heavy_children(model)
-
-
-def within(module: str, path: str) -> bool:
-    """Whether a module is the one at `path` or lies in it."""
-    return module == path or module.startswith(path + ".")
 
 
 def _stacked_units(module: nn.Module, path: str) -> list[str]:
