@@ -11,8 +11,12 @@ function `Call -> Work`. A custom operator gets one in a few lines:
 
     register("mylib::scan", scan, kind="matmul")
 
-What an op may do under parallelism is a split rule (`placer.rules.splits`), `Call -> Choices`; `op_choices` asks it of
-an op of a captured Graph.
+What an op may do under parallelism is a split rule, `Call -> Choices`, added with `placer.rules.splits.register_split`.
+
+    families/    what operators compute and how they may be cut, a file for each family (`attention`, `convolutions`)
+    registry     the tables of these by name: kinds, FLOPs, splits
+    patterns     how split rules are written; `layouts` are the values that they give
+    splits/      what follows: the choices of a block's ops, the op that a rank runs
 """
 
 from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work, gradients

@@ -4,8 +4,8 @@
 
 While a model is exported (`calling`), the forward of each part is replaced by that call. On fake and meta tensors the
 call only has the shapes of its results; they, the FLOPs and the bytes kept for backward come from trying the part
-(`trials`) at both row counts of the export. On real tensors it runs the part with its own autograd, so that nothing
-differs.
+(`opaque_trials`) at both row counts of the export. On real tensors it runs the part with its own autograd, so that
+nothing differs.
 """
 
 from __future__ import annotations
