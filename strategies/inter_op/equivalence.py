@@ -130,12 +130,12 @@ class PositionClasses:
         return (*inner, slowest(link_costs(cluster, self.devices[last], self.devices[0])))
 
     @cached_property
-    def ways_on(self) -> tuple[LinkCost, ...]:
+    def links_on(self) -> tuple[LinkCost, ...]:
         """The different ones of `onward` but the last."""
         return tuple(dict.fromkeys(self.onward[:-1]))
 
     @cached_property
-    def ways_round(self) -> tuple[LinkCost, ...]:
+    def links_round(self) -> tuple[LinkCost, ...]:
         """The different ones of `onward`."""
         return tuple(dict.fromkeys(self.onward))
 

@@ -18,7 +18,7 @@ from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Layout, Plan
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem
-from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_alive
+from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_in_flight
 from placer.strategies.inter_op.partition.even import even_cuts
 from placer.strategies.space.outline import (
     Outline,
@@ -116,8 +116,8 @@ def _least(ways: Iterator[_Way], block: int) -> _Need:
 
 
 def _alone(bounds: OutlineBounds, outline: Outline, block: int) -> int:
-    """Bytes of a device for `block` alone, with one microbatch alive and no messages, as within a longer stage: none
-    with this block needs less."""
+    """Bytes of a device for `block` alone, with one microbatch in flight and no messages, as within a longer stage:
+    none with this block needs less."""
     costs, problem = bounds.ranges.costs, bounds.problem
     no = Affine()
     span = replace(costs.ranges.of(block, block + 1), received=no, sent=no, returned=no, staying=no, staying_apart=no)
@@ -128,7 +128,7 @@ def _alone(bounds: OutlineBounds, outline: Outline, block: int) -> int:
             rows=-(-outline.microbatch // outline.replicas), recompute=again, sharding=outline.sharding,
             replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
-        sizes.append(position_memory((held,), least_alive(outline)).total)
+        sizes.append(position_memory((held,), least_in_flight(outline)).total)
     return min(sizes)
 
 

@@ -2,7 +2,7 @@
 
     memory    position j holds at most n_j = capacity / (state + a_j kept) blocks, n'_j of them recomputed
 
-with a_j microbatches alive at position j at once. A position of several stages is filled turn by turn.
+with a_j microbatches in flight at position j at once. A position of several stages is filled turn by turn.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _least_blocks(bounds: OutlineBounds, outline: Outline) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def _peaks(schedule: str, positions: int, stages: int, microbatches: int) -> NDArray[np.int64]:
-    """Microbatches alive beside gradients, over positions, peaks and turns; the last peak again where some lack."""
+    """Microbatches in flight beside gradients, over positions, peaks and turns; the last peak again where some lack."""
     found = [own.later for own in microbatches_in_flight(schedule, positions, stages, microbatches)]
     most = max(map(len, found))
     return np.array([(*own, *(own[-1:] * (most - len(own)))) for own in found], dtype=np.int64)
@@ -92,7 +92,7 @@ def _turns(
     """Blocks each position of several stages holds that need not recompute, and all of them; 0 where none fit.
 
     Its stages hold `least` blocks of the class each at least and `most` at most. Turns of which fewest microbatches are
-    alive are the first that need not recompute.
+    in flight are the first that need not recompute.
     """
     living = peaks * least[:, None, :]
     free = (room - least.sum(axis=1) * state)[:, None] - living.sum(axis=2) * sizes[1]

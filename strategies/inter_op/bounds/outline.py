@@ -80,24 +80,24 @@ class OutlineBounds:
         return once(self._all_bytes, key, self.run_bytes, outline, 0, blocks, key[3])
 
     def _rest_bytes(self, outline: Outline) -> tuple[int, ...]:
-        blocks, least = len(self.problem.graph.blocks), least_alive(outline)
+        blocks, least = len(self.problem.graph.blocks), least_in_flight(outline)
         return (*(self.run_bytes(outline, j, blocks, least) for j in range(blocks)), 0)
 
     def _holding(self, outline: Outline) -> tuple[str, int, int, InFlight, bool]:
-        """What the bytes of an outline depend on: sharding, replicas, rows, microbatches alive, whether they add up."""
+        """What the bytes of an outline depend on: sharding, replicas, rows, microbatches, whether they add up."""
         return (
-            outline.sharding, outline.replicas, self._held_rows(outline), least_alive(outline), outline.count > 1
+            outline.sharding, outline.replicas, self._held_rows(outline), least_in_flight(outline), outline.count > 1
         )  # fmt: skip
 
-    def run_bytes(self, outline: Outline, first: int, last: int, alive: InFlight) -> int:
+    def run_bytes(self, outline: Outline, first: int, last: int, in_flight: InFlight) -> int:
         """Bytes a position of one stage holds at least for a run with so many microbatches; more for a longer run."""
         span = self.ranges.costs.ranges.of(first, last)
         rows = self._held_rows(outline)
         kept = {False: span.saved, True: span.inputs}
         least = min(kept[again].at(rows) for again in recomputes(self.problem))
         held = self._state(outline, first, last)
-        with_gradients = held.gradients + alive.later[0][0] * least
-        return sum(held) - held.gradients + max(alive.first * least, with_gradients)
+        with_gradients = held.gradients + in_flight.later[0][0] * least
+        return sum(held) - held.gradients + max(in_flight.first * least, with_gradients)
 
     def state_bytes(self, outline: Outline, first: int, last: int) -> int:
         """Bytes of parameters, gradients, optimizer state and buffers a position holds for a run."""
@@ -199,8 +199,8 @@ class OutlineBounds:
         return Amount(forward, backward, weight, inner, min(weight, forward, inner))
 
 
-def least_alive(outline: Outline) -> InFlight:
-    """The microbatches that every position of an outline keeps alive at least."""
+def least_in_flight(outline: Outline) -> InFlight:
+    """The microbatches that every position of an outline keeps in flight at least."""
     if outline.schedule == "interleaved":
         return InFlight(first=0, later=((0,),))
     if outline.schedule == "gpipe":

@@ -182,7 +182,7 @@ class RefinedBounds:
     def _message(self, outline: Outline, places: PositionClasses) -> float:
         """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
         sent, returned = self.costs.ranges.least_sent
-        used = places.ways_round if outline.virtual > 1 else places.ways_on
+        used = places.links_round if outline.virtual > 1 else places.links_on
         if not any(sent) or not used:
             return 0.0
 

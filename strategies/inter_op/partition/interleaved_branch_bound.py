@@ -55,7 +55,7 @@ class PositionLoad(NamedTuple):
     def bytes(self) -> tuple[int, ...]:
         """Peak bytes of each replica so far."""
         ending = max(self.closing, self.updating)
-        return tuple(self.state + max(largest + max(alive), ending) for largest, alive in self.replicas)
+        return tuple(self.state + max(largest + max(in_flight), ending) for largest, in_flight in self.replicas)
 
 
 class PartialCuts(NamedTuple):
@@ -144,12 +144,12 @@ def _children(search: _DepthFirst, node: PartialCuts) -> list[PartialCuts]:
     found: list[tuple[float, PartialCuts]] = []
     wanted = loop.steady_bounds[0] * left / (left + stage + 1)
     for last in range(node.reached + 1 if left else blocks, blocks - left + 1):
-        pieces = None if _hopeless(search, node, stage, last) else loop.options(stage, node.reached, last)
-        if pieces is None:
+        options = None if _hopeless(search, node, stage, last) else loop.options(stage, node.reached, last)
+        if options is None:
             break
-        search.nodes += len(pieces)
-        for piece in pieces:
-            made = _placed(loop, node, stage, last, piece)
+        search.nodes += len(options)
+        for option in options:
+            made = _placed(loop, node, stage, last, option)
             if made is not None and _bound(loop, made) < search.ceiling and _fresh(search, made):
                 found.append((abs(loop.steady_bounds[last] - wanted), made))
     return [made for _, made in sorted(found, key=lambda entry: entry[0])]
@@ -160,7 +160,7 @@ def follow(loop: Interleaved, cuts: tuple[int, ...], recompute: bool) -> StageCu
     edges = (0, *cuts, len(loop.fill_bounds) - 1)
     node: PartialCuts | None = _root(loop)
     for stage, (first, last) in enumerate(pairwise(edges)):
-        allowed = [piece for piece in loop.options(stage, first, last) or () if piece.recompute == recompute]
+        allowed = [option for option in loop.options(stage, first, last) or () if option.recompute == recompute]
         if node is None or not allowed:
             return None
         node = _placed(loop, node, stage, last, allowed[0])
@@ -185,11 +185,11 @@ def _hopeless(search: _DepthFirst, node: PartialCuts, stage: int, last: int) -> 
 
 
 def _placed(
-    loop: Interleaved, node: PartialCuts, stage: int, last: int, piece: InterleavedOption
+    loop: Interleaved, node: PartialCuts, stage: int, last: int, option: InterleavedOption
 ) -> PartialCuts | None:
     """`node` with one more stage; None where its position is over-full or would hold a group twice."""
     position, turn = stage % loop.positions, stage // loop.positions
-    load = _extended(node.loads[position], piece, turn, loop.peaks[position])
+    load = _extended(node.loads[position], option, turn, loop.peaks[position])
     homes = _homes(loop, node, position, last)
     if homes is None or any(size > room for size, room in zip(load.bytes, loop.rooms[position], strict=True)):
         return None
@@ -197,28 +197,28 @@ def _placed(
     if loop.needs[last] > sum(rooms[0] for rooms in loop.rooms) - sum(each.bytes[0] for each in loads):
         return None
     return PartialCuts(
-        node.fill + piece.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, piece.recompute)
+        node.fill + option.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, option.recompute)
     )
 
 
 def _extended(
-    load: PositionLoad, piece: InterleavedOption, turn: int, peaks: tuple[tuple[int, ...], ...]
+    load: PositionLoad, option: InterleavedOption, turn: int, peaks: tuple[tuple[int, ...], ...]
 ) -> PositionLoad:
     """The load of a position with one more stage, its `turn`-th."""
 
-    def more(alive: tuple[int, ...], kept: int) -> tuple[int, ...]:
-        return tuple(before + peak[turn] * kept for before, peak in zip(alive, peaks, strict=True))
+    def more(in_flight: tuple[int, ...], kept: int) -> tuple[int, ...]:
+        return tuple(before + peak[turn] * kept for before, peak in zip(in_flight, peaks, strict=True))
 
     return PositionLoad(
-        load.steady + piece.steady,
-        load.tail + piece.tail,
-        load.state + piece.state,
+        load.steady + option.steady,
+        load.tail + option.tail,
+        load.state + option.state,
         tuple(
-            (max(largest, own), more(alive, kept))
-            for (largest, alive), (kept, own) in zip(load.replicas, piece.replicas, strict=True)
+            (max(largest, own), more(in_flight, kept))
+            for (largest, in_flight), (kept, own) in zip(load.replicas, option.replicas, strict=True)
         ),
-        max(load.closing, piece.closing),
-        load.updating + piece.updating,
+        max(load.closing, option.closing),
+        load.updating + option.updating,
     )
 
 
@@ -253,5 +253,5 @@ def _fresh(search: _DepthFirst, node: PartialCuts) -> bool:
 
 
 def _numbers(load: PositionLoad) -> tuple[float, ...]:
-    beside = (n for largest, alive in load.replicas for n in (largest, *alive))
+    beside = (n for largest, in_flight in load.replicas for n in (largest, *in_flight))
     return (load.steady, load.tail, load.state, load.closing, load.updating, *beside)

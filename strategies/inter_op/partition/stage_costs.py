@@ -16,7 +16,7 @@ from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.io.memo import once
 from placer.plans.plan import BY_FSDP
-from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_alive
+from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_in_flight
 from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageOption
 from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedOption
@@ -40,7 +40,7 @@ class OutlineCosts:
 
     @cached_property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """The microbatches alive at each position."""
+        """The microbatches in flight at each position."""
         made = self.outline
         return microbatches_in_flight(made.schedule, made.positions, made.stages, made.count)
 
@@ -152,7 +152,7 @@ class OutlineCosts:
 
     @cached_property
     def _place(self) -> tuple[int, ...]:
-        """The same with what must fit there and what is alive; equal numbers also hold the same."""
+        """The same with what must fit there and what is in flight; equal numbers also hold the same."""
         positions = self.outline.positions
         return _numbered(
             (site, self._loads[stage % positions], self.in_flight[stage % positions])
@@ -161,7 +161,7 @@ class OutlineCosts:
 
     @cached_property
     def _room(self) -> tuple[int, ...]:
-        """The same whatever is alive."""
+        """The same whatever is in flight."""
         return _numbered((site, self._loads[s % self.outline.positions]) for s, site in enumerate(self._site))
 
     @cached_property
@@ -175,7 +175,7 @@ class OutlineCosts:
     def _too_long(self, stage: int, first: int, last: int) -> bool:
         """Whether neither this block range nor a longer one can fit its position."""
         position, made = stage % self.outline.positions, self.outline
-        least = least_alive(made) if made.virtual > 1 else self.in_flight[position]
+        least = least_in_flight(made) if made.virtual > 1 else self.in_flight[position]
         return self.bounds.run_bytes(made, first, last, least) > self.places.capacity[position]
 
     def _option(self, stage: int, first: int, last: int, recompute: bool) -> StageOption:

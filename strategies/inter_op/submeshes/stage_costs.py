@@ -59,7 +59,7 @@ class SubmeshCosts:
 
     def fitting(self, first: int, last: int, placed: PlacedSubmesh, position: int, positions: int) -> tuple[bool, ...]:
         """The recompute choices with which a stage fits its devices."""
-        alive = microbatches_in_flight(self.schedule.schedule, positions, positions, self.count)[position]
+        in_flight = microbatches_in_flight(self.schedule.schedule, positions, positions, self.count)[position]
         number, room = self._range(placed, first, last), self.bounds.places.room(placed)
 
         def fits(again: bool) -> bool:
@@ -70,9 +70,9 @@ class SubmeshCosts:
                 sharding=self.schedule.kept(placed.submesh.replicas), replicas=placed.submesh.replicas,
                 accumulates=self.count > 1,
             )  # fmt: skip
-            return position_memory((held,), alive).total <= room
+            return position_memory((held,), in_flight).total <= room
 
-        key = number, placed.submesh, room, alive
+        key = number, placed.submesh, room, in_flight
         return tuple(again for again in recomputes(self.problem) if once(self._fitting, (*key, again), fits, again))
 
     def _crosses(self, key: tuple[int, Submesh, Submesh]) -> bool:
