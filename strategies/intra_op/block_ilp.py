@@ -78,7 +78,7 @@ class _BlockProgram:
     """The integer program of one class between given borders."""
 
     kind: BlockClass
-    prices: SplitCosts
+    costs: SplitCosts
     linear: LinearProgram = field(default_factory=LinearProgram)
     makers: dict[str, dict[State, _Sum]] = field(default_factory=dict)
     users: dict[str, list[_Use]] = field(default_factory=dict)
@@ -99,9 +99,9 @@ class _BlockProgram:
         self.linear.constrain(_difference((variable,), other), -INFINITE, other.constant)
 
 
-def best_split(kind: BlockClass, border: Border, prices: SplitCosts) -> BestSplit | None:
+def best_split(kind: BlockClass, border: Border, costs: SplitCosts) -> BestSplit | None:
     """The split of the fewest seconds; None where the borders allow none. Raises PlacerError if the solver fails."""
-    program = _BlockProgram(kind, prices)
+    program = _BlockProgram(kind, costs)
     chosen = _one_choice(program)
     _borders(program, border)
     _parameters(program)
@@ -129,7 +129,7 @@ def _one_choice(program: _BlockProgram) -> list[list[tuple[Choice, int]]]:
     """Every op is done in one way."""
     chosen = []
     for index, op in enumerate(program.kind.ops):
-        options = [(choice, program.claim()) for choice in program.prices.choices(index)]
+        options = [(choice, program.claim()) for choice in program.costs.choices(index)]
         program.require_equal((x for _, x in options), ONE)
         for output in range(len(op.outputs)):
             states = ((choice.outputs[output], x) for choice, x in options)
@@ -161,7 +161,7 @@ def _parameters(program: _BlockProgram) -> None:
             if state != SAME:
                 for use in uses:
                     program.require_at_most(k, use.wants[state])
-            program.linear.spend(k, program.prices.keeping(parameter, state))
+            program.linear.spend(k, program.costs.keeping(parameter, state))
         program.makers[reference] = {state: _Sum((k,)) for state, k in kept.items()}
 
 
@@ -174,13 +174,13 @@ def _conversions(program: _BlockProgram, reference: str) -> None:
         wanted: dict[State, list[int]] = {state: [] for state in use.wants}
         for have in makers:
             for want in use.wants:
-                seconds = program.prices.converting(reference, have, want)
+                seconds = program.costs.converting(reference, have, want)
                 if seconds is None:
                     continue
                 e = linear.variable()
                 found[have].append(e)
                 wanted[want].append(e)
-                if have != want and (have, want) not in shared and program.prices.moves(reference, have, want):
+                if have != want and (have, want) not in shared and program.costs.moves(reference, have, want):
                     shared[have, want] = linear.variable()
                     linear.spend(shared[have, want], seconds)
                 if (have, want) in shared:
@@ -194,19 +194,19 @@ def _conversions(program: _BlockProgram, reference: str) -> None:
 
 def _issued(program: _BlockProgram, chosen: list[list[tuple[Choice, int]]]) -> None:
     """A pass takes as long as the device or the host, whichever takes longer."""
-    prices, linear = program.prices, program.linear
+    costs, linear = program.costs, program.linear
     busy: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
     for index, options in enumerate(chosen):
         for choice, x in options:
-            seconds = prices.doing(index, choice)
-            busy[0].append((x, -seconds.forward))
-            busy[1].append((x, -seconds.backward))
-            linear.spend(x, prices.inside(index, choice) + prices.tie(index, choice))
-    moved = [(z, -prices.host_each) for z in program.conversions]
-    for terms, issues in zip(busy, (True, prices.trains), strict=True):
+            cost = costs.choices(index)[choice]
+            busy[0].append((x, -cost.busy.forward))
+            busy[1].append((x, -cost.busy.backward))
+            linear.spend(x, cost.inside + costs.tie(cost))
+    moved = [(z, -costs.host_each) for z in program.conversions]
+    for terms, issues in zip(busy, (True, costs.trains), strict=True):
         taken = linear.variable(INFINITE)
         linear.constrain([(taken, 1.0), *terms], 0.0, INFINITE)
-        linear.constrain([(taken, 1.0), *(moved if issues else ())], prices.host if issues else 0.0, INFINITE)
+        linear.constrain([(taken, 1.0), *(moved if issues else ())], costs.host if issues else 0.0, INFINITE)
         linear.spend(taken, 1.0)
 
 

@@ -34,9 +34,9 @@ from placer.strategies.background import MANY_DEVICES, from_both_ends
 from placer.strategies.intra_op.block_borders import Borders, Factor, best_states
 from placer.strategies.intra_op.block_ilp import BestSplit, best_split
 from placer.strategies.intra_op.expert_assignment import expert_order
-from placer.strategies.intra_op.split_costs import Rule, SplitCosts
+from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitCosts, SplitReplica
 from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
-from placer.strategies.space.device_orders import DeviceGroup, group_classes, group_count
+from placer.strategies.space.device_orders import group_classes, group_count
 from placer.strategies.space.outline import powers_of_two
 
 # Tokens of a row from which the sequence axis is searched unpinned: attention's own products are s / 6 h of a layer's
@@ -44,25 +44,14 @@ from placer.strategies.space.outline import powers_of_two
 LONG = 16384
 # Rows of the microbatches that splits are priced for: few, as where a replica is several devices.
 MOST_ROWS = 4
-# Microbatches among which the cost of updating is divided when splits are compared.
-MICROBATCHES = 8
 # Of so few microbatches a step that is far off.
 FEW_MICROBATCHES = 2
 # How much dearer memory is in layouts for what fits in no others.
 SCARCE = 100.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stand:
-    """A replica that splits are priced for, the rows of a microbatch, and how many of these a step has at least."""
-
-    unit: DeviceGroup
-    rows: int
-    microbatches: int
-
-
 @dataclass(frozen=True, slots=True)
-class _Worth:
+class _ByteWorth:
     """Seconds that a byte is worth, microbatches among which what is done once a step is divided, and whether blocks
     run again and keep as little of what enters them as they can."""
 
@@ -88,67 +77,68 @@ def roomy_layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
 
 
 def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bool) -> tuple[Layout, ...]:
-    made = Borders(problem)
+    borders = Borders(problem)
     asked = [
-        (axes, stand)
+        (axes, replica)
         for axes in _wanted(problem, counts)
-        if all(_cuts_values(made, axis, count) for axis, count in axes)
-        for stand in _stands(problem, axes)
+        if all(_cuts_values(borders, axis, count) for axis, count in axes)
+        for replica in _replicas(problem, axes)
     ]
-    make = partial(_of, made, costs, scarce)
+    make = partial(_of, borders, costs, scarce)
     found = from_both_ends(asked, make, apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent)
     return tuple(dict.fromkeys(layout for each in found for layout in each))
 
 
-def _of(made: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, _Stand]) -> tuple[Layout, ...]:
+def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitReplica]) -> tuple[Layout, ...]:
     """The layouts along these axes."""
-    axes, stand = asked
-    stand = replace(stand, rows=1) if scarce else stand
-    worths = _worths(_dear(made.problem, costs, stand.unit[0]), stand, scarce)
+    axes, replica = asked
+    replica = replace(replica, rows=1) if scarce else replica
+    worths = _worths(_dear(borders.problem, costs, replica.devices[0]), replica, scarce)
     along = _along_one if len(axes) == 1 else _along_two
-    found = along(made, costs, axes, stand, worths)
+    found = along(borders, costs, axes, replica, worths)
     return tuple(layout for layout in found if layout is not None)
 
 
-def _worths(dear: float, stand: _Stand, scarce: bool) -> tuple[_Worth, ...]:
+def _worths(dear: float, replica: SplitReplica, scarce: bool) -> tuple[_ByteWorth, ...]:
     """What bytes and steps may be worth, of each of which there is a layout."""
     if scarce:
-        return (_Worth(0.0, MICROBATCHES), *(_Worth(times * dear, MICROBATCHES, True) for times in (1.0, SCARCE)))
-    few = (_Worth(0.0, stand.microbatches),) if stand.microbatches <= FEW_MICROBATCHES else ()
-    return (_Worth(0.0, MICROBATCHES), _Worth(dear, MICROBATCHES), *few)
+        dearer = (_ByteWorth(times * dear, MICROBATCHES, again=True) for times in (1.0, SCARCE))
+        return (_ByteWorth(0.0, MICROBATCHES), *dearer)
+    few = (_ByteWorth(0.0, replica.microbatches),) if replica.microbatches <= FEW_MICROBATCHES else ()
+    return (_ByteWorth(0.0, MICROBATCHES), _ByteWorth(dear, MICROBATCHES), *few)
 
 
-def _cuts_values(made: Borders, axis: str, count: int) -> bool:
+def _cuts_values(borders: Borders, axis: str, count: int) -> bool:
     """Whether values between blocks may be cut, without which only a tensor axis is of use."""
-    return axis == "tensor" or any(states != (WHOLE,) for states in made.states(count, axis))
+    return axis == "tensor" or any(states != (WHOLE,) for states in borders.states(count, axis))
 
 
 def _along_one(
-    made: Borders, costs: Costs, axes: Axes, stand: _Stand, worths: Sequence[_Worth]
+    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[_ByteWorth]
 ) -> Iterator[Layout | None]:
     """The layouts along one axis, one for each of what bytes and steps are worth."""
     ((axis, degree),) = axes
-    prices = _prices(made, costs, axes, stand)
+    prices = _prices(borders, costs, axes, replica)
     for worth in worths:
-        yield _layout(made, prices, axes, worth, made.states(degree, axis))
+        yield _layout(borders, prices, axes, worth, borders.states(degree, axis))
 
 
 def _along_two(
-    made: Borders, costs: Costs, axes: Axes, stand: _Stand, worths: Sequence[_Worth]
+    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[_ByteWorth]
 ) -> Iterator[Layout | None]:
     """The layouts along two axes, as `_along_one`: what is cut along the outer one is cut again along the inner one."""
     outer, (axis, fast) = axes[:1], axes[1]
-    line = replace(stand, unit=stand.unit[::fast])
-    for first in dict.fromkeys(_along_one(made, costs, outer, line, worths)):
+    line = replace(replica, devices=replica.devices[::fast])
+    for first in dict.fromkeys(_along_one(borders, costs, outer, line, worths)):
         if first is None:
             continue
-        prices = _prices(made, costs, axes, stand, first=first)
-        states = made.states_within(first, fast, axis)
+        prices = _prices(borders, costs, axes, replica, first=first)
+        states = borders.states_within(first, fast, axis)
         for worth in worths:
-            yield _layout(made, prices, axes, worth, states)
+            yield _layout(borders, prices, axes, worth, states)
 
 
-def _stands(problem: Problem, axes: Axes) -> Iterator[_Stand]:
+def _replicas(problem: Problem, axes: Axes) -> Iterator[SplitReplica]:
     """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
     degree, apart = devices_of(axes), dict(axes).get("expert", 1)
     own = group_classes(problem.cluster, degree)
@@ -156,7 +146,7 @@ def _stands(problem: Problem, axes: Axes) -> Iterator[_Stand]:
         sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
         for every in sorted({max(1, problem.rows * degree // apart // size) for size in sizes}):
             rows = min(MOST_ROWS, every)
-            yield _Stand(unit=each[0], rows=rows, microbatches=min(MICROBATCHES, every // rows))
+            yield SplitReplica(devices=each[0], rows=rows, microbatches=min(MICROBATCHES, every // rows))
 
 
 def _dear(problem: Problem, costs: Costs, device: int) -> float:
@@ -223,24 +213,25 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
 
     None where no op is cut, or the rule leaves no layout.
     """
-    made, axes = Borders(problem), (("tensor", degree),)
-    states = [allowed[-1:] if cut else allowed[:1] for allowed in made.states(degree, "tensor")]
-    stand = next(_stands(problem, axes))
-    return _layout(made, _prices(made, costs, axes, stand, rule), axes, _Worth(0.0, MICROBATCHES), states)
+    borders, axes = Borders(problem), (("tensor", degree),)
+    states = [allowed[-1:] if cut else allowed[:1] for allowed in borders.states(degree, "tensor")]
+    prices = _prices(borders, costs, axes, next(_replicas(problem, axes)), rule=rule)
+    return _layout(borders, prices, axes, _ByteWorth(0.0, MICROBATCHES), states)
 
 
 def _prices(
-    made: Borders, costs: Costs, axes: Axes, stand: _Stand, rule: Rule | None = None, first: Layout | None = None
-) -> dict[int, SplitCosts]:
+    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, *, rule: Rule | None = None,
+    first: Layout | None = None,
+) -> dict[int, SplitCosts]:  # fmt: skip
     """The prices of each block class, in the order of blocks; `first` is how they lie along the outer of two axes."""
-    problem, (axis, count), along = made.problem, axes[-1], dict(axes)
+    problem, (axis, count), along = borders.problem, axes[-1], dict(axes)
     loads, experts = problem.settings.expert_loads, along.get("expert", count)
+    load = overload(loads, expert_order(loads, experts), experts)
+    replica = replace(replica, axis=borders.axis(axis), fast=count, load=load)
     return {
         kind: SplitCosts(
-            costs, own_rows_class(problem.graph.classes[kind], along.get("expert", 1)), device=stand.unit[0],
-            degree=devices_of(axes), rows=stand.rows, microbatches=MICROBATCHES, axis=made.axis(axis), rule=rule,
-            devices=stand.unit, load=overload(loads, expert_order(loads, experts), experts),
-            outer=_names(first, kind), fast=count,
+            costs=costs, kind=own_rows_class(problem.graph.classes[kind], along.get("expert", 1)), replica=replica,
+            rule=rule, outer=_names(first, kind),
         )
         for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)
     }  # fmt: skip
@@ -252,20 +243,20 @@ def _names(layout: Layout | None, kind: int) -> tuple[str, ...]:
 
 
 def _layout(
-    made: Borders, prices: dict[int, SplitCosts], axes: Axes, worth: _Worth, states: Sequence[tuple[str, ...]]
+    borders: Borders, prices: dict[int, SplitCosts], axes: Axes, worth: _ByteWorth, states: Sequence[tuple[str, ...]]
 ) -> Layout | None:
     """The best layout along some axes; None where every block is best left whole along the last."""
-    problem, along = made.problem, dict(axes)
+    problem, along = borders.problem, dict(axes)
     counts = Counter(block.kind for block in problem.graph.blocks)
     order = expert_order(problem.settings.expert_loads, along.get("expert", axes[-1][1]))
     if worth.again:
         states = [allowed[-1:] for allowed in states]
     tables = {
-        kind: _table(made, kind, states, own.weighing(worth.byte, worth.microbatches, worth.again * counts[kind]))
+        kind: _table(borders, kind, states, own.weighing(worth.byte, worth.microbatches, worth.again * counts[kind]))
         for kind, own in prices.items()
     }
     factors = [
-        Factor(groups=made.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
+        Factor(groups=borders.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
         for kind, count in counts.items()
     ]
     best = best_states(factors, states)
@@ -287,13 +278,13 @@ def _placed(kind: BlockClass, split: Split, order: tuple[int, ...]) -> Split:
 
 
 def _table(
-    made: Borders, kind: int, states: Sequence[tuple[str, ...]], prices: SplitCosts
+    borders: Borders, kind: int, states: Sequence[tuple[str, ...]], prices: SplitCosts
 ) -> dict[tuple[str, ...], BestSplit]:
     """The best split of a class for all states of its groups."""
     found = {}
-    for chosen in product(*(states[group] for group in made.own[kind])):
-        known = dict(zip(made.own[kind], chosen, strict=True))
-        best = best_split(prices.kind, made.border(kind, known, prices.inner), prices)
+    for chosen in product(*(states[group] for group in borders.own[kind])):
+        known = dict(zip(borders.own[kind], chosen, strict=True))
+        best = best_split(prices.kind, borders.border(kind, known, prices.inner), prices)
         if best is not None:
             found[chosen] = best
     return found

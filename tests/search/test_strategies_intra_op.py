@@ -24,7 +24,7 @@ from placer.spmd.device_graph import local_graph
 from placer.spmd.layout_conversions import edges
 from placer.strategies.intra_op.block_ilp import Border, best_split
 from placer.strategies.intra_op.layouts import layouts
-from placer.strategies.intra_op.split_costs import SplitCosts
+from placer.strategies.intra_op.split_costs import TIE, SplitCosts, SplitReplica
 from problems import device, nodes, problem
 from split_blocks import chain_of, mlp, random_chain
 
@@ -39,7 +39,8 @@ def machines(count: int = 2) -> Cluster:
 
 def prices(kind: BlockClass, degree: int = 2, **how: float) -> SplitCosts:
     costs = Costs(chain_of([kind], [0]), machines(degree), SETTINGS)
-    return SplitCosts(costs, kind, device=0, degree=degree, rows=4, microbatches=8, byte=how.get("byte", 0.0))
+    replica = SplitReplica(devices=tuple(range(degree)), rows=4)
+    return SplitCosts(costs=costs, kind=kind, replica=replica, byte=max(how.get("byte", 0.0), TIE))
 
 
 def seconds_of(kind: BlockClass, split: Split, given: SplitCosts) -> float | None:
@@ -52,8 +53,8 @@ def seconds_of(kind: BlockClass, split: Split, given: SplitCosts) -> float | Non
             return None
         total += moved
     for index, choice in enumerate(found.choices):
-        busy = given.doing(index, choice)
-        total += busy.forward + busy.backward + given.inside(index, choice) + given.tie(index, choice)
+        cost = given.choices(index)[choice]
+        total += cost.busy.forward + cost.busy.backward + cost.inside + given.tie(cost)
     return total + sum(given.keeping(p, s) for p, s in zip(kind.parameters, found.parameters, strict=True))
 
 
