@@ -13,10 +13,12 @@ rotary tables, shifted labels): they are cheap, and each stage recomputes those 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from math import prod
 from typing import Literal, NamedTuple
 
 import networkx
@@ -165,10 +167,7 @@ class Parameter:
     @property
     def elements(self) -> int:
         """Number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def bytes(self) -> int:
@@ -294,27 +293,25 @@ class Graph:
                     users.setdefault(name, []).append(index)
         return {name: tuple(where) for name, where in users.items() if len(where) > 1}
 
-    def _total(self, field: str, rows: int | None) -> int:
-        counts: dict[int, int] = {}
-        for block in (self.prologue, *self.blocks):
-            counts[block.kind] = counts.get(block.kind, 0) + 1
-        at = self.rows if rows is None else rows
-        return sum(n * affine_sum(getattr(op, field) for op in self.classes[k].ops).at(at) for k, n in counts.items())
+    def _total(self, field: str) -> int:
+        counts = Counter(block.kind for block in (self.prologue, *self.blocks))
+        sizes = {kind: affine_sum(getattr(op, field) for op in self.classes[kind].ops) for kind in counts}
+        return sum(count * sizes[kind].at(self.rows) for kind, count in counts.items())
 
     @property
     def forward_flops(self) -> int:
         """Forward FLOPs of the batch the graph was captured for."""
-        return self._total("forward_flops", None)
+        return self._total("forward_flops")
 
     @property
     def backward_flops(self) -> int:
         """Backward FLOPs of the batch the graph was captured for."""
-        return self._total("backward_flops", None)
+        return self._total("backward_flops")
 
     @property
     def saved_bytes(self) -> int:
         """Bytes kept for backward for the batch the graph was captured for."""
-        return self._total("saved_bytes", None)
+        return self._total("saved_bytes")
 
     @property
     def parameter_bytes(self) -> int:

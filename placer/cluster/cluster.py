@@ -7,7 +7,7 @@ network level up to the first that holds both nodes (`Level.nodes` nodes per gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -183,12 +183,10 @@ class Cluster:
         if total > MOST_DEVICES:
             raise UsageError(f"cluster {self.name} has {total} devices; at most {MOST_DEVICES} can be described")
 
-    @property
-    def nodes(self) -> Iterator[Node]:
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
         """Every node in order."""
-        for node, count in self.groups:
-            for _ in range(count):
-                yield node
+        return tuple(node for node, count in self.groups for _ in range(count))
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
@@ -199,11 +197,6 @@ class Cluster:
     def node_of(self) -> tuple[int, ...]:
         """The node index of each device."""
         return tuple(i for i, node in enumerate(self.nodes) for _ in range(node.size))
-
-    @cached_property
-    def node_list(self) -> tuple[Node, ...]:
-        """Every node, indexable."""
-        return tuple(self.nodes)
 
     @property
     def size(self) -> int:

@@ -77,21 +77,26 @@ class FileEntry(BaseModel):
             raise ValueError(f"{error}; `use` names an entry of the catalogue, never one of this file") from None
 
 
-class LinkEntry(FileEntry):
+class SourcedEntry(FileEntry):
+    """What the catalogue has too, and where its numbers come from."""
+
+    name: str = ""
+    source: str = ""
+    measured: str = ""
+    confidence: str = ""
+    notes: str = ""
+
+
+class LinkEntry(SourcedEntry):
     """A link: seconds per message, bytes/second of one port in one direction, ports, achieved shares."""
 
     section = "links"
-    name: str = ""
     latency: Seconds
     bandwidth: Bandwidth
     ports: Count = 1
     share: Share = 1.0
     collective_share: Share | None = None
     setup: Seconds = 0.0
-    source: str = ""
-    measured: str = ""
-    confidence: str = ""
-    notes: str = ""
 
     def link(self, name: str) -> Link:
         """The link; `name` where the file gives none."""
@@ -132,11 +137,10 @@ class EfficiencyEntry(FileEntry):
         return Curve(points=self.points, source=self.source)
 
 
-class DeviceEntry(FileEntry):
+class DeviceEntry(SourcedEntry):
     """A kind of chip."""
 
     section = "devices"
-    name: str = ""
     backend: Literal["cpu", "cuda"] = "cuda"
     memory: Bytes
     memory_bandwidth: Bandwidth
@@ -147,10 +151,6 @@ class DeviceEntry(FileEntry):
     efficiency_by_dtype: dict[Dtype, EfficiencyEntry] = Field(default_factory=dict)
     overhead: BytesOrNone = 0
     multiprocessors: Annotated[int, BeforeValidator(_number), Field(ge=0)] = 0
-    source: str = ""
-    measured: str = ""
-    confidence: str = ""
-    notes: str = ""
 
     @model_validator(mode="after")
     def complete(self) -> DeviceEntry:
@@ -177,18 +177,13 @@ class DeviceEntry(FileEntry):
         )
 
 
-class StorageEntry(FileEntry):
+class StorageEntry(SourcedEntry):
     """Where training data lies."""
 
     section = "storage"
-    name: str = ""
     latency: Seconds
     read: Bandwidth
     write: Bandwidth
-    source: str = ""
-    measured: str = ""
-    confidence: str = ""
-    notes: str = ""
 
     def storage(self) -> Storage:
         """The storage."""

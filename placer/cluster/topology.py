@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from placer.cluster.cluster import Cluster, Device, Link, Node
 from placer.errors import UsageError
 
-SAME_DEVICE = Link(name="same device", latency_seconds=0.0, bandwidth=float("inf"), source="no bytes move")
 # What gloo does between two processes of one machine, whose core sends and receives in turn.
 LOOPBACK = Link(
     name="loopback", latency_seconds=1e-4, bandwidth=1.8e9, collective_share=0.46,
@@ -72,17 +71,10 @@ def replica_groups(cluster: Cluster, degree: int) -> tuple[tuple[int, ...], ...]
     return tuple(devices for devices in found if not cluster.unlike(devices))
 
 
-def link_between(cluster: Cluster, first: int, second: int) -> Link:
-    """The effective link of one message from device `first` to device `second` with nothing else on the way."""
-    if first == second:
-        return SAME_DEVICE
-    return link_between_nodes(cluster, cluster.node_of[first], cluster.node_of[second])
-
-
 def link_between_nodes(cluster: Cluster, start: int, end: int) -> Link:
     """The effective link of one message from a device of node `start` to another device, of node `end`."""
     if start == end:
-        link = cluster.node_list[start].link
+        link = cluster.nodes[start].link
         return effective(link, link.bandwidth * link.share)
     return _slowest(cluster, {start, end}, 1, collective=False)
 
@@ -138,7 +130,7 @@ def _on_cpus(cluster: Cluster, devices: Collection[int]) -> bool:
 
 def _inside(cluster: Cluster, per_node: Counter[int], processes: bool) -> Link:
     """The slowest node's link as its share of the devices sees it together; `processes`: that between processes."""
-    nodes = {node: cluster.node_list[node] for node in per_node}
+    nodes = {node: cluster.nodes[node] for node in per_node}
     of_node = {node: link_between_processes(own) if processes else own.link for node, own in nodes.items()}
     found = {(id(of_node[node]), count): of_node[node] for node, count in per_node.items()}
     links = (
@@ -151,7 +143,7 @@ def _inside(cluster: Cluster, per_node: Counter[int], processes: bool) -> Link:
 
 def _slowest(cluster: Cluster, nodes: set[int], senders: int, *, collective: bool) -> Link:
     """The narrowest thing on the way between `nodes`, its bandwidth divided among `senders` devices of each node."""
-    nics = list({id(nic): nic for n in sorted(nodes) for nic in (cluster.node_list[n].nic,)}.values())
+    nics = list({id(nic): nic for n in sorted(nodes) for nic in (cluster.nodes[n].nic,)}.values())
     links = [nic for nic in nics if nic is not None]
     levels = [level.link for level in cluster.levels[: cluster.level_of(nodes) + 1]]
     if len(links) < len(nics) and not levels:

@@ -160,7 +160,7 @@ def _graph_text(graph: Graph, seconds: float) -> str:
 
 
 def _cluster_text(cluster: Cluster) -> str:
-    device, link = cluster.devices[0], cluster.node_list[0].link
+    device, link = cluster.devices[0], cluster.nodes[0].link
     return (
         f"   {cluster.size} x {device.name}: {flops_text(device.rate('float32'))}/s, "
         f"{bytes_text(device.memory_bandwidth)}/s of memory; a message takes {seconds_text(link.latency_seconds)} "

@@ -26,7 +26,7 @@ def over_full(plan: Plan) -> Iterator[str]:
     for figures, (first, *others) in over.items():
         yield f"memory on device {first}{f' and {len(others)} like it' if others else ''}: {figures}"
     for node, size in sorted(hosted(plan).items()):
-        available = plan.cluster.node_list[node].memory_bytes
+        available = plan.cluster.nodes[node].memory_bytes
         if size > available > 0:
             yield (
                 f"memory of the host of node {node}: {size / GIB:.2f} GiB of {available / GIB:.2f} GiB, all of it the "

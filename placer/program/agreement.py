@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from placer.program.instructions import Collective, Instruction, Message, Program
+from placer.program.instructions import Collective, Instruction, Meeting, Message, Program, partners
 
 
 def agreement(programs: Sequence[Program], *, partial: bool = False) -> tuple[str, ...]:
@@ -35,20 +35,14 @@ def _restricted(program: Program, present: set[int]) -> Program:
 def _missing_ranks(programs: Sequence[Program]) -> Iterator[str]:
     present = {program.rank for program in programs}
     for program in programs:
-        named = {rank for entry in program.instructions for rank in _partners(entry)}
+        named = {rank for entry in program.meetings for rank in partners(entry)}
         for rank in sorted(named - present):
             yield f"rank {program.rank} communicates with rank {rank}, which has no program"
 
 
-def _partners(entry: Instruction) -> tuple[int, ...]:
-    if isinstance(entry, Message):
-        return (entry.peer,)
-    return entry.ranks if isinstance(entry, Collective) else ()
-
-
 def _played(programs: Sequence[Program]) -> Iterator[str]:
     """Advance whoever can; what is left where all wait is what they disagree about."""
-    board = _Board({program.rank: _communications(program) for program in programs})
+    board = _Board({program.rank: list(program.meetings) for program in programs})
     runnable = list(board.at)
     while runnable:
         met = _meeting(runnable.pop(), board)
@@ -65,19 +59,15 @@ def _played(programs: Sequence[Program]) -> Iterator[str]:
 class _Board:
     """The communications of each rank, and how far each has come."""
 
-    entries: dict[int, list[Message | Collective]]
+    entries: dict[int, list[Meeting]]
     at: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "at", dict.fromkeys(self.entries, 0))
 
-    def current(self, rank: int) -> Message | Collective | None:
+    def current(self, rank: int) -> Meeting | None:
         at = self.at[rank]
         return self.entries[rank][at] if at < len(self.entries[rank]) else None
-
-
-def _communications(program: Program) -> list[Message | Collective]:
-    return [entry for entry in program.instructions if isinstance(entry, Message | Collective)]
 
 
 def _meeting(rank: int, board: _Board) -> tuple[int, ...]:
@@ -102,7 +92,7 @@ def _differences(one: Message, other: Message) -> list[str]:
     return (["direction"] if one.direction == other.direction else []) + found
 
 
-def _stuck(rank: int, entry: Message | Collective, board: _Board) -> str:
+def _stuck(rank: int, entry: Meeting, board: _Board) -> str:
     if isinstance(entry, Collective):
         late = next(member for member in entry.ranks if board.current(member) != entry)
         return f"rank {rank} waits at {_name(entry)} for rank {late}, which {_doing(late, board)}"
@@ -118,7 +108,7 @@ def _doing(rank: int, board: _Board) -> str:
     return f"is at {_name(entry)}" if entry is not None else "has nothing more to communicate"
 
 
-def _name(entry: Message | Collective) -> str:
+def _name(entry: Meeting) -> str:
     if isinstance(entry, Collective):
         return f"{entry.kind} of {entry.purpose} {entry.unit} ({entry.bytes} bytes, {len(entry.ranks)} ranks)"
     way = f"{entry.direction} of the {entry.kind} {entry.source_stage}->{entry.target_stage}"

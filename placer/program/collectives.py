@@ -14,11 +14,13 @@ CPUs say in which way they are done (`mixed_allreduce`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import Action
 from placer.program.buckets import (
+    GradientBucket,
     ddp_buckets,
     divided_buckets,
     gradient_buckets,
@@ -29,7 +31,7 @@ from placer.program.buckets import (
     shared_parameters,
 )
 from placer.program.fsdp import sharded_collectives
-from placer.program.instructions import Collective, Engine
+from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import sum_route
 from placer.program.ranks import like_ranks, position_of, rank_of, summed_ranks
 from placer.spmd.parameter_layouts import held_parameters
@@ -72,16 +74,8 @@ def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[C
     """What follows a rank's update: the rows of parameters that its replicas updated, from each to all."""
     for stage, at in enumerate(position_of(plan)):
         for index, bucket in enumerate(divided_buckets(plan, stage, inner) if at == position else ()):
-            yield Collective(
-                kind="all_gather",
-                engine="placer",
-                purpose="parameters",
-                ranks=like_ranks(plan, position, inner),
-                bytes=bucket.bytes,
-                stage=stage,
-                unit=f"rows {index}",
-                dtype=bucket.dtype,
-            )
+            gathered = _of_bucket(bucket, stage, f"rows {index}", like_ranks(plan, position, inner))
+            yield replace(gathered, kind="all_gather", purpose="parameters")
 
 
 def _scalar(plan: Plan, purpose: Literal["norm", "loss"], ranks: tuple[int, ...]) -> Collective:
@@ -95,35 +89,25 @@ def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Coll
     """The sums over a replica's devices, or those along an axis, of the gradients each of them has a part of."""
     for stage, at in enumerate(position_of(plan)):
         for index, (over, bucket) in enumerate(part_buckets(plan, stage, inner) if at == position else ()):
-            yield Collective(
-                kind="all_reduce",
-                engine="placer",
-                purpose="parts",
-                ranks=summed_ranks(plan, stage, over, rank_of(plan, position, replica, inner)),
-                bytes=bucket.bytes,
-                stage=stage,
-                unit=f"parts {index}",
-                dtype=bucket.dtype,
-            )
+            ranks = summed_ranks(plan, stage, over, rank_of(plan, position, replica, inner))
+            yield replace(_of_bucket(bucket, stage, f"parts {index}", ranks), purpose="parts")
 
 
 def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Iterator[Collective]:
     beside = plan.reduces_beside and not plan.stages[stage].by_fsdp
-    engine: Engine = "ddp" if beside else "placer"
     ranks, degree = like_ranks(plan, position, inner), plan.stages[stage].degree
     for index, bucket in enumerate(ddp_buckets(plan, inner) if beside else gradient_buckets(plan, stage, inner)):
-        yield Collective(
-            kind="all_reduce",
-            engine=engine,
-            purpose="gradients",
-            ranks=ranks,
-            bytes=bucket.bytes,
-            stage=stage,
-            unit=f"bucket {index}",
-            overlaps=beside,
-            dtype=bucket.dtype,
-            way=sum_route(plan, ranks, bucket.bytes, degree),
-        )
+        found = _of_bucket(bucket, stage, f"bucket {index}", ranks)
+        way = sum_route(plan, ranks, bucket.bytes, degree)
+        yield replace(found, engine="ddp" if beside else "placer", overlaps=beside, way=way)
+
+
+def _of_bucket(bucket: GradientBucket, stage: int, unit: str, ranks: tuple[int, ...]) -> Collective:
+    """The sum of a bucket of gradients by placer."""
+    return Collective(
+        kind="all_reduce", engine="placer", purpose="gradients", ranks=ranks, bytes=bucket.bytes, stage=stage,
+        unit=unit, dtype=bucket.dtype,
+    )  # fmt: skip
 
 
 def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: tuple[int, int]) -> Collective | None:

@@ -5,6 +5,7 @@ Programs as JSON: `placer explain PLAN --program --rank N --json` prints one, a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -87,7 +88,9 @@ class OptimizerStep:
     stages: tuple[int, ...]
 
 
-Instruction = Compute | Message | Collective | OptimizerStep
+# What ranks meet in.
+Meeting = Message | Collective
+Instruction = Compute | Meeting | OptimizerStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,16 @@ class Program:
     stages: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     inner: int = 0
+
+    @property
+    def meetings(self) -> Iterator[Meeting]:
+        """Its messages and collectives, in order."""
+        return (entry for entry in self.instructions if isinstance(entry, Message | Collective))
+
+
+def partners(entry: Meeting) -> tuple[int, ...]:
+    """The ranks that are met, in a collective the own one among them."""
+    return (entry.peer,) if isinstance(entry, Message) else entry.ranks
 
 
 PROGRAM: TypeAdapter[Program] = TypeAdapter(Program)

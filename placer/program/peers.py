@@ -18,9 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from placer.program.instructions import Collective, Message, Program
-
-Entry = Message | Collective
+from placer.program.instructions import Collective, Meeting, Message, Program, partners
 
 # A message's two ends say the same of it; a collective's members too. `direction` is told apart: it must differ.
 _MESSAGE_FIELDS = ("values", "shapes", "dtypes", "sizes", "tag")
@@ -49,7 +47,7 @@ def peer_disagreements(own: Program, peers: Iterable[Program]) -> tuple[Disagree
     for peer in peers:
         if peer.rank != own.rank:
             met.add(peer.rank)
-            theirs = [entry for entry in _entries(peer) if member.of(entry)]
+            theirs = [entry for entry in peer.meetings if member.of(entry)]
             found += _compared(own.rank, peer.rank, mine.get(peer.rank, ()), theirs)
     found += (
         Disagreement(rank=own.rank, peer=rank, what="missing", message=f"rank {rank} has no program")
@@ -58,7 +56,7 @@ def peer_disagreements(own: Program, peers: Iterable[Program]) -> tuple[Disagree
     return tuple(found)
 
 
-def entry_name(entry: Entry) -> str:
+def entry_name(entry: Meeting) -> str:
     """A message or collective in words."""
     if isinstance(entry, Collective):
         unit = f" {entry.unit}" if entry.unit else ""
@@ -66,16 +64,12 @@ def entry_name(entry: Entry) -> str:
     return f"{entry.kind} {entry.source_stage}->{entry.target_stage} of microbatch {entry.microbatch}"
 
 
-def _by_peer(own: Program) -> dict[int, list[Entry]]:
-    found: dict[int, list[Entry]] = {}
-    for entry in _entries(own):
-        for rank in (entry.peer,) if isinstance(entry, Message) else entry.ranks:
+def _by_peer(own: Program) -> dict[int, list[Meeting]]:
+    found: dict[int, list[Meeting]] = {}
+    for entry in own.meetings:
+        for rank in partners(entry):
             found.setdefault(rank, []).append(entry)
     return found
-
-
-def _entries(program: Program) -> Iterator[Entry]:
-    return (entry for entry in program.instructions if isinstance(entry, Message | Collective))
 
 
 class _Membership:
@@ -85,7 +79,7 @@ class _Membership:
         self._rank = rank
         self._known: dict[int, tuple[tuple[int, ...], bool]] = {}
 
-    def of(self, entry: Entry) -> bool:
+    def of(self, entry: Meeting) -> bool:
         if isinstance(entry, Message):
             return entry.peer == self._rank
         if id(entry.ranks) not in self._known:
@@ -94,18 +88,18 @@ class _Membership:
         return self._known[id(entry.ranks)][1]
 
 
-def _identity(entry: Entry) -> tuple[object, ...]:
+def _identity(entry: Meeting) -> tuple[object, ...]:
     """What an entry is, whatever its sizes: by this the two lists are laid beside each other."""
     if isinstance(entry, Message):
         return entry.kind, entry.source_stage, entry.target_stage, entry.microbatch
     return entry.purpose, entry.stage, entry.unit, entry.kind
 
 
-def _compared(rank: int, peer: int, mine: Sequence[Entry], theirs: Sequence[Entry]) -> Iterator[Disagreement]:
+def _compared(rank: int, peer: int, mine: Sequence[Meeting], theirs: Sequence[Meeting]) -> Iterator[Disagreement]:
     """The longest stretches that both lists have are laid beside each other; the rest has no place or another one."""
     own, other = list(map(_identity, mine)), list(map(_identity, theirs))
-    mine_left: list[Entry] = []
-    theirs_left: list[Entry] = []
+    mine_left: list[Meeting] = []
+    theirs_left: list[Meeting] = []
     stretches = [("equal", 0, len(own), 0, len(own))] if own == other else _stretches(own, other)
     for what, start, end, their_start, their_end in stretches:
         if what == "equal":
@@ -123,7 +117,7 @@ def _stretches(
     return SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
 
 
-def _elsewhere(rank: int, peer: int, mine: list[Entry], theirs: list[Entry]) -> Iterator[Disagreement]:
+def _elsewhere(rank: int, peer: int, mine: list[Meeting], theirs: list[Meeting]) -> Iterator[Disagreement]:
     """What is left of both lists: entries of both are out of order, the others have none to meet them."""
     both = Counter(map(_identity, mine)) & Counter(map(_identity, theirs))
     moved = Counter(both)
@@ -141,13 +135,13 @@ def _elsewhere(rank: int, peer: int, mine: list[Entry], theirs: list[Entry]) -> 
             yield _missing(rank, peer, entry, peer)
 
 
-def _missing(rank: int, peer: int, entry: Entry, owner: int) -> Disagreement:
+def _missing(rank: int, peer: int, entry: Meeting, owner: int) -> Disagreement:
     lacking = peer if owner == rank else rank
     message = f"rank {owner} has {entry_name(entry)}, rank {lacking} has none to meet it"
     return Disagreement(rank=rank, peer=peer, what="missing", message=message)
 
 
-def _fields(rank: int, peer: int, mine: Entry, theirs: Entry) -> Iterator[Disagreement]:
+def _fields(rank: int, peer: int, mine: Meeting, theirs: Meeting) -> Iterator[Disagreement]:
     names = _MESSAGE_FIELDS if isinstance(mine, Message) else _COLLECTIVE_FIELDS
     differing = [name for name in names if getattr(mine, name) != getattr(theirs, name)]
     if isinstance(mine, Message) and isinstance(theirs, Message) and mine.direction == theirs.direction:
@@ -158,7 +152,7 @@ def _fields(rank: int, peer: int, mine: Entry, theirs: Entry) -> Iterator[Disagr
         yield Disagreement(rank=rank, peer=peer, what=", ".join(differing), message=message)
 
 
-def _told(entry: Entry, names: Sequence[str]) -> str:
+def _told(entry: Meeting, names: Sequence[str]) -> str:
     return ", ".join(f"{name} {_short(getattr(entry, name))}" for name in names)
 
 

@@ -131,7 +131,7 @@ def state_moved(plan: Plan) -> Moving:
 def _seconds(plan: Plan, per_node: Counter[int]) -> float | None:
     longest = 0.0
     for node, size in per_node.items():
-        storage = plan.cluster.node_list[node].storage
+        storage = plan.cluster.nodes[node].storage
         if storage is None:
             return None
         longest = max(longest, storage.latency_seconds + size / storage.read_bandwidth)

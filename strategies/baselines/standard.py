@@ -70,34 +70,47 @@ class Baseline(ABC):
         return Infeasible(binding=last.complaint, advice="Try the strategy auto")
 
 
-class SingleDevice(Baseline):
-    """Everything on device 0."""
+class _OnePosition(Baseline):
+    """One position with as many replicas as allowed, at most `most`."""
 
-    name = "single"
+    sharding: Sharding = "none"
+    most: int | None = None
 
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         """Microbatches from the whole batch down."""
-        return _replicated(problem, "none", most=1)
+        whole_model_allowed = stage_allowed(pinned_stage(problem), 0, 0, len(problem.graph.blocks))
+        if 1 not in position_counts(problem) or not whole_model_allowed:
+            return
+        for replicas in [d for d in replica_counts(problem, 1) if self.most is None or d <= self.most][-1:]:
+            for recompute in recomputes(problem):
+                for rows in sorted(microbatch_rows(problem, replicas), reverse=True):
+                    for schedule, _ in schedules(problem, 1):
+                        for state in {self.sharding} & set(shardings(problem.pins, replicas, schedule)):
+                            outline = Outline(
+                                positions=1, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
+                                schedule=schedule, sharding=state,
+                            )  # fmt: skip
+                            yield tuple(plan_of(problem, made, (), (recompute,)) for made in _shared(problem, outline))
 
 
-class DataParallel(Baseline):
+class SingleDevice(_OnePosition):
+    """Everything on device 0."""
+
+    name = "single"
+    most = 1
+
+
+class DataParallel(_OnePosition):
     """A replica on every device."""
 
     name = "data"
 
-    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
-        """Microbatches from the whole batch down."""
-        return _replicated(problem, "none")
 
-
-class ShardedDataParallel(Baseline):
+class ShardedDataParallel(_OnePosition):
     """A replica on every device, parameters, gradients and optimizer state divided among them."""
 
     name = "sharded"
-
-    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
-        """Microbatches from the whole batch down."""
-        return _replicated(problem, "parameters")
+    sharding = "parameters"
 
 
 class EvenPipeline(Baseline):
@@ -126,23 +139,6 @@ def _order(plan: Plan) -> tuple[float, int, int, int, str]:
     """What plans are compared by: the fastest is judged first."""
     ledger = estimate(plan)
     return Verdict(plan=plan, ledger=ledger, violations=()).order
-
-
-def _replicated(problem: Problem, sharding: Sharding, most: int | None = None) -> Iterator[tuple[Plan, ...]]:
-    """One position with as many replicas as allowed."""
-    whole_model_allowed = stage_allowed(pinned_stage(problem), 0, 0, len(problem.graph.blocks))
-    if 1 not in position_counts(problem) or not whole_model_allowed:
-        return
-    for replicas in [d for d in replica_counts(problem, 1) if most is None or d <= most][-1:]:
-        for recompute in recomputes(problem):
-            for rows in sorted(microbatch_rows(problem, replicas), reverse=True):
-                for schedule, _ in schedules(problem, 1):
-                    for state in {sharding} & set(shardings(problem.pins, replicas, schedule)):
-                        outline = Outline(
-                            positions=1, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
-                            schedule=schedule, sharding=state,
-                        )  # fmt: skip
-                        yield tuple(plan_of(problem, made, (), (recompute,)) for made in _shared(problem, outline))
 
 
 def _shared(problem: Problem, outline: Outline) -> tuple[Outline, ...]:

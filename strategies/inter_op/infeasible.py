@@ -169,7 +169,7 @@ def _even(problem: Problem, degree: int, layout: Layout | None, tried: int) -> I
 def _offload(verdict: Verdict) -> str:
     """What else there is to do where a plan would fit if the hosts, which are known, kept the optimizer's state."""
     plan = verdict.plan
-    hosts = all(node.memory_bytes for node in plan.cluster.node_list)
+    hosts = all(node.memory_bytes for node in plan.cluster.nodes)
     advised = hosts and plan.settings.offload == "none" and _excess(verdict, lambda held: held.optimizer) <= 0
     return "; or keep the optimizer's state in the hosts' memory: --offload optimizer" if advised else ""
 

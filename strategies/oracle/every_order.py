@@ -31,7 +31,7 @@ class DeviceGrids:
     def __init__(self, cluster: Cluster, costs: Costs) -> None:
         self.kind = costs.block_times.device_class
         self.units = replica_groups(cluster, costs.degree)
-        looks = [tuple(_look(cluster, device) for device in unit) for unit in self.units]
+        looks = [tuple(device_look(cluster, device) for device in unit) for unit in self.units]
         self.members = [
             [u for u, own in zip(self.units, looks, strict=True) if own == look] for look in _distinct(looks)
         ]
@@ -97,9 +97,9 @@ class DeviceGrids:
         return next((k for k, own in enumerate(self.members) if all(unit in own for unit in part)), None)
 
 
-def _look(cluster: Cluster, device: int) -> object:
+def device_look(cluster: Cluster, device: int) -> object:
     """What a device looks like: its chip and its node, whatever the names and what the host has beside."""
-    node = cluster.node_list[cluster.node_of[device]]
+    node = cluster.nodes[cluster.node_of[device]]
     return cluster.devices[device], replace(node, name="", cores=1, memory_bytes=0, storage=None)
 
 

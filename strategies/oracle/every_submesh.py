@@ -15,6 +15,7 @@ from placer.cluster.cluster import Cluster
 from placer.cluster.topology import replica_groups
 from placer.plans.plan import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search.problem import Problem
+from placer.strategies.oracle.every_order import device_look
 
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
 SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
@@ -55,17 +56,28 @@ def _plans(
         )
         for first, last, own in zip(firsts, ends, positions, strict=True)
     )  # fmt: skip
-    allowed = {"auto": (False, True), "none": (False,), "full": (True,)}[problem.settings.recompute]
     most = max(len(own.units) for own in positions)
-    for recompute in itertools.product(allowed, repeat=len(stages)):
-        for size in range(most, problem.rows + 1):
-            full, rest = divmod(problem.rows, size)
+    for recompute in every_recompute(problem, len(stages)):
+        for microbatches in every_microbatches(problem.rows, most):
             yield Plan(
                 model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings,
                 stages=tuple(replace(s, recompute=again) for s, again in zip(stages, recompute, strict=True)),
-                schedule=schedule, microbatches=(size,) * full + ((rest,) if rest else ()), seed=problem.seed,
+                schedule=schedule, microbatches=microbatches, seed=problem.seed,
                 layouts=tuple(layouts),
             )  # fmt: skip
+
+
+def every_recompute(problem: Problem, stages: int) -> Iterator[tuple[bool, ...]]:
+    """Every stage with and without recompute, as the settings allow."""
+    allowed = {"auto": (False, True), "none": (False,), "full": (True,)}[problem.settings.recompute]
+    return itertools.product(allowed, repeat=stages)
+
+
+def every_microbatches(rows: int, fewest: int = 1) -> Iterator[tuple[int, ...]]:
+    """Equal microbatches, of at least the fewest rows, and a smaller last one."""
+    for size in range(fewest, rows + 1):
+        full, rest = divmod(rows, size)
+        yield (size,) * full + ((rest,) if rest else ())
 
 
 def every_meshes(problem: Problem, layouts: Sequence[Layout]) -> Iterator[tuple[_Position, ...]]:
@@ -95,13 +107,8 @@ def every_meshes(problem: Problem, layouts: Sequence[Layout]) -> Iterator[tuple[
 
 def _kinds(cluster: Cluster) -> list[list[int]]:
     """The devices of each kind: the same chip in the same kind of node, whatever is named how."""
-    found: list[tuple[object, list[int]]] = []
-    for device, chip in enumerate(cluster.devices):
-        node = cluster.node_list[cluster.node_of[device]]
-        look = chip, replace(node, name="", cores=1, memory_bytes=0, storage=None)
-        own = next((devices for known, devices in found if known == look), None)
-        if own is None:
-            found.append((look, [device]))
-        else:
-            own.append(device)
-    return [devices for _, devices in found]
+    found: dict[int, list[int]] = {}
+    looks = [device_look(cluster, device) for device in range(cluster.size)]
+    for device, look in enumerate(looks):
+        found.setdefault(looks.index(look), []).append(device)
+    return list(found.values())

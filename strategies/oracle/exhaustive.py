@@ -23,13 +23,17 @@ from placer.search.judge import broken_pins
 from placer.search.problem import Pins, Problem, Solution
 from placer.strategies.intra_op.layouts import layouts, roomy_layouts
 from placer.strategies.oracle.every_order import DeviceGrids, Grid
-from placer.strategies.oracle.every_submesh import shaped_plans
+from placer.strategies.oracle.every_submesh import (
+    SCHEDULES,
+    SHARDINGS,
+    every_microbatches,
+    every_recompute,
+    shaped_plans,
+)
 
 # Some ten seconds of estimates and checks on one core.
 MOST_PLANS = 60_000
 DEEPEST_LOOP = 4
-ONE_STAGE_SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
-SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
 
 
 class Exhaustive:
@@ -89,7 +93,7 @@ def _alike(problem: Problem, costs: Costs, found: Iterable[Layout | None]) -> It
         machines = DeviceGrids(problem.cluster, costs.under(layout))
         for grid in _grids(problem, machines):
             for stages, schedule in _stagings(problem, grid):
-                for microbatches in _microbatches(problem.rows):
+                for microbatches in every_microbatches(problem.rows):
                     for shares in machines.shares(grid, microbatches[0]):
                         plan = _plan(problem, stages, schedule, microbatches, shares, layout)
                         for made in _fused(plan, costs, problem.pins):
@@ -149,9 +153,9 @@ def _stagings(problem: Problem, grid: Grid) -> Iterator[tuple[tuple[Stage, ...],
     for loops in range(1, DEEPEST_LOOP + 1 if positions > 1 else 2):
         for sharding in SHARDINGS if replicas > 1 else SHARDINGS[:1]:
             for edges in _cuts(blocks, positions * loops, even=loops > 1):
-                for recompute in _recomputes(problem, positions * loops):
+                for recompute in every_recompute(problem, positions * loops):
                     stages = _stages((0, *edges, blocks), grid, sharding, recompute)
-                    names = ONE_STAGE_SCHEDULES if loops == 1 else ("interleaved",)
+                    names = SCHEDULES if loops == 1 else ("interleaved",)
                     yield from ((stages, name) for name in names)
 
 
@@ -172,18 +176,6 @@ def _stages(edges: tuple[int, ...], grid: Grid, sharding: Sharding, recompute: t
         )
         for s in range(len(edges) - 1)
     )  # fmt: skip
-
-
-def _recomputes(problem: Problem, stages: int) -> Iterator[tuple[bool, ...]]:
-    allowed = {"auto": (False, True), "none": (False,), "full": (True,)}[problem.settings.recompute]
-    return itertools.product(allowed, repeat=stages)
-
-
-def _microbatches(rows: int) -> Iterator[tuple[int, ...]]:
-    """Equal microbatches and a smaller last one."""
-    for size in range(1, rows + 1):
-        full, rest = divmod(rows, size)
-        yield (size,) * full + ((rest,) if rest else ())
 
 
 def _infeasible(broken: list[tuple[int, str]]) -> Infeasible:

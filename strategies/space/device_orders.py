@@ -50,10 +50,10 @@ def group_classes(cluster: Cluster, degree: int) -> tuple[tuple[DeviceGroup, ...
     first: dict[tuple[int, ...], int] = {}
     found: dict[int, list[DeviceGroup]] = {}
     for unit in groups:
-        key = tuple(id(each) for d in unit for each in (cluster.devices[d], cluster.node_list[cluster.node_of[d]]))
+        key = tuple(id(each) for d in unit for each in (cluster.devices[d], cluster.nodes[cluster.node_of[d]]))
         if key not in first:
             like = tuple(
-                each for d in unit for each in (cluster.devices[d], nodes[id(cluster.node_list[cluster.node_of[d]])])
+                each for d in unit for each in (cluster.devices[d], nodes[id(cluster.nodes[cluster.node_of[d]])])
             )
             first[key] = kinds.setdefault(like, len(kinds))
         found.setdefault(first[key], []).append(unit)

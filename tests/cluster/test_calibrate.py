@@ -12,14 +12,14 @@ import psutil
 import pytest
 import torch
 
+from clusters import link_between
 from placer.cluster import calibrate as calibration
-from placer.cluster.calibrate import calibrate, describe_machine, local_cluster
-from placer.cluster.calibrate.cache import cache_path
+from placer.cluster.calibrate import cache_path, calibrate, describe_machine, local_cluster
 from placer.cluster.calibrate.machine import fingerprint
 from placer.cluster.calibrate.result import Calibration, DeviceMeasurement, fitted_line, local_description
 from placer.cluster.cluster import Cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
-from placer.cluster.topology import bottleneck, link_between
+from placer.cluster.topology import bottleneck
 from placer.errors import ExecutionError, UsageError
 
 SIZES = (2.0**12, 2.0**16, 2.0**20, 2.0**24)
@@ -209,7 +209,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster
 
 def test_two_processes_measure_everything_a_plan_needs(measured: tuple[Cluster, list[str]]) -> None:
     cluster, _ = measured
-    device, link = cluster.devices[0], cluster.node_list[0].link
+    device, link = cluster.devices[0], cluster.nodes[0].link
     assert cluster.size == 2 and cluster.measured
     assert {dtype for dtype, _ in device.rates} <= {"float32", "float64", "bfloat16", "float16"}
     assert 1e8 < device.rate("float32") < 1e15

@@ -19,7 +19,7 @@ from placer.io.units import quantity
 
 def test_counts_are_devices_per_node_times_nodes() -> None:
     cluster = Cluster.load("h100x8*4")
-    assert (cluster.size, len(cluster.node_list)) == (8 * 4, 4)
+    assert (cluster.size, len(cluster.nodes)) == (8 * 4, 4)
     assert {device.name for device in cluster.devices} == {"H100 80GB SXM5"}
 
 

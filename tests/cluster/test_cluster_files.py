@@ -34,7 +34,7 @@ nodes:
 
 def test_quantities_mean_what_they_say() -> None:
     cluster = parse_cluster(PLAIN)
-    device, node = cluster.devices[0], cluster.node_list[0]
+    device, node = cluster.devices[0], cluster.nodes[0]
     assert device.memory_bytes == 80 * 2**30
     assert device.memory_bandwidth == 2039e9
     assert device.rate("bfloat16") == 312e12
@@ -45,10 +45,10 @@ def test_quantities_mean_what_they_say() -> None:
 
 def test_a_host_is_read_and_written() -> None:
     made = parse_cluster(PLAIN + "    host: {link: pcie4, memory_bandwidth: 409.6 GB/s}\n")
-    host = made.node_list[0].host
+    host = made.nodes[0].host
     assert host is not None and (host.memory_bandwidth, host.link.bandwidth) == (409.6e9, 31e9)
-    assert parse_cluster(cluster_yaml(made)).node_list[0].host == host
-    some, all_of = (Cluster.load(name).node_list[0].host for name in ("h100x2", "h100x8"))
+    assert parse_cluster(cluster_yaml(made)).nodes[0].host == host
+    some, all_of = (Cluster.load(name).nodes[0].host for name in ("h100x2", "h100x8"))
     assert some is not None and all_of is not None
     assert some.memory_bandwidth == all_of.memory_bandwidth * 2 / 8
 

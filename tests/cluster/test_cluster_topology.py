@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusters import link_between
 from placer.cluster.cluster import Cluster, Curve, Device, Level, Link, Node
-from placer.cluster.topology import bottleneck, link_between
+from placer.cluster.topology import bottleneck
 from placer.errors import UsageError
 
 DEVICE = Device(

@@ -184,7 +184,7 @@ def test_the_search_equals_the_enumeration_on_both_kinds() -> None:
 
 
 def test_gpus_are_numbered_among_those_of_their_node() -> None:
-    node = replace(machines(1, 1).node_list[0], devices=((CPU, 1), (GPU, 2)))
+    node = replace(machines(1, 1).nodes[0], devices=((CPU, 1), (GPU, 2)))
     plan = data_parallel(replace(machines(1, 1), groups=((node, 2),)))
     found = [str(device_of(plan, rank)) for rank in range(6)]
     assert found == ["cpu", "cuda:0", "cuda:1"] * 2
@@ -193,7 +193,7 @@ def test_gpus_are_numbered_among_those_of_their_node() -> None:
 def test_ranks_on_gpus_have_both_libraries_and_those_on_cpus_one(tmp_path: Path) -> None:
     plan = data_parallel(machines(1, 1))
     assert [backend_of(plan, rank) for rank in range(2)] == ["cpu:gloo,cuda:nccl", "cpu:gloo"]
-    alone = Cluster(name="cpus", groups=((replace(machines(1, 1).node_list[0], devices=((SLOW, 2),)), 1),))
+    alone = Cluster(name="cpus", groups=((replace(machines(1, 1).nodes[0], devices=((SLOW, 2),)), 1),))
     assert backend_of(replace(plan, cluster=alone), 1) == "gloo"
     assert pool().run(2, mixed_ranks.in_one_world, plan, str(tmp_path / "store")) == [[2.0] * 3] * 2
 

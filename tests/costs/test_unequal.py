@@ -58,7 +58,7 @@ def parts_of(machines: Cluster) -> Iterator[Cluster]:
         kept = frozenset(d for d, chip in enumerate(machines.devices) if chip.name != left_out)
         if kept:
             yield subcluster(machines, kept).cluster
-    for node in range(len(machines.node_list) if len(machines.node_list) > 1 else 0):
+    for node in range(len(machines.nodes) if len(machines.nodes) > 1 else 0):
         yield subcluster(machines, frozenset(d for d, n in enumerate(machines.node_of) if n != node)).cluster
 
 

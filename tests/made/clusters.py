@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placer.cluster.cluster import Cluster, Curve, Device, Host, Level, Link, Node
+from placer.cluster.topology import link_between_nodes
 
 FAST = Device(
     name="fast", backend="cuda", memory_bytes=80 * 2**30, memory_bandwidth=2e12,
@@ -18,6 +19,8 @@ SLOW = Device(
 )  # fmt: skip
 INSIDE = Link(name="inside", latency_seconds=3e-6, bandwidth=3e11, share=0.8)
 OUT = Link(name="out", latency_seconds=1e-5, bandwidth=5e10, ports=2, share=0.9)
+
+SAME_DEVICE = Link(name="same device", latency_seconds=0.0, bandwidth=float("inf"), source="no bytes move")
 
 
 def cluster(
@@ -35,3 +38,10 @@ def with_host(machines: Cluster, memory_bytes: int = 0) -> Cluster:
         machines,
         groups=tuple((replace(node, host=host, memory_bytes=memory_bytes), count) for node, count in machines.groups),
     )
+
+
+def link_between(cluster: Cluster, first: int, second: int) -> Link:
+    """The effective link of one message from device `first` to device `second` with nothing else on the way."""
+    if first == second:
+        return SAME_DEVICE
+    return link_between_nodes(cluster, cluster.node_of[first], cluster.node_of[second])

@@ -49,7 +49,7 @@ def _devices(machine: str) -> int | None:
 
 def cluster_document(cluster: Cluster) -> Document:
     """What was measured, for machines."""
-    device, link = cluster.devices[0], cluster.node_list[0].link
+    device, link = cluster.devices[0], cluster.nodes[0].link
     return {
         "cluster": cluster.name,
         "devices": cluster.size,

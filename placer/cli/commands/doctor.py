@@ -1,14 +1,11 @@
-"""`placer doctor`: what is installed, what this machine is, what would work.
-
-What is installed, what this machine is, and what would therefore work. Looks only; starts and changes nothing.
-"""
+"""`placer doctor`: what is installed, what this machine is, what would work. Looks only; starts and changes nothing."""
 
 from __future__ import annotations
 
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import typer
 from rich.console import Group, RenderableType
@@ -33,10 +30,7 @@ def run(json: Json = False) -> None:
         _view(findings),
         {
             "fine": all(finding.fine for finding in findings),
-            "findings": [
-                {"group": f.group, "name": f.name, "found": f.found, "fine": f.fine, "advice": f.advice}
-                for f in findings
-            ],
+            "findings": [asdict(finding) for finding in findings],
         },
         json,
     )

@@ -73,11 +73,6 @@ def _doubts(load: float) -> tuple[str, ...]:
     )
 
 
-def doubted(cluster: Cluster) -> bool:
-    """Whether a calibration was taken on a busy machine."""
-    return bool(cluster.doubts)
-
-
 def idle(load: float) -> bool:
     """Whether `load` busy cores leave this machine free enough to measure."""
     return load <= usable_cores() / 2

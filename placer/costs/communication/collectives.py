@@ -114,7 +114,7 @@ def _in_turn(devices: tuple[int, ...], count: int) -> Iterator[int]:
 
 def _way(cluster: Cluster, start: int, end: int) -> object:
     """What tells the way between two nodes from others: their links and nics, and the level that joins them."""
-    first, second = cluster.node_list[start], cluster.node_list[end]
+    first, second = cluster.nodes[start], cluster.nodes[end]
     if start == end:
         return first.link, None, -1
     return first.nic, second.nic, cluster.level_of({start, end})
@@ -133,12 +133,12 @@ def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnC
     To or from a CPU it goes between processes; at the other end a GPU copies it from or to its host.
     """
     if start == end and any(on_cpus):
-        inside = link_between_processes(cluster.node_list[start])
+        inside = link_between_processes(cluster.nodes[start])
         return _copied(cluster, LinkCost(inside.latency_seconds, 1 / (inside.bandwidth * inside.share)), start, on_cpus)
     link = link_between_nodes(cluster, start, end)
     if start == end:
         return LinkCost(link.latency_seconds, 1 / link.bandwidth)
-    nic = cluster.node_list[start].nic
+    nic = cluster.nodes[start].nic
     ports = nic.ports if nic is not None else 1
     way = LinkCost(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
     return _copied(cluster, way, start if on_cpus == (False, True) else end, on_cpus)
@@ -146,7 +146,7 @@ def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnC
 
 def _copied(cluster: Cluster, way: LinkCost, node: int, on_cpus: _OnCpus) -> LinkCost:
     """`way` with the copy between a GPU of `node` and its host where one end, and one only, is a CPU."""
-    host = cluster.node_list[node].host
+    host = cluster.nodes[node].host
     if sum(on_cpus) != 1 or host is None:
         return way
     link = host.link

@@ -198,27 +198,27 @@ class MixedSum:
         return _Ring(
             count=len(places),
             steps=frozenset(self._step(a, b) for a, b in pairwise((*places, places[0]))),
-            adding=max(self.groups * own / _memory(self.cluster.node_list[node]) for node, own in ranks.items()),
+            adding=max(self.groups * own / _memory(self.cluster.nodes[node]) for node, own in ranks.items()),
         )
 
     def _step(self, first: int, second: int) -> _Line:
         if self._apart(first, second):
             return self._message(first, second)
-        link = link_between_processes(self.cluster.node_list[self._node_of(first)])
+        link = link_between_processes(self.cluster.nodes[self._node_of(first)])
         return _Line(link.latency_seconds, 1 / (link.bandwidth * link.shared))
 
     def _message(self, source: int, target: int, senders: int = 1) -> _Line:
         """A message between two ranks, `senders` of the first one's host sending out at once."""
         ends = self._node_of(source), self._node_of(target)
         if ends[0] == ends[1]:
-            link = link_between_processes(self.cluster.node_list[ends[0]])
+            link = link_between_processes(self.cluster.nodes[ends[0]])
             return _Line(link.latency_seconds, 1 / (link.bandwidth * link.share))
         link = link_between_nodes(self.cluster, *ends)
         return _Line(link.latency_seconds, senders * self.groups / link.bandwidth)
 
     def _copy(self, node: int, count: int) -> _Line:
         """Between each of `count` accelerators of a node and its host."""
-        host = self.cluster.node_list[node].host
+        host = self.cluster.nodes[node].host
         assert host is not None  # `require_hosts`
         own, shared = host.link.bandwidth * host.link.share * host.link.ports, host.memory_bandwidth
         return _Line(host.link.latency_seconds, max(1 / own, count * self.groups / shared))

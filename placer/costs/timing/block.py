@@ -82,7 +82,7 @@ class BlockTimes:
 
     def _reached(self) -> dict[int, Bottleneck]:
         """How the devices of each device's replica reach each other; worked out once for groups inside like nodes."""
-        nodes, node_of = self.cluster.node_list, self.cluster.node_of
+        nodes, node_of = self.cluster.nodes, self.cluster.node_of
         inside: dict[int, Bottleneck] = {}
         found: dict[int, Bottleneck] = {}
         for own in self.groups:

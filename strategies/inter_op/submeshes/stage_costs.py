@@ -127,6 +127,6 @@ class SubmeshCosts:
 
     def _ends(self, placed: PlacedSubmesh, following: PlacedSubmesh) -> tuple[object, ...]:
         """What tells two placements from other ones as far as messages can see."""
-        if len(self.problem.cluster.node_list) == 1:
+        if len(self.problem.cluster.nodes) == 1:
             return placed.submesh, following.submesh
         return placed.submesh, placed.devices, following.submesh, following.devices
