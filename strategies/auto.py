@@ -11,10 +11,9 @@ Why one plan is slower than another: the item of the ledger that grew most.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
-from placer.plans.ledger import Seconds
 from placer.plans.plan import Alternative
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Ended, Problem, Solution, strategy
@@ -27,12 +26,17 @@ SEARCHES = ("stages",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StrategyResult:
+class _Result:
     """What one strategy found, judged again; `verdict` is not on communication before `_settle`."""
 
     name: str
     found: Solution | Infeasible
     verdict: Verdict | None
+
+    @property
+    def evaluations(self) -> int:
+        """Plans it looked at."""
+        return 1 if isinstance(self.found, Infeasible) else self.found.evaluations
 
 
 class Portfolio:
@@ -54,10 +58,10 @@ class Portfolio:
         return _summary(runs, ended)
 
 
-def _all(problem: Problem, baselines: Forked[_StrategyResult]) -> tuple[list[_StrategyResult], Ended]:
+def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], Ended]:
     """What every strategy found, and what ended that early; raises KeyboardInterrupt where nothing is found by then."""
-    runs: list[_StrategyResult] = []
-    searches: list[_StrategyResult] = []
+    runs: list[_Result] = []
+    searches: list[_Result] = []
     try:
         if not baselines.apart:
             runs.extend(baselines)
@@ -72,7 +76,7 @@ def _all(problem: Problem, baselines: Forked[_StrategyResult]) -> tuple[list[_St
     return [*runs, *searches], "" if searches else _over(problem, runs, _budget_left(problem, runs))
 
 
-def _each(problem: Problem, names: Sequence[str], before: Sequence[_StrategyResult] = ()) -> Iterator[_StrategyResult]:
+def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()) -> Iterator[_Result]:
     """The runs of these strategies until something ends the search."""
     runs = list(before)
     for name in names:
@@ -83,7 +87,7 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_StrategyResu
         yield runs[-1]
 
 
-def _over(problem: Problem, runs: list[_StrategyResult], left: int | None) -> Ended:
+def _over(problem: Problem, runs: list[_Result], left: int | None) -> Ended:
     """What ends the search now: no evaluation left, or the seconds over and some plan found."""
     if _interrupted(runs):
         return "interrupt"
@@ -92,22 +96,22 @@ def _over(problem: Problem, runs: list[_StrategyResult], left: int | None) -> En
     return "seconds" if problem.spent and _legal(runs) else ""
 
 
-def _interrupted(runs: list[_StrategyResult]) -> bool:
+def _interrupted(runs: list[_Result]) -> bool:
     return any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs)
 
 
-def _legal(runs: list[_StrategyResult]) -> list[tuple[Verdict, _StrategyResult]]:
+def _legal(runs: list[_Result]) -> list[tuple[Verdict, _Result]]:
     return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
 
 
-def _run(name: str, problem: Problem, *, lowered: bool = False) -> _StrategyResult:
+def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Result:
     solver = strategy(name)
     found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
     verdict = None if isinstance(found, Infeasible) else judge(found.plan, lowered=lowered)
-    return _StrategyResult(name=name, found=found, verdict=verdict)
+    return _Result(name=name, found=found, verdict=verdict)
 
 
-def _settle(problem: Problem, runs: list[_StrategyResult]) -> None:
+def _settle(problem: Problem, runs: list[_Result]) -> None:
     """Judge the best of all in full; where it does not hold, its run anew or as lost, then the next best."""
     while legal := _legal(runs):
         best, winner = min(legal, key=lambda entry: entry[0].order)
@@ -120,17 +124,13 @@ def _settle(problem: Problem, runs: list[_StrategyResult]) -> None:
         )
 
 
-def _budget_left(problem: Problem, runs: list[_StrategyResult]) -> int | None:
+def _budget_left(problem: Problem, runs: list[_Result]) -> int | None:
     if problem.budget is None:
         return None
-    return problem.budget - sum(_evaluations(run) for run in runs)
+    return problem.budget - sum(run.evaluations for run in runs)
 
 
-def _evaluations(run: _StrategyResult) -> int:
-    return 1 if isinstance(run.found, Infeasible) else run.found.evaluations
-
-
-def _summary(runs: list[_StrategyResult], ended: Ended) -> Solution | Infeasible:
+def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
     """The winner with the losers' reasons."""
     legal = _legal(runs)
     if not legal:
@@ -142,20 +142,12 @@ def _summary(runs: list[_StrategyResult], ended: Ended) -> Solution | Infeasible
         plan=replace(best.plan, strategy=winner.name),
         bound=min(max(bounds), best.seconds) if bounds else None,
         alternatives=tuple(_alternative(run, best) for run in runs if run is not winner),
-        evaluations=sum(_evaluations(run) for run in runs),
-        ended=ended or _ended(solved),
+        evaluations=sum(run.evaluations for run in runs),
+        ended=ended or next((found.ended for found in solved if found.ended), ""),
     )
 
 
-def _ended(found: list[Solution]) -> Ended:
-    """What ended the first of them that something ended."""
-    for solution in found:
-        if solution.ended:
-            return solution.ended
-    return ""
-
-
-def _alternative(run: _StrategyResult, best: Verdict) -> Alternative:
+def _alternative(run: _Result, best: Verdict) -> Alternative:
     if isinstance(run.found, Infeasible):
         return Alternative(name=run.name, step_seconds=None, reason=run.found.binding)
     verdict = run.verdict
@@ -182,13 +174,9 @@ def why_slower(loser: Verdict, winner: Verdict) -> str:
     """The dominant reason in words, with what it costs."""
     if loser.plan.stages == winner.plan.stages and loser.seconds == winner.seconds:
         return "the same estimate"
-    grown = {name: getattr(loser.ledger.seconds, name) - getattr(winner.ledger.seconds, name) for name in _items()}
+    grown = {name: getattr(loser.ledger.seconds, name) - getattr(winner.ledger.seconds, name) for name in WORDS}
     name = max(grown, key=lambda item: (grown[item], item))
     slower = loser.seconds - winner.seconds
     if slower <= 0 or grown[name] <= 0:
         return "the same estimate"
     return f"{WORDS[name]}: {1e3 * grown[name]:.3g} ms more, {slower / winner.seconds:.1%} slower in all"
-
-
-def _items() -> tuple[str, ...]:
-    return tuple(field.name for field in fields(Seconds))

@@ -35,7 +35,10 @@ class Borders:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.groups = _groups(problem)
-        self.own = {kind: self._own(kind) for kind in {block.kind for block in problem.graph.blocks}}
+        self.of_class = {
+            kind: tuple(sorted({group for border, group in self.groups.items() if border.kind == kind}))
+            for kind in {block.kind for block in problem.graph.blocks}
+        }
 
     def border(self, kind: int, known: dict[int, str], inner: int = 1) -> Border:
         """The border of a class whose groups lie as `known` says; `inner` as of a `Split`."""
@@ -91,9 +94,6 @@ class Borders:
             if group not in fixed and isinstance(tensor, Tensor):
                 found.setdefault(group, []).append(tensor)
         return found
-
-    def _own(self, kind: int) -> tuple[int, ...]:
-        return tuple(sorted({group for place, group in self.groups.items() if place.kind == kind}))
 
 
 def _both(outer: str, inner: str) -> str:

@@ -256,7 +256,7 @@ def _layout(
         for kind, own in prices.items()
     }
     factors = [
-        Factor(groups=borders.own[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
+        Factor(groups=borders.of_class[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
         for kind, count in counts.items()
     ]
     best = best_states(factors, states)
@@ -282,8 +282,8 @@ def _table(
 ) -> dict[tuple[str, ...], BestSplit]:
     """The best split of a class for all states of its groups."""
     found = {}
-    for chosen in product(*(states[group] for group in borders.own[kind])):
-        known = dict(zip(borders.own[kind], chosen, strict=True))
+    for chosen in product(*(states[group] for group in borders.of_class[kind])):
+        known = dict(zip(borders.of_class[kind], chosen, strict=True))
         best = best_split(prices.kind, borders.border(kind, known, prices.inner), prices)
         if best is not None:
             found[chosen] = best
