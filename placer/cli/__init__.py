@@ -1,4 +1,7 @@
-"""The command line: parse, call one library function, print. Exit 0 done, 1 infeasible or failed, 2 misuse."""
+"""The command line: parse, call one library function, print. Exit 0 done, 1 infeasible or failed, 2 misuse.
+
+A command is a file of `commands`: its name is the file's, its help the docstring, and `run` has its flags.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for module in (plan, replan, explain, place, simulate, execute, verify, demo, doctor, calibrate, schema, weights):
-    app.command(module.NAME, help=module.HELP)(module.run)
+    app.command(module.__name__.rpartition(".")[2], help=module.__doc__)(module.run)
 app.add_typer(bench.app)
 
 

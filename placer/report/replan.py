@@ -53,20 +53,18 @@ def _table(old: Plan, new: Plan) -> Table:
 
 def _rows(old: Plan, new: Plan) -> list[tuple[str, str, str]]:
     """(what, before, after)."""
-    pairs = [(old, new)]
-    shown = [
-        (name, text(before), text(after))
-        for before, after in pairs
-        for name, text in (
-            ("cluster", lambda plan: f"{plan.cluster.name}, {plan.cluster.size} devices"),
-            ("devices used", lambda plan: str(plan.world_size)),
-            ("microbatches", lambda plan: rows_text(plan.microbatches)),
-            ("schedule", lambda plan: plan.schedule),
-        )
-    ]
-    for index in range(max(len(old.stages), len(new.stages))):
-        shown.append((f"stage {index}", _stage(old, index), _stage(new, index)))
-    return [*shown, ("predicted step", _step(old), _step(new)), ("fullest device", _peak(old), _peak(new))]
+    count = max(len(old.stages), len(new.stages))
+    names = ["cluster", "devices used", "microbatches", "schedule", *(f"stage {index}" for index in range(count))]
+    names += ["predicted step", "fullest device"]
+    return list(zip(names, _cells(old, count), _cells(new, count), strict=True))
+
+
+def _cells(plan: Plan, stages: int) -> list[str]:
+    cluster = f"{plan.cluster.name}, {plan.cluster.size} devices"
+    cells = [cluster, str(plan.world_size), rows_text(plan.microbatches), plan.schedule]
+    ledger = plan.ledger
+    told = [seconds_text(ledger.step_seconds), bytes_text(ledger.peak_memory)] if ledger else ["-", "-"]
+    return [*cells, *(_stage(plan, index) for index in range(stages)), *told]
 
 
 def _stage(plan: Plan, index: int) -> str:
@@ -84,14 +82,6 @@ def _stage(plan: Plan, index: int) -> str:
 def _state(stage: Stage) -> list[str]:
     sharded = [] if stage.sharding == "none" else [STATE[stage.sharding]]
     return [*sharded, *(["recompute"] if stage.recompute else [])]
-
-
-def _step(plan: Plan) -> str:
-    return seconds_text(plan.ledger.step_seconds) if plan.ledger else "-"
-
-
-def _peak(plan: Plan) -> str:
-    return bytes_text(plan.ledger.peak_memory) if plan.ledger else "-"
 
 
 def _moved(moving: Moving) -> str:

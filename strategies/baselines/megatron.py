@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from placer.costs.costs import Costs
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter, Tensor
+from placer.io.memo import Memo, once
 from placer.plans.plan import Layout, Plan, ScheduleName, Sharding
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import Choice, Cut
@@ -138,7 +139,7 @@ class MegatronLayouts:
         self.problem = problem
         self.costs = Costs(problem.graph, problem.cluster, problem.settings)
         self._splits: dict[tuple[int, bool], Layout | None] = {}
-        self._meshes: dict[tuple[int, int, int], Layout | None] = {}
+        self._meshes = Memo(self._mesh)
 
     def plan(self, degrees: MegatronDegrees) -> Plan:
         """The plan of these degrees, not judged. Raises UsageError where the model or the cluster has no such plan."""
@@ -180,20 +181,18 @@ class MegatronLayouts:
 
     def mesh(self, tensor: int, expert: int, context: int) -> Layout | None:
         """The best split over experts, or over tokens, and of the ops beside; None where there is none."""
-        key = (tensor, expert, context)
-        if key not in self._meshes:
-            pins = Pins(tensor=tensor, expert=expert, sequence=context)
-            made = layouts(replace(self.problem, pins=pins, until=None), self.costs)
-            self._meshes[key] = made[0] if made else None
-        return self._meshes[key]
+        return self._meshes[Pins(tensor=tensor, expert=expert, sequence=context)]
+
+    def _mesh(self, pins: Pins) -> Layout | None:
+        made = layouts(replace(self.problem, pins=pins, until=None), self.costs)
+        return made[0] if made else None
 
     def split(self, degree: int, *, sequence: bool) -> Layout | None:
         """Megatron's tensor split over `degree` devices; None where there is none."""
-        key = (degree, sequence)
-        if key not in self._splits:
-            rule = _cut_sequence if sequence else _whole_sequence
-            self._splits[key] = ruled_layout(self.problem, self.costs, degree, rule, cut=sequence)
-        return self._splits[key]
+        rule = _cut_sequence if sequence else _whole_sequence
+        return once(
+            self._splits, (degree, sequence), ruled_layout, self.problem, self.costs, degree, rule, cut=sequence
+        )
 
 
 def stage_cuts(problem: Problem, outline: Outline) -> tuple[int, ...]:

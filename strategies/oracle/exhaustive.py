@@ -22,10 +22,11 @@ from placer.plans.plan import Layout, Plan, ScheduleName, Sharding, Stage
 from placer.search.judge import broken_pins
 from placer.search.problem import Pins, Problem, Solution
 from placer.strategies.intra_op.layouts import layouts, roomy_layouts
-from placer.strategies.oracle.every_order import DeviceGrids, Grid
-from placer.strategies.oracle.every_submesh import (
+from placer.strategies.oracle.enumeration import (
     SCHEDULES,
     SHARDINGS,
+    DeviceGrids,
+    Grid,
     every_microbatches,
     every_recompute,
     shaped_plans,

@@ -27,7 +27,7 @@ from placer.strategies.inter_op.submeshes.two_shapes import search as two_shape_
 from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.oracle import exhaustive
-from placer.strategies.oracle.every_submesh import shaped_plans
+from placer.strategies.oracle.enumeration import shaped_plans
 from placer.strategies.space.device_orders import group_classes
 from problems import cluster, device, nodes, problem, random_problem, tapered_problem, unequal_problem
 

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from placer.runtime.bench import Compared
 
 
-NAME = "bench"
 app = typer.Typer(
-    name=NAME, help="Published problems and hand-written code: our results beside theirs.", no_args_is_help=True,
+    name="bench", help="Published problems and hand-written code: our results beside theirs.", no_args_is_help=True,
     rich_markup_mode=None,
 )  # fmt: skip
 

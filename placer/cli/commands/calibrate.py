@@ -1,4 +1,7 @@
-"""`placer calibrate`: measure this machine anew."""
+"""Measure this machine: products by size, memory, launch, messages, all-reduces. Takes under 30 s; remembered.
+
+Example: placer calibrate localx2 -o this-machine.yaml
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,6 @@ from placer.cluster.cluster_file import cluster_yaml
 from placer.errors import UsageError
 from placer.io.files import require_writable, write_text
 from placer.report.documents import Document
-
-NAME = "calibrate"
-HELP = """Measure this machine: products by size, memory, launch, messages, all-reduces. Takes under 30 s; remembered.
-
-Example: placer calibrate localx2 -o this-machine.yaml
-"""
 
 
 def run(

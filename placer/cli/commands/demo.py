@@ -1,4 +1,7 @@
-"""`placer demo`: the main job end to end on this machine."""
+"""Capture a small GPT-2, compare every strategy, plan, train on two processes, compare with one device.
+
+Example: placer demo --keep demo/
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,6 @@ from typing import Annotated
 import typer
 
 from placer.cli.options import Json, Steps, print_result
-
-NAME = "demo"
-HELP = """Capture a small GPT-2, compare every strategy, plan, train on two processes, compare with one device.
-
-Example: placer demo --keep demo/
-"""
 
 
 def run(

@@ -1,4 +1,7 @@
-"""`placer doctor`: what is installed, what this machine is, what would work. Looks only; starts and changes nothing."""
+"""Say what is installed, what this machine is, and what would work.
+
+Example: placer doctor
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,6 @@ from placer.cli.options import Json, print_result
 from placer.cluster.calibrate import Machine, describe_machine
 from placer.io.versions import installed
 from placer.report.printing import table, titled
-
-NAME = "doctor"
-HELP = """Say what is installed, what this machine is, and what would work.
-
-Example: placer doctor
-"""
 
 
 def run(json: Json = False) -> None:

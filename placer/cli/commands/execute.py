@@ -1,4 +1,8 @@
-"""`placer execute`: run a plan; one process per rank, under torchrun."""
+"""Run a plan under torchrun, one process per rank.
+
+Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --steps 20 --data texts/ --log-file log.jsonl
+Before launch, of a plan of any size, without torchrun: placer execute --dry-run --rank 3 plan.json
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,6 @@ if TYPE_CHECKING:
     from placer.plans.plan import Plan
     from placer.runtime.training.run_report import ExecuteOptions, RunReport
 
-
-NAME = "execute"
-HELP = """Run a plan under torchrun, one process per rank.
-
-Example: torchrun --nproc-per-node 2 --no-python placer execute plan.json --steps 20 --data texts/ --log-file log.jsonl
-Before launch, of a plan of any size, without torchrun: placer execute --dry-run --rank 3 plan.json
-"""
 
 Data = Annotated[str, typer.Option(help="A folder of text or of tensors, stdlib, or synthetic.")]
 Tokenizer = Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")]

@@ -1,4 +1,9 @@
-"""`placer explain`: read a plan."""
+"""Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.
+
+Exit 2 if the plan breaks a rule (1 if it only does not fit); each broken one is named.
+
+Example: placer explain plan.json --program --rank 0 --code
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,6 @@ from placer.report.mixed_allreduce import route_document, route_text
 from placer.report.ops import ops_document, ops_view
 from placer.report.plan_table import plan_view
 from placer.report.printing import bytes_text
-
-NAME = "explain"
-HELP = """Show a plan: what goes where, its predicted seconds and bytes, why the runners-up lost.
-
-Exit 2 if the plan breaks a rule (1 if it only does not fit); each broken one is named.
-
-Example: placer explain plan.json --program --rank 0 --code
-"""
 
 
 def run(

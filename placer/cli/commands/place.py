@@ -1,4 +1,9 @@
-"""`placer place`: a graph with given costs onto devices, with a proof."""
+"""Place a graph with given costs on devices, and say how far that can be from the best.
+
+FILE is a dnn-partitioning JSON file, a PipeDream graph.txt, or another format that `--format` lists.
+
+Example: placer place bert24_training.json --json
+"""
 
 from __future__ import annotations
 
@@ -13,14 +18,6 @@ from placer.io.units import quantity
 from placer.placement.formats import OBJECTIVES, READERS, PlaceRequest, read_problem
 from placer.placement.solvers import place
 from placer.report.placement import answer_document, answer_view
-
-NAME = "place"
-HELP = """Place a graph with given costs on devices, and say how far that can be from the best.
-
-FILE is a dnn-partitioning JSON file, a PipeDream graph.txt, or another format that `--format` lists.
-
-Example: placer place bert24_training.json --json
-"""
 
 
 def run(

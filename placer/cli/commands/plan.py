@@ -1,4 +1,7 @@
-"""`placer plan`: find a plan."""
+"""Find the fastest plan that fits, and say what it will cost.
+
+Example: placer plan examples.gpt:build --cluster localx2 --batch 8x128 -o plan.json
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,6 @@ from placer.search.asked import KNOWN
 if TYPE_CHECKING:
     from placer.tracer import LossFunction
 
-
-NAME = "plan"
-HELP = """Find the fastest plan that fits, and say what it will cost.
-
-Example: placer plan examples.gpt:build --cluster localx2 --batch 8x128 -o plan.json
-"""
 
 Loss = Annotated[
     str | None, typer.Option(help="package.module:function of (output, batch), for a model that returns no loss.")

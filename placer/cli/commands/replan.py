@@ -1,4 +1,7 @@
-"""`placer replan`: the same training on other machines."""
+"""Plan again for a changed cluster, with the same model, batch, settings, seed and pins.
+
+Example: placer replan plan.json --cluster new.yaml --checkpoint ckpt/ -o new.json
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,6 @@ from placer.cli.options import ClusterSpec, Json, PlanFile, load_plan, print_res
 from placer.io.files import require_writable
 from placer.report.documents import Document
 from placer.report.replan import replan_document, replan_view, state_moved
-
-NAME = "replan"
-HELP = """Plan again for a changed cluster, with the same model, batch, settings, seed and pins.
-
-Example: placer replan plan.json --cluster new.yaml --checkpoint ckpt/ -o new.json
-"""
 
 
 def run(

@@ -1,4 +1,7 @@
-"""`placer schema`: the published JSON Schema of plan.json."""
+"""Print the JSON Schema of plan.json.
+
+Example: placer schema > plan.schema.json
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,6 @@ import json as json_module
 
 from placer.cli.options import Json
 from placer.plans.plan import plan_schema
-
-NAME = "schema"
-HELP = """Print the JSON Schema of plan.json.
-
-Example: placer schema > plan.schema.json
-"""
 
 
 def run(json: Json = False) -> None:

@@ -1,4 +1,7 @@
-"""`placer simulate`: play a plan event by event."""
+"""Play one step of a plan event by event; write it as a trace for Perfetto or chrome://tracing.
+
+Example: placer simulate plan.json --trace trace.json
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,6 @@ from placer.plans.plan import Plan
 from placer.report.documents import ledger_document
 from placer.report.plan_table import doubts, memory_view, seconds_view
 from placer.report.printing import seconds_text
-
-NAME = "simulate"
-HELP = """Play one step of a plan event by event; write it as a trace for Perfetto or chrome://tracing.
-
-Example: placer simulate plan.json --trace trace.json
-"""
 
 
 def run(

@@ -1,4 +1,11 @@
-"""`placer verify`: hold a plan's steps to one device's."""
+"""Run some steps as planned and on one device; compare loss, gradients and updated parameters.
+
+Starts its own ranks on this machine when not under torchrun; exit 1 where something differs. Errors are relative to a
+tensor's largest element; a gradient that is zero but for rounding (a bias before batch norm) is held to the sum of the
+magnitudes it was summed from.
+
+Example: placer verify plan.json --steps 3
+"""
 
 from __future__ import annotations
 
@@ -33,16 +40,7 @@ if TYPE_CHECKING:
     from placer.runtime import VerifyReport
 
 
-NAME = "verify"
 PROGRESS = "placer: "
-HELP = """Run some steps as planned and on one device; compare loss, gradients and updated parameters.
-
-Starts its own ranks on this machine when not under torchrun; exit 1 where something differs. Errors are relative to a
-tensor's largest element; a gradient that is zero but for rounding (a bias before batch norm) is held to the sum of the
-magnitudes it was summed from.
-
-Example: placer verify plan.json --steps 3
-"""
 
 
 def run(

@@ -1,4 +1,7 @@
-"""`placer weights`: the weights of a checkpoint as a Hugging Face folder."""
+"""Write the weights of the last checkpoint to a Hugging Face folder.
+
+Example: placer weights plan.json --checkpoint ckpt/ --to trained/
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,6 @@ from rich.text import Text
 
 from placer.cli.options import Json, PlanFile, load_plan, print_result
 from placer.report.printing import bytes_text
-
-NAME = "weights"
-HELP = """Write the weights of the last checkpoint to a Hugging Face folder.
-
-Example: placer weights plan.json --checkpoint ckpt/ --to trained/
-"""
 
 
 def run(

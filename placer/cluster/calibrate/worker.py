@@ -19,10 +19,10 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from placer.cluster.calibrate.lockstep import Together
 from placer.cluster.calibrate.machine import cpu_model
 from placer.cluster.calibrate.result import Calibration, DeviceMeasurement
 from placer.cluster.calibrate.timings import (
+    Together,
     all_reduces,
     launch_seconds,
     memory_bandwidth,
