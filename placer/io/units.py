@@ -93,11 +93,8 @@ def written(value: float, kind: Kind) -> str:
         number = exact / UNITS[kind][unit]
         if abs(number) >= 1 and quantity(f"{number:f} {unit}", kind) == value and len(f"{number:f}") <= 20:
             return f"{_plain(number)} {unit}"
-    return (
-        f"{_plain(exact / UNITS[kind][_PREFERRED[kind][-1]])} {_PREFERRED[kind][-1]}"
-        if value
-        else f"0 {_PREFERRED[kind][-1]}"
-    )
+    smallest = _PREFERRED[kind][-1]
+    return f"{_plain(exact / UNITS[kind][smallest]) if value else 0} {smallest}"
 
 
 def _plain(number: Decimal) -> str:

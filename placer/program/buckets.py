@@ -147,7 +147,9 @@ def held_bytes(parameter: Parameter, settings: RunSettings) -> int:
 
 def shard_bytes(parameter: Parameter, settings: RunSettings, ranks: int) -> int:
     """Bytes of the largest shard of a parameter split over `ranks` in dim 0."""
-    return _padded_elements(parameter, ranks) // ranks * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
+    rows = parameter.shape[0] if parameter.shape else 1
+    elements = -(-rows // ranks) * (parameter.elements // rows)
+    return elements * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
 
 
 def _span(plan: Plan, stage: int) -> tuple[int, int]:
@@ -193,8 +195,3 @@ def _unit(plan: Plan, stage: int, block: int, held: Mapping[str, Parameter]) -> 
 def _shard(parameter: Parameter, ranks: int) -> Parameter:
     rows, *rest = parameter.shape or (1,)
     return replace(parameter, shape=(-(-rows // ranks), *rest))
-
-
-def _padded_elements(parameter: Parameter, ranks: int) -> int:
-    rows = parameter.shape[0] if parameter.shape else 1
-    return -(-rows // ranks) * ranks * (parameter.elements // rows)

@@ -6,7 +6,7 @@ What runs is the runtime itself: the rank's blocks as lowered, FSDP2 or DDP, the
 the optimizer. Its tensors have shapes and no bytes. What the ranks are held against:
 
     the program     what was sent and received is what the rank's program says (kind, peer, shape, type, order)
-    the peers       the programs of all ranks it communicates with say the same (`placer.program.peer_disagreements`)
+    the peers       the programs of all ranks it communicates with say the same (`peer_disagreements`)
     the replica     what the devices of its replica exchange inside blocks: they are run dry too, over one microbatch of
                     each size, and compared
 

@@ -35,7 +35,8 @@ def run(plan_file: Path, cluster: str | None, rank: int | None, programs: tuple[
     """Dry runs of `rank`, or of one rank of every class; the exit code: 1 where one fails."""
     from placer.runtime.dry import DryRuns, rank_classes  # the runtime needs torch; reading a plan does not
 
-    plan = _predicted(load_plan(plan_file, cluster))
+    plan = load_plan(plan_file, cluster)
+    plan = plan if plan.ledger is not None else replace(plan, ledger=estimate(plan))
     if rank is not None and rank >= plan.world_size:
         raise UsageError(f"--rank {rank}: the plan has ranks 0 to {plan.world_size - 1}; give one of them")
     given = tuple(map(load_program, programs))
@@ -50,10 +51,6 @@ def run(plan_file: Path, cluster: str | None, rank: int | None, programs: tuple[
     views = [_view(one, like, plan) for one, like in zip(done, likes, strict=True)]
     print_result(Group(*views), _document(done, likes, plan), json)
     return 0 if all(one.passed for one in done) else 1
-
-
-def _predicted(plan: Plan) -> Plan:
-    return plan if plan.ledger is not None else replace(plan, ledger=estimate(plan))
 
 
 def _view(done: DryRun, like: int, plan: Plan) -> RenderableType:

@@ -54,21 +54,17 @@ def run(
         if broken:
             raise typer.Exit(error_of(found).exit_code)
         return
-    chosen = _program(plan, rank)
-    blocks = _code(plan, rank) if code else ""
+    chosen, blocks = _program(plan, rank), ""
+    if code:
+        from placer.runtime.executor.code_text import rank_code  # the model is built, without weights
+
+        blocks = rank_code(plan, rank)
     lines = [_told(plan, instruction, rank) for instruction in chosen.instructions]
     steps: list[JsonValue] = [_document(plan, instruction, rank) for instruction in chosen.instructions]
     title = f"rank {rank} on device {chosen.device}, replica {chosen.replica}, stages {list(chosen.stages)}"
     told = Text("\n".join((title, *lines, *([blocks] if blocks else []))))
     document: Document = {"rank": rank, "device": chosen.device, "instructions": steps, "code": blocks}
     print_result(told, document | {"program": program_document(chosen)}, json)
-
-
-def _code(plan: Plan, rank: int) -> str:
-    """The code of a rank's blocks; the model is built, without weights."""
-    from placer.runtime.executor.code_text import rank_code
-
-    return rank_code(plan, rank)
 
 
 def _program(plan: Plan, rank: int) -> Program:
