@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import networkx
+
 from placer.graph import Graph, Summed
 from placer.plans.plan import Plan, Stage
 from placer.spmd.cross_mesh import Division, overlaps
@@ -126,7 +128,7 @@ def _reads(plan: Plan) -> list[tuple[str, int, int]]:
     return found
 
 
-# For each position the replicas of one column.
+# For each position the replicas that are connected.
 ConnectedReplicas = tuple[tuple[int, ...], ...]
 
 
@@ -141,43 +143,30 @@ def all_replicas(plan: Plan) -> ConnectedReplicas:
 
 
 def connected_replicas(plan: Plan) -> tuple[ConnectedReplicas, ...]:
-    """The columns of a plan, in the order of the first position's replicas."""
+    """The connected replicas of a plan, in the order of the first position's replicas."""
     first, *others = plan.meshes
     if all(division(mesh).ratios == division(first).ratios for mesh in others):
         return tuple(((replica,),) * plan.positions for replica in range(first.replicas))
-    home = _joined(plan)
-    found: dict[_ReplicaPlace, list[list[int]]] = {}
-    for position, mesh in enumerate(plan.meshes):
-        for replica in range(mesh.replicas):
-            column = found.setdefault(_find(home, (position, replica)), [[] for _ in plan.meshes])
-            column[position].append(replica)
-    return tuple(tuple(map(tuple, column)) for column in found.values())
+    linked: networkx.Graph[_ReplicaPlace] = networkx.Graph()
+    linked.add_nodes_from((position, r) for position, mesh in enumerate(plan.meshes) for r in range(mesh.replicas))
+    linked.add_edges_from(_neighbours(plan))
+    return tuple(
+        tuple(tuple(sorted(r for at, r in part if at == position)) for position in range(plan.positions))
+        for part in networkx.connected_components(linked)
+    )
 
 
 def connected_with(plan: Plan, position: int, replica: int) -> ConnectedReplicas:
-    """The column of one replica."""
-    return next(column for column in connected_replicas(plan) if replica in column[position])
+    """The replicas that one is connected with, itself among them."""
+    return next(found for found in connected_replicas(plan) if replica in found[position])
 
 
 _ReplicaPlace = tuple[int, int]
 
 
-def _joined(plan: Plan) -> dict[_ReplicaPlace, _ReplicaPlace]:
-    """A forest over (position, replica): those with rows in common are in one tree."""
-    home = {(p, r): (p, r) for p, mesh in enumerate(plan.meshes) for r in range(mesh.replicas)}
-    for one, other in _neighbours(plan):
-        home[_find(home, one)] = _find(home, other)
-    return home
-
-
 def _neighbours(plan: Plan) -> Iterator[tuple[_ReplicaPlace, _ReplicaPlace]]:
+    """Replicas of two positions that follow each other, with rows in common."""
     for rows in sorted(set(plan.microbatches)):
         for (p, before), (q, after) in pairwise(enumerate(plan.meshes)):
             for overlap in overlaps(rows, division(before), division(after)):
                 yield (p, overlap.source), (q, overlap.target)
-
-
-def _find(home: dict[_ReplicaPlace, _ReplicaPlace], place: _ReplicaPlace) -> _ReplicaPlace:
-    while home[place] != place:
-        home[place] = place = home[home[place]]
-    return place

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import networkx
+
 from placer.graph import Graph, Tensor
 from placer.plans.plan import Layout
 from placer.rules.two_axis_layouts import AND
@@ -105,19 +107,14 @@ def _both(outer: str, inner: str) -> str:
 
 def _groups(problem: Problem) -> dict[BorderValue, int]:
     """The group of every border between blocks; borders that meet in some block lie alike."""
-    graph, parent = problem.graph, dict[BorderValue, BorderValue]()
-
-    def root(place: BorderValue) -> BorderValue:
-        while parent.setdefault(place, place) != place:
-            place = parent[place]
-        return place
-
+    graph = problem.graph
+    linked: networkx.Graph[BorderValue] = networkx.Graph()
     for block in graph.blocks:
         for number, reference in enumerate(block.inputs):
             if _is_made(reference):
-                parent[root(BorderValue(block.kind, False, number))] = root(_maker(graph, reference))
-    numbers: dict[BorderValue, int] = {}
-    return {place: numbers.setdefault(root(place), len(numbers)) for place in list(parent)}
+                linked.add_edge(_maker(graph, reference), BorderValue(block.kind, False, number))
+    numbers = {border: number for number, part in enumerate(networkx.connected_components(linked)) for border in part}
+    return {border: numbers[border] for border in linked}
 
 
 def _is_made(reference: str) -> bool:
