@@ -157,7 +157,7 @@ def _arguments(node: fx.Node) -> tuple[object, ...]:
     """Its rows, weights and ends, however it is written."""
     args, kwargs = node.args, node.kwargs
     if not isinstance(node.target, torch._ops.OpOverload):
-        args, kwargs = node.args[1], node.args[2]  # type: ignore[assignment]  # see `lowering.forms.local_op`
+        args, kwargs = node.args[1], node.args[2]  # type: ignore[assignment]  # see `spmd.graph_ops.local_op`
     ends = args[2] if len(args) > 2 else next(kwargs[name] for name in ("offs", "offsets") if name in kwargs)
     return (args[0], args[1], ends)
 
