@@ -14,7 +14,6 @@ from torch.autograd.function import FunctionCtx
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
-from torch.nn import functional
 
 from placer.runtime.bench.model import Decoder, Layer, Size, loss
 from placer.runtime.bench.plans import COLUMNS, RANKS, ROWS
@@ -32,6 +31,7 @@ class Written:
         for layer in model.layers:
             assert isinstance(layer, Layer)
             layer.heads //= RANKS
+            layer.before, layer.behind = copied, summed
             for name in (*COLUMNS, *ROWS):
                 if hasattr(layer, name):
                     _keep(getattr(layer, name), rank, 0 if name in COLUMNS else 1)
@@ -49,7 +49,7 @@ class Written:
         self._optimizer.zero_grad()
         x = self._model.embedded(batch["tokens"])
         for layer in self._model.layers:
-            x = _layer(layer, x)
+            x = layer(x)
         scores = self._model.head(copied(self._model.norm(x))).flatten(0, 1)
         found = _CrossEntropy.apply(scores, batch["labels"].flatten(), self._start)  # type: ignore[no-untyped-call]
         found.backward()
@@ -150,15 +150,6 @@ class _CrossEntropy(torch.autograd.Function):
         made = shares.clone()
         made.scatter_add_(-1, local.unsqueeze(-1), -mine.to(made.dtype).unsqueeze(-1))
         return made * (gradients[0] / made.shape[0]), None, None
-
-
-def _layer(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    assert isinstance(layer, Layer)
-    inner = copied(layer.norm_1(x))
-    q, k, v = (one(inner).unflatten(-1, (layer.heads, -1)).transpose(1, 2) for one in (layer.q, layer.k, layer.v))
-    mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    x = x + summed(layer.o(mixed.transpose(1, 2).flatten(2)))
-    return x + summed(layer.down(functional.gelu(layer.up(copied(layer.norm_2(x))))))
 
 
 def _keep(linear: nn.Linear, rank: int, dim: int) -> None:

@@ -22,24 +22,33 @@ class Size:
     microbatches: int = 4
 
 
+def as_it_is(x: torch.Tensor) -> torch.Tensor:
+    """What a layer on one device does around its products: nothing."""
+    return x
+
+
 class Layer(nn.Module):
-    """Attention and a feed-forward layer, each with a norm before and a residual around it."""
+    """Attention and a feed-forward layer, each with a norm before and a residual around it.
+
+    before, behind: what is done to their inputs and outputs where the products between are cut.
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__()
         hidden = size.hidden
         self.heads = size.heads
+        self.before, self.behind = as_it_is, as_it_is
         self.norm_1, self.norm_2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.q, self.k, self.v, self.o = (nn.Linear(hidden, hidden, bias=False) for _ in range(4))
         self.up, self.down = nn.Linear(hidden, 4 * hidden, bias=False), nn.Linear(4 * hidden, hidden, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The same shape: (rows, length, hidden)."""
-        inner = self.norm_1(x)
+        inner = self.before(self.norm_1(x))
         q, k, v = (one(inner).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.o(mixed.transpose(1, 2).flatten(2))
-        made: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm_2(x))))
+        x = x + self.behind(self.o(mixed.transpose(1, 2).flatten(2)))
+        made: torch.Tensor = x + self.behind(self.down(functional.gelu(self.up(self.before(self.norm_2(x))))))
         return made
 
 

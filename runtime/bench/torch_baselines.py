@@ -7,6 +7,7 @@ the plan's settings. Losses are those that a rank has at hand.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial
 
@@ -34,30 +35,43 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
     )  # fmt: skip
 
 
-class Wrapped:
-    """DistributedDataParallel in the loop of its tutorial."""
+class _Replica(ABC):
+    """A replica's step on its own rows."""
 
-    def __init__(self, model: Decoder, size: Size) -> None:
-        self._rows = own_rows(size)
-        self._model = DistributedDataParallel(model)
-        self._optimizer = adamw(model.parameters())
+    def __init__(self, model: nn.Module, size: Size) -> None:
+        each = size.rows // RANKS
+        self._rows = slice(dist.get_rank() * each, (dist.get_rank() + 1) * each)
+        self._model, self._optimizer = model, adamw(model.parameters())
 
     def step(self, batch: Batch) -> float:
         """The loss of this rank's rows."""
         self._optimizer.zero_grad()
         loss = self._model(batch["tokens"][self._rows], batch["labels"][self._rows])
         loss.backward()
+        self._gradients_reduced()
         nn.utils.clip_grad_norm_(self._model.parameters(), SETTINGS.clip_norm or 1.0)
         self._optimizer.step()
         return float(loss.detach())
 
+    @abstractmethod
+    def _gradients_reduced(self) -> None: ...
 
-class Bucketed:
+
+class Wrapped(_Replica):
+    """DistributedDataParallel in the loop of its tutorial."""
+
+    def __init__(self, model: Decoder, size: Size) -> None:
+        super().__init__(DistributedDataParallel(model), size)
+
+    def _gradients_reduced(self) -> None:
+        """Backward has done it."""
+
+
+class Bucketed(_Replica):
     """Data parallel without the wrapper: buckets of gradients are reduced as soon as their last one is there."""
 
     def __init__(self, model: Decoder, size: Size) -> None:
-        self._rows, self._model = own_rows(size), model
-        self._optimizer = adamw(model.parameters())
+        super().__init__(model, size)
         self._buckets = _buckets(list(model.parameters())[::-1])
         self._missing = [len(bucket) for bucket in self._buckets]
         self._works: list[tuple[dist.Work, torch.Tensor, list[nn.Parameter]]] = []
@@ -65,18 +79,11 @@ class Bucketed:
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
 
-    def step(self, batch: Batch) -> float:
-        """The loss of this rank's rows."""
-        self._optimizer.zero_grad()
-        loss = self._model(batch["tokens"][self._rows], batch["labels"][self._rows])
-        loss.backward()
+    def _gradients_reduced(self) -> None:
         for work, flat, bucket in self._works:
             work.wait()
             _given(flat.div_(RANKS), bucket)
         self._works, self._missing = [], [len(bucket) for bucket in self._buckets]
-        nn.utils.clip_grad_norm_(self._model.parameters(), SETTINGS.clip_norm or 1.0)
-        self._optimizer.step()
-        return float(loss.detach())
 
     def _arrived(self, index: int, parameter: torch.Tensor) -> None:
         self._missing[index] -= 1
@@ -88,49 +95,49 @@ class Bucketed:
             self._works.append((work, flat, bucket))
 
 
-class Piped:
-    """torch.distributed.pipelining around two halves of the model, written as modules of their own."""
+class _Pipeline:
+    """A rank's half of the model under torch's 1F1B."""
 
-    def __init__(self, model: Decoder, size: Size) -> None:
-        self._rank = dist.get_rank()
-        half = _Half(model, size, self._rank)
+    def __init__(self, half: nn.Module, stage: _PipelineStageBase, size: Size) -> None:
         self._parameters = list(half.parameters())
         self._optimizer = adamw(self._parameters)
-        stage = PipelineStage(half, self._rank, RANKS, torch.device("cpu"))
-        self._schedule = _schedule(stage, size)
+        # The loss is the mean of the microbatches' means: they are of equal size here.
+        self._schedule = Schedule1F1B(stage, size.microbatches, loss_fn=models.loss)
 
     def step(self, batch: Batch) -> float:
         """The loss on the last rank."""
         self._optimizer.zero_grad()
-        losses = _run(self._schedule, self._rank, batch)
+        losses: list[torch.Tensor] = []
+        if dist.get_rank() == 0:
+            self._schedule.step(batch["tokens"])
+        else:
+            self._schedule.step(target=batch["labels"], losses=losses)
         clip(self._parameters)
         self._optimizer.step()
-        return float(sum(losses)) / max(len(losses), 1)
+        return float(sum(loss.detach() for loss in losses)) / max(len(losses), 1)
 
 
-class AutoPiped:
+class Piped(_Pipeline):
+    """torch.distributed.pipelining around two halves of the model, written as modules of their own."""
+
+    def __init__(self, model: Decoder, size: Size) -> None:
+        rank = dist.get_rank()
+        half = _Half(model, size, rank)
+        super().__init__(half, PipelineStage(half, rank, RANKS, torch.device("cpu")), size)
+
+
+class AutoPiped(_Pipeline):
     """torch's own splitting of the model (`torch.distributed.pipelining.pipeline`)."""
 
     def __init__(self, model: Decoder, size: Size) -> None:
-        self._rank = dist.get_rank()
+        rank = dist.get_rank()
         example = models.batch(size, 0)["tokens"][: size.rows // size.microbatches]
         spec = {f"model.layers.{size.layers // 2}": SplitPoint.BEGINNING}
         with warnings.catch_warnings():
             # torch 2.13's pipeline() copies a graph by a class that it has itself deprecated.
             warnings.simplefilter("ignore", FutureWarning)
             whole = pipeline(_Scores(model), (example,), split_spec=spec)
-        half = whole.get_stage_module(self._rank)
-        self._parameters = list(half.parameters())
-        self._optimizer = adamw(self._parameters)
-        self._schedule = _schedule(whole.build_stage(self._rank, torch.device("cpu")), size)
-
-    def step(self, batch: Batch) -> float:
-        """The loss on the last rank."""
-        self._optimizer.zero_grad()
-        losses = _run(self._schedule, self._rank, batch)
-        clip(self._parameters)
-        self._optimizer.step()
-        return float(sum(losses)) / max(len(losses), 1)
+        super().__init__(whole.get_stage_module(rank), whole.build_stage(rank, torch.device("cpu")), size)
 
 
 class _Half(nn.Module):
@@ -165,12 +172,6 @@ class _Scores(nn.Module):
         return self.model.scored(self.model.embedded(tokens))
 
 
-def own_rows(size: Size) -> slice:
-    """The rows of this rank's replica."""
-    each = size.rows // RANKS
-    return slice(dist.get_rank() * each, (dist.get_rank() + 1) * each)
-
-
 def clip(parameters: Iterable[nn.Parameter], shared: frozenset[int] = frozenset()) -> None:
     """Clip by the norm of a model whose parameters lie on several ranks; those of `shared` (ids) lie on all of them."""
     gradients = [(parameter.grad, id(parameter) in shared) for parameter in parameters if parameter.grad is not None]
@@ -180,20 +181,6 @@ def clip(parameters: Iterable[nn.Parameter], shared: frozenset[int] = frozenset(
     total = (own + (torch.nn.utils.get_total_norm(alike) ** 2 if alike else 0.0)).sqrt()
     scale = torch.clamp((SETTINGS.clip_norm or 1.0) / (total + 1e-6), max=1.0)
     torch._foreach_mul_([one for one, _ in gradients], scale)
-
-
-def _schedule(stage: _PipelineStageBase, size: Size) -> Schedule1F1B:
-    # The loss is the mean of the microbatches' means: they are of equal size here.
-    return Schedule1F1B(stage, size.microbatches, loss_fn=models.loss)
-
-
-def _run(schedule: Schedule1F1B, rank: int, batch: Batch) -> list[torch.Tensor]:
-    if rank == 0:
-        schedule.step(batch["tokens"])
-        return []
-    losses: list[torch.Tensor] = []
-    schedule.step(target=batch["labels"], losses=losses)
-    return [loss.detach() for loss in losses]
 
 
 def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -10,7 +10,6 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, cast
@@ -74,7 +73,7 @@ class Checkpoints:
         self._folder, self._world, self._fingerprint, self._keep = Path(folder), world, fingerprint, keep
         self._patience = patience_seconds
         self._group: dist.ProcessGroup | None = None
-        self._together: _Together | None = None
+        self._together: tuple[Turns, dist.ProcessGroup] | None = None
         self._lock: int | None = None
         self._beside = Beside()
         self.notes: tuple[str, ...] = ()
@@ -111,8 +110,7 @@ class Checkpoints:
     def _written(self, state: State, progress: Progress) -> Path:
         final = self._path(progress)
         partial = self._folder / f".step-{progress.step:08d}.partial"
-        together = self._writers()
-        turns, group = together.turns, together.group
+        turns, group = self._writers()
         turns.first(lambda: self._begun(partial, turns.tick))
         try:
             writer = CheckpointWriter(partial, turns.tick)
@@ -221,20 +219,12 @@ class Checkpoints:
             self._group = _group(READING_SECONDS)
         return self._group
 
-    def _writers(self) -> _Together:
-        """A group of all ranks for what takes no time, and turns for writing."""
+    def _writers(self) -> tuple[Turns, dist.ProcessGroup]:
+        """Turns for writing, and a group of all ranks for what takes no time."""
         if self._together is None:
             turns = Turns.agreed(self._world, self._patience, self.agree)
-            self._together = _Together(turns=turns, group=_group(self._patience))
+            self._together = turns, _group(self._patience)
         return self._together
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Together:
-    """How ranks that write keep together."""
-
-    turns: Turns
-    group: dist.ProcessGroup
 
 
 def _group(seconds: float) -> dist.ProcessGroup:

@@ -63,11 +63,7 @@ def candidates(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     named = [path for path in folder.iterdir() if COMPLETE.match(path.name) and (path / MARKER).exists()]
-    return sorted(named, key=_step_of, reverse=True)
-
-
-def _step_of(path: Path) -> int:
-    return int(path.name.split("-")[1])
+    return sorted(named, key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
 
 def unreadable(path: Path) -> str | None:

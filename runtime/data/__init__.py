@@ -14,10 +14,9 @@ from pathlib import Path
 
 from placer.errors import UsageError
 from placer.graph import Graph
-from placer.runtime.data.batches import Batch, Data
-from placer.runtime.data.synthetic import SyntheticData
-from placer.runtime.data.tensors import TensorData, tensor_files
-from placer.runtime.data.text import TextData, stdlib_documents, text_files, tokenizer_of
+from placer.runtime.data.batches import Batch, Data, synthetic_data
+from placer.runtime.data.tensors import tensor_data, tensor_files
+from placer.runtime.data.text import stdlib_documents, text_data, text_files, tokenizer_of
 
 __all__ = ["Batch", "Data", "open_data"]
 
@@ -28,19 +27,19 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
     Raises UsageError where the folder is missing, holds neither text nor tensors, or does not fit the model's inputs.
     """
     if source == "synthetic":
-        return SyntheticData(graph, rows, seed)
+        return synthetic_data(graph, rows, seed)
     if source == "stdlib":
-        return TextData(stdlib_documents(), graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
+        return text_data(stdlib_documents(), graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
     folder = Path(source)
     if not folder.is_dir():
         raise UsageError(f"the data {source!r} is no folder; give a folder of text or tensors, stdlib, or synthetic")
     tensors = tensor_files(folder)
     if tensors:
-        return TensorData(tensors, graph, rows=rows, seed=seed)
+        return tensor_data(tensors, graph, rows=rows, seed=seed)
     texts = text_files(folder)
     if texts:
         documents = (path.read_text(errors="replace") for path in texts)
-        return TextData(documents, graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
+        return text_data(documents, graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
     raise UsageError(
         f"the folder {source} holds no data; put in text (.txt, .md, .rst, .py, .text) "
         "or tensors (.pt, .npy, .safetensors)"

@@ -1,61 +1,69 @@
-"""What all data is: batches by position, in an order that follows from the seed alone."""
+"""What all data is: batches by position, in an order that follows from the seed alone; and random batches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy
 import torch
 
+from placer.graph import Graph
+from placer.tracer.inputs.batches import random_batch
+
 Batch = dict[str, torch.Tensor]
 
 HELD_OUT_SHARE = 20  # one sample in this many is kept for evaluation, the last ones of the data
+# Seeds of random training and evaluation batches lie apart; a run is shorter than this.
+EVALUATION_OFFSET = 2**31
 
 
-class Data(Protocol):
-    """Batches by position; the same position gives the same batch, whatever was asked before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Batches by position; the same position gives the same batch, whatever was asked before.
 
-    @property
-    def name(self) -> str:
-        """What the data is, for the log."""
-        ...
+    name: for the log. batch: for training, counted from 0 and never ending: epochs follow each other. held_out: for
+    evaluation; its rows are never trained on (unless the data is one sample).
+    """
 
-    def batch(self, position: int) -> Batch:
-        """The training batch at `position`, counted from 0 and never ending: epochs follow each other."""
-        ...
+    name: str
+    batch: Callable[[int], Batch]
+    held_out: Callable[[int], Batch]
 
-    def held_out(self, position: int) -> Batch:
-        """The evaluation batch at `position`; its rows are never trained on (unless the data is one sample)."""
-        ...
+
+def synthetic_data(graph: Graph, rows: int, seed: int) -> Data:
+    """Random values of the right shapes, types and ranges, seeded by position, with nothing to learn in them."""
+    return Data(
+        name="synthetic",
+        batch=lambda position: random_batch(graph, rows, seed + position),
+        held_out=lambda position: random_batch(graph, rows, EVALUATION_OFFSET + seed + position),
+    )
 
 
 class SampleOrder:
-    """The samples of each batch. An epoch visits each training sample once, shuffled by seed and epoch.
-
-    repeats: there are fewer training samples than rows in a batch, so that one batch holds the same sample again.
-    """
+    """The samples of each batch. An epoch visits each training sample once, shuffled by seed and epoch."""
 
     def __init__(self, samples: int, rows: int, seed: int) -> None:
         self._rows, self._seed = rows, seed
         self._kept = max(1, samples // HELD_OUT_SHARE) if samples > 1 else 0
         self._trained = samples - self._kept
-        self.repeats = self._trained < rows
 
-    @property
-    def note(self) -> str:
-        """What the name of the data should say of it; "" for data of ordinary size."""
-        if not self.repeats:
-            return ""
-        return f" - only {self._trained} to train on, which repeat within each batch of {self._rows}"
+    def data(self, name: str, gather: Callable[[list[int]], Batch]) -> Data:
+        """The batches that `gather` makes of samples; the name says so where a batch holds the same sample again."""
+        few = f" - only {self._trained} to train on, which repeat within each batch of {self._rows}"
+        return Data(
+            name=f"{name}{few if self._trained < self._rows else ''}",
+            batch=lambda position: gather(self._training(position)),
+            held_out=lambda position: gather(self._evaluation(position)),
+        )
 
-    def training(self, position: int) -> list[int]:
-        """Sample numbers of the batch at `position`."""
+    def _training(self, position: int) -> list[int]:
         start = position * self._rows
         return [self._sample(index) for index in range(start, start + self._rows)]
 
-    def evaluation(self, position: int) -> list[int]:
-        """Held-out sample numbers of the batch at `position`, in order, over and over."""
+    def _evaluation(self, position: int) -> list[int]:
+        """Held-out samples, in order, over and over."""
         if not self._kept:
             return [0] * self._rows
         start = position * self._rows

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from placer.errors import UsageError
 from placer.graph import Graph, Input
-from placer.runtime.data.batches import Batch, SampleOrder
+from placer.runtime.data.batches import Batch, Data, SampleOrder
 
 TENSOR_SUFFIXES = (".pt", ".npy", ".safetensors")
 
@@ -31,32 +31,21 @@ def tensor_files(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in folder.iterdir() if path.suffix in TENSOR_SUFFIXES and path.is_file()))
 
 
-class TensorData:
-    """Rows of tensors as the inputs of a model."""
+def tensor_data(files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) -> Data:
+    """Rows of tensors as the inputs of a model. Raises UsageError where they do not fit it or each other."""
+    columns = {entry.name: _column(files, entry) for entry in graph.inputs}
+    counts = {name: column.rows for name, column in columns.items()}
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise UsageError(f"the inputs in {files[0].parent} differ in rows: {shown}; give each input the same rows")
+    samples = next(iter(counts.values()), 0)
+    if not samples:
+        raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
 
-    def __init__(self, files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) -> None:
-        self._inputs = graph.inputs
-        self._columns = {entry.name: _column(files, entry) for entry in graph.inputs}
-        counts = {name: column.rows for name, column in self._columns.items()}
-        if len(set(counts.values())) > 1:
-            shown = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise UsageError(f"the inputs in {files[0].parent} differ in rows: {shown}; give each input the same rows")
-        samples = next(iter(counts.values()), 0)
-        if not samples:
-            raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
-        self._order = SampleOrder(samples, rows, seed)
-        self.name = f"tensors, {samples} rows{self._order.note}"
+    def gather(chosen: list[int]) -> Batch:
+        return {entry.name: _checked(entry, columns[entry.name].take(chosen)) for entry in graph.inputs}
 
-    def batch(self, position: int) -> Batch:
-        """The training batch at `position`."""
-        return self._gather(self._order.training(position))
-
-    def held_out(self, position: int) -> Batch:
-        """The evaluation batch at `position`."""
-        return self._gather(self._order.evaluation(position))
-
-    def _gather(self, samples: list[int]) -> Batch:
-        return {entry.name: _checked(entry, self._columns[entry.name].take(samples)) for entry in self._inputs}
+    return SampleOrder(samples, rows, seed).data(f"tensors, {samples} rows", gather)
 
 
 class _Column:

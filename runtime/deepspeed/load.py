@@ -13,8 +13,8 @@ from placer.runtime.deepspeed.zero import ZeroRun
 from placer.runtime.distributed.world import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.executor.load import require_linear
 from placer.runtime.executor.rank_builder import RankModel
-from placer.runtime.stages.batch_split import BatchSplit
 from placer.runtime.stages.captured_model import captured
+from placer.runtime.stages.microbatch import BatchSplit
 from placer.runtime.weights.meta_model import meta_model
 
 

@@ -3,32 +3,60 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Protocol, cast
 
 import torch
-from torch import distributed as dist
 from torch import nn
 
 from placer.plans.plan import Plan
-from placer.runtime.stages.batch_split import BatchSplit
-from placer.runtime.stages.microbatch import Batch, Microbatch
+from placer.runtime.data_parallel.optimizer import optimizer_factory
+from placer.runtime.deepspeed.config import config, deepspeed
+from placer.runtime.stages.microbatch import Batch, BatchSplit, Microbatch
+from placer.runtime.stages.recompute import Tensors
+
+Pairs = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+
+class _Engine(Protocol):
+    """What is used of deepspeed.DeepSpeedEngine, and (`..._batch`) of deepspeed.PipelineEngine."""
+
+    optimizer: torch.optim.Optimizer
+
+    def __call__(self, *inputs: object) -> Tensors: ...
+
+    def backward(self, loss: torch.Tensor) -> None: ...
+
+    def step(self) -> None: ...
+
+    def train_batch(self, data_iter: Pairs) -> torch.Tensor: ...
+
+    def eval_batch(self, data_iter: Pairs) -> torch.Tensor: ...
+
+
+def engine_of(plan: Plan, model: nn.Module, held: nn.Module) -> _Engine:
+    """The engine of `model`, which trains the parameters of `held`."""
+    parameters = [parameter for parameter in held.parameters() if parameter.requires_grad]
+    made = deepspeed().initialize(
+        model=model,
+        optimizer=optimizer_factory(plan.settings)(parameters),
+        config=config(plan),
+        dist_init_required=False,
+    )
+    return cast(_Engine, made[0])
+
+
+def loss_scale(plan: Plan) -> float:
+    """What a loss is multiplied by, so that DeepSpeed's mean over replicas and microbatches is a sum."""
+    return float(plan.stages[0].replicas * len(plan.microbatches))
 
 
 class DeepSpeedRun(ABC):
     """One rank of a plan on DeepSpeed's engine. `steps` done so far key the dropout masks."""
 
-    def __init__(self, batch_split: BatchSplit) -> None:
-        self._batch_split = batch_split
+    def __init__(self, batch_split: BatchSplit, engine: _Engine) -> None:
+        self._batch_split, self._engine = batch_split, engine
         self.steps = 0
-
-    @property
-    def plan(self) -> Plan:
-        """The plan it runs."""
-        return self._batch_split.plan
-
-    @property
-    def scale(self) -> float:
-        """What a loss is multiplied by, so that DeepSpeed's mean over replicas and microbatches is a sum."""
-        return float(self.plan.stages[0].replicas * len(self.plan.microbatches))
 
     def step(self, batch: Batch) -> float:
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
@@ -42,34 +70,17 @@ class DeepSpeedRun(ABC):
         with torch.no_grad():
             return self._evaluate(self._batch_split.microbatches(batch, step=self.steps, training=False))
 
-    @abstractmethod
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on."""
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = rate
 
     @abstractmethod
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """All parameters by the model's own names, whole, on the CPU of every rank."""
 
     @abstractmethod
-    def _train(self, found: tuple[Microbatch, ...]) -> float: ...
+    def _train(self, microbatches: tuple[Microbatch, ...]) -> float: ...
 
     @abstractmethod
-    def _evaluate(self, found: tuple[Microbatch, ...]) -> float: ...
-
-    def _sum(self, value: torch.Tensor) -> float:
-        """The sum over all ranks."""
-        total = value.detach().to(torch.float64).reshape(())
-        if dist.get_world_size() > 1:
-            dist.all_reduce(total)
-        return float(total)
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give all groups the learning rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters an optimizer is for."""
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+    def _evaluate(self, microbatches: tuple[Microbatch, ...]) -> float: ...

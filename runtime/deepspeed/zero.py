@@ -3,52 +3,28 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, cast
+from typing import cast
 
 import torch
+from torch import distributed as dist
 from torch import nn
 
-from placer.runtime.data_parallel.optimizer import optimizer_factory
-from placer.runtime.deepspeed.config import config, deepspeed
-from placer.runtime.deepspeed.run import DeepSpeedRun, set_rate, trainable
-from placer.runtime.stages.batch_split import BatchSplit
-from placer.runtime.stages.microbatch import Microbatch
-from placer.runtime.stages.recompute import Tensors
+from placer.runtime.deepspeed.config import deepspeed
+from placer.runtime.deepspeed.run import DeepSpeedRun, engine_of, loss_scale
+from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.stages.stage import BlockModule, StageModule
-
-
-class _Engine(Protocol):
-    """What is used of deepspeed.DeepSpeedEngine."""
-
-    optimizer: torch.optim.Optimizer
-
-    def __call__(self, *inputs: object) -> Tensors: ...
-
-    def backward(self, loss: torch.Tensor) -> None: ...
-
-    def step(self) -> None: ...
 
 
 class ZeroRun(DeepSpeedRun):
     """One stage, held by DeepSpeed as its ZeRO stage says."""
 
     def __init__(self, batch_split: BatchSplit, stage: StageModule, loss: str) -> None:
-        super().__init__(batch_split)
-        self._stage, self._loss = stage, loss
-        self._sharded = batch_split.plan.stages[0].sharding == "parameters"
+        plan = batch_split.plan
+        self._stage, self._loss, self._scale = stage, loss, loss_scale(plan)
+        self._sharded = plan.stages[0].sharding == "parameters"
         if self._sharded:
             _gathered_by_blocks(stage)
-        made = deepspeed().initialize(
-            model=stage,
-            optimizer=optimizer_factory(batch_split.plan.settings)(trainable(stage)),
-            config=config(batch_split.plan),
-            dist_init_required=False,
-        )
-        self._engine = cast(_Engine, made[0])
-
-    def set_learning_rate(self, rate: float) -> None:
-        """Use `rate` from the next step on."""
-        set_rate(self._engine.optimizer, rate)
+        super().__init__(batch_split, engine_of(plan, stage, stage))
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """All parameters by the model's own names, whole, on the CPU of every rank."""
@@ -58,21 +34,17 @@ class ZeroRun(DeepSpeedRun):
                 found[name] = parameter.detach().cpu().clone()
         return found
 
-    def _train(self, found: tuple[Microbatch, ...]) -> float:
-        total = torch.zeros((), dtype=torch.float64)
-        for microbatch in found:
+    def _train(self, microbatches: tuple[Microbatch, ...]) -> float:
+        losses = []
+        for microbatch in microbatches:
             loss = self._loss_of(microbatch)
-            self._engine.backward(loss * self.scale)
+            self._engine.backward(loss * self._scale)
             self._engine.step()
-            total += loss.detach().cpu()
-        return self._sum(total)
+            losses.append(loss.detach())
+        return _sum(losses)
 
-    def _evaluate(self, found: tuple[Microbatch, ...]) -> float:
-        return self._sum(
-            sum(
-                (self._loss_of(microbatch).cpu().double() for microbatch in found), torch.zeros((), dtype=torch.float64)
-            )
-        )
+    def _evaluate(self, microbatches: tuple[Microbatch, ...]) -> float:
+        return _sum([self._loss_of(microbatch) for microbatch in microbatches])
 
     def _loss_of(self, microbatch: Microbatch) -> torch.Tensor:
         """The share of a microbatch in the loss; of a ghost's nothing counts, but all ranks gather and reduce."""
@@ -85,6 +57,14 @@ class ZeroRun(DeepSpeedRun):
         if not self._sharded:
             return nullcontext()
         return cast("AbstractContextManager[None]", deepspeed().zero.GatheredParameters(parameter))
+
+
+def _sum(losses: list[torch.Tensor]) -> float:
+    """The sum over microbatches and ranks."""
+    total = sum((loss.cpu().double() for loss in losses), torch.zeros((), dtype=torch.float64))
+    if dist.get_world_size() > 1:
+        dist.all_reduce(total)
+    return float(total)
 
 
 def _gathered_by_blocks(stage: StageModule) -> None:

@@ -7,7 +7,7 @@ faked(stage)    every one a fake tensor: it has a shape, a type and a place; ops
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,16 +17,17 @@ from placer.plans.plan import Plan
 from placer.runtime.stages.captured_model import input_dtypes
 from placer.runtime.stages.microbatch import Batch
 from placer.runtime.stages.stage import StageModule
+from placer.runtime.weights.meta_model import one_number, replaced_tensors
 
 
 def shaped(model: nn.Module, device: torch.device) -> nn.Module:
     """`model` with tensors that hold one number each."""
-    return _replaced(model, lambda tensor: torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape))
+    return replaced_tensors(model, partial(one_number, device=device))
 
 
 def bare(model: nn.Module) -> nn.Module:
     """`model` with tensors on the meta device."""
-    return _replaced(model, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+    return replaced_tensors(model, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
 
 
 def faked(stage: StageModule, mode: FakeTensorMode, device: torch.device) -> None:
@@ -45,24 +46,3 @@ def fake_batch(plan: Plan, device: torch.device) -> Batch:
         entry.name: torch.empty(entry.tensor.shape_at(plan.rows), dtype=dtypes[entry.name], device=device)
         for entry in plan.graph.inputs
     }
-
-
-def _replaced(model: nn.Module, make: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """Each tensor replaced once, so that tied ones stay tied."""
-    made: dict[int, torch.Tensor] = {}
-    kept: list[torch.Tensor] = []  # so that no address is used twice
-
-    def new(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in made:
-            kept.append(tensor)
-            found = make(tensor)
-            parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = nn.Parameter(found, requires_grad=tensor.requires_grad) if parameter else found
-        return made[id(tensor)]
-
-    for module in model.modules():
-        for owned in (module._parameters, module._buffers):
-            for name, tensor in list(owned.items()):
-                if tensor is not None:
-                    owned[name] = new(tensor)  # type: ignore[assignment]  # parameters stay parameters
-    return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import distributed as dist
@@ -30,14 +30,12 @@ def fake_world(rank: int, size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def answered() -> AbstractContextManager[object]:
-    """In the body numbers are read from fake tensors: 1, whatever they would be. Attention takes the kernel that real
-    tensors would take: for fake ones torch would take the one that keeps all scores."""
-    return _Answers()
+class Answers(OpWatch):  # type: ignore[no-untyped-call]  # torch does not type it
+    """What the runtime reads as a number from fake tensors (the norm that clips) is 1, whatever it would be.
 
-
-class _Answers(OpWatch):  # type: ignore[no-untyped-call]  # torch does not type it
-    """What the runtime reads as a number (the norm that clips) is 1; the choice of a kernel is that of real tensors."""
+    Attention takes the kernel that real tensors would take: for fake ones torch would take the one that keeps all
+    scores.
+    """
 
     def op(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """1 where a number is asked for, the kernel where that is asked for; everything else as it is."""

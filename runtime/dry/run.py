@@ -32,7 +32,7 @@ from placer.program.peers import Disagreement, peer_disagreements
 from placer.program.ranks import connected_with, position_of, position_of_rank, replica_ranks
 from placer.runtime.checkpoint.training_state import TrainingState, require_optimizer_state
 from placer.runtime.dry.fake_tensors import bare, fake_batch, faked, shaped
-from placer.runtime.dry.fake_world import answered, fake_world
+from placer.runtime.dry.fake_world import Answers, fake_world
 from placer.runtime.dry.replica_agreement import inside_disagreements
 from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.load import loaded_alone
@@ -146,7 +146,7 @@ class DryRuns:
         program = next(program for program in like if program.rank == member)
         with fake_world(member, short.world_size):
             executor, mode = self._loaded(short, member)
-            with mode, answered(), Recorder() as recorder:
+            with mode, Answers(), Recorder() as recorder:
                 _step(executor, short)
         return compared(program, recorder.records, replica)[1]
 
@@ -154,17 +154,17 @@ class DryRuns:
         """A step of `rank`, watched."""
         with fake_world(rank, plan.world_size):
             executor, mode = self._loaded(plan, rank)
-            with mode, answered():
+            with mode, Answers():
                 require_optimizer_state(executor.updater)
                 if _settles(plan):
                     _step(executor, plan)
             if _settles(plan):
                 executor.settle()
-                with mode, answered():
+                with mode, Answers():
                     _step(executor, plan)  # it shows the buckets as they are from now on
             executor.relay.target = measurement = Measurement(plan, CPU, rank)
             state = _FakeState(executor, mode)
-            with mode, answered(), measurement.step(WATCHED_STEP, state):
+            with mode, Answers(), measurement.step(WATCHED_STEP, state):
                 _step(executor, plan)
         return measurement
 

@@ -24,9 +24,9 @@ from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.executor.messages import Mailbox, MessageParts, makers, value_shapes
 from placer.runtime.executor.rank_builder import RankModel, RankState, rank_groups, rank_state
-from placer.runtime.stages.batch_split import BatchSplit
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import CapturedModel, captured
+from placer.runtime.stages.microbatch import BatchSplit
 from placer.runtime.stages.stage import OP_BY_OP, StageModule
 from placer.runtime.weights.meta_model import MetaModel, meta_model, named_tensors
 from placer.runtime.weights.model_state import model_state

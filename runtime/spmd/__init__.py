@@ -1,16 +1,15 @@
 """A stage cut over the devices of its replica, as one rank runs it: local ops and named collectives in plain fx graphs.
 
-conversions   what turns a layout into another, forward, and what turns its gradient back
-halo          rows of neighbours for windows
-forms         ops that differ on a rank, and those the runtime rewrites (losses, dropout, batch norm)
-block         the rank's form of each op of a block, written into the block's graph
-talking       which nodes of such a graph talk to other ranks, and which have sizes that depend on values
-pieces        pieces of parameters and buffers, put together again when they are read
+conversions       what turns a layout into another, forward, and what turns its gradient back
+halo              rows of neighbours for windows
+graph_ops         ops that differ on a rank, and those the runtime rewrites (losses, dropout, batch norm)
+block_lowering    the rank's form of each op of a block, written into the block's graph
+parameter_pieces  pieces of parameters and buffers, put together again when they are read
 """
 
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.block_lowering import LocalBlocks
-from placer.runtime.spmd.communicating_nodes import talks, varying
+from placer.runtime.spmd.graph_ops import talks, varying
 from placer.runtime.spmd.parameter_pieces import Pieces
 
 __all__ = ["Axis", "LocalBlocks", "Pieces", "talks", "varying"]

@@ -1,8 +1,8 @@
 """A rank's form of the ops of one block: values converted to what each op wants of them, local sizes, named local ops.
 
 Sizes may depend on the rows of the microbatch: a local call is made at two numbers of rows, and what differs between
-them is written as a line in `mode.rows`. A dim that grows with the rows is cut only where every row's share can be, or
-where each device has rows of its own: then sizes are lines in the number of these.
+them is written as affine in `mode.rows`. A dim that grows with the rows is cut only where every row's share can be, or
+where each device has rows of its own: then sizes are affine in the number of these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from placer.errors import UsageError
-from placer.graph import Op
+from placer.graph import Affine, Op
 from placer.plans.plan import Plan
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import SAME, WHOLE, Choice, Cut, State, piece, wanted
@@ -25,7 +25,7 @@ from placer.rules.two_axis_layouts import strands
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.graph_ops import COUNTED, REWRITTEN, SHARES, TALKING, local_op, weighted
 from placer.runtime.spmd.halo import exchange
-from placer.runtime.spmd.local_arguments import Line, LocalCall, LocalForm, local_call
+from placer.runtime.spmd.local_arguments import LocalCall, LocalForm, local_call
 from placer.runtime.spmd.traced_nodes import op_nodes, out_of_place, require_same, tensor_nodes
 from placer.runtime.spmd.values import CutBlock, Values, dim_size
 from placer.runtime.stages.block_code import BlockWriter, CutModel, Local
@@ -54,18 +54,19 @@ class LocalBlocks:
         """The local form of block `index`; None where every device runs all of it."""
         graph = self.plan.graph
         stage = next(s for s, stage in enumerate(self.plan.stages) if stage.first <= index < stage.last)
-        block, apart = graph.blocks[index], self._apart(stage)
-        kind = own_rows_class(graph.block_class(index), apart)
+        block, layout = graph.blocks[index], self.plan.stages[stage].layout
+        apart = 1 if layout is None else self.plan.layouts[layout].apart
+        block_class = own_rows_class(graph.block_class(index), apart)
         found, split = block_edges(self.plan, stage, block.kind), block_split(self.plan, stage, block.kind)
         if found is None or split is None:
             return None
         nodes = op_nodes(model, index)
-        require_same(block, kind, nodes)
+        require_same(block, block_class, nodes)
         cut = CutBlock(
             plan=self.plan,
             model=model,
             block=block,
-            kind=kind,
+            block_class=block_class,
             split=split,
             edges=found,
             places={node: place for place, node in enumerate(nodes)},
@@ -74,10 +75,6 @@ class LocalBlocks:
             apart=apart,
         )
         return LocalBlock(cut, into)
-
-    def _apart(self, stage: int) -> int:
-        layout = self.plan.stages[stage].layout
-        return 1 if layout is None else self.plan.layouts[layout].apart
 
 
 class LocalBlock:
@@ -94,10 +91,10 @@ class LocalBlock:
         if place is None:
             self._require_whole(node)
             return None
-        op, choice = cut.kind.ops[place], cut.edges.choices[place]
+        op, choice = cut.block_class.ops[place], cut.edges.choices[place]
         with self._naming(op):
             self._require_even(op, choice)
-            called = local_call(cut.kind, op, choice, cut.axis.degree, cut.axis.rank)
+            called = local_call(cut.block_class, op, choice, cut.axis.degree, cut.axis.rank)
             given = [self._given(op, choice, number, source) for number, source in enumerate(tensor_nodes(node))]
             change = cut.model.rewrites.by_node.get(node)
             made = self._plain(node, called, given) if change is None else self._changed(node, change, called, given)
@@ -122,7 +119,7 @@ class LocalBlock:
         lay, axis = choice.outputs[0].value, self._cut.line(along)
         if halo is None or not isinstance(lay, Cut):
             return value
-        size = dim_size(self._cut.kind.tensor(tensor_arguments(op)[number]), halo.dim).fixed
+        size = dim_size(self._cut.block_class.tensor(tensor_arguments(op)[number]), halo.dim).fixed
         made = op.outputs[0].shape[lay.dim].fixed
         rows = [wanted(halo, size, *piece(made, axis.degree, rank)) for rank in range(axis.degree)]
         windows, owned = tuple((one.start, one.end) for one in rows), axis.bounds(size)
@@ -185,17 +182,17 @@ class LocalBlock:
                     raise UsageError(f"it writes {written.target}, which is kept in another layout than it wants")
         return pieces
 
-    def _number(self, line: Line) -> Argument:
-        """A number, or its line in the rows of the microbatch."""
-        if not line.per_row:
-            return line.fixed
+    def _number(self, size: Affine) -> Argument:
+        """A number, or how it is made of the rows of the microbatch."""
+        if not size.per_row:
+            return size.fixed
         made = self._values.rows
-        if line.per_row != 1:
-            made = self._into.graph.call_function(operator.mul, (made, line.per_row))
-        return made if not line.fixed else self._into.graph.call_function(operator.add, (made, line.fixed))
+        if size.per_row != 1:
+            made = self._into.graph.call_function(operator.mul, (made, size.per_row))
+        return made if not size.fixed else self._into.graph.call_function(operator.add, (made, size.fixed))
 
     def _require_even(self, op: Op, choice: Choice) -> None:
-        tensors = (*map(self._cut.kind.tensor, tensor_arguments(op)), *op.outputs)
+        tensors = (*map(self._cut.block_class.tensor, tensor_arguments(op)), *op.outputs)
         for tensor, state in zip(tensors, (*choice.inputs, *choice.outputs), strict=True):
             self._cut.require_even(tensor, state.value)
 

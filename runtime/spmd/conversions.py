@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
-from torch.autograd.function import FunctionCtx
 
 from placer.errors import UsageError
 from placer.rules.layouts import PARTIAL, WHOLE, Cut, Lay, conversion, ranges
 from placer.runtime.spmd.axis import Axis
+from placer.runtime.spmd.collectives import with_gradient
 
 Name = Literal["same", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "cut", "placed", "share"]
 
@@ -115,41 +115,14 @@ _MOVES: dict[Name, Callable[[torch.Tensor, Axis, Way], torch.Tensor]] = {
 }
 
 
-class _Context(FunctionCtx):
-    axis: Axis
-    gradient: Way
-
-
-class _Converted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: _Context, x: torch.Tensor, axis: Axis, by: Way, gradient: Way) -> torch.Tensor:
-        ctx.axis, ctx.gradient = axis, gradient
-        return moved(x, axis, by)
-
-    @staticmethod
-    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return returned(gradients[0], ctx.axis, ctx.gradient), None, None, None
-
-
-def _named(name: Name, text: str) -> Callable[..., torch.Tensor]:
+def _named(name: Name) -> Callable[..., torch.Tensor]:
     """The function that stands in graphs under the name of its way."""
 
     def convert(x: torch.Tensor, axis: Axis, way: Way, *, gradient: Way) -> torch.Tensor:
-        made: torch.Tensor = _Converted.apply(x, axis, way, gradient)  # type: ignore[no-untyped-call]
-        return made
+        return with_gradient(x, lambda value: moved(value, axis, way), lambda value: returned(value, axis, gradient))
 
     convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = text
     return convert
 
 
-CONVERSIONS: dict[Name, Callable[..., torch.Tensor]] = {
-    "same": _named("same", "As it is; its gradient goes another way."),
-    "all_reduce": _named("all_reduce", "The sum of the ranks' parts."),
-    "reduce_scatter": _named("reduce_scatter", "The rank's piece of the sum of the ranks' parts."),
-    "all_gather": _named("all_gather", "The whole of the ranks' pieces."),
-    "all_to_all": _named("all_to_all", "Pieces of another dim."),
-    "cut": _named("cut", "The rank's piece."),
-    "placed": _named("placed", "The rank's piece among zeros."),
-    "share": _named("share", "All of it on the first rank, zeros on the others."),
-}
+CONVERSIONS: dict[Name, Callable[..., torch.Tensor]] = {name: _named(name) for name in _MOVES}

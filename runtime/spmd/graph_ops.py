@@ -6,27 +6,30 @@ every layout (losses by the global count, dropout by keyed masks, batch norm by 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 
 import torch
+from torch import fx
 
 from placer.errors import UsageError
 from placer.rules.calls import Call
 from placer.rules.layouts import LocalOp
+from placer.runtime.spmd import local_ops
 from placer.runtime.spmd.axis import Axis
+from placer.runtime.spmd.conversions import CONVERSIONS
+from placer.runtime.spmd.halo import exchange
 from placer.runtime.spmd.local_ops import FORMS
 from placer.runtime.spmd.local_ops.calls import Given
+from placer.runtime.spmd.local_ops.positions import causal_mask
 from placer.runtime.stages import losses, rewrite
-from placer.runtime.stages.dropout import attention, dropout, kept
+from placer.runtime.stages.dropout import Place, attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 
 aten = torch.ops.aten
 SUM = 2  # at::Reduction
 Function = Callable[..., object]
 Arguments = tuple[object, ...]
-Place = dict[str, int]  # dim, start, end and of: a rank's piece of a dim
 
 
 @cache
@@ -95,26 +98,11 @@ def vocabulary_cross_entropy(
 
 
 def dropout_piece(
-    values: torch.Tensor,
-    probability: float,
-    op: int,
-    batched: bool,
-    *,
-    dim: int,
-    start: int,
-    end: int,
-    of: int,
-    mode: PassContext,
-    other: Place | None = None,
-) -> torch.Tensor:
+    values: torch.Tensor, probability: float, op: int, batched: bool, *, mode: PassContext,
+    other: Place | None = None, **place: int,
+) -> torch.Tensor:  # fmt: skip
     """`dropout.dropout` of a piece: the piece of the whole op's mask; `other`: where it stands along the inner axis."""
-    if not mode.training or mode.keys is None or probability == 0.0 or values.numel() == 0:
-        return values
-    if probability == 1.0:
-        return values * 0.0
-    places = ({"dim": dim, "start": start, "end": end, "of": of}, *((other,) if other else ()))
-    keep = _piece_of_mask(values.shape, probability, op, batched, places, mode)
-    return values * keep / (1.0 - probability)
+    return dropout(values, probability, op, batched, mode, (place, other) if other else (place,))
 
 
 def attention_piece(
@@ -128,69 +116,29 @@ def attention_piece(
     grouped: bool,
     op: int,
     *,
-    dim: int,
-    start: int,
-    end: int,
-    of: int,
     mode: PassContext,
     other: Place | None = None,
+    **place: int,
 ) -> torch.Tensor:
     """`dropout.attention` of some heads or of some rows of the queries (dims of the result that are cut)."""
-    firsts = {dim: start} if other is None else {dim: start, other["dim"]: other["start"]}
-    first = firsts.get(query.dim() - 2, 0)
+    places = (place, other) if other else (place,)
     if causal:
-        seen = torch.arange(first, first + query.shape[-2], device=query.device).unsqueeze(1)
-        mask = seen >= torch.arange(key.shape[-2], device=query.device)
-    if not mode.training or mode.keys is None or probability == 0.0:
-        return attention(query, key, value, mask, 0.0, False, scale, grouped, op, mode)
-    if grouped:
-        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    scores = query @ key.transpose(-2, -1) * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    weights = scores.softmax(-1)
-    kept_weights = dropout_piece(
-        weights, probability, op, True, dim=dim, start=start, end=end, of=of, mode=mode, other=other
-    )
-    return kept_weights @ value
+        first = {one["dim"]: one["start"] for one in places}.get(query.dim() - 2, 0)
+        mask = causal_mask(query, key, first)
+    return attention(query, key, value, mask, probability, False, scale, grouped, op, mode, places)
 
 
-def _piece_of_mask(
-    shape: torch.Size, probability: float, op: int, batched: bool, places: tuple[Place, ...], mode: PassContext
-) -> torch.Tensor:
-    assert mode.keys is not None
-    sizes = list(shape)
-    for place in places:
-        sizes[place["dim"]] = place["of"]
-    keep = kept(torch.Size(sizes), probability, op, mode.keys if batched else mode.keys.new_zeros(1))
-    for place in places:
-        keep = keep.narrow(place["dim"], place["start"], place["end"] - place["start"])
-    return keep
-
-
-def summed_batch_norm(
-    values: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    mean: torch.Tensor | None,
-    variance: torch.Tensor | None,
-    training: bool,
-    momentum: float,
-    epsilon: float,
-    *,
-    axis: Axis,
-    count: int,
-    mode: PassContext,
-) -> torch.Tensor:
+def summed_batch_norm(*given: object, axis: Axis, count: int, mode: PassContext) -> torch.Tensor:
     """`rewrite.batch_norm` of a tile: its statistics are those of all `count` elements of a channel on all ranks."""
-    if not training or (not mode.training and mean is not None):
-        return rewrite.batch_norm(values, weight, bias, mean, variance, training, momentum, epsilon, mode=mode)
-    if not mode.updating and mean is not None and variance is not None:
-        mean, variance = mean.clone(), variance.clone()
-    args = (values, weight, bias, mean, variance, True, momentum, epsilon, False)
-    made = local_op("batch_norm")(aten.batch_norm.default, args, {}, axis, "aten::batch_norm", count=count)
-    assert isinstance(made, torch.Tensor)
-    return made
+
+    def normalised(
+        values: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor,
+        *rest: object,
+    ) -> object:  # fmt: skip
+        args = (values, weight, bias, mean, variance, *rest, False)
+        return local_op("batch_norm")(aten.batch_norm.default, args, {}, axis, "aten::batch_norm", count=count)
+
+    return rewrite.batch_norm(*given, mode=mode, normalised=normalised)  # type: ignore[arg-type]
 
 
 #: (what the runtime calls in every layout, how the op is cut) -> what a rank calls, with the numbers of its place.
@@ -206,3 +154,26 @@ COUNTED = frozenset({losses.cross_entropy, losses.nll})
 SHARES = frozenset({losses.share_of_mean, rewrite.share_of_elementwise})
 #: Which of the functions above talk to the other ranks.
 TALKING = frozenset({vocabulary_cross_entropy, summed_batch_norm})
+
+
+def talks(node: fx.Node) -> bool:
+    """Whether other ranks hear of it: a conversion, rows of neighbours, or an op with a collective inside."""
+    if node.op != "call_function":
+        return False
+    inside = node.kwargs.get("inner")  # the local op along the inner of two axes
+    if isinstance(inside, tuple | list) and inside[0] in local_ops.TALKING:
+        return True
+    target = node.target
+    if target is exchange or target in TALKING or target in CONVERSIONS.values():
+        return True
+    return any(target is local_op(name) for name in local_ops.TALKING)
+
+
+def varying(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The nodes of as many rows as routing sends to the rank's experts, from where these come to where they go back."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        back = node.target is local_op("experts_from")
+        if node.target is local_op("experts_to") or not (back or found.isdisjoint(node.all_input_nodes)):
+            found.add(node)
+    return frozenset(found)

@@ -7,46 +7,29 @@ back to its owner, who adds what all its readers found: the exact adjoint.
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import FunctionCtx
 
 from placer.runtime.spmd.axis import Axis
+from placer.runtime.spmd.collectives import with_gradient
 
 Rows = tuple[int, int]
 
 
 def exchange(x: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[Rows, ...]) -> torch.Tensor:
     """The rows `windows[rank]` of dim `dim`, of `size` rows in all; x is the rank's piece."""
-    made: torch.Tensor = _Exchange.apply(x, axis, dim, size, windows)  # type: ignore[no-untyped-call]
-    return made
+
+    def lent(mine: torch.Tensor) -> torch.Tensor:
+        owned = axis.bounds(size)
+        first, last = owned[axis.rank]
+        parts = [_rows(mine, dim, shared((first, last), window), first) for window in windows]
+        return torch.cat(_received(mine, axis, dim, parts, [shared(one, windows[axis.rank]) for one in owned]), dim)
+
+    return with_gradient(x, lent, lambda gradient: returned(gradient, axis, dim, size, windows))
 
 
 def shared(one: Rows, other: Rows) -> Rows:
     """The rows that both hold."""
     start = max(one[0], other[0])
     return start, max(start, min(one[1], other[1]))
-
-
-class _Context(FunctionCtx):
-    axis: Axis
-    dim: int
-    size: int
-    windows: tuple[Rows, ...]
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: _Context, x: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[Rows, ...]
-    ) -> torch.Tensor:
-        ctx.axis, ctx.dim, ctx.size, ctx.windows = axis, dim, size, windows
-        owned = axis.bounds(size)
-        mine = owned[axis.rank]
-        parts = [_rows(x, dim, shared(mine, window), mine[0]) for window in windows]
-        return torch.cat(_received(x, axis, dim, parts, [shared(one, windows[axis.rank]) for one in owned]), dim)
-
-    @staticmethod
-    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
-        return returned(gradients[0], ctx.axis, ctx.dim, ctx.size, ctx.windows), None, None, None, None
 
 
 def returned(gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[Rows, ...]) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The arguments of a rank's op: what the rule's local call says in numbers, put into the op's own arguments.
 
-A local call is made at two numbers of rows; numbers that differ between the two are lines in the rows. Where the local
+A local call is made at two numbers of rows; numbers that differ between the two are affine in the rows. Where the local
 call says what the whole call says, the op's own argument stays (which may be a size that is computed).
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import NamedTuple
 
 from torch import fx
 from torch.fx.node import Argument
 
 from placer.errors import UsageError
-from placer.graph import BlockClass, Op
+from placer.graph import Affine, BlockClass, Op
 from placer.rules.calls import Argument as Told
 from placer.rules.calls import Call, Value
 from placer.rules.graph_calls import call_of
@@ -26,19 +25,6 @@ from placer.rules.splits.localise import AxisOp, local_forms
 FEW, MORE = 4, 5
 # Local ops that sum over ranks: along both axes they do so over all devices at once. Their numbers are of the whole op.
 MERGED = frozenset({"batch_norm", "mean_loss"})
-
-
-class Line(NamedTuple):
-    """`fixed + per_row * rows`."""
-
-    fixed: int
-    per_row: int = 0
-
-    @staticmethod
-    def through(few: int, more: int) -> Line:
-        """The line through the values at FEW and at MORE rows."""
-        per_row = (more - few) // (MORE - FEW)
-        return Line(few - per_row * FEW, per_row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +42,7 @@ class LocalForm:
 
     axis: int | None
     name: str
-    numbers: Mapping[str, Line]
+    numbers: Mapping[str, Affine]
     order: tuple[int, ...] = ()
 
     @staticmethod
@@ -66,16 +52,22 @@ class LocalForm:
         if name == "mean_share":
             numbers = _share(one, other)
         else:
-            numbers = {key: Line.through(size, other[key]) for key, size in one.items()}
+            numbers = {key: _through(size, other[key]) for key, size in one.items()}
         return LocalForm(axis=few.axis, name=name, numbers=numbers, order=few.local.order)
 
 
-def _share(few: dict[str, int], more: dict[str, int]) -> dict[str, Line]:
+def _through(few: int, more: int) -> Affine:
+    """The number that is `few` at FEW rows and `more` at MORE."""
+    per_row = (more - few) // (MORE - FEW)
+    return Affine(few - per_row * FEW, per_row)
+
+
+def _share(few: dict[str, int], more: dict[str, int]) -> dict[str, Affine]:
     """The rank's share in lowest terms. Raises UsageError where it depends on the rows."""
     if few["part"] * more["of"] != more["part"] * few["of"]:
         raise UsageError("a rank's share of the mean depends on the rows of the microbatch")
     common = gcd(few["part"], few["of"])
-    return {name: Line(size // common) for name, size in few.items()}
+    return {name: Affine(size // common) for name, size in few.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +82,7 @@ class LocalCall:
         self,
         node: fx.Node,
         tensors: list[fx.Node],
-        number: Callable[[Line], Argument],
+        number: Callable[[Affine], Argument],
         value: Callable[[fx.Node], fx.Node],
     ) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
         """The arguments of `node` with `tensors` in place of its own, and the local call's numbers."""
@@ -109,33 +101,33 @@ class LocalCall:
         return args, kwargs
 
 
-def local_call(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int) -> LocalCall:
+def local_call(block_class: BlockClass, op: Op, choice: Choice, degree: int, rank: int) -> LocalCall:
     """The call of `rank`. Raises UsageError where the degree does not divide what it must."""
-    few, more = (_sample(kind, op, choice, degree, rank, rows) for rows in (FEW, MORE))
+    few, more = (_sample(block_class, op, choice, degree, rank, rows) for rows in (FEW, MORE))
     forms = tuple(map(LocalForm.of, few.forms, more.forms))
     if len(forms) == 2 and {form.name for form in forms} <= MERGED:
         forms = (replace(forms[0], axis=None),)
     return LocalCall(target=few.whole.target, forms=forms, samples=(few, more))
 
 
-def _sample(kind: BlockClass, op: Op, choice: Choice, degree: int, rank: int, rows: int) -> Sample:
-    whole = call_of(kind, op, rows)
+def _sample(block_class: BlockClass, op: Op, choice: Choice, degree: int, rank: int, rows: int) -> Sample:
+    whole = call_of(block_class, op, rows)
     made = local_forms(whole, choice, degree, rank)
     return Sample(whole=whole, local=made.call, forms=made.forms)
 
 
+@dataclass(frozen=True, slots=True)
 class _Filler:
     """Puts tensors and numbers into arguments."""
 
-    def __init__(
-        self, tensors: Iterator[fx.Node], number: Callable[[Line], Argument], value: Callable[[fx.Node], fx.Node]
-    ) -> None:
-        self._tensors, self._number, self._value = tensors, number, value
+    tensors: Iterator[fx.Node]
+    number: Callable[[Affine], Argument]
+    value: Callable[[fx.Node], fx.Node]
 
     def argument(self, own: Argument, whole: Told, whole_more: Told, local: Told, local_more: Told) -> Argument:
         """One argument, lists entry by entry."""
         if isinstance(local, Value):
-            return next(self._tensors)
+            return next(self.tensors)
         if isinstance(local, tuple) and isinstance(local_more, tuple):
             return self._listed(own, whole, whole_more, local, local_more)
         if local == whole and local_more == whole_more and type(local) is type(whole) and own is not None:
@@ -143,7 +135,7 @@ class _Filler:
         if isinstance(local, bool | str | float):
             return local
         if isinstance(local, int) and isinstance(local_more, int):
-            return self._number(Line.through(local, local_more))
+            return self.number(_through(local, local_more))
         return self._kept(own)
 
     def _listed(
@@ -156,4 +148,4 @@ class _Filler:
 
     def _kept(self, own: Argument) -> Argument:
         """The op's own argument: a constant, a type, or a size."""
-        return fx.map_arg(own, self._value)
+        return fx.map_arg(own, self.value)

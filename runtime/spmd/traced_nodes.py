@@ -31,9 +31,9 @@ def op_nodes(model: CutModel, index: int) -> list[fx.Node]:
     ]
 
 
-def require_same(block: Block, kind: BlockClass, nodes: Sequence[fx.Node]) -> None:
+def require_same(block: Block, block_class: BlockClass, nodes: Sequence[fx.Node]) -> None:
     """The traced block has the ops that the plan knows, one by one. Raises StalePlanError otherwise."""
-    for node, op in zip_longest(nodes, kind.ops):
+    for node, op in zip_longest(nodes, block_class.ops):
         found = "nothing" if node is None else _target(node)
         planned = "nothing" if op is None else op.target
         if found != planned:

@@ -32,7 +32,7 @@ class CutBlock:
     plan: Plan
     model: CutModel
     block: Block
-    kind: BlockClass
+    block_class: BlockClass
     split: Split
     edges: Edges
     places: Mapping[fx.Node, int]
@@ -70,7 +70,7 @@ class CutBlock:
         if reference.startswith("n:"):
             raise UsageError(f"it reads {reference[2:]}, which the plan's graph does not know, otherwise than whole")
         if reference[0] in "oip":
-            return self.kind.tensor(reference)
+            return self.block_class.tensor(reference)
         return own_rows_tensor(self.plan.graph.value(reference), self.apart)
 
     def border(self, node: fx.Node) -> State:
@@ -143,7 +143,7 @@ class Values:
             # A constant of the graph is the graph's own, whole on every rank.
             held = cut.states.get(name, SAME) if cut.model.state(name) is not None else SAME
             self._parameters[name] = self._conversion(
-                self.into.value(source), cut.kind.parameters[index], held, cut.edges.parameters[index]
+                self.into.value(source), cut.block_class.parameters[index], held, cut.edges.parameters[index]
             )
         return self._parameters[name]
 

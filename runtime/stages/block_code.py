@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Protocol
 
 import torch
@@ -26,8 +26,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCode:
-    """The module of one block: `module(mode, *inputs)` returns the values `outputs`, both named by global
-    references."""
+    """The module of one block: `module(mode, *inputs)` returns the values `outputs`, both by global references."""
 
     index: int
     inputs: tuple[str, ...]
@@ -81,7 +80,8 @@ class CutModel:
     def loss_node(self) -> fx.Node | None:
         """The node of the loss."""
         names = (name for name, reference in self.reference_of.items() if self.loss and reference == self.loss)
-        return next((self._by_name[name] for name in names), None)
+        name = next(names, None)
+        return next((node for node in self.module.graph.nodes if node.name == name), None)
 
     @cached_property
     def home(self) -> dict[fx.Node, int]:
@@ -164,10 +164,6 @@ class CutModel:
         """The model's own parameter or buffer that a `get_attr` target stands for; None for a constant of the graph."""
         found = _attribute(self.model, target)
         return found if isinstance(found, torch.Tensor) else None
-
-    @cached_property
-    def _by_name(self) -> dict[str, fx.Node]:
-        return {node.name: node for node in self.module.graph.nodes}
 
     def _owner_block(self, target: str, home: dict[fx.Node, int]) -> int:
         prefix = target.rpartition(".")[0]
@@ -287,17 +283,13 @@ class BlockWriter:
         base = first_argument(node)
         if self.value(base).op != "placeholder":
             return
-        later = [u for u in base.users if self._cut.home.get(u, self._index) != self._index and _after(u, node)]
+        later = [u for u in base.users if self._cut.home.get(u, self._index) != self._index and node < u]
         if later:
             raise UsageError(
                 f"{node.name} ({node.meta.get('source', '')}) writes a value in place that another block reads later; "
                 "use the out-of-place form"
             )
         self._written[base] = self.graph.call_function(aten.clone.default, (self.value(base),))
-
-
-def _after(first: fx.Node, second: fx.Node) -> bool:
-    return second < first
 
 
 def first_argument(node: fx.Node) -> fx.Node:
@@ -317,11 +309,7 @@ def _tensors(node: fx.Node) -> Iterable[fx.Node]:
 
 
 def _attribute(owner: object, target: str) -> object | None:
-    for part in target.split("."):
-        owner = getattr(owner, part, None)
-        if owner is None:
-            return None
-    return owner
+    return reduce(lambda found, part: getattr(found, part, None), target.split("."), owner)
 
 
 def put(root: nn.Module, target: str, value: object) -> None:

@@ -16,7 +16,7 @@ from placer.io import usercode as references
 from placer.plans.plan import Plan
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.rewrite import MARKED_ROWS, rewrites
-from placer.runtime.stages.shapes import SampledShapes, TensorMeta, shapes_of
+from placer.runtime.stages.shapes import TensorMeta, shapes_of
 
 PRECISIONS = {
     "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
@@ -36,12 +36,20 @@ class CapturedModel:
     graph: Graph
     dtypes: Mapping[str, torch.dtype]
 
+    @property
+    def shapes(self) -> dict[fx.Node, tuple[int, ...]]:
+        """The sizes of all its tensors at MARKED_ROWS rows."""
+        return {node: meta.shape for node, meta in self.marked.items()}
+
+    def shape_at(self, node: fx.Node, rows: int) -> TensorMeta:
+        """A tensor of it at any number of rows, in which every size is affine (`placer.tracer` sees to that)."""
+        sizes = zip(self.marked[node].shape, self._with_one_row_more[node].shape, strict=True)
+        shape = tuple(size + (more - size) * (rows - MARKED_ROWS) for size, more in sizes)
+        return replace(self.marked[node], shape=shape)
+
     @cached_property
-    def sampled(self) -> SampledShapes:
-        """The shapes of all its tensors at any number of rows."""
-        rows = MARKED_ROWS + 1
-        more = shapes_of(self.module, self.graph, self.dtypes, rows=rows, autocast=False)
-        return SampledShapes(rows=(MARKED_ROWS, rows), first=self.marked, second=more)
+    def _with_one_row_more(self) -> dict[fx.Node, TensorMeta]:
+        return shapes_of(self.module, self.graph, self.dtypes, rows=MARKED_ROWS + 1, autocast=False)
 
     def cut(self, plan: Plan, model: nn.Module) -> CutModel:
         """The graph with the weights of `model`, ready to be cut into the plan's stages."""
@@ -51,15 +59,14 @@ class CapturedModel:
             block_of=self.block_of,
             reference_of=self.reference_of,
             loss=plan.graph.loss.value,
-            shapes={node: found.shape for node, found in self.marked.items()},
-            shape_at=lambda node, rows: self.sampled.at(node, rows),
+            shapes=self.shapes,
+            shape_at=self.shape_at,
         )
 
     @property
     def unkeyed(self) -> tuple[str, ...]:
         """Random ops other than dropout: what they draw depends on the layout."""
-        shapes = {node: found.shape for node, found in self.marked.items()}
-        return rewrites(self.module.graph, None, shapes).unkeyed
+        return rewrites(self.module.graph, None, self.shapes).unkeyed
 
     def casts_to(self, dtype: torch.dtype) -> tuple[str, ...]:
         """The modules (or source lines) of the model in which a tensor has `dtype`."""

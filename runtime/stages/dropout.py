@@ -16,6 +16,8 @@ _FIRST = 0xBF58476D1CE4E5B9 - 2**64
 _SECOND = 0x94D049BB133111EB - 2**64
 _BITS = 31  # of the mixed number that are compared with the probability
 
+Place = dict[str, int]  # dim, start, end and of: where a piece of a dim stands
+
 
 def row_keys(seed: int, step: int, first_row: int, rows: int, device: torch.device | str = "cpu") -> torch.Tensor:
     """One int64 key for each of the rows first_row..first_row+rows-1 of the global batch in this step."""
@@ -23,16 +25,24 @@ def row_keys(seed: int, step: int, first_row: int, rows: int, device: torch.devi
     return _mixed(_mixed(index + _scalar(seed)) + _scalar(step))
 
 
-def dropout(values: torch.Tensor, probability: float, op: int, batched: bool, mode: PassContext) -> torch.Tensor:
+def dropout(
+    values: torch.Tensor, probability: float, op: int, batched: bool, mode: PassContext, places: tuple[Place, ...] = ()
+) -> torch.Tensor:
     """`values` with elements dropped by the mask of dropout number `op`; all of them in evaluation.
 
-    Dim 0 of batched values is a whole number of entries per row. Others get the same mask in every layout.
+    Dim 0 of batched values is a whole number of entries per row. Others get the same mask in every layout. A piece,
+    which stands at `places` in the whole, takes its piece of the whole's mask.
     """
     if not mode.training or mode.keys is None or probability == 0.0 or values.numel() == 0:
         return values
     if probability == 1.0:
         return values * 0.0
-    keep = kept(values.shape, probability, op, mode.keys if batched else mode.keys.new_zeros(1))
+    sizes = list(values.shape)
+    for place in places:
+        sizes[place["dim"]] = place["of"]
+    keep = kept(torch.Size(sizes), probability, op, mode.keys if batched else mode.keys.new_zeros(1))
+    for place in places:
+        keep = keep.narrow(place["dim"], place["start"], place["end"] - place["start"])
     return values * keep / (1.0 - probability)
 
 
@@ -58,9 +68,10 @@ def attention(
     grouped: bool,
     op: int,
     mode: PassContext,
+    places: tuple[Place, ...] = (),
 ) -> torch.Tensor:
     """Scaled dot-product attention whose dropout is `dropout`; in evaluation and without dropout torch's own kernel."""
-    if probability == 0.0 or not mode.training:
+    if not mode.training or mode.keys is None or probability == 0.0:
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped
         )
@@ -73,7 +84,7 @@ def attention(
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     scores = scores.softmax(-1)  # nobody holds them as they were while the mask is made
-    return dropout(scores, probability, op, True, mode) @ value
+    return dropout(scores, probability, op, True, mode, places) @ value
 
 
 def _mixed(state: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
 
     def made(index: int) -> torch.Tensor:
         if not remade:
-            with torch.enable_grad(), ExitStack() as casting, saved_tensors_hooks(keep, _itself):
+            with torch.enable_grad(), ExitStack() as casting, saved_tensors_hooks(keep, lambda tensor: tensor):
                 for kind, dtype in casts.items():
                     casting.enter_context(torch.autocast(kind, dtype))
                 run(*given)
@@ -53,7 +53,3 @@ def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
 
     with saved_tensors_hooks(place, made):
         return run(*given)
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor

@@ -111,14 +111,18 @@ def batch_norm(
     epsilon: float,
     *,
     mode: PassContext,
+    normalised: Callable[..., torch.Tensor] = torch.nn.functional.batch_norm,
 ) -> torch.Tensor:
-    """Batch norm over the rows at hand; running statistics are written once per pass and used in evaluation."""
+    """Batch norm over the rows at hand; running statistics are written once per pass and used in evaluation.
+
+    normalised: what is called in training instead of torch's.
+    """
     if not training or (not mode.training and mean is not None):
         return torch.nn.functional.batch_norm(values, mean, variance, weight, bias, False, momentum, epsilon)
     if not mode.updating and mean is not None and variance is not None:
         # Copies, not None: recompute must keep as many tensors for backward as the first pass did.
         mean, variance = mean.clone(), variance.clone()
-    return torch.nn.functional.batch_norm(values, mean, variance, weight, bias, True, momentum, epsilon)
+    return normalised(values, mean, variance, weight, bias, True, momentum, epsilon)
 
 
 def written(
@@ -202,13 +206,9 @@ def _means(loss: fx.Node, shapes: Shapes) -> tuple[list[fx.Node], str]:
         elif node.target in _LINEAR:
             if node.target not in (aten.sum.default, aten.sum.dim_IntList):
                 waiting += node.all_input_nodes
-        elif _depends_on_rows(node):
+        elif node.op != "get_attr":
             return [], f"the loss is not a sum or mean over rows: {node.target} ({node.name})"
     return list(found), ""
-
-
-def _depends_on_rows(node: fx.Node) -> bool:
-    return node.op != "get_attr"
 
 
 def _share_means(means: list[fx.Node], by_node: dict[fx.Node, Rewrite]) -> tuple[Count, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -27,27 +27,9 @@ def shapes_of(
         inputs = [
             torch.empty(entry.tensor.shape_at(rows), dtype=dtypes[entry.name], device=device) for entry in graph.inputs
         ]
-        player = _Player(module)
-        player.run(*inputs)
-    return player.found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledShapes:
-    """The shapes of a graph at two numbers of rows, in which every size is affine (`placer.tracer` sees to that)."""
-
-    rows: tuple[int, int]
-    first: Mapping[fx.Node, TensorMeta]
-    second: Mapping[fx.Node, TensorMeta]
-
-    def at(self, node: fx.Node, rows: int) -> TensorMeta:
-        """The shape of a tensor at any number of rows."""
-        sizes = zip(self.first[node].shape, self.second[node].shape, strict=True)
-        return replace(self.first[node], shape=tuple(self._size(*size, rows) for size in sizes))
-
-    def _size(self, first: int, second: int, rows: int) -> int:
-        per_row = (second - first) // (self.rows[1] - self.rows[0])
-        return first + per_row * (rows - self.rows[0])
+        noting = _NotingShapes(module)
+        noting.run(*inputs)
+    return noting.found
 
 
 def _forgotten(tensor: torch.Tensor) -> None:
@@ -58,7 +40,7 @@ def _never(kept: object) -> torch.Tensor:
     raise AssertionError("there is no backward here")
 
 
-class _Player(fx.Interpreter):
+class _NotingShapes(fx.Interpreter):
     """Notes what every node gives."""
 
     def __init__(self, module: fx.GraphModule) -> None:

@@ -2,21 +2,23 @@
 weights.
 
 The autograd graph of a stage has nodes on a path from an output to an input (the *chain*) and nodes that lead to
-weights
-only. The first part runs the chain and keeps, at each chain node that has a weight below it, the gradient that arrived.
-The second part starts from those kept gradients, and from outputs outside the chain. The idea is that of
+weights only. The first part runs the chain and keeps, at each chain node that has a weight below it, the gradient that
+arrived. The second part starts from those kept gradients, and from outputs outside the chain. The idea is that of
 torch.distributed.pipelining (`_backward.py`), which loses outputs outside the chain and cannot detach outputs that
 are views.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch.autograd.graph import GradientEdge, Node
-from torch.utils.hooks import RemovableHandle
+
+Gradients = tuple[torch.Tensor | None, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +34,7 @@ class Deferred:
     """The second part of a backward: `run` adds the gradients of the weights to their `.grad`."""
 
     groups: list[_Group] = field(default_factory=list)
-    arrived: dict[Node, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+    arrived: dict[Node, Gradients] = field(default_factory=dict)
     roots: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     weights: list[torch.Tensor] = field(default_factory=list)
 
@@ -51,7 +53,6 @@ class Deferred:
     def _run_group(self, group: _Group) -> None:
         edges: list[GradientEdge] = []
         gradients: list[torch.Tensor] = []
-        handles: list[RemovableHandle] = []
         for node in group.nodes:
             for index, gradient in enumerate(self.arrived.get(node, ())):
                 if gradient is not None:
@@ -59,14 +60,10 @@ class Deferred:
                     gradients.append(gradient)
         if not edges:
             return
-        try:
-            if len(group.nodes) > 1:
-                # A node of the group may lie below another: what reaches it again must not be counted twice.
-                handles = [node.register_prehook(_replace_by(self.arrived.get(node))) for node in group.nodes]
+        # A node of the group may lie below another: what reaches it again must not be counted twice.
+        again = group.nodes if len(group.nodes) > 1 else ()
+        with _hooked(again, lambda node, _: self.arrived.get(node)):
             found = torch.autograd.grad(edges, group.weights, gradients, allow_unused=True, retain_graph=True)
-        finally:
-            for handle in handles:
-                handle.remove()
         _accumulate(group.weights, found)
 
 
@@ -90,16 +87,10 @@ def backward_inputs(
     pairs = list(zip(outputs, gradients, strict=True))
     deferred.roots = [pair for pair in pairs if _node(pair[0]) not in chain]
     inside = [pair for pair in pairs if _node(pair[0]) in chain]
-    handles = [
-        node.register_prehook(_keep(node, deferred.arrived)) for group in deferred.groups for node in group.nodes
-    ]
-    try:
+    with _hooked((node for group in deferred.groups for node in group.nodes), deferred.arrived.__setitem__):
         if inside:
             roots, given = zip(*inside, strict=True)
             _accumulate(inputs, torch.autograd.grad(roots, inputs, given, retain_graph=True, allow_unused=True))
-    finally:
-        for handle in handles:
-            handle.remove()
     return deferred
 
 
@@ -175,19 +166,12 @@ def _groups(weights: list[torch.Tensor], chain: set[Node], above: dict[Node, lis
     return groups
 
 
-def _keep(
-    node: Node, arrived: dict[Node, tuple[torch.Tensor | None, ...]]
-) -> Callable[[tuple[torch.Tensor, ...]], None]:
-    def hook(gradients: tuple[torch.Tensor, ...]) -> None:
-        arrived[node] = gradients
-
-    return hook
-
-
-def _replace_by(
-    saved: tuple[torch.Tensor | None, ...] | None,
-) -> Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor | None, ...] | None]:
-    def hook(gradients: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...] | None:
-        return saved
-
-    return hook
+@contextmanager
+def _hooked(nodes: Iterable[Node], hook: Callable[[Node, Gradients], Gradients | None]) -> Iterator[None]:
+    """In the body `hook` hears the gradients that arrive at `nodes`, and may give others in their place."""
+    handles = [node.register_prehook(partial(hook, node)) for node in nodes]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

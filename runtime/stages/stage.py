@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import cast
 
 import torch
@@ -167,17 +168,13 @@ def own_name(name: str) -> str:
 
 def attribute(owner: nn.Module, name: str) -> torch.Tensor:
     """The tensor under a dotted name."""
-    found: object = owner
-    for part in name.split("."):
-        found = getattr(found, part)
-    return cast(torch.Tensor, found)
+    return cast(torch.Tensor, attrgetter(name)(owner))
 
 
 def _place(owner: nn.Module, name: str) -> _Place:
     """Where a parameter or buffer of a dotted name is kept: whatever shards it exchanges it there."""
-    *path, leaf = name.split(".")
-    for part in path:
-        owner = cast(nn.Module, getattr(owner, part))
+    path, _, leaf = name.rpartition(".")
+    owner = owner.get_submodule(path)
     return (owner._parameters if leaf in owner._parameters else owner._buffers), leaf
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
@@ -156,9 +156,8 @@ def _outcomes(executor: Executor, batches: Sequence[Batch], progress: Callable[[
 
 
 def uneven_batch(plan: Plan, seed: int) -> Batch:
-    """A random batch of the plan's rows; where labels can be left out, row r leaves out a part that depends on r,
-    and the
-    last of several microbatches all of them."""
+    """A random batch of the plan's rows; where labels can be left out, row r leaves out a part that depends on r, and
+    the last of several microbatches all of them."""
     batch = tracer.random_batch(plan.graph, plan.rows, seed)
     batch = {name: t.to(run_dtype(plan, t.dtype)) for name, t in batch.items()}
     loss = plan.graph.loss
@@ -271,9 +270,7 @@ def _tensors(
     worst = Comparison(step=step, quantity=quantity, absolute=0.0, relative=0.0)
     for name, right in theirs.items():
         if name not in ours or ours[name].shape != right.shape:
-            return Comparison(
-                step=step, quantity=quantity, absolute=float("inf"), relative=float("inf"), where=f"{name} is missing"
-            )
+            return replace(worst, absolute=float("inf"), relative=float("inf"), where=f"{name} is missing")
         if right.numel() == 0:
             continue
         difference = (ours[name].double() - right.double()).abs()
@@ -283,7 +280,7 @@ def _tensors(
         scale = (scales or {}).get(name, float(right.double().abs().max()))
         relative = error / (scale + _COMMON_SCALE * largest + 1e-300)
         if not relative <= worst.relative:
-            worst = Comparison(step=step, quantity=quantity, absolute=error, relative=relative, where=name)
+            worst = replace(worst, absolute=error, relative=relative, where=name)
     return worst
 
 
@@ -307,8 +304,7 @@ def _buffer_notes(plan: Plan, model: nn.Module) -> tuple[str, ...]:
     replicas = f"{counts[0]} replicas" if len(set(counts)) == 1 else f"the replicas of its stage ({counts})"
     return (
         f"batch norm normalises each of {len(plan.microbatches)} microbatches x {replicas} by its own rows, in both "
-        "runs; "
-        "running statistics are those of replica 0",
+        "runs; running statistics are those of replica 0",
     )
 
 

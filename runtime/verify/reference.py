@@ -82,7 +82,9 @@ class Reference:
                     torch.autograd.backward(share)
                 loss += float(share.detach())
         gradients = {n: p.grad.detach().cpu().clone() for n, p in self._model.named_parameters() if p.grad is not None}
-        norm = self._clipped()
+        limit = self._plan.settings.clip_norm
+        parameters = [p for p in self._model.parameters() if p.grad is not None]
+        norm = float(nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit))
         self._updater.step(1.0)
         self._steps += 1
         state = {name: tensor.detach().cpu().clone() for name, tensor in self._model.state_dict().items()}
@@ -114,17 +116,14 @@ class Reference:
     def _pieces(self) -> Iterator[tuple[int, range]]:
         """(replica, rows) of every piece of the batch that has rows, microbatch by microbatch."""
         if not self._alike:
-            yield from ((0, range(end - rows, end)) for rows, end in self._microbatches())
+            for rows, end in zip(self._plan.microbatches, accumulate(self._plan.microbatches), strict=True):
+                yield 0, range(end - rows, end)
             return
         replicas = self._plan.meshes[0].replicas
         for group in zip(*(microbatch_rows(self._plan, 0, replica) for replica in range(replicas)), strict=True):
             for replica, rows in enumerate(group):
                 if len(rows):
                     yield replica, rows
-
-    def _microbatches(self) -> Iterator[tuple[int, int]]:
-        """Rows of each microbatch, and where they end in the batch."""
-        yield from zip(self._plan.microbatches, accumulate(self._plan.microbatches), strict=True)
 
     def _divisions(self, rows: int) -> tuple[tuple[int, ...], ...]:
         """For each batch norm the rows of every replica of its stage, where stages divide rows differently."""
@@ -165,11 +164,6 @@ class Reference:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise UsageError(f"{type(self._model).__name__} gives no loss for this batch; give it labels")
         return loss
-
-    def _clipped(self) -> float:
-        parameters = [p for p in self._model.parameters() if p.grad is not None]
-        limit = self._plan.settings.clip_norm
-        return float(nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit))
 
     @contextmanager
     def _buffers_kept(self, keep: bool) -> Iterator[None]:

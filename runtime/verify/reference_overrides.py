@@ -20,6 +20,10 @@ from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.losses import counted
 from placer.runtime.stages.pass_context import PassContext
 
+Function = Callable[..., object]
+Args = tuple[object, ...]
+Named = dict[str, object]
+
 _LABELLED = (functional.cross_entropy, functional.nll_loss)
 _UNKEYED = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d, functional.dropout2d)
 
@@ -33,13 +37,7 @@ class Counting(TorchFunctionMode):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Named | None = None) -> object:
         """Note the count of a labelled mean; everything runs as it is."""
         named = _labelled_arguments(func, args, kwargs or {})
         if named is not None:
@@ -64,13 +62,7 @@ class Sharing(TorchFunctionMode):
         self.labelled = 0
         self._dropouts = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Named | None = None) -> object:
         """Run `func`, or what stands for it."""
         kwargs = kwargs or {}
         named = _labelled_arguments(func, args, kwargs)
@@ -145,14 +137,12 @@ class Sharing(TorchFunctionMode):
         return self._dropouts - 1
 
 
-def _labelled_arguments(
-    func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-) -> dict[str, object] | None:
+def _labelled_arguments(func: Function, args: Args, kwargs: Named) -> Named | None:
     """The arguments of a mean cross entropy or negative log likelihood by name; None for anything else."""
     if func not in _LABELLED:
         return None
     names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-    named: dict[str, object] = {"weight": None, "ignore_index": -100, "reduction": "mean"}
+    named: Named = {"weight": None, "ignore_index": -100, "reduction": "mean"}
     named.update(zip(names, args, strict=False))
     named.update(kwargs)
     return named if named["reduction"] == "mean" else None

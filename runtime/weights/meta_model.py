@@ -5,7 +5,9 @@ Ranks capture and cut such a model, and read of its weights only what they hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -47,12 +49,12 @@ def meta_model(plan: Plan, model: nn.Module | None, device: torch.device, weight
         with deferred:
             module = resolved.build("cpu", seed=plan.seed)
         source: Source = Replayed(deferred, named_tensors(module))
-        _empty(module, device, deferred)
+        _without_memory(module, device, deferred)
     except PlacerError as error:
         note = f"every rank builds the whole model before it keeps its part: {error.__cause__ or error}"
         module = resolved.build("cpu", seed=plan.seed)
         source = ModelInMemory(named_tensors(module))
-        _empty(module, device, None)
+        _without_memory(module, device, None)
     if weights:
         source, note = pretrained(weights, module, source), ""
     return MetaModel(model=_converted(plan, module, device), source=source, note=note)
@@ -103,19 +105,35 @@ def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
 
 
-def _empty(model: nn.Module, device: torch.device, deferred: DeferredInit | None) -> None:
-    """Put tensors without memory in place of all parameters and buffers; the same for the same, so that ties hold."""
+def replaced_tensors(model: nn.Module, make: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """`model` with what `make` gives in place of its parameters and buffers, each replaced once, so that ties hold."""
     made: dict[int, torch.Tensor] = {}
+    before: list[torch.Tensor] = []  # so that no address is used twice
+
+    def new(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            before.append(tensor)
+            found, parameter = make(tensor), isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(found, requires_grad=tensor.requires_grad) if parameter else found
+        return made[id(tensor)]
+
     for module in model.modules():
-        for held in (module._parameters, module._buffers):
-            for name, tensor in held.items():
+        for named in (module._parameters, module._buffers):
+            for name, tensor in named.items():
                 if tensor is not None:
-                    held[name] = cast(nn.Parameter, made.setdefault(id(tensor), _without_memory(tensor, device)))
+                    named[name] = cast(nn.Parameter, new(tensor))
+    return model
+
+
+def one_number(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """One number on `device`, seen as a tensor like `tensor`: enough to capture a model."""
+    return torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape)
+
+
+def _without_memory(model: nn.Module, device: torch.device, deferred: DeferredInit | None) -> None:
+    """Put tensors without memory in place of all parameters and buffers, real ones of fake attributes."""
+    replaced_tensors(model, partial(one_number, device=device))
+    for module in model.modules() if deferred is not None else ():
         for name, value in list(vars(module).items()):
             if isinstance(value, FakeTensor) and deferred is not None:
                 setattr(module, name, deferred.made(value))
-
-
-def _without_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    seen = torch.zeros((), dtype=tensor.dtype, device=device).expand(tensor.shape)
-    return nn.Parameter(seen, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else seen

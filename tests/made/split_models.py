@@ -16,11 +16,11 @@ import torch
 from torch import fx
 from torch.utils import _pytree
 
+from local_runs import run_local
 from placer import tracer
 from placer.rules import Call
 from placer.rules.layouts import PARTIAL, Choice, Cut, Lay, is_own
 from placer.rules.splits import divided, in_parts, legal, localise, own_choices, split_choices
-from placer.runtime.spmd.local_ops import run_local
 from split_ranks import Case, parted, put_together, thread_axes, windows
 
 T = TypeVar("T")

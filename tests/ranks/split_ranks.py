@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils import _pytree
 
+from local_runs import run_local
 from placer.rules import Argument, Call, Value
 from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay, LocalOp, State, piece, ranges, wanted
 from placer.rules.splits import localise, split_choices
-from placer.runtime.spmd.local_ops import run_local
+from placer.runtime.spmd import Axis
 
 Function = Callable[..., object]
 TOLERANCE = 1e-9
@@ -114,16 +115,15 @@ class _Run:
             torch.autograd.backward([out for out, _ in pairs], [g for _, g in pairs])
 
 
-class ThreadAxis:
+class ThreadAxis(Axis):
     """One rank's end of an axis whose ranks are threads."""
 
     def __init__(self, degree: int, rank: int, barrier: threading.Barrier, board: list[list[torch.Tensor]]):
-        self.degree = degree
-        self.rank = rank
+        super().__init__(degree, rank)
         self._barrier = barrier
         self._board = board
 
-    def all_reduce(self, tensor: torch.Tensor, reduce: str) -> torch.Tensor:
+    def all_reduce(self, tensor: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
         """The sum or maximum over the ranks."""
         stacked = torch.stack([given[0] for given in self._everyone([tensor])])
         return stacked.sum(0) if reduce == "sum" else stacked.amax(0)

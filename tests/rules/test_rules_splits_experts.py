@@ -10,9 +10,9 @@ import transformers.integrations.moe  # noqa: F401 - registers the grouped produ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from local_runs import run_local
 from placer.rules.layouts import Cut
 from placer.rules.splits import localise, own_choices, split_choices
-from placer.runtime.spmd.local_ops import run_local
 from split_ranks import Case, check, checked, thread_axes, together
 
 GROUPED = torch.ops.transformers.grouped_mm_fallback.default

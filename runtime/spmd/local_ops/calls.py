@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from placer.errors import UsageError
 from placer.rules.layouts import LocalOp
+from placer.runtime.spmd.axis import Axis
 
 Function = Callable[..., object]
-
-
-class Axis(Protocol):
-    """The ranks along one mesh axis."""
-
-    degree: int
-    rank: int
-
-    def all_reduce(self, tensor: torch.Tensor, reduce: str) -> torch.Tensor:
-        """The sum or maximum (`"sum"`, `"max"`) of the ranks' tensors, as a new tensor without history."""
-        ...
-
-    def all_to_all(self, tensor: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, list[int]]:
-        """Sends `counts[r]` rows to rank r, in order; the rows received, in the order of ranks, how many of each."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +52,8 @@ class Given:
     def replaced(self, position: int, name: str, value: object) -> Given:
         """The same with one argument replaced, wherever it stands."""
         if position < len(self.args):
-            return self._with((*self.args[:position], value, *self.args[position + 1 :]), self.kwargs)
-        return self._with(self.args, {**self.kwargs, name: value})
+            return replace(self, args=(*self.args[:position], value, *self.args[position + 1 :]))
+        return replace(self, kwargs={**self.kwargs, name: value})
 
     def called(self) -> torch.Tensor:
         """What the op gives."""
@@ -76,6 +61,3 @@ class Given:
         if not isinstance(made, torch.Tensor):
             raise UsageError(f"{self.local.call.target} gave {type(made).__name__}, not a tensor")
         return made
-
-    def _with(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Given:
-        return Given(local=self.local, function=self.function, args=args, kwargs=kwargs, axis=self.axis)

@@ -13,8 +13,8 @@ import torch
 
 from placer.rules.layouts import even, piece
 from placer.runtime.spmd.axis import numbers
+from placer.runtime.spmd.collectives import exchanged
 from placer.runtime.spmd.local_ops.calls import Given
-from placer.runtime.spmd.local_ops.collectives import exchanged
 
 
 def experts(given: Given) -> torch.Tensor:
@@ -32,29 +32,29 @@ def experts(given: Given) -> torch.Tensor:
 
 def experts_apart(given: Given) -> torch.Tensor:
     """The rank's rows, sorted by expert, go to the ranks of their experts, are sorted there, computed and sent back."""
-    sent = _Sent.of(given)
+    sent = _SentRows.of(given)
     return sent.back(_product(given, sent.there(given.tensor(0)), sent))
 
 
 def experts_to(given: Given) -> torch.Tensor:
     """The rank's rows go to the ranks of their experts, are sorted there and computed, and stay."""
-    sent = _Sent.of(given)
+    sent = _SentRows.of(given)
     return _product(given, sent.there(given.tensor(0)), sent)
 
 
 def experts_at(given: Given) -> torch.Tensor:
     """Rows that came are computed, and stay."""
-    return _product(given, given.tensor(0), _Sent.of(given))
+    return _product(given, given.tensor(0), _SentRows.of(given))
 
 
 def experts_from(given: Given) -> torch.Tensor:
     """Rows that came are computed and sent back."""
-    sent = _Sent.of(given)
+    sent = _SentRows.of(given)
     return sent.back(_product(given, given.tensor(0), sent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent:
+class _SentRows:
     """How rows go: `rows` the rank's own in order of their experts' ranks where they come in another, `counts` of them
     to each rank; `received` by rank and expert here, `came` from each rank; `order` by expert of what came by rank."""
 
@@ -66,7 +66,7 @@ class _Sent:
     order: torch.Tensor
 
     @staticmethod
-    def of(given: Given) -> _Sent:
+    def of(given: Given) -> _SentRows:
         """Every rank tells each how many rows it has for each of that one's experts."""
         counts, axis = _counts(given), given.axis
         placed = counts[_order(given, counts)]
@@ -76,7 +76,7 @@ class _Sent:
         sent = [sum(known[start:end]) for start, end in bounds]
         came = numbers(received.sum(1), [sent[axis.rank]] * axis.degree)
         which = torch.arange(received.shape[1], device=received.device).repeat(received.shape[0])
-        return _Sent(
+        return _SentRows(
             given=given,
             rows=_by_place(given, counts, sum(known)) if given.local.order else counts[:0],
             counts=sent,
@@ -96,7 +96,7 @@ class _Sent:
         return own[_inverse(self.rows)] if self.given.local.order else own
 
 
-def _product(given: Given, rows: torch.Tensor, sent: _Sent) -> torch.Tensor:
+def _product(given: Given, rows: torch.Tensor, sent: _SentRows) -> torch.Tensor:
     sums = sent.received.sum(0).cumsum(0).to(given.tensor(2).dtype)
     return given.replaced(0, "input", rows).replaced(2, "offs", sums).called()
 
@@ -122,8 +122,3 @@ def _inverse(order: torch.Tensor) -> torch.Tensor:
     made = torch.empty_like(order)
     made[order] = torch.arange(len(order), device=order.device)
     return made
-
-
-def own_numbers(given: Given) -> torch.Tensor:
-    """Row numbers of the whole, counted from the rank's first row."""
-    return given.replaced(2, "values", given.tensor(2) - given.place("start")).called()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from placer.runtime.spmd.collectives import total
 from placer.runtime.spmd.local_ops.calls import Given
-from placer.runtime.spmd.local_ops.collectives import total
 
 SUM = 2  # at::Reduction
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
+from placer.runtime.spmd.collectives import spread
 from placer.runtime.spmd.local_ops.calls import Function, Given
-from placer.runtime.spmd.local_ops.collectives import spread
 
 
 def window(given: Given) -> torch.Tensor:
