@@ -9,8 +9,3 @@
 The stages are the same modules placer's own engine runs, so that losses are shares of the global mean; DeepSpeed
 averages over replicas and microbatches, so they are multiplied by both. https://deepspeed.readthedocs.io
 """
-
-from placer.runtime.deepspeed.load import load
-from placer.runtime.deepspeed.run import DeepSpeedRun
-
-__all__ = ["DeepSpeedRun", "load"]

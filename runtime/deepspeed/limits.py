@@ -58,11 +58,8 @@ def _sharding(plan: Plan) -> str:
 def _offload(plan: Plan) -> str:
     """Only its ZeRO moves state to the host."""
     whole = any(stage.sharding == "none" for stage in plan.stages)
-    return (
-        "without ZeRO it keeps the optimizer's state on the devices"
-        if plan.settings.offload != "none" and whole
-        else ""
-    )
+    kept = plan.settings.offload != "none" and whole
+    return "without ZeRO it keeps the optimizer's state on the devices" if kept else ""
 
 
 def _ties(plan: Plan) -> str:

@@ -38,8 +38,6 @@ def load(
     rank_model = RankModel.of(plan, source, cut, rank=rank, device=device)
     stage = rank_model.stages((index,))[index]
     batch_split = BatchSplit.of(plan, cut, rank_model.weights.whole, position=0, replica=replica, device=device)
-    return (
-        ZeroRun(batch_split, stage, cut.loss)
-        if len(plan.stages) == 1
-        else PipelineRun(batch_split, index, stage, cut.loss)
-    )
+    if len(plan.stages) == 1:
+        return ZeroRun(batch_split, stage, cut.loss)
+    return PipelineRun(batch_split, index, stage, cut.loss)

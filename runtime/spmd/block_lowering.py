@@ -23,8 +23,8 @@ from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import SAME, WHOLE, Choice, Cut, State, piece, wanted
 from placer.rules.two_axis_layouts import strands
 from placer.runtime.spmd.axis import Axis
+from placer.runtime.spmd.collectives import exchange
 from placer.runtime.spmd.graph_ops import COUNTED, REWRITTEN, SHARES, TALKING, local_op, weighted
-from placer.runtime.spmd.halo import exchange
 from placer.runtime.spmd.local_arguments import LocalCall, LocalForm, local_call
 from placer.runtime.spmd.traced_nodes import op_nodes, out_of_place, require_same, tensor_nodes
 from placer.runtime.spmd.values import CutBlock, Values, dim_size

@@ -17,8 +17,8 @@ from placer.rules.calls import Call
 from placer.rules.layouts import LocalOp
 from placer.runtime.spmd import local_ops
 from placer.runtime.spmd.axis import Axis
+from placer.runtime.spmd.collectives import exchange
 from placer.runtime.spmd.conversions import CONVERSIONS
-from placer.runtime.spmd.halo import exchange
 from placer.runtime.spmd.local_ops import FORMS
 from placer.runtime.spmd.local_ops.calls import Given
 from placer.runtime.spmd.local_ops.positions import causal_mask

@@ -144,7 +144,7 @@ class _Loaded:
 def _loaded(plan: Plan, options: ExecuteOptions, world: World) -> _Loaded:
     """The engine that `options` ask for, with the weights of the plan's seed or of the folder they name."""
     if options.engine == "deepspeed":
-        from placer.runtime import deepspeed  # an extra
+        from placer.runtime.deepspeed import load as deepspeed  # an extra
 
         return _Loaded(runs=deepspeed.load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds))
     executor = load(

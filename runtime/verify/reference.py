@@ -65,7 +65,10 @@ class Reference:
     @staticmethod
     def of(plan: Plan, model: nn.Module, cut: CutModel, optimizer: OptimizerFactory | None = None) -> Reference:
         """The reference of a plan whose model was captured and cut."""
-        return Reference(plan, model, cut.rewrites.batched, optimizer, norms=norm_positions(plan, cut))
+        stages, positions = stage_of_block(plan), position_of(plan)
+        nodes = (node for node in cut.module.graph.nodes if node.target is torch.ops.aten.batch_norm.default)
+        norms = tuple(positions[stages[cut.home[node]]] for node in nodes)
+        return Reference(plan, model, cut.rewrites.batched, optimizer, norms=norms)
 
     def step(self, batch: Batch) -> StepResult:
         """One training step on the global batch."""
@@ -175,10 +178,3 @@ class Reference:
                 for name, buffer in self._model.named_buffers():
                     if name in before:
                         buffer.copy_(before[name])
-
-
-def norm_positions(plan: Plan, cut: CutModel) -> tuple[int, ...]:
-    """The position of each batch norm of the model, in the order of their calls."""
-    home, positions = stage_of_block(plan), position_of(plan)
-    found = (node for node in cut.module.graph.nodes if node.target is torch.ops.aten.batch_norm.default)
-    return tuple(positions[home[cut.home[node]]] for node in found)

@@ -17,7 +17,7 @@ from execute_models import LENGTH, VOCABULARY
 from execute_plans import tiny_plan
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.runtime.deepspeed import load
+from placer.runtime.deepspeed.load import load
 from placer.runtime.distributed.world import joined
 from placer.runtime.stages.captured_model import captured
 from placer.runtime.verify.reference import Reference

@@ -22,7 +22,7 @@ from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.distributed.world import World
 from placer.runtime.measuring.communication_record import Recorder, compare
 from placer.runtime.measuring.expert_tokens import ExpertLayer, expert_layers, tallies
-from placer.runtime.spmd import Axis, conversions, halo
+from placer.runtime.spmd import Axis, collectives, conversions
 from placer.runtime.spmd.conversions import Way
 
 
@@ -54,17 +54,19 @@ def with_pieces_exchanged(plan: Plan) -> VerifyReport:
 
 def without_neighbours_gradients(plan: Plan) -> VerifyReport:
     """A runtime that forgets what neighbours found for the rows they were lent."""
-    returned = halo.returned
+    returned = collectives.rows_returned
 
-    def alone(gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[halo.Rows, ...]) -> torch.Tensor:
+    def alone(
+        gradient: torch.Tensor, axis: Axis, dim: int, size: int, windows: tuple[collectives.Rows, ...]
+    ) -> torch.Tensor:
         owned = axis.bounds(size)
-        start, end = halo.shared(owned[axis.rank], windows[axis.rank])
+        start, end = collectives.shared(owned[axis.rank], windows[axis.rank])
         first = windows[axis.rank][0]
         mine = torch.zeros_like(gradient)
         mine.narrow(dim, start - first, end - start).copy_(gradient.narrow(dim, start - first, end - start))
         return returned(mine, axis, dim, size, windows)
 
-    with mock.patch.object(halo, "returned", alone):
+    with mock.patch.object(collectives, "rows_returned", alone):
         return run_case(plan, 1)
 
 
