@@ -45,17 +45,19 @@ def _megatron(graph: Graph) -> Layout:
 
 
 def _split(graph: Graph, number: int) -> Split | None:
-    kind = graph.classes[number]
+    block_class = graph.classes[number]
     block = next((block for block in graph.blocks if block.kind == number), None)
-    wishes = {} if block is None else _wishes(kind, block.parameters)
+    wishes = {} if block is None else _wishes(block_class, block.parameters)
     if set(wishes.values()) <= {"whole"}:  # such as the embeddings, which each has whole, as by hand
         return None
-    return followed(kind, RANKS, wishes, ("whole",) * len(kind.inputs), ("whole",) * len(kind.outputs))
+    return followed(
+        block_class, RANKS, wishes, ("whole",) * len(block_class.inputs), ("whole",) * len(block_class.outputs)
+    )
 
 
-def _wishes(kind: BlockClass, parameters: tuple[str, ...]) -> Wishes:
+def _wishes(block_class: BlockClass, parameters: tuple[str, ...]) -> Wishes:
     found = {}
-    for op in kind.ops:
+    for op in block_class.ops:
         weights = [parameters[int(name[1:])] for name in op.inputs if name.startswith("p")]
         layer = weights[0].split(".")[-2] if weights else ""
         if layer in (*COLUMNS, *ROWS):
@@ -63,7 +65,7 @@ def _wishes(kind: BlockClass, parameters: tuple[str, ...]) -> Wishes:
         elif op.target.startswith("aten.add."):
             found[op.name] = "whole"  # sums of rows are made before a residual is added
     if "head" in {name.split(".")[-2] for name in parameters}:
-        found |= {op.name: "classes" for op in kind.ops if "cross_entropy" in op.target}
+        found |= {op.name: "classes" for op in block_class.ops if "cross_entropy" in op.target}
     return found
 
 
