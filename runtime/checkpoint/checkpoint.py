@@ -1,7 +1,7 @@
 """Checkpoints that are complete or do not exist, and load under another layout.
 
 The optimizer's state is flattened to parameter names, so that a pipeline of two stages loads what four wrote.
-The folder must be visible to all ranks; what lies in it is told in `checkpoint_folder`.
+The folder must be visible to all ranks; what lies in it is told in `checkpoint.folder`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The reference run: one device doing the same step over the same microbatches in order; parity is measured against it.
 
 It shares no code with the pipeline: the model's own eager forward, torch's own clipping and optimizer. What parity
-means is put in where the model calls torch (`reference_modes`); batch norm keeps the running statistics of replica 0
-only. Replicas' rows run one after the other. Where stages divide rows differently a microbatch runs whole.
+means is put in where the model calls torch (`reference_overrides`); batch norm keeps the running statistics of replica
+0 only. Replicas' rows run one after the other. Where stages divide rows differently a microbatch runs whole.
 """
 
 from __future__ import annotations
