@@ -12,9 +12,17 @@ import pytest
 
 import placer
 
+TOPS = ("placer", "strategies", "runtime", "examples", "tests")
 
-def blocks(checkout: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (checkout / "README.md").read_text(), flags=re.DOTALL)
+
+def blocks(checkout: Path, language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (checkout / page).read_text(), flags=re.DOTALL)
+
+
+def pages(checkout: Path) -> list[Path]:
+    """README.md, the page of each folder, the guides."""
+    found = [checkout / "README.md", *(checkout / top / "README.md" for top in TOPS)]
+    return [*found, *sorted(checkout.glob("examples/*/*.md"))]
 
 
 @pytest.fixture
@@ -74,13 +82,37 @@ def test_the_training_loop_of_ones_own_says_how_it_is_run(checkout: Path) -> Non
 
 
 def test_the_cluster_file_is_the_example(checkout: Path) -> None:
-    (written,) = blocks(checkout, "yaml")
+    written, *_ = blocks(checkout, "yaml", "examples/guides/machines.md")
     assert written == (checkout / "examples" / "cluster.yaml").read_text()
     assert placer.Cluster.load(str(checkout / "examples" / "cluster.yaml")).size == 20
 
 
-def test_the_rooms_the_readme_names_are_there(checkout: Path) -> None:
-    named = re.findall(r"`((?:placer|strategies|runtime|tests)/[\w/.]*)`", (checkout / "README.md").read_text())
-    assert len(named) > 10
-    missing = [name for name in named if not (checkout / name).exists()]
-    assert not missing
+def test_the_files_that_pages_name_are_there(checkout: Path) -> None:
+    named = {
+        name
+        for page in pages(checkout)
+        for name in re.findall(r"`((?:placer|strategies|runtime|tests|examples)/[\w/.]*)`", page.read_text())
+    }
+    assert len(named) > 30
+    assert sorted(name for name in named if not (checkout / name).exists()) == []
+
+
+def test_the_links_of_pages_lead_somewhere(checkout: Path) -> None:
+    wrong = []
+    for page in pages(checkout):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            target, _, anchor = link.partition("#")
+            led = (page.parent / target).resolve() if target else page
+            if not led.exists() or (anchor and anchor not in anchors(led)):
+                wrong.append(f"{page.relative_to(checkout)}: {link}")
+    assert wrong == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_a_page_and_a_half(checkout: Path) -> None:
+    assert 120 <= len((checkout / "README.md").read_text().splitlines()) <= 180
