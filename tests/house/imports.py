@@ -76,11 +76,12 @@ def longest_chain(root: Path = ROOT) -> tuple[str, ...]:
 
 
 def folder_sizes(root: Path = ROOT) -> dict[Path, int]:
-    """How many files and folders lie in each folder that holds code; the two links and the marker of types are none."""
+    """How many files and folders lie in each folder that holds code; links, pages and the marker of types are none."""
     folders = {path.parent for top in (*FOLDERS, "tests", "examples") for path in (root / top).rglob("*.py")}
     return {
         folder.relative_to(root): sum(
-            not entry.is_symlink() and entry.name not in ("__pycache__", "py.typed") for entry in folder.iterdir()
+            not entry.is_symlink() and entry.name not in ("__pycache__", "py.typed", "README.md")
+            for entry in folder.iterdir()
         )
         for folder in sorted(folders)
         if not any(parent.is_symlink() for parent in (folder, *folder.parents))
