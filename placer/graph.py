@@ -49,6 +49,12 @@ class Affine(NamedTuple):
     fixed: int = 0
     per_row: int = 0
 
+    @staticmethod
+    def through(rows: int, value: int, more_rows: int, more: int) -> Affine:
+        """The line through the values at two numbers of rows."""
+        per_row = (more - value) // (more_rows - rows)
+        return Affine(value - per_row * rows, per_row)
+
     def at(self, rows: int) -> int:
         """The value for a batch of `rows` rows."""
         return self.fixed + self.per_row * rows

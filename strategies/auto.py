@@ -107,7 +107,7 @@ def _legal(runs: list[_Result]) -> list[tuple[Verdict, _Result]]:
 def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Result:
     solver = strategy(name)
     found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
-    verdict = None if isinstance(found, Infeasible) else judge(found.plan, lowered=lowered)
+    verdict = None if isinstance(found, Infeasible) else judge(problem.costs, found.plan, lowered=lowered)
     return _Result(name=name, found=found, verdict=verdict)
 
 
@@ -115,7 +115,7 @@ def _settle(problem: Problem, runs: list[_Result]) -> None:
     """Judge the best of all in full; where it does not hold, its run anew or as lost, then the next best."""
     while legal := _legal(runs):
         best, winner = min(legal, key=lambda entry: entry[0].order)
-        verdict = judge(best.plan)
+        verdict = judge(problem.costs, best.plan)
         if verdict.legal:
             return
         anew = winner.name in BASELINES

@@ -146,7 +146,7 @@ def best_alike(problem: Problem) -> Plan | None:
     costs = Costs(problem.graph, problem.cluster, problem.settings)
     bounds = OutlineBounds(problem, RangeClasses(problem, costs))
     values = sorted(_even_values(problem, bounds), key=lambda entry: entry[0])
-    plans = (judge(plan_of(problem, outline, cuts, recompute)) for _, outline, cuts, recompute in values)
+    plans = (judge(problem.costs, plan_of(problem, outline, cuts, recompute)) for _, outline, cuts, recompute in values)
     return next((verdict.plan for verdict in plans if verdict.legal), None)
 
 

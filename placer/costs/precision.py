@@ -9,10 +9,13 @@ bfloat16, the ops of torch's float32 list in float32, and the others in the wide
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Parameter, Tensor
+from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Op, Parameter, Tensor
+from placer.io.memo import once
+from placer.plans.plan import Layout
 from placer.plans.settings import RunSettings
 
 FLOATING = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
@@ -76,27 +79,13 @@ class Numerics:
         """Bytes of a value that crosses blocks: bfloat16 under autocast only where the graph says so, else as kept."""
         return tensor.bytes_at(rows) // ITEM_BYTES[tensor.dtype] * ITEM_BYTES[self.kept(tensor.dtype)]
 
-    def ops(self, kind: BlockClass) -> tuple[OpNumerics, ...]:
+    def ops(self, block_class: BlockClass) -> tuple[OpNumerics, ...]:
         """For each op of a block class its numerics, types carried along the edges; remembered by the class itself."""
-        found = self._by_class.get(id(kind))
-        if found is None:
-            known: dict[str, str] = {}
-            numbers = tuple(self._op(kind, index, op, known) for index, op in enumerate(kind.ops))
-            found = self._by_class[id(kind)] = (kind, numbers)
-        return found[1]
+        return once(self._by_class, id(block_class), self._numbered, block_class)[1]
 
-    def alike(self, kind: BlockClass) -> tuple[tuple[Op, OpNumerics, int], ...]:
+    def alike(self, block_class: BlockClass) -> tuple[tuple[Op, OpNumerics, int], ...]:
         """The ops of a block class that do something: one of each whose sizes are the same, and how many there are."""
-        found = self._alike.get(id(kind))
-        if found is None:
-            first: dict[object, int] = {}
-            numbers, counts = self.ops(kind), Counter[int]()
-            for index, (op, own) in enumerate(zip(kind.ops, numbers, strict=True)):
-                if op.kind not in ("view", "communication"):
-                    counts[first.setdefault(_sizes(op, own, index), index)] += 1
-            made = tuple((kind.ops[index], numbers[index], count) for index, count in counts.items())
-            found = self._alike[id(kind)] = (kind, made)
-        return found[1]
+        return once(self._alike, id(block_class), self._counted, block_class)[1]
 
     @cached_property
     def _alike(self) -> dict[int, tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]]:
@@ -106,8 +95,20 @@ class Numerics:
     def _by_class(self) -> dict[int, tuple[BlockClass, tuple[OpNumerics, ...]]]:
         return {}
 
-    def _op(self, kind: BlockClass, index: int, op: Op, known: dict[str, str]) -> OpNumerics:
-        tensors = [(reference, kind.tensor(reference)) for reference in op.inputs]
+    def _numbered(self, block_class: BlockClass) -> tuple[BlockClass, tuple[OpNumerics, ...]]:
+        known: dict[str, str] = {}
+        return block_class, tuple(self._op(block_class, index, op, known) for index, op in enumerate(block_class.ops))
+
+    def _counted(self, block_class: BlockClass) -> tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]:
+        first: dict[object, int] = {}
+        numbers, counts = self.ops(block_class), Counter[int]()
+        for index, (op, own) in enumerate(zip(block_class.ops, numbers, strict=True)):
+            if op.kind not in ("view", "communication"):
+                counts[first.setdefault(_sizes(op, own, index), index)] += 1
+        return block_class, tuple((block_class.ops[index], numbers[index], count) for index, count in counts.items())
+
+    def _op(self, block_class: BlockClass, index: int, op: Op, known: dict[str, str]) -> OpNumerics:
+        tensors = [(reference, block_class.tensor(reference)) for reference in op.inputs]
         types = [known.get(reference) or self.kept(tensor.dtype) for reference, tensor in tensors]
         runs = self._runs_in(op, [t for t in types if t in FLOATING])
         before = after = 0.0
@@ -150,6 +151,32 @@ class Numerics:
     @property
     def _plain(self) -> float:
         return ITEM_BYTES[self.weights] / ITEM_BYTES[self.base]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """What prices depend on beside devices: the graph of one of the `degree` devices of a replica, and the settings.
+
+    Sizes of the graph count rows of which a replica has `apart` times as many. `whole` is the graph of all devices of a
+    replica, `layout` how it is cut; replicas begin at devices whose numbers leave the remainder `offset` when they are
+    divided by the degree. Of the parameters in `kept_whole` every device of a replica holds that, whatever its blocks
+    read. `inner` devices are along the second axis of a replica, where there are two.
+    """
+
+    graph: Graph
+    whole: Graph
+    numerics: Numerics
+    settings: RunSettings
+    layout: Layout | None = None
+    offset: int = 0
+    degree: int = 1
+    inner: int = 1
+    apart: int = 1
+    kept_whole: Mapping[str, Parameter] = field(default_factory=dict)
+
+    def per_row(self, size: Affine) -> Affine:
+        """A size in the graph's rows as one in rows of a replica, rounded up."""
+        return Affine(size.fixed, -(-size.per_row // self.apart))
 
 
 def op_name(op: Op) -> str:

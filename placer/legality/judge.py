@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from placer.costs.costs import Costs
+from placer.costs.step_estimate import costs_of, hosted, tightest
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError
 from placer.legality.communication import disagreements
-from placer.legality.memory import over_full
 from placer.legality.structure import STRUCTURE
+from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan
 from placer.program.unsupported import unequal_meshes
+
+GIB = 2**30
+Rules: TypeAlias = dict[str, Callable[[Plan], Iterator[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +36,26 @@ class Violation:
         return f"{self.rule}: {self.message}"
 
 
-def check(plan: Plan, *, lowered: bool = True) -> tuple[Violation, ...]:
-    """Every rule `plan` breaks; empty for a legal plan.
+def check(plan: Plan, costs: Costs | None = None, *, lowered: bool = True) -> tuple[Violation, ...]:
+    """Every rule `plan` breaks; empty for a legal plan. Costs of its graph, cluster and settings are made if not given.
 
     Without `lowered` communication is not asked, for which the whole step must be lowered: enough for a plan that is
     only to be compared.
     """
-    tiers = TIERS if lowered else BEFORE_LOWERING
     read = (plan.graph, plan.cluster, plan.settings, plan.stages, plan.schedule, plan.microbatches, plan.layouts)
-    parts = (*read, tiers)
-    for known, found in _CHECKED:
-        if all(a is b for a, b in zip(known, parts, strict=True)):
+    for known, asked, found in _CHECKED:
+        if asked == lowered and all(a is b for a, b in zip(known, read, strict=True)):
             return found
-    _CHECKED.append((parts, next(filter(None, (_asked(plan, rules) for rules in tiers)), ())))
-    return _CHECKED[-1][1]
+    memory: Rules = {"memory": lambda plan: _over_full(plan, costs)}
+    tiers = (STRUCTURE, CROSSING, memory, AGREEMENT if lowered else {})
+    broken = next(filter(None, (_broken(plan, rules) for rules in tiers)), ())
+    _CHECKED.append((read, lowered, broken))
+    return broken
 
 
 # The verdicts on what was checked last, by all of a plan that rules read, which never changes: who judges a plan again
 # that only got its ledger or its bound since then need not lower it again.
-_CHECKED: deque[tuple[tuple[object, ...], tuple[Violation, ...]]] = deque(maxlen=8)
+_CHECKED: deque[tuple[tuple[object, ...], bool, tuple[Violation, ...]]] = deque(maxlen=8)
 
 
 def require(plan: Plan) -> None:
@@ -69,14 +76,39 @@ def error_of(found: tuple[Violation, ...]) -> PlacerError:
     return IllegalPlanError(f"the plan breaks {len(found)} rule(s); plan again or correct it:\n{listed}")
 
 
-def _asked(plan: Plan, rules: dict[str, Callable[[Plan], Iterator[str]]]) -> tuple[Violation, ...]:
+def _broken(plan: Plan, rules: Rules) -> tuple[Violation, ...]:
     return tuple(Violation(rule=name, message=message) for name, rule in rules.items() for message in rule(plan))
 
 
-CROSSING: dict[str, Callable[[Plan], Iterator[str]]] = {"meshes": unequal_meshes}
-SUBSTANCE: dict[str, Callable[[Plan], Iterator[str]]] = {"memory": over_full}
-AGREEMENT: dict[str, Callable[[Plan], Iterator[str]]] = {"communication": disagreements}
-# Asked one after the other, until one is broken.
-BEFORE_LOWERING = (STRUCTURE, CROSSING, SUBSTANCE)
-TIERS = (*BEFORE_LOWERING, AGREEMENT)
-RULES = tuple(name for rules in TIERS for name in rules)
+def _over_full(plan: Plan, costs: Costs | None) -> Iterator[str]:
+    """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has."""
+    costs = costs or costs_of(plan)
+    over: dict[str, list[int]] = {}
+    for device, held in tightest(costs, plan):
+        available = plan.cluster.devices[device].memory_bytes
+        if held.total > available:
+            category, size = _largest(held)
+            figures = (
+                f"{held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
+                f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
+            )
+            over.setdefault(figures, []).append(device)
+    for figures, (first, *others) in over.items():
+        yield f"memory on device {first}{f' and {len(others)} like it' if others else ''}: {figures}"
+    for node, size in sorted(hosted(costs, plan).items()):
+        available = plan.cluster.nodes[node].memory_bytes
+        if size > available > 0:
+            yield (
+                f"memory of the host of node {node}: {size / GIB:.2f} GiB of {available / GIB:.2f} GiB, all of it the "
+                "optimizer's state of its devices"
+            )
+
+
+def _largest(held: MemoryBytes) -> tuple[str, int]:
+    return max(held.categories.items(), key=lambda entry: entry[1])
+
+
+# Asked one after the other, memory before agreement, until one is broken.
+CROSSING: Rules = {"meshes": unequal_meshes}
+AGREEMENT: Rules = {"communication": disagreements}
+RULES = (*STRUCTURE, *CROSSING, "memory", *AGREEMENT)

@@ -25,20 +25,19 @@ from typing import Literal, get_args
 from placer.errors import UsageError
 
 # F forward, B whole backward, I backward for the inputs only, W backward for the weights only (zero-bubble).
-Kind = Literal["F", "B", "I", "W"]
+ActionKind = Literal["F", "B", "I", "W"]
 
 Actions = tuple[tuple["Action", ...], ...]
-Span = tuple[float, float]
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 SPLIT_BACKWARD = frozenset({"zero-bubble"})
 LOOPING = frozenset({"interleaved"})
 
 # For orders only: a backward counts as two forwards, each of its parts as one.
-UNITS: Mapping[Kind, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+UNITS: Mapping[ActionKind, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
-_WHOLE: tuple[Kind, Kind] = ("F", "B")
-_INPUT_PART: tuple[Kind, Kind] = ("F", "I")
+_WHOLE: tuple[ActionKind, ActionKind] = ("F", "B")
+_INPUT_PART: tuple[ActionKind, ActionKind] = ("F", "I")
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
@@ -47,7 +46,7 @@ class Action:
     """One unit of computation of a stage on a microbatch."""
 
     stage: int
-    kind: Kind
+    kind: ActionKind
     microbatch: int
 
     def __str__(self) -> str:
@@ -59,10 +58,10 @@ class Action:
         found = _ACTION.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"{text!r} is not an action; write stage, kind ({'/'.join(get_args(Kind))}), microbatch: 2F0"
+                f"{text!r} is not an action; write stage, kind ({'/'.join(get_args(ActionKind))}), microbatch: 2F0"
             )
         stage, kind, microbatch = found.groups()
-        return Action(int(stage), next(k for k in get_args(Kind) if k == kind), int(microbatch))
+        return Action(int(stage), next(k for k in get_args(ActionKind) if k == kind), int(microbatch))
 
 
 def text(schedule: Actions) -> str:
@@ -104,11 +103,6 @@ def structure_violation(name: str, positions: int, stages: int) -> str:
     return ""
 
 
-def in_flight(schedule: Actions) -> tuple[int, ...]:
-    """Per position the most (stage, microbatch) pairs whose activations are alive at once: from F until B or W."""
-    return tuple(max(_alive(line), default=0) for line in schedule)
-
-
 def violations(schedule: Actions, stages: int, microbatches: int) -> tuple[str, ...]:
     """Every rule the lists break; empty for a schedule that runs to its end."""
     found = (*_count_violations(schedule, stages, microbatches), *_place_violations(schedule))
@@ -116,10 +110,10 @@ def violations(schedule: Actions, stages: int, microbatches: int) -> tuple[str, 
 
 
 def timetable(
-    schedule: Actions, stages: int, seconds: Mapping[Kind, float] = UNITS
+    schedule: Actions, stages: int, seconds: Mapping[ActionKind, float] = UNITS
 ) -> dict[Action, tuple[float, float]]:
     """Start and end of every action that can run when each position follows its list and messages take no time."""
-    times: dict[Action, Span] = {}
+    times: dict[Action, tuple[float, float]] = {}
     clock, following = [0.0] * len(schedule), [0] * len(schedule)
     waiting: dict[Action, list[int]] = {}
     runnable = list(range(len(schedule)))
@@ -215,18 +209,10 @@ def _in_turn(forwards: list[Action], backwards: list[Action], warmup: int) -> It
         yield backward
 
 
-def _alive(line: tuple[Action, ...]) -> Iterator[int]:
-    alive = 0
-    releasing: Kind = "W" if any(action.kind == "W" for action in line) else "B"
-    for action in line:
-        alive += (action.kind == "F") - (action.kind == releasing)
-        yield alive
-
-
 def _count_violations(schedule: Actions, stages: int, microbatches: int) -> Iterator[str]:
     counts = Counter(action for line in schedule for action in line)
     split = any(action.kind in "IW" for action in counts)
-    kinds: tuple[Kind, ...] = ("F", "I", "W") if split else _WHOLE
+    kinds: tuple[ActionKind, ...] = ("F", "I", "W") if split else _WHOLE
     wanted = {Action(s, kind, m) for s in range(stages) for kind in kinds for m in range(microbatches)}
     for action in sorted(wanted - counts.keys()):
         yield f"{action} is missing"

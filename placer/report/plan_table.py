@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from placer.costs.step_estimate import tightest
+from placer.costs.step_estimate import costs_of, tightest
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.plan import Plan, Stage, replica_rows
 from placer.report.experts import expert_placement, experts_text
@@ -164,7 +164,7 @@ def memory_items(memory: MemoryBytes) -> list[tuple[str, int]]:
 def memory_view(plan: Plan, ledger: Ledger) -> RenderableType:
     """Bytes of each pipeline position's device with least to spare by category, beside what the device has."""
     held = [dict(memory_items(memory)) for memory in ledger.memory]
-    devices = [device for device, _ in tightest(plan)]
+    devices = [device for device, _ in tightest(costs_of(plan), plan)]
     names = [name for name, _ in memory_items(MemoryBytes()) if any(memory[name] for memory in held)]
     view = table("position", *names, "total", "of")
     for position, memory in enumerate(held):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from placer.costs.step_estimate import estimate
+from placer.costs.costs import Costs
+from placer.costs.step_estimate import costs_of, estimate_with
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.legality import Violation, check
 from placer.plans.ledger import Ledger
@@ -53,10 +54,10 @@ class Verdict:
         return "; ".join([*found[:MOST_WORDS], *more])
 
 
-def judge(plan: Plan, *, lowered: bool = True) -> Verdict:
-    """The verdict on `plan`; without `lowered` on all but its communication (`legality.check`)."""
-    ledger = estimate(plan)
-    return Verdict(plan=replace(plan, ledger=ledger), ledger=ledger, violations=check(plan, lowered=lowered))
+def judge(costs: Costs, plan: Plan, *, lowered: bool = True) -> Verdict:
+    """The verdict on `plan`, whose graph, cluster and settings the costs are of (`lowered`: see `legality.check`)."""
+    ledger = estimate_with(costs, plan)
+    return Verdict(plan=replace(plan, ledger=ledger), ledger=ledger, violations=check(plan, costs, lowered=lowered))
 
 
 def solve_with(problem: Problem, name: str) -> Solution:
@@ -74,8 +75,10 @@ def solve_with(problem: Problem, name: str) -> Solution:
 
 def judged(problem: Problem, found: Solution, name: str) -> Solution:
     """`found` with its plan completed by ledger, bound and runners-up; raises StrategyError for a false claim."""
-    plan, ledger = found.plan, estimate(found.plan)
-    complaints = [*_foreign(plan, problem), *broken_pins(plan, problem.pins), *(v.message for v in check(plan))]
+    plan, foreign = found.plan, _foreign(found.plan, problem)
+    costs = costs_of(plan) if foreign else problem.costs
+    ledger, broken = estimate_with(costs, plan), check(plan, costs)
+    complaints = [*foreign, *broken_pins(plan, problem.pins), *(violation.message for violation in broken)]
     claimed = ledger.step_seconds if plan.ledger is None else plan.ledger.step_seconds
     if abs(claimed - ledger.step_seconds) > ROUNDING * ledger.step_seconds:
         complaints.append(f"it claims {claimed!r} s a step, the estimate is {ledger.step_seconds!r} s")

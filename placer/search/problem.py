@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Literal, Protocol, TypeAlias
 
 from placer.cluster.cluster import Cluster
+from placer.costs.costs import Costs
 from placer.errors import Infeasible, UsageError
 from placer.graph import Graph
 from placer.plans.plan import Alternative, ModelRef, Plan
@@ -61,6 +63,11 @@ class Problem:
     seed: int = 0
     budget: int | None = None
     until: float | None = None
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What its plans are priced by."""
+        return Costs(self.graph, self.cluster, self.settings)
 
     @property
     def spent(self) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placer.costs.communication.collectives import LinkCost, message_seconds
+from placer.costs.communication.network import LinkCost, message_seconds
 from placer.costs.costs import Costs
 from placer.costs.timing.stage import StageSeconds
+from placer.io.memo import once
 from placer.plans.plan import Plan, Stage
 from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
 from placer.program.lowering import crossings
@@ -48,18 +49,19 @@ class Durations:
         stage = self._plan.stages[action.stage]
         rows = entry.rows or self._least_rows(stage)
         key = (program.device, action.stage, action.kind, adds, ends, rows)
-        found = self._computed.get(key)
-        if found is None:
-            seconds = self._stage(stage, program.device, rows)
-            more = (
-                self._of(stage).after_backward.accumulate(stage.first, stage.last, device=program.device)
-                if adds and rows
-                else 0.0
-            )
-            scatter = self._scatter(stage, rows) if ends else 0.0
-            parts = _parts(action.kind, seconds, more, scatter)
-            found = self._computed[key] = tuple(part for part in parts if part.seconds > 0)
-        return found
+        return once(self._computed, key, self._made, program.device, stage, action.kind, rows, adds=adds, ends=ends)
+
+    def _made(
+        self, device: int, stage: Stage, kind: str, rows: int, *, adds: bool, ends: bool
+    ) -> tuple[SlicePart, ...]:
+        costs = self._of(stage)
+        seconds = costs.stage_times.stage(
+            stage.first, stage.last, device=device, rows=rows, recompute=stage.recompute, sharding=stage.sharding,
+            devices=stage.leaders,
+        )  # fmt: skip
+        more = costs.after_backward.accumulate(stage.first, stage.last, device=device) if adds and rows else 0.0
+        scatter = self._scatter(stage, rows) if ends else 0.0
+        return tuple(part for part in _parts(kind, seconds, more, scatter) if part.seconds > 0)
 
     def wire(self, entry: Message, sender: int, receiver: int) -> Wire:
         """A message from device `sender` to `receiver`, while all replicas of the two stages send theirs.
@@ -75,21 +77,18 @@ class Durations:
         return Wire(latency=way.latency, occupied=entry.bytes * way.per_byte)
 
     def _alike(self, source_stage: int, target_stage: int, size: int) -> Wire:
-        key = (source_stage, target_stage, size)
-        found = self._wires.get(key)
-        if found is None:
-            source, target = (self._plan.stages[s].devices for s in key[:2])
-            latency = message_seconds(self._plan.cluster, source, target, 0)
-            whole = message_seconds(self._plan.cluster, source, target, size)
-            found = self._wires[key] = Wire(latency=latency, occupied=whole - latency)
-        return found
+        key = given = source_stage, target_stage, size
+        return once(self._wires, key, self._slowest_wire, *given)
+
+    def _slowest_wire(self, source_stage: int, target_stage: int, size: int) -> Wire:
+        source, target = (self._plan.stages[stage].devices for stage in (source_stage, target_stage))
+        latency = message_seconds(self._plan.cluster, source, target, 0)
+        return Wire(latency=latency, occupied=message_seconds(self._plan.cluster, source, target, size) - latency)
 
     def _exchange(self, source: int, target: int, gradient: bool) -> Exchange | None:
         """What crosses from a stage to another; None where each device of the one has one partner in the other."""
-        key = (source, target, gradient)
-        if key not in self._exchanges:
-            self._exchanges[key] = self._make_exchange(source, target, gradient)
-        return self._exchanges[key]
+        key = given = source, target, gradient
+        return once(self._exchanges, key, self._make_exchange, *given)
 
     def _make_exchange(self, source: int, target: int, gradient: bool) -> Exchange | None:
         plan, ends = self._plan, (target, source) if gradient else (source, target)
@@ -120,7 +119,7 @@ class Durations:
             return self._of(self._plan.stages[entry.stage]).after_backward.bucket(devices, entry.bytes)
         if entry.purpose == "parameters" and entry.engine == "placer":
             return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
-        return self._costs.collective(entry.kind, devices, entry.bytes)
+        return self._costs.network.collective(entry.kind, devices, entry.bytes)
 
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
         """Seconds of clipping and updating the parameters of a rank's stages."""
@@ -134,12 +133,6 @@ class Durations:
     def _least_rows(self, stage: Stage) -> int:
         """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
         return int(stage.replicas > 1 and (self._plan.reduces_beside or stage.by_fsdp))
-
-    def _stage(self, stage: Stage, device: int, rows: int) -> StageSeconds:
-        return self._of(stage).stage(
-            stage.first, stage.last, device=device, rows=rows, recompute=stage.recompute, sharding=stage.sharding,
-            replicas=stage.replicas, devices=stage.leaders,
-        )  # fmt: skip
 
     def _of(self, stage: Stage) -> Costs:
         return self._costs.of_stage(self._plan, stage)

@@ -217,8 +217,7 @@ def _saved_share(op: Op, sample: SampledCall, otherwise: float) -> float:
 
 
 def _line(few: int, more: int) -> Affine:
-    per_row = (more - few) // (MORE - FEW)
-    return Affine(few - per_row * FEW, per_row)
+    return Affine.through(FEW, few, MORE, more)
 
 
 def _product(few: MatrixProduct, more: MatrixProduct) -> Product:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from placer.costs.costs import Costs
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.io.memo import Memo, once
@@ -137,7 +136,7 @@ class MegatronLayouts:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.costs = Costs(problem.graph, problem.cluster, problem.settings)
+        self.costs = problem.costs
         self._splits: dict[tuple[int, bool], Layout | None] = {}
         self._meshes = Memo(self._mesh)
 

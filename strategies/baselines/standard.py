@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from placer.costs.costs import Costs
-from placer.costs.step_estimate import estimate
+from placer.costs.step_estimate import estimate_with
 from placer.errors import Infeasible
 from placer.plans.plan import Plan, Sharding, replica_rows
 from placer.search.judge import Verdict, judge
@@ -57,8 +57,8 @@ class Baseline(ABC):
         evaluations, last = 0, None
         for group in self.candidates(problem):
             evaluations += len(group)
-            for plan in sorted(group, key=_order):
-                verdict = judge(plan, lowered=lowered)
+            for plan in sorted(group, key=lambda plan: _order(problem.costs, plan)):
+                verdict = judge(problem.costs, plan, lowered=lowered)
                 if verdict.legal:
                     return Solution(plan=verdict.plan, evaluations=evaluations)
                 last = verdict if plan is group[-1] else last
@@ -135,9 +135,9 @@ class EvenPipeline(Baseline):
                             yield tuple(_even_plans(problem, outline, recompute))
 
 
-def _order(plan: Plan) -> tuple[float, int, int, int, str]:
+def _order(costs: Costs, plan: Plan) -> tuple[float, int, int, int, str]:
     """What plans are compared by: the fastest is judged first."""
-    ledger = estimate(plan)
+    ledger = estimate_with(costs, plan)
     return Verdict(plan=plan, ledger=ledger, violations=()).order
 
 
@@ -145,7 +145,7 @@ def _shared(problem: Problem, outline: Outline) -> tuple[Outline, ...]:
     """With equal shares, and where devices are unlike with those that finish together."""
     if len(set(problem.cluster.devices)) == 1 or outline.replicas == 1:
         return (outline,)
-    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    costs = problem.costs
     return outline, replace(outline, shares=level_shares(outline, costs))
 
 
@@ -162,7 +162,7 @@ def _even_plans(problem: Problem, outline: Outline, recompute: bool) -> Iterator
 
 def _block_seconds(problem: Problem, outline: Outline) -> list[float]:
     """Forward and backward seconds of each block by itself, on device 0, for one microbatch."""
-    costs = Costs(problem.graph, problem.cluster, problem.settings)
     rows = max(replica_rows(outline.microbatch, (), outline.replicas))
-    each = (costs.stage(b, b + 1, device=0, rows=rows) for b in range(len(problem.graph.blocks)))
+    blocks = range(len(problem.graph.blocks))
+    each = [problem.costs.stage_times.stage(b, b + 1, device=0, rows=rows) for b in blocks]
     return [seconds.forward + seconds.backward for seconds in each]

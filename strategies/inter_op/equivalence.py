@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from placer.cluster.topology import bottleneck
-from placer.costs.communication.collectives import LinkCost, link_costs, slowest
+from placer.costs.communication.network import LinkCost, link_costs, slowest
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.costs import Costs
 from placer.io.memo import Memo, once

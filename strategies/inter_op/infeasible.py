@@ -144,7 +144,7 @@ def _nearest(problem: Problem, views: Sequence[_View]) -> Infeasible:
     best: tuple[int, str, str] | None = None
     for bounds, layout in views:
         for plan in _even(problem, bounds.ranges.costs.degree, layout, TRIED // len(views)):
-            verdict = judge(plan, lowered=False)
+            verdict = judge(problem.costs, plan, lowered=False)
             excess = _excess(verdict)
             if verdict.violations and (best is None or excess < best[0]):
                 best = excess, f"{_told(plan)}: {verdict.complaint}", _offload(verdict)

@@ -154,7 +154,7 @@ def _nothing(problem: Problem, searches: Sequence[_OutlineSearch]) -> Infeasible
 
 def _begun(problem: Problem, *, shapes: bool) -> _OutlineSearch:
     """The search with the costs of the model whole and under each layout the pins allow."""
-    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    costs = problem.costs
     found = layouts(problem, costs)
     views = {number: costs.under(layout) for number, layout in enumerate(found)}
     if pinned_degree(problem.pins) == 1:
@@ -165,7 +165,7 @@ def _begun(problem: Problem, *, shapes: bool) -> _OutlineSearch:
 def _begun_anew(search: _OutlineSearch) -> _OutlineSearch:
     """The search of the layouts for what fits nowhere else, but for those that were searched."""
     problem = search.problem
-    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    costs = problem.costs
     found = tuple(layout for layout in roomy_layouts(problem, costs) if layout not in search.layouts)
     made = _over_views(problem, found, {n: costs.under(layout) for n, layout in enumerate(found)}, shapes=False)
     made.evaluations = search.evaluations
@@ -228,7 +228,7 @@ def _shape(search: _OutlineSearch, enough: float) -> None:
         found = unlike.next(search.ceiling)
         search.evaluations += 1
         if found is not None:
-            verdict = judge(unlike.plan(found))
+            verdict = judge(search.problem.costs, unlike.plan(found))
             if not verdict.legal:  # what else there is of its kind was not looked at
                 unlike.open.append(bound)
             elif verdict.seconds < search.ceiling:
@@ -264,7 +264,8 @@ def _give(search: _OutlineSearch, part: _OutlineSearch, fast: Subcluster) -> Non
     """Keep the best plan of a part of the machines as one of the whole."""
     search.evaluations += part.evaluations
     if part.ceiling < float("inf"):
-        verdict = judge(fast.lifted(_solution(part).plan, search.problem.cluster))
+        plan = fast.lifted(_solution(part).plan, search.problem.cluster)
+        verdict = judge(search.problem.costs, plan)
         if verdict.legal and verdict.seconds < search.ceiling:
             search.given = verdict
 
@@ -335,7 +336,8 @@ def _solution(search: _OutlineSearch) -> Solution:
     best, verdict = search.best, search.given
     if best is not None and best.value <= search.ceiling:
         cuts, again = best.cuts.cuts, best.cuts.recompute
-        verdict = judge(plan_of(search.problem, best.outline, cuts, again, search.layout(best.outline.layout)))
+        plan = plan_of(search.problem, best.outline, cuts, again, search.layout(best.outline.layout))
+        verdict = judge(search.problem.costs, plan)
     assert verdict is not None
     left = [*search.open, *(each for each in (search.least, search.unlike.least) if each is not None)]
     bound = min([verdict.seconds, *left]) if search.whole else None

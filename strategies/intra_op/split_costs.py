@@ -19,7 +19,7 @@ from placer.costs.compute.roofline import HOST_SECONDS, BlockSeconds, host_secon
 from placer.costs.costs import Costs
 from placer.costs.memory.peak import state_bytes
 from placer.costs.precision import OpNumerics
-from placer.costs.timing.optimizer import update_bytes
+from placer.costs.timing.after_backward import update_bytes
 from placer.graph import BlockClass, Op, Parameter, Summed, Tensor
 from placer.io.memo import Memo
 from placer.rules.graph_calls import call_of

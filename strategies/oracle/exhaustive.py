@@ -62,11 +62,11 @@ def _best(problem: Problem, every: Iterator[Plan]) -> Solution | Infeasible:
             f"exhaustive search was asked for {blocks} blocks on {devices} devices: "
             f"more than {MOST_PLANS} plans; use the strategy stages, or pin some choices"
         )
-    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    costs = problem.costs
     seconds = [estimate_with(costs, plan).step_seconds for plan in plans]
     broken: list[tuple[int, str]] = []
     for index in sorted(range(len(plans)), key=seconds.__getitem__):
-        violations = check(plans[index])
+        violations = check(plans[index], costs)
         if not violations:
             return Solution(plan=plans[index], bound=seconds[index], evaluations=len(plans))
         broken.append((len(violations), "; ".join(violation.message for violation in violations)))
@@ -75,7 +75,7 @@ def _best(problem: Problem, every: Iterator[Plan]) -> Solution | Infeasible:
 
 def every_plan(problem: Problem) -> Iterator[Plan]:
     """Every plan the pins allow, legal or not. Raises UsageError for many kinds of devices or ways to share."""
-    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    costs = problem.costs
     found = layouts(problem, costs)
     yield from _alike(problem, costs, (None, *found))
     for plan in shaped_plans(problem, found):
@@ -84,7 +84,7 @@ def every_plan(problem: Problem) -> Iterator[Plan]:
 
 def roomy_plans(problem: Problem) -> Iterator[Plan]:
     """Every plan of the layouts for what fits in no others."""
-    costs = Costs(problem.graph, problem.cluster, problem.settings)
+    costs = problem.costs
     yield from _alike(problem, costs, roomy_layouts(problem, costs))
 
 

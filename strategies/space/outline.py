@@ -186,7 +186,8 @@ def plan_of(
 
 def fused(problem: Problem, plan: Plan) -> Plan:
     """The plan with its gradients in the best buckets, or in pinned ones."""
-    return with_best_buckets(plan) if problem.pins.bucket is None else replace(plan, bucket_bytes=problem.pins.bucket)
+    bucket = problem.pins.bucket
+    return with_best_buckets(problem.costs, plan) if bucket is None else replace(plan, bucket_bytes=bucket)
 
 
 def position_counts(problem: Problem, degree: int = 1) -> tuple[int, ...]:

@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from clusters import FAST, INSIDE, OUT, SLOW, cluster, with_host
 from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
+from pipeline_plans import in_flight
 from placer.cluster.cluster import Cluster, Device
-from placer.costs.communication.collectives import CollectiveKind, collective_seconds
+from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.network import Network
 from placer.costs.costs import Costs
-from placer.costs.step_estimate import estimate, estimate_with, hosted
+from placer.costs.step_estimate import costs_of, estimate, estimate_with, hosted, stage_costs
 from placer.errors import UsageError
 from placer.graph import Affine, Graph, Op
 from placer.plans.plan import ModelRef, Plan, Sharding, Stage
-from placer.plans.schedule import actions, in_flight
+from placer.plans.schedule import actions
 from placer.plans.settings import RunSettings
+from placer.spmd.cross_mesh import Mesh
 
 # Estimates are deterministic; the machine that runs the tests may be busy.
 FEW = settings(max_examples=25, deadline=None)
@@ -93,7 +95,7 @@ def test_the_items_of_a_ledger_add_up_to_the_step_exactly(plan: Plan) -> None:
 @given(plans())
 def test_a_step_is_never_shorter_than_its_busiest_position_nor_than_one_microbatch_through_all(plan: Plan) -> None:
     step = estimate(plan).step_seconds * (1 + 1e-9)
-    costs = Costs(plan.graph, plan.cluster, plan.settings).costs_of(plan)
+    costs = stage_costs(costs_of(plan), plan)
     many = len(plan.microbatches) - 1
     busy = [many * c.work + c.last_forward + c.last_backward for c in costs]
     for position in range(plan.positions):
@@ -209,7 +211,9 @@ def test_state_on_the_host_frees_devices_and_takes_link_and_host(sharding: Shard
     kept = {"optimizer": before.memory[0].optimizer, "at_once": before.memory[0].at_once}
     assert replace(after.memory[0], **kept) == before.memory[0]
     assert before.memory[0].at_once - after.memory[0].at_once >= before.memory[0].optimizer
-    assert hosted(hosts) == {0: pytest.approx(4 * elements * (2 * 4 + 4 + 4), abs=64)} and not hosted(devices)
+    assert hosted(costs_of(hosts), hosts) == {0: pytest.approx(4 * elements * (2 * 4 + 4 + 4), abs=64)} and not hosted(
+        costs_of(devices), devices
+    )
 
 
 def test_processes_of_a_cpu_have_their_state_on_the_host_already() -> None:
@@ -255,8 +259,10 @@ def test_tied_parameters_are_counted_once_on_a_stage_and_summed_between_stages()
     split = plan_of(graph, cluster(), positions=2)
     assert [memory.parameters for memory in estimate(split).memory] == [2 * 4000, 2 * 4000]
     tails = Costs(graph, split.cluster, split.settings).after_backward
-    assert tails.tied(2, 4, devices=(1,), others=(0,)) == collective_seconds(split.cluster, "all_reduce", (0, 1), 4000)
-    assert tails.tied(1, 3, devices=(1,), others=(0,)) == 0
+    behind, between = (Stage(first=first, last=first + 2, devices=(1,)) for first in (2, 1))
+    leading = Mesh(devices=(0,))
+    assert tails.tied(behind, leading) == Network(split.cluster).collective("all_reduce", (0, 1), 4000)
+    assert tails.tied(between, leading) == 0
 
 
 def test_recompute_trades_time_for_memory() -> None:

@@ -12,7 +12,7 @@ from graphs import BlockSpec, chain_graph
 from pipeline_plans import pipeline_plan
 from placer.cluster.cluster import Link
 from placer.costs.communication.gradient_buckets import SIZES, bucket_count, exposed_seconds
-from placer.costs.step_estimate import estimate, with_best_buckets
+from placer.costs.step_estimate import costs_of, estimate, with_best_buckets
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
@@ -51,24 +51,28 @@ def test_what_is_exposed_is_the_last_bucket_or_what_the_backward_cannot_hide() -
     assert exposed_seconds(seconds, 1000, 250, beside=0.0) == 4 * 3.5
 
 
+def best_buckets(plan: Plan) -> Plan:
+    return with_best_buckets(costs_of(plan), plan)
+
+
 @pytest.mark.parametrize("latency", [1e-6, 1e-4, 1e-3, 1e-2, 1.0])
 def test_the_chosen_size_costs_no_more_than_any_other(latency: float) -> None:
     plan = data_parallel(latency)
-    best = with_best_buckets(plan)
+    best = best_buckets(plan)
     steps = {size: estimate(replace(plan, bucket_bytes=size)).step_seconds for size in SIZES}
     assert estimate(best).step_seconds == min(steps.values())
     assert best.bucket_bytes == min(size for size in SIZES if steps[size] == min(steps.values()))
 
 
 def test_slower_links_want_larger_buckets_and_no_overlap_wants_one() -> None:
-    sizes = [with_best_buckets(data_parallel(latency)).bucket_bytes for latency in (1e-6, 1e-3, 1.0)]
+    sizes = [best_buckets(data_parallel(latency)).bucket_bytes for latency in (1e-6, 1e-3, 1.0)]
     assert sizes[0] < sizes[1] < sizes[2] == 32 * MIB
-    assert with_best_buckets(data_parallel(1e-6, overlap=False)).bucket_bytes == 32 * MIB
+    assert best_buckets(data_parallel(1e-6, overlap=False)).bucket_bytes == 32 * MIB
 
 
 def test_a_pipeline_sums_each_stage_in_one_bucket() -> None:
     made = problems.cluster(*[problems.device()] * 4, link=machines(1e-3))
-    plan = with_best_buckets(pipeline_plan(GRAPH, positions=2, replicas=2, machines=made))
+    plan = best_buckets(pipeline_plan(GRAPH, positions=2, replicas=2, machines=made))
     found = [entry for entry in lower(plan)[0].instructions if isinstance(entry, Collective)]
     assert [entry.bytes for entry in found if entry.purpose == "gradients"] == [16 * MIB]
 
@@ -76,7 +80,7 @@ def test_a_pipeline_sums_each_stage_in_one_bucket() -> None:
 @pytest.mark.parametrize("latency", [1e-5, 3e-3])
 def test_the_simulator_prefers_the_size_that_the_estimate_does(latency: float) -> None:
     plan = data_parallel(latency)
-    best = with_best_buckets(plan)
+    best = best_buckets(plan)
     played = {size: simulate(replace(plan, bucket_bytes=size)).step_seconds for size in (MIB, 4 * MIB, 32 * MIB)}
     assert simulate(best).step_seconds <= min(played.values()) * 1.02
 

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placer.costs.compute.attention import fuses_on_cpu
-from placer.costs.memory.dropout_masks import NUMBERS_BYTES
+from placer.costs.memory.op_memory import NUMBERS_BYTES, fuses_on_cpu
 from placer.rules import Call, Value
 from placer.runtime.measuring.memory import Allocated
 from placer.runtime.stages.dropout import kept

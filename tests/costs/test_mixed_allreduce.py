@@ -22,8 +22,8 @@ from pipeline_plans import pipeline_plan
 from placer.cli.commands.explain import instruction_text
 from placer.cluster.cluster import Cluster
 from placer.cluster.topology import LOOPBACK
-from placer.costs.communication.collectives import collective_seconds, message_seconds
 from placer.costs.communication.mixed_allreduce import PASSES, MixedSum, roles
+from placer.costs.communication.network import Network, message_seconds
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
 from placer.legality import check
@@ -97,7 +97,7 @@ def test_what_cpus_say_goes_between_processes_and_a_gpu_copies_it() -> None:
     )
     assert message_seconds(own, (0,), (1,), size) == pytest.approx(PCIE.latency_seconds + size / PCIE.bandwidth)
     ring = 2 * (LOOPBACK.latency_seconds + size / 2 / (LOOPBACK.bandwidth * LOOPBACK.shared))
-    assert collective_seconds(own, "all_reduce", (2, 3), size) == pytest.approx(ring)
+    assert Network(own).collective("all_reduce", (2, 3), size) == pytest.approx(ring)
 
 
 def test_a_worker_sends_to_a_gpu_of_its_own_host_where_there_is_one() -> None:

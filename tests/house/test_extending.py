@@ -10,10 +10,11 @@ import pytest
 
 import placer
 from examples.extending import placement_format, schedule
+from pipeline_plans import in_flight
 from placer.errors import UsageError
 from placer.placement.formats import READERS, PlaceRequest, read_problem
 from placer.placement.solvers import PLACERS, place
-from placer.plans.schedule import actions, in_flight, violations
+from placer.plans.schedule import actions, violations
 
 
 @pytest.fixture

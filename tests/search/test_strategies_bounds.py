@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphs import BlockSpec, chain_graph
 from placer.costs.costs import Costs
-from placer.costs.step_estimate import estimate_with
+from placer.costs.step_estimate import estimate_with, stage_costs
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.graph import Affine, BlockClass, Op
 from placer.plans.plan import ScheduleName
@@ -177,7 +177,7 @@ def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_c
         for cuts in itertools.combinations(inner, made.stages - 1):
             plan = plan_of(given_problem, made, cuts, (recompute,) * made.stages)
             assert least <= estimate_with(costs, plan).step_seconds * ROUNDING, f"{made} cut at {cuts}"
-            found = [at.terms(stage) for stage in costs.costs_of(plan)]
+            found = [at.terms(stage) for stage in stage_costs(costs, plan)]
             for index, first in enumerate((0, *cuts)):
                 assert floors[first].fill <= sum(part.fill for part in found[index:]) * ROUNDING
                 assert floors[first].steady <= sum(part.steady for part in found[index:]) * ROUNDING

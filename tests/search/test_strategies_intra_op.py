@@ -12,7 +12,7 @@ import pytest
 from placer.cluster.cluster import Cluster
 from placer.costs.compute.roofline import op_seconds
 from placer.costs.costs import Costs
-from placer.costs.timing.block import BlockTimes
+from placer.costs.timing.stage import BlockTimes
 from placer.errors import InfeasibleError
 from placer.graph import BlockClass
 from placer.plans.plan import Layout, Split
@@ -106,7 +106,7 @@ def test_collectives_inside_a_replica_cost_what_the_cluster_says() -> None:
     profile: BlockTimes = costs.block_times
     kind = costs.graph.classes[1]
     moved = [
-        costs.collective(word, (0, 1), size.at(4))  # type: ignore[arg-type]
+        costs.network.collective(word, (0, 1), size.at(4))  # type: ignore[arg-type]
         for op in kind.ops
         if op.kind == "communication"
         for word, size in zip(op.target.split(".")[1:], (op.written_bytes, op.backward_written_bytes), strict=True)

@@ -35,25 +35,11 @@ from placer.cluster.cluster import Cluster, Node
 from placer.cluster.topology import Bottleneck, bottleneck, link_between_nodes, link_between_processes
 from placer.costs.communication.collectives import over_levels
 from placer.costs.compute.roofline import memory_rate
-from placer.errors import UsageError
 
 RouteName = Literal["host", "hosts", "device"]
 
 # Bytes that move through memory for each byte that is added.
 PASSES = 3
-
-
-def require_hosts(cluster: Cluster) -> None:
-    """Raise UsageError where accelerators stand beside CPUs and nothing is said of the hosts their bytes go through."""
-    if len(cluster.backends) < 2:
-        return
-    for node, _ in cluster.groups:
-        if node.host is None and any(device.backend != "cpu" for device, _ in node.devices):
-            raise UsageError(
-                f"cluster {cluster.name} has GPUs beside CPUs, which say everything to each other through their hosts, "
-                f"and says nothing of the host of node {node.name}; add to the node in a cluster file, as in "
-                "host: {link: pcie5, memory_bandwidth: 600 GB/s}"
-            )
 
 
 class Roles(NamedTuple):
@@ -219,7 +205,7 @@ class MixedSum:
     def _copy(self, node: int, count: int) -> _Line:
         """Between each of `count` accelerators of a node and its host."""
         host = self.cluster.nodes[node].host
-        assert host is not None  # `require_hosts`
+        assert host is not None  # `network.require_hosts`
         own, shared = host.link.bandwidth * host.link.share * host.link.ports, host.memory_bandwidth
         return _Line(host.link.latency_seconds, max(1 / own, count * self.groups / shared))
 

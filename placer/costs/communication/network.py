@@ -1,26 +1,38 @@
 """Seconds of messages and collectives on one Cluster, remembered: searches ask for the same devices again and again.
 
-message      latency + bytes * seconds per byte, of the slowest pair of partners (`collectives.message_seconds`)
+message      latency + bytes * seconds per byte, of the slowest pair of partners (`message_seconds`)
 collective   the fastest algorithm over the levels its devices span (`collectives.over_levels`)
-             sums over GPUs and CPUs together: the cheapest way of `mixed`
+             sums over GPUs and CPUs together: the cheapest route of `mixed_allreduce`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import NamedTuple, TypeAlias
 
 from placer.cluster.cluster import Cluster
-from placer.cluster.topology import Bottleneck, bottleneck
-from placer.costs.communication.collectives import (
-    CollectiveKind,
-    LinkCost,
-    link_costs,
-    over_levels,
-    pair_link_costs,
-    slowest,
-)
+from placer.cluster.topology import Bottleneck, bottleneck, link_between_nodes, link_between_processes
+from placer.costs.communication.collectives import CollectiveKind, over_levels
 from placer.costs.communication.mixed_allreduce import mixed_sum
+from placer.errors import UsageError
+from placer.io.memo import once
+
+# Of a message, whether each end is a CPU; () where all devices are of one kind.
+_OnCpus: TypeAlias = tuple[bool, ...]
+
+
+class LinkCost(NamedTuple):
+    """One kind of way that messages take at once: seconds of an empty one, seconds per byte."""
+
+    latency: float
+    per_byte: float
+
+    def seconds(self, size: float) -> float:
+        """Seconds of a message of `size` bytes."""
+        return self.latency + size * self.per_byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +43,13 @@ class TransferSeconds:
     backward: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
 class Network:
-    """What crosses between the devices of `cluster`."""
+    """What crosses between the devices of `cluster`; remembers what it computed."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._levels: dict[tuple[tuple[int, ...], int], Bottleneck] = {}
-        self._messages: dict[tuple[tuple[int, ...], tuple[int, ...]], LinkCost] = {}
+    cluster: Cluster
+    _levels: dict[object, Bottleneck] = field(default_factory=dict)
+    _messages: dict[object, LinkCost] = field(default_factory=dict)
 
     def transfer(
         self, source: tuple[int, ...], target: tuple[int, ...], *, sent: float, returned: float | None
@@ -82,10 +94,7 @@ class Network:
 
     def levels(self, devices: tuple[int, ...], groups: int = 1) -> Bottleneck:
         """The levels a collective over `devices` climbs."""
-        found = self._levels.get((devices, groups))
-        if found is None:
-            found = self._levels[devices, groups] = bottleneck(self.cluster, devices, groups=groups)
-        return found
+        return once(self._levels, (devices, groups), bottleneck, self.cluster, devices, groups=groups)
 
     def _as_run(self, kind: CollectiveKind, devices: tuple[int, ...]) -> CollectiveKind:
         """What the devices' library does: gloo (torch 2.13) reduces whole buffers everywhere to scatter them.
@@ -97,7 +106,111 @@ class Network:
 
     def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> LinkCost:
         """One message from every source to its partner at once: the longest latency, the most seconds per byte."""
-        found = self._messages.get((source, target))
-        if found is None:
-            found = self._messages[source, target] = slowest(link_costs(self.cluster, source, target))
-        return found
+        return once(self._messages, (source, target), lambda: slowest(link_costs(self.cluster, source, target)))
+
+
+def require_hosts(cluster: Cluster) -> None:
+    """Raise UsageError where accelerators stand beside CPUs and nothing is said of the hosts their bytes go through."""
+    if len(cluster.backends) < 2:
+        return
+    for node, _ in cluster.groups:
+        if node.host is None and any(device.backend != "cpu" for device, _ in node.devices):
+            raise UsageError(
+                f"cluster {cluster.name} has GPUs beside CPUs, which say everything to each other through their hosts, "
+                f"and says nothing of the host of node {node.name}; add to the node in a cluster file, as in "
+                "host: {link: pcie5, memory_bandwidth: 600 GB/s}"
+            )
+
+
+def message_seconds(cluster: Cluster, source: Collection[int], target: Collection[int], size: float) -> float:
+    """Seconds until every device of `source` has sent `size` bytes to its partner in `target`, all at once.
+
+    Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic.
+    """
+    return max((way.seconds(size) for way in link_costs(cluster, source, target)), default=0.0)
+
+
+def link_costs(cluster: Cluster, source: Collection[int], target: Collection[int]) -> tuple[LinkCost, ...]:
+    """The kinds of ways from the devices of `source` to their partners in `target`, all sending at once."""
+    first, second = tuple(source), tuple(target)
+    pairs = zip(*(_in_turn(devices, max(len(first), len(second))) for devices in (first, second)), strict=True)
+    found = Counter((cluster.node_of[a], cluster.node_of[b], _on_cpus(cluster, a, b), a == b) for a, b in pairs)
+    leaving: Counter[int] = Counter()
+    for (start, end, _, _), count in found.items():
+        leaving[start] += count if start != end else 0
+    kinds = {
+        (_way(cluster, start, end), on_cpus, leaving[start]): (start, end)
+        for start, end, on_cpus, same in found
+        if not same
+    }
+    return tuple(_one_way(cluster, *ends, senders or 1, on_cpus) for (_, on_cpus, senders), ends in kinds.items())
+
+
+def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
+    """The way from the first to the second device of each pair, all first ones sending at once.
+
+    Devices of one node that send out together share its nic; one that sends to several does so one after another.
+    """
+    wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
+    out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
+    known: dict[tuple[object, int, _OnCpus], LinkCost] = {}
+    found = {}
+    for source, target in wanted:
+        ends = node[source], node[target]
+        senders = out[ends[0]] if ends[0] != ends[1] else 1
+        key = (_way(cluster, *ends), senders, _on_cpus(cluster, source, target))
+        if key not in known:
+            known[key] = _one_way(cluster, *ends, *key[1:])
+        found[source, target] = known[key]
+    return found
+
+
+def slowest(found: tuple[LinkCost, ...]) -> LinkCost:
+    """A way no shorter than any of these: the longest latency, the most seconds per byte."""
+    return LinkCost(max((w.latency for w in found), default=0.0), max((w.per_byte for w in found), default=0.0))
+
+
+def _in_turn(devices: tuple[int, ...], count: int) -> Iterator[int]:
+    return islice(cycle(devices), count)
+
+
+def _way(cluster: Cluster, start: int, end: int) -> object:
+    """What tells the way between two nodes from others: their links and nics, and the level that joins them."""
+    first, second = cluster.nodes[start], cluster.nodes[end]
+    if start == end:
+        return first.link, None, -1
+    return first.nic, second.nic, cluster.level_of({start, end})
+
+
+def _on_cpus(cluster: Cluster, source: int, target: int) -> _OnCpus:
+    """Whether each end is a CPU, where the cluster has both kinds."""
+    if len(cluster.backends) == 1:
+        return ()
+    return cluster.devices[source].backend == "cpu", cluster.devices[target].backend == "cpu"
+
+
+def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnCpus) -> LinkCost:
+    """A message between devices of two nodes, `senders` of the first node's devices sending out.
+
+    To or from a CPU it goes between processes; at the other end a GPU copies it from or to its host.
+    """
+    if start == end and any(on_cpus):
+        inside = link_between_processes(cluster.nodes[start])
+        return _copied(cluster, LinkCost(inside.latency_seconds, 1 / (inside.bandwidth * inside.share)), start, on_cpus)
+    link = link_between_nodes(cluster, start, end)
+    if start == end:
+        return LinkCost(link.latency_seconds, 1 / link.bandwidth)
+    nic = cluster.nodes[start].nic
+    ports = nic.ports if nic is not None else 1
+    way = LinkCost(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
+    return _copied(cluster, way, start if on_cpus == (False, True) else end, on_cpus)
+
+
+def _copied(cluster: Cluster, way: LinkCost, node: int, on_cpus: _OnCpus) -> LinkCost:
+    """`way` with the copy between a GPU of `node` and its host where one end, and one only, is a CPU."""
+    host = cluster.nodes[node].host
+    if sum(on_cpus) != 1 or host is None:
+        return way
+    link = host.link
+    per_byte = 1 / (link.bandwidth * link.share * link.ports)
+    return LinkCost(way.latency + link.latency_seconds, way.per_byte + per_byte)

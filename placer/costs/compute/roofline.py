@@ -9,6 +9,19 @@ Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chai
 reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
 Backward: one kernel per product, or one per op. On a GPU a pass of a block is never faster than the host issues it;
 under recompute (checkpointing, block by block) it issues the forward again and what checkpointing itself takes.
+
+An op of kind `attention` carries its two products: scores (b, s, s', d) and values (b, s, d, s'). Its captured bytes
+are of its inputs and results; what it reads and keeps in backward includes the scores. Flash attention does not move
+them, eager attention does:
+
+    forward    written by the product, read and written by the softmax, read by the second product      4 passes
+               with dropout read and written once more, and a mask of bytes written                     + 2 and the mask
+               scaled and masked by kernels of their own where chains do not fuse                       + 2
+    backward   read by the gradient of v; their gradient written; softmax: both read, result written;
+               read by the gradients of q and k                                                         7 passes
+               with dropout the gradient and the mask read, the gradient written                        + 2 and the mask
+
+Attention that a model writes out op by op is counted op by op.
 """
 
 from __future__ import annotations
@@ -17,11 +30,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from placer.cluster.cluster import Device
-from placer.costs.compute.attention import FORWARD_KERNELS, attention_traffic, flash_share
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics
-from placer.graph import BlockClass, Op, Product
+from placer.graph import ITEM_BYTES, BlockClass, Op, Product
 from placer.plans.settings import RunSettings
 
 # Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
@@ -36,6 +48,17 @@ HOST_SECONDS = 1.25 * INFERENCE_SECONDS
 # What torch.utils.checkpoint adds to a layer's passes, saving and restoring random states and running backward of its
 # own, in ops of inference: 470 us where one took 15.2 us (the same measurement).
 CHECKPOINT_OPS = 31
+
+# FlashAttention-2 (arXiv:2307.08691, section 4.1): up to 73% of an A100's peak forward, 63% backward.
+FLASH_FORWARD = 0.73
+FLASH_BACKWARD = 0.63
+# Its backward makes the scores again: five products, where the plain one (and many a captured op) has four.
+PLAIN_PRODUCTS = 4
+FLASH_REMAKES = 5 / 4
+
+FORWARD_PASSES, BACKWARD_PASSES, DROPOUT_PASSES, SCALING_PASSES = 4, 7, 2, 2
+# Kernels of each pass: two products, softmax, dropout; four products, softmax, dropout.
+FORWARD_KERNELS, BACKWARD_KERNELS = 4, 6
 
 # FLOPs at which every curve has reached its ceiling.
 LARGE = 1e15
@@ -66,27 +89,29 @@ NOTHING = BlockSeconds()
 
 
 def block_seconds(
-    kind: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int
+    block_class: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int
 ) -> BlockSeconds:
-    """Seconds of a block of class `kind` for a microbatch of `rows` rows."""
+    """Seconds of a block of class `block_class` for a microbatch of `rows` rows."""
     if settings.fusion:
-        numbers = numerics.ops(kind)
-        busy = _total((_chain_seconds(kind, chain, numbers, device, settings, rows), 1) for chain in chains(kind))
+        numbers = numerics.ops(block_class)
+        busy = _total(
+            (_chain_seconds(block_class, chain, numbers, device, settings, rows), 1) for chain in chains(block_class)
+        )
     else:
-        alike = numerics.alike(kind)
+        alike = numerics.alike(block_class)
         busy = _total((op_seconds(op, number, device, settings, rows), count) for op, number, count in alike)
     again = CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
-    return _issued(busy, host_seconds(kind, device, settings), again)
+    return _issued(busy, host_seconds(block_class, device, settings), again)
 
 
-def host_seconds(kind: BlockClass, device: Device, settings: RunSettings) -> float:
+def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings) -> float:
     """Seconds the host takes to issue a block's forward, op by op; its backward has as many nodes."""
     if device.backend != "cuda":
         return 0.0
-    fused = sum(len(chain.ops) - 1 for chain in chains(kind)) if settings.fusion else 0
+    fused = sum(len(chain.ops) - 1 for chain in chains(block_class)) if settings.fusion else 0
     eager = settings.attention == "eager"
-    extra = sum(FORWARD_KERNELS - 1 for op in kind.ops if eager and op.kind == "attention")
-    return HOST_SECONDS * (len(kind.ops) - fused + extra)
+    extra = sum(FORWARD_KERNELS - 1 for op in block_class.ops if eager and op.kind == "attention")
+    return HOST_SECONDS * (len(block_class.ops) - fused + extra)
 
 
 def _issued(busy: BlockSeconds, host: float, again: float) -> BlockSeconds:
@@ -105,12 +130,12 @@ def _issued(busy: BlockSeconds, host: float, again: float) -> BlockSeconds:
 
 def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> BlockSeconds:
     """Seconds of one op run by itself."""
-    if op.kind in ("view", "communication"):  # what moves between devices is `profiles`' to count
+    if op.kind in ("view", "communication"):  # what moves between devices is counted by `timing.stage`
         return NOTHING
     if op.seconds is not None:
         own = max(0.0, op.seconds[0] + op.seconds[1] * rows)
         return BlockSeconds(forward=own, backward=2 * own if _has_backward(op) else 0.0)
-    extra = attention_traffic(op, settings, rows, numbers.saved)
+    extra = _traffic(op, settings, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
     forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * extra.forward_kernels
@@ -155,7 +180,7 @@ def _products_seconds(
     rate = device.rate(numbers.dtype)
     if not products:
         return flops / (rate * device.efficiency(numbers.dtype, flops)) if flops else 0.0
-    share = flash_share(op, settings, device, backward=products is op.backward_products)
+    share = _flash_share(op, settings, device, backward=products is op.backward_products)
     total = 0.0
     for product in products:
         own = product_flops(product, rows)
@@ -184,14 +209,19 @@ def _weight_share(op: Op, rows: int) -> float:
 
 
 def _chain_seconds(
-    kind: BlockClass, chain: FusedChain, numbers: Sequence[OpNumerics], device: Device, settings: RunSettings, rows: int
+    block_class: BlockClass,
+    chain: FusedChain,
+    numbers: Sequence[OpNumerics],
+    device: Device,
+    settings: RunSettings,
+    rows: int,
 ) -> BlockSeconds:
     """Seconds of a fused chain; never more than its ops one by one."""
-    alone = _total((op_seconds(kind.ops[i], numbers[i], device, settings, rows), 1) for i in chain.ops)
+    alone = _total((op_seconds(block_class.ops[i], numbers[i], device, settings, rows), 1) for i in chain.ops)
     if len(chain.ops) < 2:
         return alone
-    forward = pass_seconds(device, chain.forward_bytes(kind, numbers, rows))
-    backward = pass_seconds(device, chain.backward_bytes(kind, numbers, rows)) if alone.backward else 0.0
+    forward = pass_seconds(device, chain.forward_bytes(block_class, numbers, rows))
+    backward = pass_seconds(device, chain.backward_bytes(block_class, numbers, rows)) if alone.backward else 0.0
     return BlockSeconds(
         forward=min(forward, alone.forward), backward=min(backward, alone.backward), weight=alone.weight
     )
@@ -207,3 +237,58 @@ def _total(parts: Iterable[tuple[BlockSeconds, int]]) -> BlockSeconds:
             weight += count * part.weight
             recompute += count * part.recompute
     return BlockSeconds(forward=forward, backward=backward, weight=weight, recompute=recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traffic:
+    """Bytes an op moves besides its captured ones (less, where negative), and its kernels."""
+
+    forward: float
+    backward: float
+    forward_kernels: int
+    backward_kernels: int
+
+
+def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
+    """What the run's kernel adds to the captured bytes of an op; `kept` scales saved bytes to the run's precision."""
+    forward, backward = max(1, len(op.products)), max(1, len(op.backward_products))
+    if op.kind != "attention":
+        return _Traffic(forward=0.0, backward=0.0, forward_kernels=forward, backward_kernels=backward)
+    extra = _scores_kept(op, rows)
+    if settings.attention == "flash":
+        return _Traffic(forward=0.0, backward=-kept * extra, forward_kernels=1, backward_kernels=1)
+    elements = score_elements(op, rows)
+    item = ITEM_BYTES["bfloat16" if settings.precision == "bfloat16-autocast" else settings.precision]
+    captured = ITEM_BYTES[op.outputs[0].dtype] if op.outputs else item
+    # Without dropout the softmax's result is kept, with it also what dropout makes and its mask.
+    dropout = extra > 1.5 * elements * captured
+    passes = DROPOUT_PASSES * item + 1 if dropout else 0
+    scaling = 0 if settings.fusion else SCALING_PASSES
+    return _Traffic(
+        forward=elements * ((FORWARD_PASSES + scaling) * item + passes),
+        backward=elements * (BACKWARD_PASSES * item + passes) - kept * extra,
+        forward_kernels=FORWARD_KERNELS,
+        backward_kernels=BACKWARD_KERNELS,
+    )
+
+
+def _scores_kept(op: Op, rows: int) -> int:
+    """Captured bytes kept, and read in backward, for plain attention only."""
+    return op.saved_bytes.at(rows) - op.fused_saved_bytes.at(rows) if any(op.fused_saved_bytes) else 0
+
+
+def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: bool) -> float:
+    """The most of the peak rate an op's products reach: flash kernels have their own ceiling."""
+    if op.kind != "attention" or settings.attention != "flash" or device.backend != "cuda":
+        return 1.0
+    if not backward:
+        return FLASH_FORWARD
+    return FLASH_BACKWARD / (FLASH_REMAKES if len(op.backward_products) <= PLAIN_PRODUCTS else 1.0)
+
+
+def score_elements(op: Op, rows: int) -> int:
+    """Elements of the score matrices."""
+    if not op.products:
+        return 0
+    first = op.products[0]
+    return first.batch.at(rows) * first.m.at(rows) * first.n.at(rows)

@@ -22,8 +22,8 @@ from placer.plans.schedule import looped, looped_warmup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """Of one position: microbatches alive before its first backward ends (0 where `later` has as many), per stage at
-    each later peak, and those whose backward waits for its weight part."""
+    """Of one position: microbatches in flight before its first backward ends (0 where `later` has as many), per stage
+    at each later peak, and those whose backward waits for its weight part."""
 
     first: int
     later: tuple[tuple[int, ...], ...]
@@ -32,7 +32,7 @@ class InFlight:
 
 @lru_cache(maxsize=4096)
 def microbatches_in_flight(schedule: str, positions: int, stages: int, microbatches: int) -> tuple[InFlight, ...]:
-    """What each position keeps alive."""
+    """What each position has in flight."""
     found = in_flight_peaks(schedule, positions, stages, microbatches)
     if schedule == "interleaved":
         return tuple(InFlight(first=0, later=peaks) for peaks in found)
@@ -50,7 +50,7 @@ def _lone(schedule: str, position: int, most: int, microbatches: int) -> InFligh
 def in_flight_peaks(
     schedule: str, positions: int, stages: int, microbatches: int
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Per position the peaks of alive microbatches per local stage (without those that another exceeds)."""
+    """Per position the peaks of microbatches in flight per local stage (without those that another exceeds)."""
     if schedule == "gpipe":
         return tuple(((microbatches,),) for _ in range(positions))
     if schedule == "1f1b":
@@ -67,7 +67,7 @@ def _enough(positions: int, microbatches: int) -> int:
 
 
 def _looped_peaks(positions: int, turns: int, microbatches: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Per interleaved position the alive microbatches per turn after each forward, without those another exceeds.
+    """Per interleaved position the microbatches in flight per turn after each forward, without those another exceeds.
 
     After forward i of a position with a warmup of w, so many of each turn have gone forward less those of i - w
     backwards; one turn is one digit of a number, so that equal counts are found at once.
@@ -76,10 +76,10 @@ def _looped_peaks(positions: int, turns: int, microbatches: int) -> tuple[tuple[
     done, places = np.arange(len(ahead) - 1), []
     for position in range(positions):
         freed = np.maximum(0, done - looped_warmup(position, positions, turns, microbatches))
-        alive = ahead[1:] - back[freed]
-        base = alive.max() + 1
+        counts = ahead[1:] - back[freed]
+        base = counts.max() + 1
         digits = base ** np.arange(turns - 1, -1, -1)
-        places.append(_largest(np.unique(alive @ digits)[:, None] // digits % base))
+        places.append(_largest(np.unique(counts @ digits)[:, None] // digits % base))
     return tuple(places)
 
 

@@ -1,68 +1,49 @@
 """Parameters and buffers that a block range holds, those of several blocks counted once.
 
-`ParameterSums(graph, numerics).of(first, last)` answers for blocks first..last-1, from prefix sums and a short list of
+`ParameterSums(work).of(first, last)` answers for blocks first..last-1, from prefix sums and a short list of
 what several blocks share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import add
-from types import MappingProxyType
 from typing import NamedTuple
 
-from placer.costs.precision import Numerics
-from placer.graph import ITEM_BYTES, Block, Graph, Parameter, Summed
+from placer.costs.precision import Numerics, Workload
+from placer.graph import ITEM_BYTES, Block, Parameter, Summed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCounts:
-    """Parameters of a run of blocks, those it uses twice counted once: bytes, elements and tensors that train.
+class ParameterCounts(NamedTuple):
+    """Parameters of a block range, those it uses twice counted once: bytes, elements and tensors that train; bytes of
+    buffers.
 
-    `elsewhere` are those of the trainable elements that blocks outside of the run use too, `summed` those whose
-    gradients are summed over the devices of a replica, `summed_outer` and `summed_inner` over those along an axis.
+    `summed` are those of the trainable elements whose gradients are summed over the devices of a replica,
+    `summed_outer` and `summed_inner` over those along an axis, `elsewhere` those that blocks outside of the range use
+    too.
     """
 
     parameters: int = 0
     trainable: int = 0
     tensors: int = 0
     buffers: int = 0
+    summed: int = 0
+    summed_outer: int = 0
+    summed_inner: int = 0
     elsewhere: int = 0
-    summed: int = 0
-    summed_outer: int = 0
-    summed_inner: int = 0
 
 
-class _Counts(NamedTuple):
-    """Bytes of parameters, elements that train, tensors that train, bytes of buffers, elements summed in a replica or
-    along an axis of it."""
-
-    parameters: int = 0
-    trainable: int = 0
-    tensors: int = 0
-    buffers: int = 0
-    summed: int = 0
-    summed_outer: int = 0
-    summed_inner: int = 0
-
-    def held(self, elsewhere: int) -> ParameterCounts:
-        """The same as `ParameterCounts`."""
-        return ParameterCounts(**self._asdict(), elsewhere=elsewhere)
-
-
+@dataclass(frozen=True, eq=False)
 class ParameterSums:
-    """What every run of blocks of one graph holds; of parameters named in `whole` that, whatever a block reads."""
+    """What every block range of one graph holds; of parameters cut over a replica that its devices need whole, all."""
 
-    def __init__(self, graph: Graph, numerics: Numerics, whole: Mapping[str, Parameter] = MappingProxyType({})) -> None:
-        self.graph, self.numerics, self._whole = graph, numerics, whole
+    work: Workload
 
     def of(self, first: int, last: int) -> ParameterCounts:
         """What blocks first..last-1 hold."""
-        low, high = self._sums[first], self._sums[last]
-        counts = [b - a for a, b in zip(low, high, strict=True)]
+        counts = [b - a for a, b in zip(self._sums[first], self._sums[last], strict=True)]
         elsewhere = 0
         for where, copy in self._shared:
             users = sum(first <= index < last for index in where)
@@ -70,18 +51,18 @@ class ParameterSums:
                 counts = [count - (users - 1) * one for count, one in zip(counts, copy, strict=True)]
             if 0 < users < len(where):
                 elsewhere += copy.trainable
-        return _Counts(*counts).held(elsewhere)
+        return ParameterCounts(*counts)._replace(elsewhere=elsewhere)
 
     def gradient_bytes(self, first: int, last: int) -> int:
         """Bytes of the gradients that blocks first..last-1 make."""
-        return self.of(first, last).trainable * self.numerics.weight_bytes
+        return self.of(first, last).trainable * self.work.numerics.weight_bytes
 
     def tied(self, first: int, last: int) -> int:
         """Bytes of gradients of parameters that blocks first..last-1 use and an earlier block too."""
         total = 0
         for where, copy in self._shared:
             if where[0] < first and any(first <= index < last for index in where):
-                total += copy.trainable * self.numerics.weight_bytes
+                total += copy.trainable * self.work.numerics.weight_bytes
         return total
 
     @cached_property
@@ -95,35 +76,33 @@ class ParameterSums:
         return [(where, copy.trainable) for where, copy in self._shared]
 
     @cached_property
-    def _sums(self) -> list[_Counts]:
-        own = map(self._own, self.graph.blocks)
-        return list(accumulate(own, lambda a, b: _Counts(*map(add, a, b)), initial=_Counts()))
+    def _sums(self) -> list[ParameterCounts]:
+        own = map(self._own, self.work.graph.blocks)
+        return list(accumulate(own, lambda a, b: ParameterCounts(*map(add, a, b)), initial=ParameterCounts()))
 
     @cached_property
-    def _shared(self) -> list[tuple[tuple[int, ...], _Counts]]:
+    def _shared(self) -> list[tuple[tuple[int, ...], ParameterCounts]]:
         """Parameters and buffers of several blocks: those blocks and the counts of one copy."""
         users: dict[str, list[int]] = {}
-        for index, block in enumerate(self.graph.blocks):
+        for index, block in enumerate(self.work.graph.blocks):
             for name in block.parameters:
                 users.setdefault(name, []).append(index)
-        return [
-            (tuple(where), _counts((self._whole.get(name) or self.graph.parameters[name],), self.numerics))
-            for name, where in users.items()
-            if len(where) > 1
-        ]
+        several = [(name, tuple(where)) for name, where in users.items() if len(where) > 1]
+        known = {**self.work.graph.parameters, **self.work.kept_whole}
+        return [(where, _counts((known[name],), self.work.numerics)) for name, where in several]
 
     @cached_property
-    def _of_class(self) -> list[_Counts]:
-        return [_counts(kind.parameters, self.numerics) for kind in self.graph.classes]
+    def _of_class(self) -> list[ParameterCounts]:
+        return [_counts(kind.parameters, self.work.numerics) for kind in self.work.graph.classes]
 
-    def _own(self, block: Block) -> _Counts:
-        if self._whole.keys().isdisjoint(block.parameters):
+    def _own(self, block: Block) -> ParameterCounts:
+        if self.work.kept_whole.keys().isdisjoint(block.parameters):
             return self._of_class[block.kind]
-        named = zip(block.parameters, self.graph.classes[block.kind].parameters, strict=True)
-        return _counts(tuple(self._whole.get(name, one) for name, one in named), self.numerics)
+        named = zip(block.parameters, self.work.graph.classes[block.kind].parameters, strict=True)
+        return _counts(tuple(self.work.kept_whole.get(name, one) for name, one in named), self.work.numerics)
 
 
-def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> _Counts:
+def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> ParameterCounts:
     """What parameters and buffers count for, one by one."""
     size = trainable = tensors = buffers = 0
     summed = dict.fromkeys(Summed, 0)
@@ -135,6 +114,6 @@ def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> _Counts:
             trainable += parameter.elements
             tensors += 1
             summed[parameter.summed] += parameter.elements
-    return _Counts(
+    return ParameterCounts(
         size, trainable, tensors, buffers, summed[Summed.REPLICA], summed[Summed.OUTER], summed[Summed.INNER]
     )

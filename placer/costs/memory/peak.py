@@ -5,22 +5,22 @@
     gradients      the same elements at the same dtype; sharded with these two, but whole where several microbatches add
                    up (only the last backward scatters, unit by unit, giving up the whole ones as it goes)
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
-                   16-bit weights; sharded with any sharding; none with settings.offload (see `offload`)
-    activations    sum over a device's stages of alive microbatches * kept bytes: what autograd saves, or with recompute
-                   the blocks' inputs, plus what the block that runs again saves (with a backward in two parts what all
-                   of them do, of every microbatch between the parts)
+                   16-bit weights; sharded with any sharding; none with settings.offload (on the host)
+    activations    sum over a device's stages of microbatches in flight * kept bytes: what autograd saves, or with
+                   recompute the blocks' inputs, plus what the block that runs again saves (with a backward in two parts
+                   what all of them do, of every microbatch between the parts)
     workspace      the most that the backward of one op has beside that; with a backward in two parts, what arrived at
                    the weights of microbatches between the parts
-    communication  what a stage got and sends of alive microbatches, where it is not among their activations: it stays
-                 until the backward; gradients it got and gave back; buckets or gathered blocks in flight
+    communication  what a stage got and sends of microbatches in flight, where it is not among their activations: it
+                   stays until the backward; gradients it got and gave back; buckets or gathered blocks in flight
     overhead       the device's context
 
 Categories are each at their own peak, which do not come together. At once there are state (parameters, optimizer,
 buffers, buckets that stay) and the most of
 
-    first     alive - 1 microbatches, and of the one that goes backward first what `turning` says: the blocks that it
-              has passed have gradients and no activations any more, the others the reverse
-    later     all gradients, the microbatches alive then, and the temporaries of a backward, block by block
+    first     those in flight but one, and of the one that goes backward first what `turning` says: the blocks
+              that it has passed have gradients and no activations any more, the others the reverse
+    later     all gradients, those in flight then, and the temporaries of a backward, block by block
     closing   all gradients, and what their reduction and the update make beside them
 """
 
@@ -31,8 +31,7 @@ from typing import NamedTuple
 
 from placer.cluster.cluster import Device
 from placer.costs.communication.gradient_buckets import SIZES
-from placer.costs.memory.backward import Moved
-from placer.costs.memory.block_ranges import BlockRange
+from placer.costs.memory.block_ranges import BlockRange, Moved
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.precision import Numerics
 from placer.plans.ledger import MemoryBytes
@@ -46,11 +45,11 @@ ONCE = ("remade", "workspace", "communication", "closing", "temporary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """One stage on one device: state that is always there, bytes kept per alive microbatch, the rest once.
+    """One stage on one device: state that is always there, bytes kept per microbatch in flight, the rest once.
 
-    staying: messages, beside `kept`, per alive microbatch. lasting: buckets that are there always. turning: the most of
-    kept bytes of blocks and gradients of the blocks after them, with temporaries. temporary: the most at once of what
-    is remade, workspace and communication. closing, updating: beside gradients as they are reduced after the last
+    staying: messages, beside `kept`, per microbatch in flight. lasting: buckets always there. turning: the most
+    of kept bytes of blocks and gradients of blocks after them, with temporaries. temporary: the most at once of what is
+    remade, workspace and communication. closing, updating: beside gradients as they are reduced after the last
     backward, bucket by bucket, and in the update. Of a backward in two parts: between them arrived gradients, and
     again, what blocks that ran again saved; working: `temporary` but for that.
     """
@@ -80,12 +79,12 @@ class StageMemory:
 
     @property
     def living(self) -> int:
-        """Bytes of an alive microbatch."""
+        """Bytes of a microbatch in flight."""
         return self.kept + self.staying
 
-    def first(self, alive: int) -> int:
-        """The most beside state before a first backward ends, of `alive` microbatches."""
-        return (alive - 1) * self.living + self.turning if alive else 0
+    def first(self, in_flight: int) -> int:
+        """The most beside state before a first backward ends, of so many microbatches in flight."""
+        return (in_flight - 1) * self.living + self.turning if in_flight else 0
 
 
 class StateBytes(NamedTuple):
@@ -124,10 +123,11 @@ def stage_memory(
         size.at(rows) for size in ((span.inputs, span.staying_apart) if recompute else (span.saved, span.staying))
     )
     lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=accumulates)
-    beside, messages = span.backward.temporary(recompute, rows, moved), _messages(span, rows)
-    share = state.gradients / whole if whole else 1.0
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
     gathering = _share(whole, parts) if sharding == "optimizer" and parts > 1 else 0
+    updating, messages = max(gathering, _updating(trainable, numerics, settings, parts)), _messages(span, rows)
+    beside = span.backward.temporary(recompute, rows, moved)
+    share = state.gradients / whole if whole else 1.0
     return StageMemory(
         **state._asdict(),
         kept=kept,
@@ -142,24 +142,24 @@ def stage_memory(
         turning=span.backward.first(recompute, rows, share, moved) + staying + messages,
         temporary=beside.at_once + messages,
         closing=closing,
-        updating=max(gathering, _updating(trainable, numerics, settings, parts)),
+        updating=updating,
     )
 
 
-def position_memory(stages: tuple[StageMemory, ...], lives: InFlight, device: Device | None = None) -> MemoryBytes:
-    """Bytes of one device with its stages (None: without its overhead) and the microbatches that are alive there."""
+def position_memory(stages: tuple[StageMemory, ...], in_flight: InFlight, device: Device | None = None) -> MemoryBytes:
+    """Bytes of one device with its stages (None: without its overhead) and those in flight there."""
     gradients, updating = (sum(getattr(stage, name) for stage in stages) for name in ("gradients", "updating"))
     remade, workspace, inner, closing, temporary = (max(getattr(stage, name) for stage in stages) for name in ONCE)
     later, kept, staying = (
-        max(sum(n * each for n, each in zip(peak, sizes, strict=True)) for peak in lives.later)
+        max(sum(n * each for n, each in zip(peak, sizes, strict=True)) for peak in in_flight.later)
         for sizes in zip(*((stage.living, stage.kept, stage.staying) for stage in stages), strict=True)
     )
-    if lives.parted:  # a lone stage
-        remade, temporary = lives.parted * stages[0].again, stages[0].working
-    arrived = lives.parted * stages[0].arrived
-    parted = arrived + lives.parted * stages[0].again
+    if in_flight.parted:  # a lone stage
+        remade, temporary = in_flight.parted * stages[0].again, stages[0].working
+    arrived = in_flight.parted * stages[0].arrived
+    parted = arrived + in_flight.parted * stages[0].again
     at_once = max(
-        stages[0].first(lives.first) + parted,
+        stages[0].first(in_flight.first) + parted,
         gradients + later + temporary + parted,
         gradients + max(closing, updating),
     )
@@ -168,11 +168,11 @@ def position_memory(stages: tuple[StageMemory, ...], lives: InFlight, device: De
         parameters=sum(stage.parameters for stage in stages),
         gradients=gradients,
         optimizer=sum(stage.optimizer for stage in stages),
-        activations=max(lives.first * stages[0].kept, kept) + remade,
+        activations=max(in_flight.first * stages[0].kept, kept) + remade,
         buffers=sum(stage.buffers for stage in stages),
         workspace=workspace + arrived,
         communication=sum(stage.lasting for stage in stages)
-        + max(lives.first * stages[0].staying, staying)
+        + max(in_flight.first * stages[0].staying, staying)
         + max(inner, closing, updating),
         overhead=overhead,
         at_once=sum(stage.state for stage in stages) + at_once + overhead,

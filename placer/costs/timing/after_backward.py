@@ -1,45 +1,88 @@
 """Seconds of a stage beside and after its last backward: gradients added, reduced and summed, and the update.
 
-`Costs` has one (`costs.after_backward`); with the degree of a replica above one, `devices` are the leaders of replicas;
-`inner` of these devices are along the second axis, where there are two.
+With the degree of a replica above one, `devices` are the leaders of replicas. What happens to gradients and state
+outside of the model's ops is all memory-bound.
+
+Per element, with w bytes of a weight and of its gradient:
+
+    accumulate   read both gradients, write one: 3 w                                   (autograd's AccumulateGrad)
+    bucket       copy gradients in, results back: 4 w
+    gathering    copy what was updated in, everything back: 2 w / parts + 2 w
+    norm         w, and 32 more where it is made op by op in float64: to double 8, square 16, sum 8
+    scaling      2 w
+    masters      gradient to float32 w + 4, master to weight 4 + w
+    update       in one kernel (`fusion`): gradient, weight and each state read, weight and each state written;
+                 op by op, adamw: 20 passes (mul 2, lerp 3, mul 2, addcmul 3, sqrt 2, div 2, add 2, addcdiv 4;
+                 torch/optim/adamw.py), sgd: weight decay 3, momentum 5 if any, add 3
+
+On a CPU each of these is a kernel per tensor; on a GPU torch runs lists of tensors (`_foreach`), some tens per kernel.
+
+The optimizer's state may lie in the memory of the host, which then updates (settings.offload):
+
+    seconds   latency + gradients over a device's link, and as many weights back; beside them the host reads and writes
+              gradient, weight and each state once, at its share of the memory's bandwidth
+    bytes     on the host: states and a copy of the weights at float32 (float64 at float64), and the gradients that came
+
+Where devices are processes of a CPU, their memory is the host's: nothing moves.
 """
 
 from __future__ import annotations
 
-from placer.cluster.cluster import Cluster
+from dataclasses import dataclass
+
+from placer.cluster.cluster import Cluster, Device, Node
 from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, least_exposed
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
-from placer.costs.compute.roofline import memory_rate
+from placer.costs.compute.roofline import memory_rate, pass_seconds
 from placer.costs.memory.block_ranges import BlockRanges
-from placer.costs.timing.block import BlockTimes
-from placer.costs.timing.offload import offloaded_seconds
-from placer.costs.timing.optimizer import accumulate_seconds, bucket_seconds, gathering_seconds, update_seconds
+from placer.costs.memory.parameters import ParameterCounts
+from placer.costs.precision import Numerics, Workload
 from placer.costs.timing.stage import StageTimes
-from placer.plans.plan import BY_FSDP, Sharding
-from placer.plans.settings import RunSettings
+from placer.errors import UsageError
+from placer.plans.plan import BY_FSDP, Sharding, Stage, replica_rows
+from placer.plans.settings import RunSettings, state_count
+from placer.spmd.cross_mesh import Mesh
+
+# Tensors one multi-tensor kernel takes (ATen/native/cuda/MultiTensorApply.cuh: 110, 64, 48, 36 for depth 1 to 4).
+TENSORS_PER_KERNEL = 36
+ADAMW_PASSES, ADAMW_KERNELS = 20, 8
+NORM_BYTES, NORM_KERNELS = 32, 4
 
 
+@dataclass(frozen=True, eq=False)
 class AfterBackward:
-    """What the last backward of a stage is followed by, in seconds."""
+    """What the last backward of a stage is followed by, in seconds; the update is priced with `settings`."""
 
-    def __init__(
-        self, cluster: Cluster, settings: RunSettings, *, ranges: BlockRanges, network: Network,
-        block_times: BlockTimes, stage_times: StageTimes, degree: int, inner: int = 1,
-    ) -> None:  # fmt: skip
-        self.cluster = cluster
-        self.settings = settings
-        self.numerics = ranges.numerics
-        self.ranges = ranges
-        self.network = network
-        self.block_times = block_times
-        self.stage_times = stage_times
-        self.degree = degree
-        self.inner = inner
+    work: Workload
+    settings: RunSettings
+    ranges: BlockRanges
+    stage_times: StageTimes
+    network: Network
+
+    def gradients(self, stage: Stage, leading: Mesh, last_rows: int, bucket_bytes: int | None) -> float:
+        """Seconds of all that happens to a stage's gradients: reduced, summed, and parameters gathered after them."""
+        first, last = stage.first, stage.last
+        return (
+            self.exposed(stage, last_rows, bucket_bytes)
+            + self.summed(first, last, device=stage.devices[0])
+            + self.gathered(first, last, devices=stage.leaders, sharding=stage.sharding)
+            + self.tied(stage, leading)
+        )
+
+    def exposed(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:
+        """Seconds of reducing a stage's gradients that its last microbatch, of `last_rows` rows, does not hide."""
+        return self.reduction(
+            stage.first, stage.last, devices=stage.leaders,
+            rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
+            backward=self.stage_times.full(stage, last_rows).backward, sharding=stage.sharding,
+            alone=stage.last - stage.first == len(self.work.graph.blocks), bucket_bytes=bucket_bytes,
+        )  # fmt: skip
 
     def accumulate(self, first: int, last: int, *, device: int) -> float:
         """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
-        return accumulate_seconds(self.ranges.of(first, last).counts, self.numerics, self.cluster.devices[device])
+        chip = self.network.cluster.devices[device]
+        return accumulate_seconds(self.ranges.of(first, last).counts, self.work.numerics, chip)
 
     def reduction(
         self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
@@ -48,18 +91,18 @@ class AfterBackward:
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
         In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
-        (`alone`), after it in others and over unlike devices; see `bucketing`. Sharded state scatters beside the last
-        backward, block by block.
+        (`alone`), after it in others and over unlike devices; see `gradient_buckets`. Sharded state scatters beside the
+        last backward, block by block.
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
         if sharding in BY_FSDP:
             return self.stage_times.gathers(devices, rows, sharding).scatter_seconds(first, last)
-        held = self.ranges.of(first, last).counts
-        size = (held.trainable - held.elsewhere) * self.numerics.weight_bytes
+        counts = self.ranges.of(first, last).counts
+        size = (counts.trainable - counts.elsewhere) * self.work.numerics.weight_bytes
         if not size:
             return 0.0
-        beside = alone and self.settings.overlap and not self.cluster.unlike(devices)
+        beside = alone and self.work.settings.overlap and not self.network.cluster.unlike(devices)
         return self.fused(devices, size, backward if beside else 0.0, bucket_bytes)
 
     def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
@@ -74,30 +117,34 @@ class AfterBackward:
 
     def bucket(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
-        slow = min((self.cluster.devices[d] for d in self.block_times.device_classes(devices)), key=memory_rate)
-        return self.network.collective("all_reduce", devices, size, self.degree) + bucket_seconds(size, slow)
+        return self.network.collective("all_reduce", devices, size, self.work.degree) + bucket_seconds(
+            size, self._slowest(devices)
+        )
 
     def summed(self, first: int, last: int, *, device: int) -> float:
         """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""
-        if self.degree == 1:
+        if self.work.degree == 1:
             return 0.0
-        held, devices = self.ranges.of(first, last).counts, self.block_times.replica(device)
-        axes = (("", held.summed), (f"outer{self.inner}", held.summed_outer), (f"inner{self.inner}", held.summed_inner))
+        counts, devices = self.ranges.of(first, last).counts, self.stage_times.block_times.replica(device)
+        inner = self.work.inner
+        axes = (("", counts.summed), (f"outer{inner}", counts.summed_outer), (f"inner{inner}", counts.summed_inner))
         return sum(
-            moving_seconds("all_reduce", size * self.numerics.weight_bytes, self.network, lines_of(devices, axis))
+            moving_seconds("all_reduce", size * self.work.numerics.weight_bytes, self.network, lines_of(devices, axis))
             for axis, size in axes
             if size
         )
 
-    def tied(
-        self, first: int, last: int, *, devices: tuple[int, ...], others: tuple[int, ...], sharding: Sharding = "none"
-    ) -> float:
-        """Seconds of summing gradients of parameters an earlier stage holds, among `devices` and `others`.
+    def tied(self, stage: Stage, leading: Mesh) -> float:
+        """Seconds of summing gradients of parameters an earlier stage holds, among the first position's devices too.
 
         Of state that is sharded over as many devices each shard is summed among its holders.
         """
-        size = self.ranges.of(first, last).tied
-        if sharding not in BY_FSDP or len(devices) == 1 or len(others or devices) != len(devices):
+        others = () if leading.devices == stage.devices else leading.devices
+        size, alike = self.ranges.of(stage.first, stage.last).tied, leading.degree == self.work.degree
+        devices = stage.leaders if alike else stage.devices
+        others = others[:: self.work.degree] if alike else others
+        whole = not alike or stage.sharding not in BY_FSDP
+        if whole or len(devices) == 1 or len(others or devices) != len(devices):
             return self.network.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
         pairs = zip(others or devices, devices, strict=True)
         return max(self.network.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
@@ -106,25 +153,124 @@ class AfterBackward:
         """Seconds after the update in which replicas that have a part of the optimizer's state get all parameters."""
         if sharding != "optimizer":
             return 0.0
-        return self.gather(devices, self.ranges.of(first, last).counts.trainable * self.numerics.weight_bytes)
+        return self.gather(devices, self.ranges.of(first, last).counts.trainable * self.work.numerics.weight_bytes)
 
     def gather(self, devices: tuple[int, ...], size: float) -> float:
         """Seconds of getting updated parameters of `size` bytes from those who have updated them: one gather."""
         if len(devices) < 2 or not size:
             return 0.0
-        slow = min((self.cluster.devices[d] for d in self.block_times.device_classes(devices)), key=memory_rate)
-        moved = self.network.collective("all_gather", devices, size, self.degree)
-        return moved + gathering_seconds(size, slow, len(devices))
+        moved = self.network.collective("all_gather", devices, size, self.work.degree)
+        return moved + gathering_seconds(size, self._slowest(devices), len(devices))
 
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
         """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state.
 
         Where hosts update all are taken for as slow as the slowest.
         """
-        held = self.ranges.of(first, last).counts
+        counts = self.ranges.of(first, last).counts
         parts = replicas if sharding != "none" else 1
-        seconds = update_seconds(held, self.numerics, self.settings, self.cluster.devices[device], parts)
+        seconds = update_seconds(counts, self.work.numerics, self.settings, self.network.cluster.devices[device], parts)
         if self.settings.offload == "none":
             return seconds
-        elements, nodes = held.trainable / parts, {node for node, _ in self.cluster.groups}
-        return seconds + max(offloaded_seconds(elements, self.numerics, self.settings, node) for node in nodes)
+        elements, nodes = counts.trainable / parts, {node for node, _ in self.network.cluster.groups}
+        return seconds + max(offloaded_seconds(elements, self.work.numerics, self.settings, node) for node in nodes)
+
+    def _slowest(self, devices: tuple[int, ...]) -> Device:
+        """Of `devices` one with the slowest memory."""
+        classes = self.stage_times.block_times.device_classes(devices)
+        return min((self.network.cluster.devices[d] for d in classes), key=memory_rate)
+
+
+def accumulate_seconds(counts: ParameterCounts, numerics: Numerics, device: Device) -> float:
+    """Seconds of adding one microbatch's gradients to those of earlier ones."""
+    return pass_seconds(device, 3 * counts.trainable * numerics.weight_bytes, counts.tensors)
+
+
+def bucket_seconds(size: float, device: Device) -> float:
+    """Seconds of copying a bucket of `size` bytes in and out."""
+    return pass_seconds(device, 4 * size, 2)
+
+
+def gathering_seconds(size: float, device: Device, parts: int) -> float:
+    """Seconds of copying parameters of `size` bytes, of which this device has one of `parts`, in and out."""
+    return pass_seconds(device, 2 * size * (1 + 1 / parts), 2)
+
+
+def update_seconds(
+    counts: ParameterCounts, numerics: Numerics, settings: RunSettings, device: Device, parts: int = 1
+) -> float:
+    """Seconds of clipping and updating state that is divided into `parts`, on one device."""
+    size, kernels = update_bytes(numerics, settings), _kernels(numerics, settings)
+    each = 1 if device.backend == "cpu" else TENSORS_PER_KERNEL
+    return pass_seconds(device, counts.trainable * size / parts, -(-counts.tensors // each) * kernels)
+
+
+def update_bytes(numerics: Numerics, settings: RunSettings) -> int:
+    """Bytes per element of clipping and updating; of clipping alone where the host updates (settings.offload)."""
+    weight = numerics.weight_bytes
+    kept = 4 if numerics.masters else weight
+    size = 0
+    if settings.clip_norm is not None:
+        size += 3 * weight + (0 if settings.fusion else NORM_BYTES)
+    if settings.offload == "optimizer":
+        return size
+    if settings.fusion:
+        states = state_count(settings)
+        return size + weight + kept * (2 * states + 2) + (weight if numerics.masters else 0)
+    if numerics.masters:
+        size += 2 * (weight + 4)
+    return size + kept * _passes(settings)
+
+
+def _passes(settings: RunSettings) -> int:
+    if settings.optimizer == "adamw":
+        return ADAMW_PASSES
+    return 3 + 3 * bool(settings.weight_decay) + 5 * state_count(settings)
+
+
+def _kernels(numerics: Numerics, settings: RunSettings) -> int:
+    """Kernels per tensor, or per list of tensors."""
+    if settings.offload == "optimizer":
+        return (2 if settings.fusion else NORM_KERNELS) * (settings.clip_norm is not None)
+    if settings.fusion:
+        return 1 + 2 * (settings.clip_norm is not None)
+    update = ADAMW_KERNELS if settings.optimizer == "adamw" else 3
+    return update + NORM_KERNELS * (settings.clip_norm is not None) + 2 * numerics.masters
+
+
+def heeds(settings: RunSettings, cluster: Cluster) -> bool:
+    """Whether `cluster` does as the settings say: not where devices have all state on their host anyway.
+
+    Raises UsageError where it says nothing of a host that is needed.
+    """
+    if settings.offload == "none":
+        return True
+    if all(device.backend == "cpu" for node, _ in cluster.groups for device, _ in node.devices):
+        return False
+    unknown = [node.name for node, _ in cluster.groups if node.host is None]
+    if unknown:
+        raise UsageError(
+            f"offload=optimizer needs the host of node {unknown[0]}, of which cluster {cluster.name} says nothing; add "
+            "to the node in a cluster file, as in host: {link: pcie5, memory_bandwidth: 600 GB/s}"
+        )
+    return True
+
+
+def offloaded_seconds(elements: float, numerics: Numerics, settings: RunSettings, node: Node) -> float:
+    """Seconds of moving and updating so many elements of each device of `node`."""
+    if node.host is None or not elements:
+        return 0.0
+    link, weight = node.host.link, numerics.weight_bytes
+    moved = link.latency_seconds + elements * weight / (link.bandwidth * link.share * link.ports)
+    passes = weight + kept_bytes(numerics) * (2 * state_count(settings) + 2)
+    return 2 * moved + elements * passes * node.size / node.host.memory_bandwidth
+
+
+def host_bytes(numerics: Numerics, settings: RunSettings) -> int:
+    """Bytes on the host per element that is updated there."""
+    return kept_bytes(numerics) * (state_count(settings) + 1) + numerics.weight_bytes
+
+
+def kept_bytes(numerics: Numerics) -> int:
+    """Bytes per element of each state."""
+    return 8 if numerics.weights == "float64" else 4

@@ -1,20 +1,143 @@
-"""Seconds of one microbatch through a stage: forward, backward, recompute, and what gathers of sharded state add.
+"""Seconds of blocks on every class of device, and of a microbatch through a stage of them.
 
-`StageTimes.stage` is of one device, `StageTimes.full` of the slowest replica of a `Stage`.
+Blocks are prefix sums: a block range is a difference of two numbers. In the graph of one of the `degree` devices of a
+replica, collectives between ops count too: they run among the replica's devices (`topology.replica_groups`; where
+replicas begin at an `offset`, those whose numbers less it have the same quotient by `degree`), while nothing else does.
+
+A stage is its forward, backward and recompute, and what gathers of sharded state add. `StageTimes.stage` is of one
+device, `StageTimes.full` of the slowest replica of a `Stage`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
+from placer.cluster.cluster import Device
+from placer.cluster.topology import Bottleneck, replica_groups
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.fsdp import Gathers, gathers
+from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
+from placer.costs.compute.roofline import BlockSeconds, block_seconds
 from placer.costs.memory.block_ranges import BlockRanges
-from placer.costs.timing.block import BlockTimes
+from placer.costs.precision import Workload
+from placer.io.memo import once
 from placer.plans.plan import BY_FSDP, Sharding, Stage, replica_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixSeconds:
+    """Prefix sums over blocks of seconds on one class of devices for one number of rows; seconds of the prologue."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    weight: tuple[float, ...]
+    recompute: tuple[float, ...]
+    prologue: float
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTimes:
+    """Prefix sums by device and rows, each block class and device class computed once."""
+
+    work: Workload
+    network: Network
+    _known: dict[object, PrefixSeconds] = field(default_factory=dict)
+
+    def of(self, device: int, rows: int) -> PrefixSeconds:
+        """Prefix sums for `rows` rows on a device."""
+        return once(self._known, (self.device_class[device], rows), self._sums, device, rows)
+
+    @cached_property
+    def device_class(self) -> tuple[int, ...]:
+        """For each device the first device of its kind, in a replica whose devices reach each other alike."""
+        first: dict[tuple[Device, Bottleneck | None], int] = {}
+        known: dict[tuple[int, int], int] = {}  # most devices are the very same chip and way: told by identity first
+        reached = {} if self.work.degree == 1 else self._reached()
+        found = []
+        for index, chip in enumerate(self.network.cluster.devices):
+            way = reached.get(index)
+            key = (id(chip), id(way))
+            if key not in known:
+                known[key] = first.setdefault((chip, way), index)
+            found.append(known[key])
+        return tuple(found)
+
+    def _reached(self) -> dict[int, Bottleneck]:
+        """How the devices of each device's replica reach each other; worked out once for groups inside like nodes."""
+        nodes, node_of = self.network.cluster.nodes, self.network.cluster.node_of
+        inside: dict[int, Bottleneck] = {}
+        found: dict[int, Bottleneck] = {}
+        for own in self.groups:
+            node = node_of[own[0]]
+            if len({node_of[device] for device in own}) > 1:
+                way = self.network.levels(own)
+            else:
+                way = inside.get(id(nodes[node])) or inside.setdefault(id(nodes[node]), self.network.levels(own))
+            found |= dict.fromkeys(own, way)
+        return found
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of every possible replica; one after the other where no node holds whole ones."""
+        found = () if self.work.offset else replica_groups(self.network.cluster, self.work.degree)
+        if found:
+            return found
+        starts = range(self.work.offset, self.network.cluster.size - self.work.degree + 1, self.work.degree)
+        return tuple(tuple(range(start, start + self.work.degree)) for start in starts)
+
+    def holds(self, stage: Stage) -> bool:
+        """Whether the replicas of `stage` are among `groups`."""
+        starts = range(0, len(stage.devices), self.work.degree)
+        replicas = (stage.devices[start : start + self.work.degree] for start in starts)
+        return all(self._group_of[own[0]] == own for own in replicas)
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all devices are of one class."""
+        return len(set(self.device_class)) == 1
+
+    def replica(self, device: int) -> tuple[int, ...]:
+        """The devices of the replica that `device` belongs to."""
+        return self._group_of[device]
+
+    def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
+        """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included."""
+        work, rows = self.work, -(-rows // self.work.apart)
+        block_class, chip = work.graph.classes[kind], self.network.cluster.devices[device]
+        alone = block_seconds(block_class, work.numerics, chip, work.settings, rows)
+        if work.degree == 1:
+            return alone
+        return alone + block_communication(block_class, work.numerics, self.network, self.replica(device), rows)
+
+    def device_classes(self, devices: Iterable[int]) -> tuple[int, ...]:
+        """One device of each class among `devices`."""
+        classes = self.device_class
+        return (classes[0],) if self.uniform else tuple(sorted({classes[device] for device in devices}))
+
+    @cached_property
+    def _group_of(self) -> dict[int, tuple[int, ...]]:
+        """A device of no group stands for one of the first: no plan has it."""
+        unused = dict.fromkeys(range(self.network.cluster.size), self.groups[0])
+        return unused | {device: own for own in self.groups for device in own}
+
+    def _sums(self, device: int, rows: int) -> PrefixSeconds:
+        graph = self.work.graph
+        kinds = {block.kind for block in (*graph.blocks, graph.prologue)}
+        each = {kind: self.block(kind, device, rows) for kind in kinds}
+        blocks = [each[block.kind] for block in graph.blocks]
+        return PrefixSeconds(
+            forward=_sums(block.forward for block in blocks),
+            backward=_sums(block.backward for block in blocks),
+            weight=_sums(block.weight for block in blocks),
+            recompute=_sums(block.recompute for block in blocks),
+            prologue=each[graph.prologue.kind].forward,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +171,25 @@ class StageSeconds:
         )
 
 
+@dataclass(frozen=True, eq=False)
 class StageTimes:
-    """StageTimes of stages over the blocks of `spans` on the devices of `channels`; remembers them."""
+    """Times of stages over the blocks of `ranges`; remembers them."""
 
-    def __init__(self, ranges: BlockRanges, block_times: BlockTimes, network: Network) -> None:
-        self.ranges = ranges
-        self.block_times = block_times
-        self.network = network
-        self._full: dict[tuple[Stage, int], StageSeconds] = {}
-        self._gathers: dict[tuple[tuple[int, ...], int, Sharding], Gathers] = {}
-        self._moves: dict[tuple[int, ...], tuple[list[float], list[float]]] = {}
+    work: Workload
+    ranges: BlockRanges
+    block_times: BlockTimes
+    _full: dict[object, StageSeconds] = field(default_factory=dict)
+    _gathers: dict[object, Gathers] = field(default_factory=dict)
+    _moves: dict[object, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def stage(
-        self, first: int, last: int, *, device: int, rows: int, recompute: bool, sharding: Sharding,
-        devices: tuple[int, ...],
+        self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
+        devices: tuple[int, ...] = (),
     ) -> StageSeconds:  # fmt: skip
         """Seconds of blocks first..last-1 for a microbatch of `rows` rows on `device`, which is one of `devices`."""
         if rows == 0:
             return StageSeconds()
-        profile, end = self.block_times.of(device, rows), len(self.ranges.graph.blocks) - 1
+        profile, end = self.block_times.of(device, rows), len(self.work.graph.blocks) - 1
         forward = profile.forward[last] - profile.forward[first]
         forward += profile.prologue if self.ranges.of(first, last).prologue else 0.0
         seconds = StageSeconds(
@@ -86,21 +209,16 @@ class StageTimes:
 
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
-        found = self._full.get((stage, rows))
-        if found is None:
-            found = self._full[stage, rows] = self._slowest(stage, rows)
-        return found
+        return once(self._full, (stage, rows), self._slowest, stage, rows)
 
     def gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
         """What collectives of state sharded over `devices` add to passes of `rows` rows."""
-        key = (devices, rows, sharding)
-        found = self._gathers.get(key)
-        if found is None:
-            found = self._gathers[key] = self._make_gathers(devices, rows, sharding)
-        return found
+        key = given = devices, rows, sharding
+        return once(self._gathers, key, self._gather, *given)
 
     def _slowest(self, stage: Stage, rows: int) -> StageSeconds:
-        each, kind = replica_rows(rows, stage.shares, stage.replicas), self.block_times.device_class
+        each, leaders = replica_rows(rows, stage.shares, stage.replicas), stage.leaders
+        kind = self.block_times.device_class
         if len(set(each)) == 1 and self.block_times.uniform:
             kinds = {(0, each[0]): (stage.devices[0], each[0])}
         else:
@@ -113,37 +231,38 @@ class StageTimes:
         for device, own in kinds.values():
             seconds = self.stage(
                 stage.first, stage.last, device=device, rows=own, recompute=stage.recompute, sharding=stage.sharding,
-                devices=stage.leaders,
+                devices=leaders,
             )  # fmt: skip
             slowest = seconds if slowest is None else slowest.slower(seconds)
         assert slowest is not None
         return slowest
 
-    def _make_gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
-        profiles = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
-        gather, scatter = self._unit_moves(devices)
+    def _gather(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
+        sums = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
+        gather, scatter = once(self._moves, devices, self._unit_moves, devices)
         return gathers(
             gather,
             scatter,
-            np.min([np.diff(p.forward) for p in profiles], axis=0).tolist(),
-            np.min([np.diff(p.backward) for p in profiles], axis=0).tolist(),
+            np.min([np.diff(one.forward) for one in sums], axis=0).tolist(),
+            np.min([np.diff(one.backward) for one in sums], axis=0).tolist(),
             regathers=sharding == "parameters",
-            overlap=self.ranges.settings.overlap,
+            overlap=self.work.settings.overlap,
         )
 
     def _unit_moves(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
         """Seconds of each block's gather and scatter over `devices`; those of equal sizes are made once."""
-        found = self._moves.get(devices)
-        if found is None:
-            item = self.ranges.numerics.weight_bytes
-            held = [self.ranges.of(block, block + 1).counts for block in range(len(self.ranges.graph.blocks))]
-            found = self._moves[devices] = (
-                self._each("all_gather", devices, [own.parameters for own in held]),
-                self._each("reduce_scatter", devices, [own.trainable * item for own in held]),
-            )
-        return found
+        item = self.work.numerics.weight_bytes
+        counts = [self.ranges.of(block, block + 1).counts for block in range(len(self.work.graph.blocks))]
+        return (
+            self._each("all_gather", devices, [one.parameters for one in counts]),
+            self._each("reduce_scatter", devices, [one.trainable * item for one in counts]),
+        )
 
     def _each(self, kind: CollectiveKind, devices: tuple[int, ...], sizes: list[int]) -> list[float]:
-        degree = self.block_times.degree
-        seconds = {size: self.network.collective(kind, devices, size, degree) for size in dict.fromkeys(sizes)}
+        network, degree = self.block_times.network, self.work.degree
+        seconds = {size: network.collective(kind, devices, size, degree) for size in dict.fromkeys(sizes)}
         return [seconds[size] for size in sizes]
+
+
+def _sums(each: Iterable[float]) -> tuple[float, ...]:
+    return tuple(accumulate(each, initial=0.0))

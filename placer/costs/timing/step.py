@@ -1,4 +1,4 @@
-"""The closed step time: three numbers per stage, a sum and two maxima. See `costs/costs.py` for the whole formula.
+"""The closed step time: three numbers per stage (`terms`), a sum and two maxima.
 
     step = sum over stages of fill + max over positions of (sum of steady) + max over positions of (sum of tail) + fixed
 
@@ -14,6 +14,8 @@ already, F', B' of the last microbatch (which may be smaller), m microbatches, p
     zero-bubble   fill = F + B + X - hidden;  steady = that of 1f1b + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
     (m = 1: steady = (1 - 1/v) (F + B + idle))
+    tail          = reduction that the last backward does not hide, tied parameters, optimizer, gathering
+    fixed         = collectives of the world: loss (and norm)
 
 A message is taken only when the computation before it in the receiver's order is done, so that gpipe waits for each:
 stalls = m-1. With 1f1b p microbatches are in flight and a round trip of 2 (p-1) messages passes per p microbatches:

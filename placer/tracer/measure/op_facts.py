@@ -143,8 +143,7 @@ def sampled(graph: fx.Graph, rows: int, first: Facts, second: Facts) -> Samples:
 
 def line(rows: int, at_first: int, at_second: int) -> Affine:
     """The line through a value at `rows` and one at `rows` + 1."""
-    per_row = at_second - at_first
-    return Affine(at_first - per_row * rows, per_row)
+    return Affine.through(rows, at_first, rows + 1, at_second)
 
 
 def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) -> SavedBytes:

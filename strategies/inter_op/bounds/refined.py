@@ -17,17 +17,16 @@ forward recomputed) and S stages:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from placer.cluster.cluster import Device
-from placer.costs.communication.collectives import LinkCost
+from placer.costs.communication.network import LinkCost
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.memory.parameters import ParameterCounts
-from placer.costs.timing.optimizer import accumulate_seconds, update_seconds
+from placer.costs.timing.after_backward import accumulate_seconds, update_seconds
 from placer.io.memo import once
 from placer.plans.plan import BY_FSDP, Sharding, replica_rows
 from placer.strategies.inter_op.bounds.memory import BlockRoom, room
@@ -181,7 +180,7 @@ class RefinedBounds:
 
     def _message(self, outline: Outline, places: PositionClasses) -> float:
         """Seconds every stage but the last spends at least on messages, per microbatch, both ways."""
-        sent, returned = self.costs.ranges.least_sent
+        sent, returned = self.costs.ranges.crossing.least_sent
         used = places.links_round if outline.virtual > 1 else places.links_on
         if not any(sent) or not used:
             return 0.0
@@ -198,7 +197,7 @@ class RefinedBounds:
         fastest = max(self._chips, key=memory_rate)
         if outline.sharding in BY_FSDP:
             held = costs.ranges.of(0, len(self.problem.graph.blocks)).counts
-            kernels = replace(held, tensors=0)
+            kernels = held._replace(tensors=0)
             update = update_seconds(kernels, costs.numerics, costs.priced, fastest, outline.replicas)
             return (scattered + update) / p
         block, count = self.bounds.commonest

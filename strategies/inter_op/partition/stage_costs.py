@@ -15,7 +15,7 @@ from placer.costs.memory.in_flight import InFlight, microbatches_in_flight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.io.memo import once
-from placer.plans.plan import BY_FSDP
+from placer.plans.plan import BY_FSDP, Stage
 from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_in_flight
 from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageOption
@@ -90,10 +90,13 @@ class OutlineCosts:
         """The `StageCost` of a stage."""
         made, devices = self.outline, self.places.devices
         following = devices[(stage + 1) % made.positions] if stage + 1 < made.stages else ()
+        placed = Stage(
+            first=first, last=last, devices=devices[stage % made.positions], shares=made.shares,
+            sharding=made.sharding, recompute=recompute, degree=self.costs.degree,
+        )  # fmt: skip
         return self.costs.stage_cost(
-            first, last, devices=devices[stage % made.positions], following=following, leading=devices[0],
-            rows=made.microbatch, last_rows=made.last_rows, sharding=made.sharding, recompute=recompute,
-            shares=made.shares, bucket_bytes=self.problem.pins.bucket,
+            placed, following=following, leading=devices[0], rows=made.microbatch, last_rows=made.last_rows,
+            bucket_bytes=self.problem.pins.bucket,
         )  # fmt: skip
 
     def held(self, first: int, last: int, recompute: bool, rows: int) -> StageMemory:

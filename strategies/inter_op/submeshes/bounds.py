@@ -150,7 +150,7 @@ class StageBounds:
     def crossing(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """What the block before each cut makes for later ones: values, and those of them that get gradients."""
         graph, spans = self.problem.graph, next(iter(self.views.values())).costs.ranges
-        made = [spans.leaving(cut - 1, cut) if 0 < cut < self.blocks else () for cut in range(self.blocks + 1)]
+        made = [spans.crossing.leaving(cut - 1, cut) if 0 < cut < self.blocks else () for cut in range(self.blocks + 1)]
         return tuple((own, tuple(v for v in own if graph.value(v).requires_grad)) for own in made)
 
     def messages(self, submesh: Submesh, rows: int) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ from placer.costs.memory.peak import position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.errors import UsageError
 from placer.io.memo import Memo, once
-from placer.plans.plan import Layout
+from placer.plans.plan import Layout, Stage
 from placer.program.unsupported import indivisible
 from placer.spmd.cross_mesh import Crossing, routes
 from placer.spmd.parameter_layouts import layout_state
@@ -99,8 +99,8 @@ class SubmeshCosts:
     @cached_property
     def _passing(self) -> tuple[tuple[str, ...], ...]:
         """The values made before each cut and read after it."""
-        spans = next(iter(self.bounds.views.values())).costs.ranges
-        return tuple(spans.leaving(0, cut) for cut in range(self.bounds.blocks + 1))
+        crossing = next(iter(self.bounds.views.values())).costs.ranges.crossing
+        return tuple(crossing.leaving(0, cut) for cut in range(self.bounds.blocks + 1))
 
     @cached_property
     def _indivisible(self) -> frozenset[str]:
@@ -110,10 +110,14 @@ class SubmeshCosts:
         self, first: int, last: int, placed: PlacedSubmesh, following: PlacedSubmesh | None, lead: PlacedSubmesh, *,
         again: bool,
     ) -> StageCost:  # fmt: skip
-        return self.bounds.costs(placed.submesh).stage_cost(
-            first, last, devices=placed.devices, following=() if following is None else following.mesh(self.layouts),
+        costs = self.bounds.costs(placed.submesh)
+        stage = Stage(
+            first=first, last=last, devices=placed.devices, sharding=self.schedule.kept(placed.submesh.replicas),
+            recompute=again, degree=costs.degree,
+        )  # fmt: skip
+        return costs.stage_cost(
+            stage, following=() if following is None else following.mesh(self.layouts),
             leading=lead.mesh(self.layouts), rows=self.schedule.rows, last_rows=self.schedule.last_rows,
-            sharding=self.schedule.kept(placed.submesh.replicas), recompute=again,
             bucket_bytes=self.problem.pins.bucket,
         )  # fmt: skip
 

@@ -1,0 +1,85 @@
+"""Seconds of the messages after a stage: per microbatch the values on, the gradients back.
+
+Between meshes that divide rows alike every device has one partner, and all send at once (`Network.transfer`). Between
+others a device may have several partners. It sends to them one after another, and receives from them one after another,
+in the order of the program (`spmd.cross_mesh.parcels`), each parcel of n bytes as soon as both ends are free:
+
+    begin = max(sender free, receiver free - latency)    sender free = begin + n / bandwidth
+    receiver free = max(begin + latency, receiver free) + n / bandwidth
+
+and the exchange takes until the last receiver is done. So the simulator plays it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from placer.costs.communication.network import Network, TransferSeconds
+from placer.costs.memory.block_ranges import BlockRanges
+from placer.costs.precision import Workload
+from placer.io.memo import once
+from placer.plans.plan import Stage, replica_rows
+from placer.rules.layouts import State
+from placer.spmd.cross_mesh import Crossing, Exchange, Mesh, Parcel, parcels
+from placer.spmd.parameter_layouts import layout_state
+
+
+@dataclass(frozen=True, eq=False)
+class StageMessages:
+    """Messages between stages over `network`; remembers what crosses between which layouts."""
+
+    work: Workload
+    ranges: BlockRanges
+    network: Network
+    _exchanges: dict[object, tuple[object, Exchange]] = field(default_factory=dict)
+
+    def mesh(self, stage: Stage, other: tuple[int, ...] | Mesh) -> Mesh:
+        """The mesh of other devices, which are divided as those of `stage` where nothing else is said."""
+        if isinstance(other, Mesh):
+            return other
+        return Mesh(devices=other, shares=stage.shares, degree=self.work.degree, layout=self.work.layout)
+
+    def after(self, stage: Stage, following: Mesh, rows: int) -> TransferSeconds:
+        """Seconds of what `stage` sends on to `following` for a microbatch of `rows` rows, and of what comes back."""
+        if not following.devices or following.devices == stage.devices:
+            return TransferSeconds()
+        sending, values = self.mesh(stage, stage.devices), self.ranges.crossing.leaving(stage.first, stage.last)
+        if not self._alike(values, sending, following):
+            returned = tuple(value for value in values if self.work.whole.value(value).requires_grad)
+            return TransferSeconds(
+                forward=self._seconds(values, sending, following, rows, gradient=False),
+                backward=self._seconds(returned, following, sending, rows, gradient=True),
+            )
+        span, most = self.ranges.of(stage.first, stage.last), max(replica_rows(rows, stage.shares, stage.replicas))
+        if not span.messages:
+            return TransferSeconds()
+        returned_bytes = span.returned.at(most) if any(span.returned) else None
+        return self.network.transfer(stage.devices, following.devices, sent=span.sent.at(most), returned=returned_bytes)
+
+    def _alike(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> bool:
+        """Whether every device sends `values` to the one that stands like it on the other mesh."""
+        if not source.like(target):
+            return False
+        return source.layout is target.layout or self._states(values, source) == self._states(values, target)
+
+    def _states(self, values: tuple[str, ...], mesh: Mesh) -> list[State]:
+        """How values lie on a mesh."""
+        return [layout_state(self.work.whole, mesh.layout, value) for value in values]
+
+    def _seconds(self, values: tuple[str, ...], source: Mesh, target: Mesh, rows: int, *, gradient: bool) -> float:
+        """Seconds of one direction."""
+        if not values:
+            return 0.0
+        # The layouts are kept with it: what is gone may leave its id to another.
+        key = (values, id(source.layout), id(target.layout), source.degree, target.degree)
+        _, exchange = once(self._exchanges, key, self._exchange, values, source, target)
+        sent = parcels(exchange, source, target, rows, gradient=gradient)
+        return self.network.exchange([(one.source, one.target, self._bytes(one, exchange.apart)) for one in sent])
+
+    def _bytes(self, parcel: Parcel, apart: int) -> int:
+        return sum(self.work.numerics.bytes_of(tensor, parcel.rows // apart) for tensor in parcel.bundle.tensors)
+
+    def _exchange(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> tuple[object, Exchange]:
+        ends = zip(values, self._states(values, source), self._states(values, target), strict=True)
+        crossings = tuple(Crossing(value, self.work.whole.value(value), have, want) for value, have, want in ends)
+        return (source.layout, target.layout), Exchange.between(crossings, source, target)
