@@ -18,7 +18,7 @@ from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
 from placer.io.files import read_text
 from placer.plans.plan import Plan, is_edited
-from placer.plans.provenance import require_fresh
+from placer.plans.provenance import import_model, require_fresh
 from placer.report.documents import Document
 from placer.report.printing import show
 
@@ -93,14 +93,18 @@ ForCluster = Annotated[
 ]
 
 
-def load_plan(path: Path, cluster: str | None, *, illegal: bool = False) -> Plan:
+def load_plan(path: Path, cluster: str | None, *, illegal: bool = False, runs: bool = False) -> Plan:
     """The plan of a file; StalePlanError where it was made for another cluster than the one described.
+
+    `runs`: the command will run the plan's model; its module is imported first, as it may register rules of its own.
 
     What was predicted for a plan that somebody has changed since is predicted anew, and said so; one that breaks rules
     now is refused, unless `illegal` asks for it as it is, without a prediction.
     """
     text = read_text(path, "the plan")
     plan = Plan.from_json(text, str(path))
+    if runs:
+        import_model(plan)
     if cluster is not None:
         require_fresh(plan, cluster=Cluster.load(cluster))
     return _predicted_anew(plan, path, illegal) if is_edited(text) else plan

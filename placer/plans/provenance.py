@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from placer.cluster.cluster import Cluster
 from placer.errors import StalePlanError
+from placer.io.usercode import named
 from placer.io.versions import LIBRARIES, MACHINE, _digest, installed, machine
 from placer.plans.plan import Plan
 
@@ -38,6 +39,12 @@ def require_fresh(plan: Plan, *, model: str | None = None, cluster: Cluster | No
     found = changes(plan, model=model, cluster=cluster)
     if found:
         raise StalePlanError(f"the plan is stale, this has changed: {'; '.join(found)}. Plan again with `placer plan`")
+
+
+def import_model(plan: Plan) -> None:
+    """Import the module that the plan's model is made by, which may register rules for ops of its own."""
+    if plan.model.kind == "factory":
+        named(plan.model.reference, "the model")
 
 
 def made_elsewhere(plan: Plan) -> bool:

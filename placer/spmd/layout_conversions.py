@@ -117,7 +117,8 @@ def _choice(op: Op, name: str, found: tuple[Choice, ...]) -> Choice:
         if choice.name == name:
             return choice
     raise UsageError(
-        f"op {op.name} ({op.target}) cannot be cut as {name!r}; its rules know {', '.join(c.name for c in found)}"
+        f"op {op.name} ({op.target}) cannot be cut as {name!r}; its rules know {', '.join(c.name for c in found)}; "
+        "a split rule of your own is registered where its module is imported: import that first"
     )
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from placer import legality
 from placer.errors import IllegalPlanError, UsageError
 from placer.plans.plan import Plan
+from placer.plans.provenance import import_model
 from placer.program.lowering import lower
 from placer.program.ranks import connected_with, position_of_rank
 from placer.runtime.data_parallel.gradients import Gradients
@@ -61,6 +62,7 @@ def load(
     model.
     """
     if not checked:
+        import_model(plan)
         legality.require(plan)
     require_replicas(plan, synchrony)
     require_compilable(plan, compile)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import placer
+from commands import CLUSTER
 from examples.extending import placement_format, schedule
 from pipeline_plans import in_flight
 from placer.errors import UsageError
@@ -29,6 +31,19 @@ def test_an_operator_of_ones_own_is_counted_and_cut(devices: str) -> None:
     (layout,) = plan.layouts
     chosen = [choice for split in layout.splits if split for choice in split.choices]
     assert {"out", "hidden"} <= set(chosen)
+
+
+def test_a_plan_that_cuts_an_operator_of_ones_own_equals_one_device(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(CLUSTER)
+    batch = {"x": (2, 8, 512)}
+    plan = placer.plan(
+        "examples.extending.operator:build", str(tmp_path / "small.yaml"), batch=batch, pins=("tensor=2",)
+    )
+    plan.save(tmp_path / "plan.json")
+    command = [sys.executable, "-m", "placer", "verify", str(tmp_path / "plan.json"), "--steps", "1", "--json"]
+    verified = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300)
+    assert verified.returncode == 0, verified.stderr
+    assert json.loads(verified.stdout)["passed"]
 
 
 def test_a_strategy_of_ones_own_comes_by_entry_point(

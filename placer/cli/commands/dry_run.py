@@ -35,7 +35,7 @@ def run(plan_file: Path, cluster: str | None, rank: int | None, programs: tuple[
     """Dry runs of `rank`, or of one rank of every class; the exit code: 1 where one fails."""
     from placer.runtime.dry import DryRuns, rank_classes  # the runtime needs torch; reading a plan does not
 
-    plan = load_plan(plan_file, cluster)
+    plan = load_plan(plan_file, cluster, runs=True)
     plan = plan if plan.ledger is not None else replace(plan, ledger=estimate(plan))
     if rank is not None and rank >= plan.world_size:
         raise UsageError(f"--rank {rank}: the plan has ranks 0 to {plan.world_size - 1}; give one of them")

@@ -140,7 +140,7 @@ def run(
         save_weights=save_weights, keep=keep, save_expert_loads=save_expert_loads, report=report, synchrony=synchrony,
         average_every=average_every, staleness=staleness, timeout_seconds=timeout,
     )  # fmt: skip
-    _train(load_plan(plan_file, cluster), options, summary=summary, json=json)
+    _train(load_plan(plan_file, cluster, runs=True), options, summary=summary, json=json)
 
 
 def _dry_run(

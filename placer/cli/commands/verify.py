@@ -60,7 +60,7 @@ def run(
     from placer.runtime.executor.compile import require_compilable
     from placer.runtime.training.trust import require_runnable
 
-    plan = load_plan(plan_file, cluster)
+    plan = load_plan(plan_file, cluster, runs=True)
     legality.require(plan)
     backend = compile_backend if compile else ""
     require_compilable(plan, backend)
