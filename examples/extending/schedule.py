@@ -9,9 +9,9 @@ nothing against.
 
 from __future__ import annotations
 
-from placer.plans.schedule import Action, Actions, Kind, in_flight, timetable, violations
+from placer.plans.schedule import Action, ActionKind, Actions, in_flight, timetable, violations
 
-KINDS: tuple[Kind, Kind] = ("F", "B")
+KINDS: tuple[ActionKind, ActionKind] = ("F", "B")
 
 
 def pairs(positions: int, microbatches: int) -> Actions:

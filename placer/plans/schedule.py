@@ -103,6 +103,11 @@ def structure_violation(name: str, positions: int, stages: int) -> str:
     return ""
 
 
+def in_flight(schedule: Actions) -> tuple[int, ...]:
+    """Per position the most (stage, microbatch) pairs whose activations are alive at once: from F until B or W."""
+    return tuple(max(_alive(line), default=0) for line in schedule)
+
+
 def violations(schedule: Actions, stages: int, microbatches: int) -> tuple[str, ...]:
     """Every rule the lists break; empty for a schedule that runs to its end."""
     found = (*_count_violations(schedule, stages, microbatches), *_place_violations(schedule))
@@ -207,6 +212,14 @@ def _in_turn(forwards: list[Action], backwards: list[Action], warmup: int) -> It
     for index, backward in enumerate(backwards):
         yield from forwards[warmup + index : warmup + index + 1]
         yield backward
+
+
+def _alive(line: tuple[Action, ...]) -> Iterator[int]:
+    alive = 0
+    releasing: ActionKind = "W" if any(action.kind == "W" for action in line) else "B"
+    for action in line:
+        alive += (action.kind == "F") - (action.kind == releasing)
+        yield alive
 
 
 def _count_violations(schedule: Actions, stages: int, microbatches: int) -> Iterator[str]:

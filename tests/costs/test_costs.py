@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from clusters import FAST, INSIDE, OUT, SLOW, cluster, with_host
 from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
-from pipeline_plans import in_flight
 from placer.cluster.cluster import Cluster, Device
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.network import Network
@@ -21,7 +20,7 @@ from placer.costs.step_estimate import costs_of, estimate, estimate_with, hosted
 from placer.errors import UsageError
 from placer.graph import Affine, Graph, Op
 from placer.plans.plan import ModelRef, Plan, Sharding, Stage
-from placer.plans.schedule import actions
+from placer.plans.schedule import actions, in_flight
 from placer.plans.settings import RunSettings
 from placer.spmd.cross_mesh import Mesh
 

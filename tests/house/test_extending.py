@@ -12,11 +12,10 @@ import pytest
 import placer
 from commands import CLUSTER
 from examples.extending import placement_format, schedule
-from pipeline_plans import in_flight
 from placer.errors import UsageError
 from placer.placement.formats import READERS, PlaceRequest, read_problem
 from placer.placement.solvers import PLACERS, place
-from placer.plans.schedule import actions, violations
+from placer.plans.schedule import actions, in_flight, violations
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from clusters import INSIDE, SLOW, cluster
@@ -10,7 +10,6 @@ from graphs import BlockSpec, chain_graph
 from placer.cluster.cluster import Cluster
 from placer.graph import Graph
 from placer.plans.plan import ModelRef, Plan, ScheduleName, Sharding, Stage
-from placer.plans.schedule import Action, ActionKind, Actions
 from placer.plans.settings import RunSettings
 
 SETTINGS = RunSettings(clip_norm=1.0)
@@ -69,16 +68,3 @@ def changed_stage(plan: Plan, index: int, **changes: object) -> Plan:
     stages = list(plan.stages)
     stages[index] = replace(stages[index], **changes)  # type: ignore[arg-type]
     return replace(plan, stages=tuple(stages))
-
-
-def in_flight(schedule: Actions) -> tuple[int, ...]:
-    """Per position the most (stage, microbatch) pairs whose activations are alive at once: from F until B or W."""
-    return tuple(max(_alive(line), default=0) for line in schedule)
-
-
-def _alive(line: tuple[Action, ...]) -> Iterator[int]:
-    alive = 0
-    releasing: ActionKind = "W" if any(action.kind == "W" for action in line) else "B"
-    for action in line:
-        alive += (action.kind == "F") - (action.kind == releasing)
-        yield alive

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_plans import in_flight
 from placer.errors import UsageError
-from placer.plans.schedule import NAMES, Action, actions, parse, text, timetable, violations
+from placer.plans.schedule import NAMES, Action, actions, in_flight, parse, text, timetable, violations
 
 SINGLE = tuple(name for name in NAMES if name != "interleaved")
 

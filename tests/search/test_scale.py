@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from examples.measured.sweep import Growth, fitted_exponent
 from graphs import BlockSpec, chain_graph
-from pipeline_plans import in_flight
 from placer.costs.costs import Costs
 from placer.costs.memory.in_flight import in_flight_peaks
 from placer.errors import InfeasibleError
 from placer.legality import check
 from placer.plans.plan import Plan
-from placer.plans.schedule import actions
+from placer.plans.schedule import actions, in_flight
 from placer.program.agreement import agreement
 from placer.program.instructions import Collective, Instruction, Message
 from placer.program.lowering import like_devices, lower
