@@ -155,7 +155,7 @@ def _even_values(
 ) -> Iterator[tuple[float, Outline, tuple[int, ...], tuple[bool, ...]]]:
     """Every outline in cluster order with the seconds of its even cuts."""
     for outline in outlines(problem):
-        pricing = OutlineCosts(bounds, PositionClasses(problem, bounds.runs.costs, outline), outline)
+        pricing = OutlineCosts(bounds, PositionClasses(problem, bounds.ranges.costs, outline), outline)
         even = evenly_cut(pricing) if pricing.rests.reached[0] == 0 else None
         if even is not None:
             yield even.value + pricing.fixed, outline, even.cuts, even.recompute

@@ -55,7 +55,7 @@ def test_a_plan_is_read_checked_estimated_simulated_and_reported_without_torch(t
 import sys
 import placer
 from placer.legality import check
-from placer.program import lower
+from placer.program.lowering import lower
 plan = placer.Plan.load(sys.argv[1])
 assert check(plan) == (), check(plan)
 assert len(lower(plan)) == 2
