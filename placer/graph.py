@@ -327,21 +327,13 @@ class Graph:
     @cached_property
     def last_use(self) -> dict[str, int]:
         """The last block that reads each block output; the index of the last block for outputs of the model."""
-        last: dict[str, int] = {}
-        for index, block in enumerate(self.blocks):
-            for reference in block.inputs:
-                last[reference] = index
-        for reference in self.outputs:
-            last[reference] = len(self.blocks) - 1
-        return last
+        last = {reference: index for index, block in enumerate(self.blocks) for reference in block.inputs}
+        return last | dict.fromkeys(self.outputs, len(self.blocks) - 1)
 
     def crossing(self, cut: int) -> tuple[str, ...]:
         """Block outputs made before block `cut` and read at or after it: what a cut there must move."""
-        return tuple(
-            reference
-            for reference, last in self.last_use.items()
-            if reference.startswith("b") and 0 <= int(reference[1:].split(".")[0]) < cut <= last
-        )
+        made = ((reference, last) for reference, last in self.last_use.items() if reference.startswith("b"))
+        return tuple(reference for reference, last in made if 0 <= making_block(reference) < cut <= last)
 
     def networkx(self) -> networkx.DiGraph[int]:
         """Blocks as nodes 0..n-1 (attribute `block`), an edge where one reads another's output (attribute `values`)."""
@@ -349,11 +341,9 @@ class Graph:
         for index, block in enumerate(self.blocks):
             view.add_node(index, block=block.name)
             for reference in block.inputs:
-                if reference.startswith("b"):
-                    source = int(reference[1:].split(".")[0])
-                    if source >= 0:
-                        values = view.get_edge_data(source, index, {"values": ()})["values"]
-                        view.add_edge(source, index, values=(*values, reference))
+                if reference.startswith("b") and (source := making_block(reference)) >= 0:
+                    values = view.get_edge_data(source, index, {"values": ()})["values"]
+                    view.add_edge(source, index, values=(*values, reference))
         return view
 
     def to_json(self) -> str:
@@ -364,6 +354,11 @@ class Graph:
     def from_json(text: str) -> Graph:
         """The graph of `to_json`."""
         return GRAPH.validate_json(text)
+
+
+def making_block(reference: str) -> int:
+    """The block that makes `b7.0`."""
+    return int(reference[1:].split(".")[0])
 
 
 GRAPH: TypeAdapter[Graph] = TypeAdapter(Graph)

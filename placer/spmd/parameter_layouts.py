@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from placer.graph import Affine, BlockClass, Graph, Parameter, Summed, Tensor
+from placer.graph import Affine, BlockClass, Graph, Parameter, Summed, Tensor, making_block
 from placer.plans.plan import Layout, Plan, Split
 from placer.rules.layouts import SAME, SHARED, State, held_size
 from placer.rules.two_axis_layouts import INNER, OUTER, held_shape, pieces, state_along
@@ -132,7 +132,7 @@ def _making(plan: Plan, reference: str) -> int | None:
     """The stage that makes a value; None for what no block makes, and where nothing is cut."""
     if not plan.layouts or not reference.startswith("b"):
         return None
-    block = int(reference[1:].split(".")[0])
+    block = making_block(reference)
     return next((s for s, one in enumerate(plan.stages) if one.first <= block < one.last), None)
 
 

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from placer.cluster.cluster import Backend
 from placer.costs.memory.op_memory import ClassMemory, class_memory
 from placer.costs.precision import FLOATING, Workload
-from placer.graph import Affine, affine_sum
+from placer.graph import Affine, affine_sum, making_block
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +65,13 @@ class CrossingValues:
         """For each block the values it makes that another block reads."""
         made: list[list[str]] = [[] for _ in self.work.graph.blocks]
         for reference in self.users:
-            made[_maker(reference)].append(reference)
+            made[making_block(reference)].append(reference)
         return made
 
     @cached_property
     def _coming(self) -> list[list[tuple[int, str]]]:
         """For each block what is made before it: the next block that reads it, and its name."""
-        return _met({r: [_maker(r), *users] for r, users in self.users.items()}, len(self.work.graph.blocks))
+        return _met({r: [making_block(r), *users] for r, users in self.users.items()}, len(self.work.graph.blocks))
 
     def _bytes(self, reference: str) -> Affine:
         if reference not in self._sizes:
@@ -196,11 +196,6 @@ class KeptValues:
     def _alone(self) -> list[tuple[int, Affine]]:
         """The class of each block, and bytes of what enters it alone."""
         return [(block.kind, self.own_inputs(index)) for index, block in enumerate(self.work.graph.blocks)]
-
-
-def _maker(reference: str) -> int:
-    """The block that makes a value (`b7.0`)."""
-    return int(reference[1:].split(".")[0])
 
 
 def _met(where: Mapping[str, list[int]], count: int) -> list[list[tuple[int, str]]]:
