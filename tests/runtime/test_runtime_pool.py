@@ -11,7 +11,7 @@ from pathlib import Path
 
 PROGRAM = """
 import os, time
-from placer.runtime.pool import RankPool
+from placer.runtime.distributed.rank_pool import RankPool
 pool = RankPool(3)
 print(*pool.run(3, os.getpid), flush=True)
 time.sleep(600)
