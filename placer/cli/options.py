@@ -96,17 +96,17 @@ ForCluster = Annotated[
 def load_plan(path: Path, cluster: str | None, *, illegal: bool = False, runs: bool = False) -> Plan:
     """The plan of a file; StalePlanError where it was made for another cluster than the one described.
 
-    `runs`: the command will run the plan's model; its module is imported first, as it may register rules of its own.
+    `runs`: the command will run the plan's model; its module is imported, as it may register rules of its own.
 
     What was predicted for a plan that somebody has changed since is predicted anew, and said so; one that breaks rules
     now is refused, unless `illegal` asks for it as it is, without a prediction.
     """
     text = read_text(path, "the plan")
     plan = Plan.from_json(text, str(path))
-    if runs:
-        import_model(plan)
     if cluster is not None:
         require_fresh(plan, cluster=Cluster.load(cluster))
+    if runs:
+        import_model(plan)
     return _predicted_anew(plan, path, illegal) if is_edited(text) else plan
 
 

@@ -11,13 +11,13 @@ from pydantic import TypeAdapter
 from placer.cluster.cluster import Cluster
 from placer.errors import StalePlanError
 from placer.io.usercode import named
-from placer.io.versions import LIBRARIES, MACHINE, _digest, installed, machine
+from placer.io.versions import LIBRARIES, MACHINE, digest, installed, machine
 from placer.plans.plan import Plan
 
 
 def cluster_fingerprint(cluster: Cluster) -> str:
     """Identifies everything a cluster says."""
-    return _digest(TypeAdapter(Cluster).dump_json(cluster).decode())
+    return digest(TypeAdapter(Cluster).dump_json(cluster).decode())
 
 
 def changes(plan: Plan, *, model: str | None = None, cluster: Cluster | None = None) -> tuple[str, ...]:

@@ -61,8 +61,9 @@ def load(
     Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another
     model.
     """
-    if not checked:
+    if model is None:
         import_model(plan)
+    if not checked:
         legality.require(plan)
     require_replicas(plan, synchrony)
     require_compilable(plan, compile)

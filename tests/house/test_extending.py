@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import placer
 from commands import CLUSTER
-from examples.extending import placement_format, schedule
+from examples.extending import operator, placement_format, schedule
 from placer.errors import UsageError
 from placer.placement.formats import READERS, PlaceRequest, read_problem
 from placer.placement.solvers import PLACERS, place
@@ -43,6 +44,16 @@ def test_a_plan_that_cuts_an_operator_of_ones_own_equals_one_device(checkout: Pa
     verified = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["passed"]
+
+
+def test_a_model_that_is_given_need_not_be_found_by_its_reference(devices: str) -> None:
+    model = operator.build()
+    plan = placer.plan("examples.extending.operator:build", devices, batch={"x": (2, 8, 512)}, pins=("tensor=2",))
+    elsewhere = replace(plan, model=replace(plan.model, reference="nowhere.to_be_found:build"))
+    with pytest.raises(UsageError, match="torchrun"):
+        placer.runtime.load(elsewhere, model)
+    with pytest.raises(UsageError, match="nowhere"):
+        placer.runtime.load(elsewhere)
 
 
 def test_a_strategy_of_ones_own_comes_by_entry_point(
