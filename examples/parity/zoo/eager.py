@@ -1,0 +1,115 @@
+"""The judge: what a plain PyTorch loop makes of a model and some batches. Nothing of placer is in it.
+
+Every step takes the whole batch at once on one device: loss, zero_grad, backward, clip_grad_norm_ where the settings
+clip, step of torch.optim.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What training came to: the loss and the gradients of each step, the state before the first and after the last.
+
+    gradients are those before clipping; a parameter without one is not there.
+    """
+
+    losses: tuple[float, ...]
+    gradients: tuple[dict[str, Tensor], ...]
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The optimizer in PyTorch's own words. clip: the largest norm, None without. autocast: products in bfloat16."""
+
+    name: str
+    learning_rate: float
+    betas: tuple[float, float]
+    epsilon: float
+    weight_decay: float
+    momentum: float
+    clip: float | None
+    autocast: bool = False
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of all the parameters that are trained."""
+        trained = [one for one in model.parameters() if one.requires_grad]
+        if self.name == "sgd":
+            return torch.optim.SGD(
+                trained, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+            )
+        return torch.optim.AdamW(
+            trained, lr=self.learning_rate, betas=self.betas, eps=self.epsilon, weight_decay=self.weight_decay
+        )
+
+
+def trained(
+    build: Callable[[], nn.Module], batches: Sequence[Mapping[str, Tensor]], loss: Callable[..., Tensor] | None,
+    rule: Rule, dtype: torch.dtype, seed: int = 0, nudge: float = 0.0,
+) -> Numbers:  # fmt: skip
+    """The numbers of a step on each batch. nudge: weights start off by so much, relatively, at random."""
+    torch.manual_seed(seed)
+    model = build().to(dtype).train()
+    _nudged(model, nudge)
+    before = _state(model)
+    optimizer = rule.optimizer(model)
+    losses, gradients = [], []
+    for batch in batches:
+        given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in batch.items()}
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16) if rule.autocast else nullcontext():
+            found = loss_of(model(**_taken(model, given)), given, loss)
+        found.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+        losses.append(float(found))
+        gradients.append(_gradients(model))
+        if rule.clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), rule.clip)
+        optimizer.step()
+    return Numbers(losses=tuple(losses), gradients=tuple(gradients), before=before, after=_state(model))
+
+
+def loss_of(output: Any, batch: Mapping[str, Tensor], loss: Callable[..., Tensor] | None) -> Tensor:
+    """The one number to train on: of the loss function, or the output's own."""
+    if loss is not None:
+        return loss(output, batch)
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        return output["loss"]
+    return output.loss if hasattr(output, "loss") else output[0]
+
+
+def _taken(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs that forward takes; the others are for the loss."""
+    names = inspect.signature(model.forward).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in names.values()):
+        return dict(batch)
+    return {name: one for name, one in batch.items() if name in names}
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: one.detach().clone() for name, one in model.state_dict().items() if isinstance(one, Tensor)}
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Under every name that a parameter has."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: one.grad.to_dense().clone() for name, one in named if one.grad is not None}
+
+
+def _nudged(model: nn.Module, size: float) -> None:
+    if size:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + size * torch.randn_like(parameter))

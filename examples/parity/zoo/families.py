@@ -1,0 +1,22 @@
+"""FAMILIES and ENTRIES: all models of the zoo."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from examples.parity.zoo import buffers, losses, parameters, rows, views
+
+FAMILIES = {
+    1: "rows that mix",
+    2: "losses of losses",
+    3: "writes through views",
+    4: "buffers written in forward",
+    5: "parameters of all kinds",
+    6: "torch.nn in breadth",
+    7: "algorithms and architectures",
+    8: "forms of input and output",
+}
+_FILES = {1: (rows,), 2: (losses,), 3: (views,), 4: (buffers,), 5: (parameters,)}
+ENTRIES = tuple(
+    replace(one, family=family) for family, files in _FILES.items() for file in files for one in file.ENTRIES
+)
