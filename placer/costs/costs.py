@@ -36,7 +36,7 @@ from placer.costs.timing.messages import StageMessages
 from placer.costs.timing.stage import BlockTimes, StageTimes
 from placer.costs.timing.step import StageCost
 from placer.graph import Affine, Graph, affine_sum
-from placer.io.memo import once
+from placer.io.memo import once, remembered
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Layout, Plan, Stage, replica_rows
 from placer.plans.settings import RunSettings
@@ -70,8 +70,6 @@ class Costs:
         self.block_times = BlockTimes(self.work, self.network)
         self.stage_times = StageTimes(self.work, self.ranges, self.block_times)
         self.after_backward = AfterBackward(self.work, self.priced, self.ranges, self.stage_times, self.network)
-        self._costs: dict[object, StageCost] = {}
-        self._memory: dict[object, tuple[int, MemoryBytes]] = {}
         self._under: dict[tuple[int, int], Costs] = {}
 
     def under(self, layout: Layout | None, offset: int = 0) -> Costs:
@@ -99,6 +97,7 @@ class Costs:
         """Forward and backward FLOPs of the model."""
         return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
 
+    @remembered
     def stage_cost(
         self, stage: Stage, *, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
         last_rows: int, bucket_bytes: int | None = None,
@@ -110,25 +109,6 @@ class Costs:
         `following` are the next stage's devices (empty for the last stage), `leading` the first position's; of a mesh
         that differs from this stage's in its replicas, shares, degree or layout they are a `Mesh`.
         """
-        key = given = stage, following, leading, rows, last_rows, bucket_bytes
-        return once(self._costs, key, self._stage_cost, *given)
-
-    def memory(
-        self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
-        total_stages: int, rows: int,
-    ) -> tuple[int, MemoryBytes]:  # fmt: skip
-        """The device of a position that holds `stages` with least bytes to spare, and what it holds.
-
-        `rows` are those of the largest microbatch.
-        """
-        in_flight = microbatches_in_flight(schedule, positions, total_stages, microbatches)[position]
-        key = given = stages, in_flight, rows, microbatches > 1
-        return once(self._memory, key, self._tightest, *given)
-
-    def _stage_cost(
-        self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
-        last_rows: int, bucket_bytes: int | None,
-    ) -> StageCost:  # fmt: skip
         full, last = self.stage_times.full(stage, rows), self.stage_times.full(stage, last_rows)
         slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
         sent = self.messages.after(stage, self.messages.mesh(stage, following), rows)
@@ -148,8 +128,20 @@ class Costs:
             ),
         )
 
+    def memory(
+        self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
+        total_stages: int, rows: int,
+    ) -> tuple[int, MemoryBytes]:  # fmt: skip
+        """The device of a position that holds `stages` with least bytes to spare, and what it holds.
+
+        `rows` are those of the largest microbatch.
+        """
+        in_flight = microbatches_in_flight(schedule, positions, total_stages, microbatches)[position]
+        return self._tightest(stages, in_flight, rows, accumulates=microbatches > 1)
+
+    @remembered
     def _tightest(
-        self, stages: tuple[Stage, ...], in_flight: InFlight, rows: int, accumulates: bool
+        self, stages: tuple[Stage, ...], in_flight: InFlight, rows: int, *, accumulates: bool
     ) -> tuple[int, MemoryBytes]:
         devices, chips = stages[0].devices, self.cluster.devices
         each = replica_rows(rows, stages[0].shares, stages[0].replicas)

@@ -1,27 +1,31 @@
-"""What was worked out is kept: a dictionary that makes what it lacks, and the same for keys that are no arguments."""
+"""What was worked out is kept: results of methods by their arguments, and of functions by a key that is no argument."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Owner = TypeVar("Owner")
 Arguments = ParamSpec("Arguments")
+Method = Callable[Concatenate[Owner, Arguments], Value]
 
 
-class Memo(dict[Key, Value]):
-    """`memo[key]` is what `make` returns of the key, which is asked once."""
+def remembered(make: Method[Owner, Arguments, Value]) -> Method[Owner, Arguments, Value]:
+    """A method that makes what it returns once for equal arguments; its object keeps that."""
+    name = f"remembered {make.__qualname__}"
 
-    __slots__ = ("make",)
+    @wraps(make)
+    def known(self: Owner, /, *given: Arguments.args, **named: Arguments.kwargs) -> Value:
+        key = (given, *named.items()) if named else given
+        kept: dict[object, Value] = self.__dict__.setdefault(name, {})
+        if key not in kept:
+            kept[key] = make(self, *given, **named)
+        return kept[key]
 
-    def __init__(self, make: Callable[[Key], Value]) -> None:
-        super().__init__()
-        self.make = make
-
-    def __missing__(self, key: Key) -> Value:
-        made = self[key] = self.make(key)
-        return made
+    return known
 
 
 def once(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placer.costs.precision import Numerics
+from placer.io.memo import remembered
 from placer.plans.plan import Plan, replica_rows
 from placer.plans.schedule import Action, Actions, actions, timetable
 from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
@@ -217,12 +218,11 @@ class _Moves:
     """The messages of a plan; remembers what those of one transfer, and those of as many rows, have in common."""
 
     plan: Plan
-    _known: dict[tuple[int, int, bool], _KnownTransfer] = field(default_factory=dict)
     _sizes: dict[tuple[int, int], tuple[_Value, ...]] = field(default_factory=dict)
 
     def messages(self, move: _Move, place: _RankPlace) -> Iterator[Message]:
         """The messages of `move` that the rank at `place` sends or gets."""
-        known, rows = self._of(move), self.plan.microbatches[move.microbatch]
+        known, rows = self._of(move.transfer, move.gradient), self.plan.microbatches[move.microbatch]
         sending = known.positions[0] == place.position
         found = (by_source if sending else by_target)(rows, *known.divisions)[place.replica]
         for overlap in found:
@@ -252,19 +252,17 @@ class _Moves:
             dtypes=tuple(value.dtype for value in carried),
         )
 
-    def _of(self, move: _Move) -> _KnownTransfer:
-        key = (move.transfer.source, move.transfer.target, move.gradient)
-        found = self._known.get(key)
-        if found is None:
-            positions, ends = position_of(self.plan), move.ends
-            source, target = (Mesh.of(self.plan, self.plan.stages[stage]) for stage in ends)
-            exchange = Exchange.between(crossings(self.plan, move.transfer, move.gradient), source, target)
-            pair = (positions[ends[0]], positions[ends[1]])
-            found = self._known[key] = _KnownTransfer(pair, exchange, (source.division, target.division))
-        return found
+    @remembered
+    def _of(self, transfer: Transfer, gradient: bool) -> _KnownTransfer:
+        ends = (transfer.target, transfer.source) if gradient else (transfer.source, transfer.target)
+        positions = position_of(self.plan)
+        source, target = (Mesh.of(self.plan, self.plan.stages[stage]) for stage in ends)
+        exchange = Exchange.between(crossings(self.plan, transfer, gradient), source, target)
+        pair = (positions[ends[0]], positions[ends[1]])
+        return _KnownTransfer(pair, exchange, (source.division, target.division))
 
     def _carried(self, bundle: Bundle, rows: int) -> tuple[_Value, ...]:
-        key = (id(bundle), rows)  # bundles live as long as the exchanges that `_known` holds
+        key = (id(bundle), rows)  # bundles live as long as the exchanges that `_of` remembers
         found = self._sizes.get(key)
         if found is None:
             numerics = Numerics.of(self.plan.graph, self.plan.settings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from placer.costs.communication.network import LinkCost, message_seconds
 from placer.costs.costs import Costs
 from placer.costs.timing.stage import StageSeconds
-from placer.io.memo import once
+from placer.io.memo import remembered
 from placer.plans.plan import Plan, Stage
 from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
 from placer.program.lowering import crossings
@@ -37,23 +37,17 @@ class Durations:
         self._plan = plan
         self._costs = costs
         self._devices = plan.ranks
-        self._computed: dict[tuple[int, int, str, bool, bool, int], tuple[SlicePart, ...]] = {}
-        self._wires: dict[tuple[int, int, int], Wire] = {}
-        self._exchanges: dict[tuple[int, int, bool], Exchange | None] = {}
-        self._known_ways: dict[tuple[int, int, int, bool], dict[tuple[int, int], LinkCost]] = {}
 
     def compute(self, program: Program, entry: Compute) -> tuple[SlicePart, ...]:
         """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
         action = entry.action
         adds, ends = action.microbatch > 0, action.microbatch == len(self._plan.microbatches) - 1
-        stage = self._plan.stages[action.stage]
-        rows = entry.rows or self._least_rows(stage)
-        key = (program.device, action.stage, action.kind, adds, ends, rows)
-        return once(self._computed, key, self._made, program.device, stage, action.kind, rows, adds=adds, ends=ends)
+        rows = entry.rows or self._least_rows(self._plan.stages[action.stage])
+        return self._made(program.device, action.stage, action.kind, rows, adds=adds, ends=ends)
 
-    def _made(
-        self, device: int, stage: Stage, kind: str, rows: int, *, adds: bool, ends: bool
-    ) -> tuple[SlicePart, ...]:
+    @remembered
+    def _made(self, device: int, number: int, kind: str, rows: int, *, adds: bool, ends: bool) -> tuple[SlicePart, ...]:
+        stage = self._plan.stages[number]
         costs = self._of(stage)
         seconds = costs.stage_times.stage(
             stage.first, stage.last, device=device, rows=rows, recompute=stage.recompute, sharding=stage.sharding,
@@ -73,24 +67,18 @@ class Durations:
         if exchange is None:
             return self._alike(*ends, entry.bytes)
         rows = self._plan.microbatches[entry.microbatch]
-        way = self._ways(*ends, exchange, rows, entry.kind == "gradient")[sender, receiver]
+        way = self._ways(*ends, rows, entry.kind == "gradient")[sender, receiver]
         return Wire(latency=way.latency, occupied=entry.bytes * way.per_byte)
 
+    @remembered
     def _alike(self, source_stage: int, target_stage: int, size: int) -> Wire:
-        key = given = source_stage, target_stage, size
-        return once(self._wires, key, self._slowest_wire, *given)
-
-    def _slowest_wire(self, source_stage: int, target_stage: int, size: int) -> Wire:
         source, target = (self._plan.stages[stage].devices for stage in (source_stage, target_stage))
         latency = message_seconds(self._plan.cluster, source, target, 0)
         return Wire(latency=latency, occupied=message_seconds(self._plan.cluster, source, target, size) - latency)
 
+    @remembered
     def _exchange(self, source: int, target: int, gradient: bool) -> Exchange | None:
         """What crosses from a stage to another; None where each device of the one has one partner in the other."""
-        key = given = source, target, gradient
-        return once(self._exchanges, key, self._make_exchange, *given)
-
-    def _make_exchange(self, source: int, target: int, gradient: bool) -> Exchange | None:
         plan, ends = self._plan, (target, source) if gradient else (source, target)
         first, second = (Mesh.of(plan, plan.stages[stage]) for stage in (source, target))
         if first.like(second) and first.layout is second.layout:
@@ -100,17 +88,14 @@ class Durations:
             return None
         return Exchange.between(found, first, second)
 
-    def _ways(
-        self, source: int, target: int, exchange: Exchange, rows: int, gradient: bool
-    ) -> dict[tuple[int, int], LinkCost]:
+    @remembered
+    def _ways(self, source: int, target: int, rows: int, gradient: bool) -> dict[tuple[int, int], LinkCost]:
         """The ways of all messages of a microbatch of `rows` rows from one stage to another."""
-        key = (source, target, rows, gradient)
-        found = self._known_ways.get(key)
-        if found is None:
-            meshes = [Mesh.of(self._plan, self._plan.stages[stage]) for stage in (source, target)]
-            sent = parcels(exchange, meshes[0], meshes[1], rows, gradient=gradient)
-            found = self._known_ways[key] = self._costs.network.link_costs((one.source, one.target) for one in sent)
-        return found
+        meshes = [Mesh.of(self._plan, self._plan.stages[stage]) for stage in (source, target)]
+        exchange = self._exchange(source, target, gradient)
+        assert exchange is not None  # only asked where devices have several partners
+        sent = parcels(exchange, meshes[0], meshes[1], rows, gradient=gradient)
+        return self._costs.network.link_costs((one.source, one.target) for one in sent)
 
     def collective(self, entry: Collective) -> float:
         """Seconds of a collective once all of its ranks are there."""

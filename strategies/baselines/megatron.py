@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter, Tensor
-from placer.io.memo import Memo, once
+from placer.io.memo import remembered
 from placer.plans.plan import Layout, Plan, ScheduleName, Sharding
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import Choice, Cut
@@ -137,8 +137,6 @@ class MegatronLayouts:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.costs = problem.costs
-        self._splits: dict[tuple[int, bool], Layout | None] = {}
-        self._meshes = Memo(self._mesh)
 
     def plan(self, degrees: MegatronDegrees) -> Plan:
         """The plan of these degrees, not judged. Raises UsageError where the model or the cluster has no such plan."""
@@ -178,20 +176,18 @@ class MegatronLayouts:
             )
         return layout
 
+    @remembered
     def mesh(self, tensor: int, expert: int, context: int) -> Layout | None:
         """The best split over experts, or over tokens, and of the ops beside; None where there is none."""
-        return self._meshes[Pins(tensor=tensor, expert=expert, sequence=context)]
-
-    def _mesh(self, pins: Pins) -> Layout | None:
+        pins = Pins(tensor=tensor, expert=expert, sequence=context)
         made = layouts(replace(self.problem, pins=pins, until=None), self.costs)
         return made[0] if made else None
 
+    @remembered
     def split(self, degree: int, *, sequence: bool) -> Layout | None:
         """Megatron's tensor split over `degree` devices; None where there is none."""
         rule = _cut_sequence if sequence else _whole_sequence
-        return once(
-            self._splits, (degree, sequence), ruled_layout, self.problem, self.costs, degree, rule, cut=sequence
-        )
+        return ruled_layout(self.problem, self.costs, degree, rule, cut=sequence)
 
 
 def stage_cuts(problem: Problem, outline: Outline) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from placer.cluster.topology import bottleneck
 from placer.costs.communication.network import LinkCost, link_costs, slowest
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.costs import Costs
-from placer.io.memo import Memo, once
+from placer.io.memo import once, remembered
 from placer.search.problem import Problem
 from placer.strategies.space.outline import Outline
 
@@ -29,32 +29,26 @@ class RangeClasses:
         self.problem = problem
         self.costs = costs
         self._shapes: dict[object, int] = {}
-        self._numbers = Memo(self._number)
-        self._repeating = Memo(self._repeats)
-        self._seconds: dict[tuple[int, int, int], BlockSeconds] = {}
 
+    @remembered
     def number(self, first: int, last: int) -> int:
         """The shape of blocks first..last-1."""
-        return self._numbers[first, last]
-
-    def _number(self, ends: tuple[int, int]) -> int:
-        first, last = ends
         kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
         shape = (kinds, self.costs.ranges.of(first, last), last == len(self._kinds))
         return self._shapes.setdefault(shape, len(self._shapes))
 
     def alike(self, sizes: range) -> bool:
         """Whether all runs of one of these numbers of blocks are alike that hold neither the first nor the last."""
-        return all(self._repeating[size] for size in sizes)
+        return all(map(self._repeats, sizes))
 
+    @remembered
     def _repeats(self, size: int) -> bool:
         inner = range(1, len(self._kinds) - 1)
         return len({self.number(i, i + size) for i in inner[: max(0, len(inner) - size + 1)]}) <= 1
 
     def seconds(self, block: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block by itself, without the prologue."""
-        kind = self._kinds[block]
-        return once(self._seconds, (kind, device, rows), self.costs.block_times.block, kind, device, rows)
+        return self.costs.block_times.block(self._kinds[block], device, rows)
 
     @cached_property
     def kinds_used(self) -> tuple[int, ...]:

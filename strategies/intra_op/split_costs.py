@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import repeat
 from math import prod
 from typing import TypeAlias
@@ -21,7 +21,6 @@ from placer.costs.memory.peak import state_bytes
 from placer.costs.precision import OpNumerics
 from placer.costs.timing.after_backward import update_bytes
 from placer.graph import BlockClass, Op, Parameter, Summed, Tensor
-from placer.io.memo import Memo
 from placer.rules.graph_calls import call_of
 from placer.rules.layouts import Choice, State, conversion
 from placer.rules.splits.block_choices import block_choices
@@ -92,7 +91,7 @@ class SplitCosts:
         self.chip = self.costs.cluster.devices[self.replica.devices[0]]
         self.degree = len(self.replica.devices)
         self.inner = self.replica.fast if self.outer else 1
-        self._conversions = Memo(self._convert)
+        self._conversions = cache(self._convert)
 
     def weighing(self, byte: float, microbatches: int, once: int = 0) -> SplitCosts:
         """The same with other seconds that a byte counts, and microbatches a step; the rest is made once for both."""
@@ -111,7 +110,7 @@ class SplitCosts:
 
     def converting(self, reference: str, have: State, want: State) -> float | None:
         """Seconds of a conversion there and of its gradient back; None where there is none."""
-        return self._conversions[reference, have, want]
+        return self._conversions(reference, have, want)
 
     def moves(self, reference: str, have: State, want: State) -> bool:
         """Whether a conversion is an op of its own."""
@@ -186,8 +185,7 @@ class SplitCosts:
         tensor = self.kind.tensor(reference)
         return tensor.trainable and not tensor.buffer if isinstance(tensor, Parameter) else tensor.requires_grad
 
-    def _convert(self, conversion_of: tuple[str, State, State]) -> float | None:
-        reference, have, want = conversion_of
+    def _convert(self, reference: str, have: State, want: State) -> float | None:
         tensor, seconds = self.kind.tensor(reference), 0.0
         for step in steps(have, want):
             forward = conversion(step.have.value, step.want.value)

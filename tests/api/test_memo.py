@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from placer.io.memo import Memo, once
+from placer.io.memo import once, remembered
 
 
-def test_a_memo_asks_once_for_each_key() -> None:
-    asked: list[int] = []
+class Powers:
+    """Powers of numbers, and which were asked for."""
 
-    def square(number: int) -> int:
-        asked.append(number)
-        return number * number
+    def __init__(self) -> None:
+        self.asked: list[int] = []
 
-    squares = Memo(square)
-    assert [squares[3], squares[4], squares[3]] == [9, 16, 9]
-    assert asked == [3, 4]
+    @remembered
+    def of(self, number: int, *, exponent: int = 2) -> int:
+        self.asked.append(number)
+        return int(number**exponent)
+
+
+def test_a_method_is_asked_once_for_equal_arguments_of_one_object() -> None:
+    powers, others = Powers(), Powers()
+    assert [powers.of(3), powers.of(4), powers.of(3), powers.of(3, exponent=3), powers.of(3, exponent=3)] == [
+        9, 16, 9, 27, 27,
+    ]  # fmt: skip
+    assert powers.asked == [3, 4, 3]
+    assert others.of(3) == 9
+    assert others.asked == [3]
 
 
 def test_a_key_stands_for_all_arguments_with_its_result() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from placer.cluster.topology import Bottleneck, bottleneck, link_between_nodes, 
 from placer.costs.communication.collectives import CollectiveKind, over_levels
 from placer.costs.communication.mixed_allreduce import mixed_sum
 from placer.errors import UsageError
-from placer.io.memo import once
+from placer.io.memo import remembered
 
 # Of a message, whether each end is a CPU; () where all devices are of one kind.
 _OnCpus: TypeAlias = tuple[bool, ...]
@@ -48,8 +48,6 @@ class Network:
     """What crosses between the devices of `cluster`; remembers what it computed."""
 
     cluster: Cluster
-    _levels: dict[object, Bottleneck] = field(default_factory=dict)
-    _messages: dict[object, LinkCost] = field(default_factory=dict)
 
     def transfer(
         self, source: tuple[int, ...], target: tuple[int, ...], *, sent: float, returned: float | None
@@ -92,9 +90,10 @@ class Network:
             return mixed_sum(self.cluster, devices, groups).cheapest(size)[1]
         return over_levels(self.levels(devices, groups), self._as_run(kind, devices), size)
 
+    @remembered
     def levels(self, devices: tuple[int, ...], groups: int = 1) -> Bottleneck:
         """The levels a collective over `devices` climbs."""
-        return once(self._levels, (devices, groups), bottleneck, self.cluster, devices, groups=groups)
+        return bottleneck(self.cluster, devices, groups=groups)
 
     def _as_run(self, kind: CollectiveKind, devices: tuple[int, ...]) -> CollectiveKind:
         """What the devices' library does: gloo (torch 2.13) reduces whole buffers everywhere to scatter them.
@@ -104,9 +103,10 @@ class Network:
         on_cpu = kind == "reduce_scatter" and any(self.cluster.devices[d].backend == "cpu" for d in devices)
         return "all_reduce" if on_cpu else kind
 
+    @remembered
     def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> LinkCost:
         """One message from every source to its partner at once: the longest latency, the most seconds per byte."""
-        return once(self._messages, (source, target), lambda: slowest(link_costs(self.cluster, source, target)))
+        return slowest(link_costs(self.cluster, source, target))
 
 
 def require_hosts(cluster: Cluster) -> None:

@@ -22,7 +22,7 @@ keep and gradients of those after it, over all cuts (in long ranges over PIECES 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from placer.costs.memory.parameters import ParameterCounts, ParameterSums
 from placer.costs.memory.values import CrossingValues, KeptValues
 from placer.costs.precision import Workload
 from placer.graph import Affine, affine_sum
-from placer.io.memo import once
+from placer.io.memo import remembered
 
 PIECES = 12
 
@@ -77,8 +77,6 @@ class Backward:
 
     def __init__(self, kept: KeptValues, parameters: ParameterSums, first: int, last: int) -> None:
         self._kept, self._parameters, self._first, self._last = kept, parameters, first, last
-        self._moments: dict[tuple[bool, bool], tuple[_Moment, ...]] = {}
-        self._cuts: dict[bool, tuple[tuple[Affine, int], ...]] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Backward) and self._kept is other._kept and self._order == other._order
@@ -109,25 +107,22 @@ class Backward:
 
     def first(self, recompute: bool, rows: int, share: float, what: Moved) -> int:
         """The most of what is kept, of gradients, of which this device has a `share`, and of what is there besides."""
-        if recompute not in self._cuts:
-            self._cuts[recompute] = tuple(self._beside(recompute))
         whole = self._kept.kept(self._first, self._last, recompute).at(rows)
-        between = max(kept.at(rows) + round(share * made) for kept, made in self._cuts[recompute])
+        between = max(kept.at(rows) + round(share * made) for kept, made in self._beside(recompute))
         at_work = (
             one.left.at(rows) + one.remade.at(rows) + one.inner(rows) + one.moved(what) + round(share * one.made)
             for one in self._at_work(recompute, ends=True)
         )
         return max(between, whole + max(at_work))
 
+    @remembered
     def _at_work(self, recompute: bool, *, ends: bool) -> tuple[_Moment, ...]:
         """The last block of each class at work; ends: the first ones too."""
-        if (recompute, ends) not in self._moments:
-            numbered = [(block, self._kept.work.graph.blocks[block].kind) for block in range(self._first, self._last)]
-            blocks = {*{kind: block for block, kind in numbered}.values()}
-            if ends:
-                blocks |= {*{kind: block for block, kind in reversed(numbered)}.values()}
-            self._moments[recompute, ends] = tuple(self._moment(block, recompute) for block in sorted(blocks))
-        return self._moments[recompute, ends]
+        numbered = [(block, self._kept.work.graph.blocks[block].kind) for block in range(self._first, self._last)]
+        blocks = {*{kind: block for block, kind in numbered}.values()}
+        if ends:
+            blocks |= {*{kind: block for block, kind in reversed(numbered)}.values()}
+        return tuple(self._moment(block, recompute) for block in sorted(blocks))
 
     def _moment(self, block: int, recompute: bool) -> _Moment:
         known, first, last = self._kept, self._first, self._last
@@ -135,8 +130,8 @@ class Backward:
         index = blocks[block].kind
         return _Moment(
             left=affine_sum((known.kept(first, block + 1, recompute), Affine(-whole.fixed, -whole.per_row))),
-            remade=known.saved_by(index) if recompute and block < len(blocks) - 1 else Affine(),
-            ops=known.at_work(index) or (Affine(),),
+            remade=known.saved[index] if recompute and block < len(blocks) - 1 else Affine(),
+            ops=known.at_work[index] or (Affine(),),
             gathered=self._parameters.of(max(first, block - 1), block + 1).parameters,
             making=self._parameters.gradient_bytes(block, block + 1),
             made=self._parameters.gradient_bytes(block + 1, last),
@@ -148,6 +143,7 @@ class Backward:
         pieces = min(count, PIECES)
         return [self._first + index * count // pieces for index in range(pieces + 1)]
 
+    @remembered
     def _beside(self, recompute: bool) -> list[tuple[Affine, int]]:
         known, first, last = self._kept, self._first, self._last
         exact = len(self._edges) == last - first + 1
@@ -197,11 +193,6 @@ class BlockRanges:
 
     work: Workload
     backend: Backend
-    _known: dict[tuple[int, int], BlockRange] = field(default_factory=dict)
-
-    def of(self, first: int, last: int) -> BlockRange:
-        """The range of blocks first..last-1."""
-        return once(self._known, (first, last), self._range, first, last)
 
     @cached_property
     def crossing(self) -> CrossingValues:
@@ -218,7 +209,9 @@ class BlockRanges:
         """What is held."""
         return ParameterSums(self.work)
 
-    def _range(self, first: int, last: int) -> BlockRange:
+    @remembered
+    def of(self, first: int, last: int) -> BlockRange:
+        """The range of blocks first..last-1."""
         crossing, kept, parameters, blocks = self.crossing, self.kept, self.parameters, self.work.graph.blocks
         leaving = crossing.leaving(first, last)
         return BlockRange(

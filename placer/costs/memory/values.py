@@ -6,7 +6,7 @@ Both are of one graph, in bytes per rows of a replica, from prefix sums and shor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
@@ -14,6 +14,7 @@ from placer.cluster.cluster import Backend
 from placer.costs.memory.op_memory import ClassMemory, class_memory
 from placer.costs.precision import FLOATING, Workload
 from placer.graph import Affine, affine_sum, making_block
+from placer.io.memo import remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +22,6 @@ class CrossingValues:
     """What blocks first..last-1 read of earlier ones, and make for later ones."""
 
     work: Workload
-    _sizes: dict[str, Affine] = field(default_factory=dict)
 
     def bytes_of(self, references: Iterable[str]) -> Affine:
         """Bytes of values (`b7.0`) together, as they cross blocks."""
@@ -73,12 +73,11 @@ class CrossingValues:
         """For each block what is made before it: the next block that reads it, and its name."""
         return _met({r: [making_block(r), *users] for r, users in self.users.items()}, len(self.work.graph.blocks))
 
+    @remembered
     def _bytes(self, reference: str) -> Affine:
-        if reference not in self._sizes:
-            tensor = self.work.graph.value(reference)
-            size = self.work.numerics.bytes_of(tensor, 1)
-            self._sizes[reference] = self.work.per_row(Affine(0, size) if tensor.batched else Affine(size, 0))
-        return self._sizes[reference]
+        tensor = self.work.graph.value(reference)
+        size = self.work.numerics.bytes_of(tensor, 1)
+        return self.work.per_row(Affine(0, size) if tensor.batched else Affine(size, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,14 +105,6 @@ class KeptValues:
     def arrived(self, first: int, last: int) -> Affine:
         """Bytes that a backward in two parts keeps between them."""
         return _between(self._arrived_sums, first, last)
-
-    def saved_by(self, index: int) -> Affine:
-        """Bytes that a block of a class saves."""
-        return self._saved[index]
-
-    def at_work(self, index: int) -> tuple[Affine, ...]:
-        """Bytes that an op of a class has in backward: the largest at some number of rows."""
-        return self._at_work[index]
 
     def staying(self, first: int, last: int, recompute: bool) -> Affine:
         """Bytes of the values that the blocks get of others, or make for others, and none of them keeps."""
@@ -144,16 +135,18 @@ class KeptValues:
         return [class_memory(one, work.numerics, work.settings, self.backend) for one in work.graph.classes]
 
     @cached_property
-    def _saved(self) -> list[Affine]:
+    def saved(self) -> list[Affine]:
+        """Bytes that a block of each class saves."""
         return [self.work.per_row(one.saved) for one in self._classes]
 
     @cached_property
-    def _at_work(self) -> list[tuple[Affine, ...]]:
+    def at_work(self) -> list[tuple[Affine, ...]]:
+        """Bytes that an op of each class has in backward: the largest at some number of rows."""
         return [tuple(map(self.work.per_row, one.at_work)) for one in self._classes]
 
     @cached_property
     def _saved_sums(self) -> list[Affine]:
-        return _sums([self._saved[block.kind] for block in self.work.graph.blocks])
+        return _sums([self.saved[block.kind] for block in self.work.graph.blocks])
 
     @cached_property
     def _arrived_sums(self) -> list[Affine]:

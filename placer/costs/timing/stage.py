@@ -11,7 +11,7 @@ device, `StageTimes.full` of the slowest replica of a `Stage`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -26,7 +26,7 @@ from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds, block_seconds
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.precision import Workload
-from placer.io.memo import once
+from placer.io.memo import remembered
 from placer.plans.plan import BY_FSDP, Sharding, Stage, replica_rows
 
 
@@ -47,11 +47,10 @@ class BlockTimes:
 
     work: Workload
     network: Network
-    _known: dict[object, PrefixSeconds] = field(default_factory=dict)
 
     def of(self, device: int, rows: int) -> PrefixSeconds:
         """Prefix sums for `rows` rows on a device."""
-        return once(self._known, (self.device_class[device], rows), self._sums, device, rows)
+        return self._sums(self.device_class[device], rows)
 
     @cached_property
     def device_class(self) -> tuple[int, ...]:
@@ -106,6 +105,7 @@ class BlockTimes:
         """The devices of the replica that `device` belongs to."""
         return self._group_of[device]
 
+    @remembered
     def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included."""
         work, rows = self.work, -(-rows // self.work.apart)
@@ -126,6 +126,7 @@ class BlockTimes:
         unused = dict.fromkeys(range(self.network.cluster.size), self.groups[0])
         return unused | {device: own for own in self.groups for device in own}
 
+    @remembered
     def _sums(self, device: int, rows: int) -> PrefixSeconds:
         graph = self.work.graph
         kinds = {block.kind for block in (*graph.blocks, graph.prologue)}
@@ -178,9 +179,6 @@ class StageTimes:
     work: Workload
     ranges: BlockRanges
     block_times: BlockTimes
-    _full: dict[object, StageSeconds] = field(default_factory=dict)
-    _gathers: dict[object, Gathers] = field(default_factory=dict)
-    _moves: dict[object, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
@@ -207,16 +205,9 @@ class StageTimes:
             gather_backward=shown.backward_seconds(first, last),
         )
 
+    @remembered
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
-        return once(self._full, (stage, rows), self._slowest, stage, rows)
-
-    def gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
-        """What collectives of state sharded over `devices` add to passes of `rows` rows."""
-        key = given = devices, rows, sharding
-        return once(self._gathers, key, self._gather, *given)
-
-    def _slowest(self, stage: Stage, rows: int) -> StageSeconds:
         each, leaders = replica_rows(rows, stage.shares, stage.replicas), stage.leaders
         kind = self.block_times.device_class
         if len(set(each)) == 1 and self.block_times.uniform:
@@ -237,9 +228,11 @@ class StageTimes:
         assert slowest is not None
         return slowest
 
-    def _gather(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
+    @remembered
+    def gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
+        """What collectives of state sharded over `devices` add to passes of `rows` rows."""
         sums = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
-        gather, scatter = once(self._moves, devices, self._unit_moves, devices)
+        gather, scatter = self._unit_moves(devices)
         return gathers(
             gather,
             scatter,
@@ -249,6 +242,7 @@ class StageTimes:
             overlap=self.work.settings.overlap,
         )
 
+    @remembered
     def _unit_moves(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
         """Seconds of each block's gather and scatter over `devices`; those of equal sizes are made once."""
         item = self.work.numerics.weight_bytes

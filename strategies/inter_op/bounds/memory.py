@@ -37,7 +37,7 @@ def room(bounds: OutlineBounds, outline: Outline, places: PositionClasses) -> Bl
     state = 0 if spans.of(block, block + 1).counts.elsewhere else bounds.state_bytes(outline, block, block + 1)
     found: NDArray[np.int64] | None = None
     for rows, rooms in _by_rows(places.loads(outline)):
-        sizes = (spans.kept.saved_by(kind).at(rows), spans.kept.own_inputs(block).at(rows))
+        sizes = (spans.kept.saved[kind].at(rows), spans.kept.own_inputs(block).at(rows))
         held = _held(bounds, outline, rooms, state=state, sizes=sizes)
         found = held if found is None else np.minimum(found, held)
     assert found is not None

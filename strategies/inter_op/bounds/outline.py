@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 
 import numpy as np
 
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StateBytes, stage_state
-from placer.io.memo import Memo, once
+from placer.io.memo import once, remembered
 from placer.plans.plan import replica_rows
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import Amount, Counts, Floats, LowerBound, ScheduleTerms
@@ -50,9 +50,6 @@ class OutlineBounds:
         self.problem = problem
         self.ranges = ranges
         self.one_chip = len(set(problem.cluster.devices)) == 1
-        self._amounts = Memo(self._amounts_at)
-        self._at = Memo(self._amounts_of)
-        self._least = Memo(self._least_of)
         self._bytes: dict[tuple[str, int, int, InFlight, bool], tuple[int, ...]] = {}
         self._all_bytes: dict[tuple[str, int, int, InFlight, bool], int] = {}
 
@@ -118,14 +115,14 @@ class OutlineBounds:
         if self.ranges.costs.block_times.uniform:
             full, last = (self._anywhere(rows, outline.replicas) for rows in (outline.microbatch, outline.last_rows))
             return full, last
-        full, last = (self._least[frozenset(works(places, each))] for each in _rows(outline))
+        full, last = (self._least_of(frozenset(works(places, each))) for each in _rows(outline))
         return full, last
 
     def at(self, outline: Outline, places: PositionClasses) -> tuple[tuple[Amounts, Amounts], ...]:
         """The same of each position."""
         if self.ranges.costs.block_times.uniform:
             return (self.least(outline, places),) * outline.positions
-        full, last = ([self._at[work] for work in works(places, each)] for each in _rows(outline))
+        full, last = ([self._amounts_of(work) for work in works(places, each)] for each in _rows(outline))
         return tuple(zip(full, last, strict=True))
 
     @cached_property
@@ -142,13 +139,15 @@ class OutlineBounds:
     def _anywhere(self, rows: int, replicas: int) -> Amounts:
         """Seconds of the blocks for a microbatch on the fastest kind of device, however it is shared."""
         fewest = rows // replicas if self.ranges.costs.block_times.uniform else 0
-        return self._amounts[self.ranges.kinds_used, -(-rows // replicas), fewest]
+        return self._amounts_at(self.ranges.kinds_used, -(-rows // replicas), fewest)
 
+    @remembered
     def _least_of(self, all_works: frozenset[Work]) -> Amounts:
         """Of each block the least of what any of these positions takes."""
-        each = [self._at[work].each for work in all_works]
+        each = [self._amounts_of(work).each for work in all_works]
         return _summed(tuple(Amount(*map(min, zip(*own, strict=True))) for own in zip(*each, strict=True)))
 
+    @remembered
     def _amounts_of(self, work: Work) -> Amounts:
         """Each block on the replica slowest at all forwards, and on that slowest at all backwards; the least W."""
         blocks = range(len(self.problem.graph.blocks))
@@ -170,9 +169,10 @@ class OutlineBounds:
         """Whether a block's forward is always run again; the model's last one's never: its backward follows at once."""
         return recomputes(self.problem) == (True,) and block < len(self.problem.graph.blocks) - 1
 
-    def _amounts_at(self, key: tuple[tuple[int, ...], int, int]) -> Amounts:
+    @remembered
+    def _amounts_at(self, devices: tuple[int, ...], most: int, fewest: int) -> Amounts:
         """Seconds of every block, from those of the leading ones."""
-        own, blocks = {b: self._block(b, *key) for b in self._leading}, self.problem.graph.blocks
+        own, blocks = {b: self._block(b, devices, most, fewest) for b in self._leading}, self.problem.graph.blocks
         each = (*(own[self._first_of_class[block.kind]] for block in blocks[:-1]), own[len(blocks) - 1])
         return _summed(each, self._leading)
 
@@ -211,10 +211,11 @@ def least_in_flight(outline: Outline) -> InFlight:
 def works(places: PositionClasses, each: tuple[int, ...]) -> list[Work]:
     """What each position does: on which kinds of devices how many rows, `each` replica's."""
 
+    @cache
     def work(kinds: tuple[tuple[int, ...], ...]) -> Work:
         return frozenset((kind, rows) for own, rows in zip(kinds, each, strict=True) for kind in own)
 
-    return list(map(Memo(work).__getitem__, places.kinds))
+    return list(map(work, places.kinds))
 
 
 def _rows(outline: Outline) -> tuple[tuple[int, ...], tuple[int, ...]]:

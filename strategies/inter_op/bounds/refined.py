@@ -27,7 +27,7 @@ from placer.costs.communication.network import LinkCost
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.timing.after_backward import accumulate_seconds, update_seconds
-from placer.io.memo import once
+from placer.io.memo import once, remembered
 from placer.plans.plan import BY_FSDP, Sharding, replica_rows
 from placer.strategies.inter_op.bounds.memory import BlockRoom, room
 from placer.strategies.inter_op.bounds.outline import Amounts, OutlineBounds
@@ -81,7 +81,6 @@ class RefinedBounds:
         self.costs = bounds.ranges.costs
         self.gathers = _GatherBounds(bounds)
         self._ratios: dict[tuple[int, int, bool], float] = {}
-        self._messages: dict[tuple[tuple[LinkCost, ...], int], float] = {}
 
     def quick(self, outline: Outline, places: PositionClasses) -> float:
         """A first bound of the same plans as `step`, many times as fast; `NEVER` where the model fits nowhere."""
@@ -184,12 +183,12 @@ class RefinedBounds:
         used = places.links_round if outline.virtual > 1 else places.links_on
         if not any(sent) or not used:
             return 0.0
+        return self._cheapest(used, *(size.at(outline.most_rows) for size in (sent, returned) if any(size)))
 
-        def least(rows: int) -> float:
-            sizes = [size.at(rows) for size in (sent, returned) if any(size)]
-            return SLACK * min(sum(map(way.seconds, sizes)) for way in used)
-
-        return once(self._messages, (used, outline.most_rows), least, outline.most_rows)
+    @remembered
+    def _cheapest(self, used: tuple[LinkCost, ...], *sizes: int) -> float:
+        """Seconds of messages of these sizes over the best of these ways."""
+        return SLACK * min(sum(map(way.seconds, sizes)) for way in used)
 
     def _tail(self, outline: Outline, places: PositionClasses, scattered: float) -> float:
         """Seconds of the tail of the position where it is longest."""
@@ -234,7 +233,6 @@ class _GatherBounds:
 
     def __init__(self, bounds: OutlineBounds) -> None:
         self.costs = bounds.ranges.costs
-        self._known: dict[tuple[tuple[tuple[int, ...], ...], int, int, Sharding], _Least] = {}
 
     def shown(self, outline: Outline, places: PositionClasses) -> Shown:
         """What collectives of sharded state add at least over all stages."""
@@ -251,14 +249,13 @@ class _GatherBounds:
         if outline.shares:
             each = replica_rows(rows, outline.shares, outline.replicas)
             most, fewest = max(each), min(own for own in each if own)
-        key = (places.distinct, most, fewest, outline.sharding)
-        found = once(self._known, key, self._made, places, most, fewest, outline.sharding)
+        found = self._made(places.distinct, most, fewest, outline.sharding)
         return found.forward.over(outline.stages), found.backward.over(outline.stages), found.scatter
 
-    def _made(self, places: PositionClasses, most: int, fewest: int, sharding: Sharding) -> _Least:
+    @remembered
+    def _made(self, every: tuple[tuple[int, ...], ...], most: int, fewest: int, sharding: Sharding) -> _Least:
         found, beside = (
-            [self.costs.stage_times.gathers(devices, own, sharding) for devices in places.distinct]
-            for own in (fewest, most)
+            [self.costs.stage_times.gathers(devices, own, sharding) for devices in every] for own in (fewest, most)
         )
         gather = np.min([each.gather for each in found], axis=0)
         again = gather * found[0].regathers

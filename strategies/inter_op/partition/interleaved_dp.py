@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.io.memo import Memo, once
+from placer.io.memo import once
 from placer.strategies.engine.fronts import insert, nowhere_above
 from placer.strategies.inter_op.partition.chain_dp import StageCuts
 from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedOption
@@ -73,13 +74,13 @@ def best_repeating(loop: Interleaved, *, ceiling: float) -> StageCuts | None:
     """The best partition with a value below `ceiling`, of blocks whose inner runs of one length are all alike."""
     blocks, stages = len(loop.fill_bounds) - 1, loop.positions * loop.turns
     size, more = divmod(blocks, stages)
-    known = Memo(_ways)
+    ways = cache(_ways)
     options = []
     for position in range(loop.positions):
         pieces = tuple(tuple(_pieces(loop, position, turn, size, more > 0)) for turn in range(loop.turns))
         if not all(pieces):
             return None
-        options.append(_options(loop, position, known[pieces]))
+        options.append(_options(loop, position, ways(pieces)))
     if not all(options):
         return None
     rest = [0.0]

@@ -14,7 +14,7 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from placer.io.memo import Memo
+from placer.io.memo import remembered
 from placer.plans.plan import Layout, Plan, ScheduleName, Stage
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import ScheduleTerms
@@ -58,10 +58,10 @@ class BestFirst(ABC, Generic[Entry]):
         heapify(found)
         return found
 
-    @cached_property
-    def stage_costs(self) -> Memo[ScheduleTerms, SubmeshCosts]:
-        """Exact costs of stages, by a schedule's terms."""
-        return Memo(lambda terms: SubmeshCosts(self.stage_bounds, terms, self.layouts))
+    @remembered
+    def stage_costs(self, terms: ScheduleTerms) -> SubmeshCosts:
+        """Exact costs of stages under a schedule's terms."""
+        return SubmeshCosts(self.stage_bounds, terms, self.layouts)
 
     @property
     def least(self) -> float | None:
@@ -94,7 +94,7 @@ class BestFirst(ABC, Generic[Entry]):
             for name in names:
                 for sharding in shardings(self.problem.pins, most, name):
                     terms = ScheduleTerms(rows=rows, schedule=name, sharding=sharding, batch=self.problem.rows)
-                    yield self.stage_bounds.quick[rows, name], terms
+                    yield self.stage_bounds.quick(rows, name), terms
 
     def schedules(self, positions: int) -> tuple[ScheduleName, ...]:
         """The schedules of plans of so many positions, with one stage at each."""

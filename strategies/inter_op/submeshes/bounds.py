@@ -24,7 +24,7 @@ from placer.costs.costs import Costs
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.peak import state_bytes
 from placer.graph import Affine
-from placer.io.memo import Memo, once
+from placer.io.memo import once, remembered
 from placer.plans.plan import BY_FSDP, ScheduleName, Sharding
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Counts, Floats, ScheduleTerms
 from placer.strategies.inter_op.submeshes.submesh import PlacementClass, PlacementClasses, Submesh
@@ -103,18 +103,14 @@ class StageBounds:
         self.submeshes = submeshes
         self.blocks = len(places.problem.graph.blocks)
         self.ends = ends
-        self._sums: dict[tuple[int, tuple[int, ...], int], Floats] = {}
-        self.quick = Memo(self._quick)
-        self._sizes = Memo(self._sized)
-        self._after = Memo(self._after_backward)
 
     def costs(self, submesh: Submesh) -> Costs:
         """The costs of the graph as a submesh cuts it."""
         return self.views[submesh.layout].costs
 
-    def _quick(self, key: tuple[int, ScheduleName]) -> float:
+    @remembered
+    def quick(self, rows: int, schedule: ScheduleName) -> float:
         """No plan of such microbatches is faster, whatever its positions: every block where it costs least."""
-        rows, schedule = key
         terms = ScheduleTerms(rows=rows, schedule=schedule, batch=self.problem.rows)
         least = np.full(self.blocks, NEVER)
         for place in self.places.every:
@@ -137,8 +133,9 @@ class StageBounds:
         each = -(-rows // submesh.replicas)
         kind = self.costs(submesh).block_times.device_class
         kinds = tuple(sorted({kind[device] for device in place.placement.devices}))
-        return once(self._sums, (submesh.layout, kinds, each), self._summed, submesh.layout, kinds, each)
+        return self._summed(submesh.layout, kinds, each)
 
+    @remembered
     def _summed(self, layout: int, kinds: tuple[int, ...], rows: int) -> Floats:
         ranges = self.views[layout]
         seconds = [[ranges.seconds(block, device, rows) for block in range(self.blocks)] for device in kinds]
@@ -184,7 +181,7 @@ class StageBounds:
         """What every block range on a placement adds, messages apart, by whether it recomputes."""
         kept, m = terms.kept(place.submesh.replicas), terms.count
         full, last = (self._pass(place, rows, kept) for rows in (terms.rows, terms.last_rows))
-        accumulate, tail = self._after[place, kept]
+        accumulate, tail = self._after_backward(place, kept)
         if kept in BY_FSDP:
             tail = tail + last["scatter"]
         found = {}
@@ -206,7 +203,7 @@ class StageBounds:
     def bytes(self, place: PlacementClass, terms: ScheduleTerms, in_flight: int, *, again: bool) -> Floats:
         """Bytes that a block range holds at least with so many microbatches in flight."""
         submesh, costs = place.submesh, self.costs(place.submesh)
-        sizes, rows = self._sizes[submesh.layout], -(-terms.rows // submesh.replicas)
+        sizes, rows = self._sizes(submesh.layout), -(-terms.rows // submesh.replicas)
         kept, many = terms.kept(submesh.replicas), terms.count > 1
         parts = submesh.replicas if kept in BY_FSDP else 1
         numerics = costs.numerics
@@ -252,9 +249,9 @@ class StageBounds:
         found["scatter"] = np.maximum(0.0, beyond)
         return found
 
-    def _after_backward(self, key: tuple[PlacementClass, Sharding]) -> tuple[Floats, Floats]:
+    @remembered
+    def _after_backward(self, place: PlacementClass, sharding: Sharding) -> tuple[Floats, Floats]:
         """Seconds of adding gradients to earlier ones, and of what follows the last backward but scatters."""
-        place, sharding = key
         submesh, devices, costs = place.submesh, place.placement.devices, self.costs(place.submesh)
         leaders = devices[:: submesh.degree]
         slow = min(devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
@@ -274,7 +271,8 @@ class StageBounds:
         adding = partial(costs.after_backward.accumulate, device=slow)
         return self._each(submesh.layout, adding), self._each(submesh.layout, after)
 
-    def _sized(self, layout: int) -> dict[str, Floats]:
+    @remembered
+    def _sizes(self, layout: int) -> dict[str, Floats]:
         """Bytes and elements of every block range under a layout, by name; of those that grow, fixed and a row."""
         spans = self.views[layout].costs.ranges
         return {name: self._each(layout, partial(_size, spans, name)) for name in SIZES}

@@ -184,7 +184,7 @@ def _extend(
     near = np.min([_bound(search, label, part, state, rests) for label in labels], axis=0)
     for index in np.flatnonzero(near < search.ceiling):
         placed, visited = after.placements[index]
-        if not costs.crosses[last, state.placed.submesh, placed.submesh]:
+        if not costs.crosses(last, state.placed.submesh, placed.submesh):
             continue
         sent = costs.sending(made, state.first, last, state.placed, placed, state.lead)
         whole = costs.terms(sent, search.positions)
@@ -214,7 +214,7 @@ def _after(search: _StageSearch, state: NextStage, left: int) -> _Successors:
 def _rest(search: _StageSearch, placed: PlacedSubmesh, visited: tuple[int, ...], left: int) -> tuple[Floats, Floats]:
     """What stages from a placement on add at least, by first block: fills with weighted steady and tail, and fills."""
     devices = search.classes.left(placed, visited)
-    whole, fill = (search.paths.under[placed.submesh, left, alone][:, devices] for alone in (False, True))
+    whole, fill = (search.paths.under(placed.submesh, left, fill=alone)[:, devices] for alone in (False, True))
     return whole, fill
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from placer.io.memo import Memo
+from placer.io.memo import remembered
 from placer.strategies.inter_op.bounds.schedule import NEVER, ScheduleTerms
 from placer.strategies.inter_op.submeshes.best_first import BestFirst, SubmeshPlan
 from placer.strategies.inter_op.submeshes.bounds import StageBounds, every_range
@@ -44,10 +44,10 @@ class SubmeshSearch(BestFirst[_Entry]):
         places = PlacementClasses(self.problem, self.views, classes, classes.placements(self._submeshes))
         return StageBounds(places, self._submeshes, every_range(len(self.problem.graph.blocks)))
 
-    @cached_property
-    def paths(self) -> Memo[ScheduleTerms, PathBounds]:
-        """Bounds of plans, by a schedule's terms."""
-        return Memo(lambda terms: PathBounds(self.stage_bounds, terms))
+    @remembered
+    def paths(self, terms: ScheduleTerms) -> PathBounds:
+        """Bounds of plans under a schedule's terms."""
+        return PathBounds(self.stage_bounds, terms)
 
     @cached_property
     def _submeshes(self) -> tuple[Submesh, ...]:
@@ -70,12 +70,12 @@ class SubmeshSearch(BestFirst[_Entry]):
     def _spread(self, terms: ScheduleTerms) -> Iterator[tuple[float, _Entry]]:
         """Every number of positions under a schedule's terms that has plans."""
         for positions in self._positions:
-            least = float(self.paths[terms].rest[positions, False][0, -1])
+            least = float(self.paths(terms).rest(positions, fill=False)[0, -1])
             if terms.schedule in self.schedules(positions) and least < NEVER:
                 yield least, _Entry(terms, positions)
 
     def _solved(self, bound: float, entry: _Entry, ceiling: float) -> SubmeshPlan | None:
-        paths, costs, best = self.paths[entry.terms], self.stage_costs[entry.terms], None
+        paths, costs, best = self.paths(entry.terms), self.stage_costs(entry.terms), None
         for few in (FEW, 0):
             patience = min(PATIENCE, PATIENCE_IN_ALL - self.placed)
             found = best_labels(paths, costs, positions=entry.positions, ceiling=ceiling, patience=patience, few=few)

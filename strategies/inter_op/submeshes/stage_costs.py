@@ -12,7 +12,7 @@ from placer.costs.memory.in_flight import microbatches_in_flight
 from placer.costs.memory.peak import position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.errors import UsageError
-from placer.io.memo import Memo, once
+from placer.io.memo import once, remembered
 from placer.plans.plan import Layout, Stage
 from placer.program.unsupported import indivisible
 from placer.spmd.cross_mesh import Crossing, routes
@@ -32,7 +32,6 @@ class SubmeshCosts:
         self.schedule = schedule
         self.layouts = layouts
         self.count = schedule.count
-        self.crosses = Memo(self._crosses)
         self._classes: dict[object, int] = {}
         self._costs: dict[object, StageCost] = {}
         self._sent: dict[object, StageCost] = {}
@@ -75,9 +74,9 @@ class SubmeshCosts:
         key = number, placed.submesh, room, in_flight
         return tuple(again for again in recomputes(self.problem) if once(self._fitting, (*key, again), fits, again))
 
-    def _crosses(self, key: tuple[int, Submesh, Submesh]) -> bool:
+    @remembered
+    def crosses(self, cut: int, own: Submesh, following: Submesh) -> bool:
         """Whether all that passes a cut can be divided anew between two submeshes."""
-        cut, own, following = key
         values = self._passing[cut]
         alike = (own.replicas, own.degree) == (following.replicas, following.degree)
         return (alike or self._indivisible.isdisjoint(values)) and (

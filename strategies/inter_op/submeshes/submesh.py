@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from placer.cluster.cluster import Cluster
 from placer.cluster.topology import replica_groups
-from placer.io.memo import Memo
+from placer.io.memo import remembered
 from placer.plans.plan import Layout
 from placer.search.problem import Problem
 from placer.spmd.cross_mesh import Mesh
@@ -92,26 +92,21 @@ class DeviceClasses:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.devices = tuple(tuple(chain.from_iterable(units)) for units in group_classes(cluster, 1))
-        self.units = Memo(self._units)
-        self._placements = Memo(self._placement)
 
     def largest(self, degree: int) -> int:
         """Devices of the class that has most in replicas of `degree`."""
-        return max(degree * len(self.units[number, degree]) for number in range(len(self.devices)))
+        return max(degree * len(self.units(number, degree)) for number in range(len(self.devices)))
 
-    def _units(self, key: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
+    @remembered
+    def units(self, number: int, degree: int) -> tuple[tuple[int, ...], ...]:
         """The replicas of `degree` devices that lie in a class."""
-        number, degree = key
         own = set(self.devices[number])
         return tuple(u for u in replica_groups(self.cluster, degree) if own.issuperset(u))
 
+    @remembered
     def placement(self, submesh: Submesh, number: int, after: int = -1) -> PlacedSubmesh | None:
         """The first replicas of a class whose devices come behind device `after`; None where there are too few."""
-        return self._placements[submesh, number, after]
-
-    def _placement(self, key: tuple[Submesh, int, int]) -> PlacedSubmesh | None:
-        submesh, number, after = key
-        units = [unit for unit in self.units[number, submesh.degree] if min(unit) > after][: submesh.replicas]
+        units = [unit for unit in self.units(number, submesh.degree) if min(unit) > after][: submesh.replicas]
         enough = len(units) == submesh.replicas
         return PlacedSubmesh(submesh, number, tuple(chain.from_iterable(units))) if enough else None
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placer.errors import Infeasible
-from placer.io.memo import Memo
+from placer.io.memo import once, remembered
 from placer.placement.published_planners.aceso import AcesoPlan, AcesoProblem, step_of
 from placer.strategies.engine.arrays import Flags, Floats
 from placer.strategies.engine.chain_cuts import best_cuts, least_maximum, least_sum, possible_starts
@@ -84,8 +84,7 @@ class _AcesoSearch:
         self.best = np.inf
         self.plan: AcesoPlan | None = None
         self.division: _Division | None = None
-        self._spaces = Memo[tuple[int, int], OpSpace | None](lambda key: space(problem, *key))
-        self._bounds = Memo[tuple[int, int, int], Floats](self._bound_table)
+        self._spaces: dict[tuple[int, int], OpSpace | None] = {}
 
     def divided(self) -> list[_Division]:
         """Every microbatch and division of the devices that can be, with its bound (that of work alone where far)."""
@@ -93,7 +92,7 @@ class _AcesoSearch:
         could = [
             _Division(self._work_bound(b, g), b, g)
             for b, g in itertools.product(batches, divisions(self.problem.devices))
-            if all(self._spaces[b, devices] for devices in g)
+            if all(self._space(b, devices) for devices in g)
         ]
         found, least = list[_Division](), np.inf
         for division in sorted(could):
@@ -163,17 +162,20 @@ class _AcesoSearch:
     def _bounds_of(self, division: _Division) -> tuple[Floats, ...]:
         """Per stage what each range of ops takes at least."""
         stages = len(division.devices)
-        return tuple(self._bounds[division.microbatch, g, stages - i - 1] for i, g in enumerate(division.devices))
+        return tuple(self._bound_table(division.microbatch, g, stages - i - 1) for i, g in enumerate(division.devices))
 
-    def _bound_table(self, key: tuple[int, int, int]) -> Floats:
-        microbatch, devices, behind = key
+    @remembered
+    def _bound_table(self, microbatch: int, devices: int, behind: int) -> Floats:
         return lower_bounds(self._possible(microbatch, devices), self.problem.memory_MB, behind)
 
     def _possible(self, microbatch: int, devices: int) -> OpSpace:
         """The space of stages of so many devices, of divisions that can be."""
-        at = self._spaces[microbatch, devices]
+        at = self._space(microbatch, devices)
         assert at is not None, "divided() left it out otherwise"
         return at
+
+    def _space(self, microbatch: int, devices: int) -> OpSpace | None:
+        return once(self._spaces, (microbatch, devices), space, self.problem, microbatch, devices)
 
 
 def divisions(devices: int) -> list[tuple[int, ...]]:

@@ -145,7 +145,7 @@ def _tried(space: StageSpace, limit: float, enough: float) -> _Plan | float:
         swept = walk.run()
         if not swept.stages:
             return max(limit, swept.next_limit)
-        decided = [space.decided[stage.pair, stage.degrees, stage.y] for stage in swept.stages]
+        decided = [space.decided(stage.pair, stage.degrees, stage.y) for stage in swept.stages]
         if np.isfinite(slowest := max(time for _, time in decided)) and slowest <= max(limit, enough) * (1 + 1e-11):
             stages = _stages(space, swept.stages, [choice for choice, _ in decided])
             return _Plan(stages=stages, value=value_of(space.problem, stages).value)

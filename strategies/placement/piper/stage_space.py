@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placer.io.memo import Memo
+from placer.io.memo import remembered
 from placer.placement.published_planners.piper import PiperEdge, PiperProblem, Variant
 from placer.strategies.engine.arrays import Flags, Floats, Ints
 from placer.strategies.engine.knapsack import ROUNDING, KnapsackChoice, Steps, cheapest_choice, steps_down
@@ -33,9 +33,6 @@ class StageSpace:
         self._at = np.full((max(1, len(by.data)), problem.devices + 2), -1)
         self._lower = np.empty((64, len(pairs.upper)))
         self._rows = 0
-        # By (pair, degrees, y) the cheapest variants of a stage, exact, and its time with them: indices of
-        # those of each node, nodes in ascending order of their index. Asking brings the stage's row up to date.
-        self.decided = Memo(self._decide)
         self._edges = {n.id: tuple(e for e in problem.edges if n.id in (e.source, e.target)) for n in problem.nodes}
 
     def lower(self, degrees: Ints, y: Ints, pair: Ints) -> Floats:
@@ -52,9 +49,12 @@ class StageSpace:
         found: Floats = self._lower[row, pair]
         return found
 
-    def _decide(self, stage: tuple[int, int, int]) -> tuple[KnapsackChoice, float]:
-        """What `decided` keeps."""
-        pair, degrees, y = stage
+    @remembered
+    def decided(self, pair: int, degrees: int, y: int) -> tuple[KnapsackChoice, float]:
+        """The cheapest variants of a stage, exact, and its time with them; its row is brought up to date.
+
+        They are indices of those of each node, nodes in ascending order of their index.
+        """
         data, tensor = int(self.by.data[degrees]), int(self.by.tensor[degrees])
         nodes = self.nodes(pair)
         cost = self._offers[tensor].cost(self.problem, data)[nodes] + self._border(nodes, tensor)

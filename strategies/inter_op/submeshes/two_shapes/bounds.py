@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.io.memo import Memo, once
+from placer.io.memo import once, remembered
 from placer.plans.plan import Layout
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Floats, ScheduleTerms
@@ -86,13 +86,12 @@ class PipelineBounds:
         places = PlacementClasses(problem, views, self.device_classes, placements)
         self.stage_bounds = StageBounds(places, submeshes, heads_and_rests(self.blocks))
         self.messages = MessageBounds(problem, self.stage_bounds)
-        self.places = Memo(self._places)
 
     def pipelines(self, terms: ScheduleTerms, ceiling: float) -> Iterator[tuple[float, TwoShapePipeline]]:
         """Every pipeline with a bound below the ceiling under a schedule's terms."""
-        stacks = Memo(_Parts(self, terms).stack)
+        added = _Parts(self, terms)
         for pair in self.pairs:
-            ahead, behind = stacks[pair[0], True], stacks[pair[1], False]
+            ahead, behind = added.stack(pair[0], head=True), added.stack(pair[1], head=False)
             if ahead.parts and behind.parts:
                 found = self._joined(ahead, behind, terms)
                 for a, b in np.argwhere(found < ceiling):
@@ -102,7 +101,7 @@ class PipelineBounds:
     def each(self, terms: ScheduleTerms, own: tuple[PipelinePart, ...]) -> tuple[Floats, Floats]:
         """What each block adds at least to fills, and to the steady seconds of its position, on any of these parts."""
         count, last = terms.count, terms.last_rows
-        places = tuple(dict.fromkeys(chain.from_iterable(map(self.places.__getitem__, own))))
+        places = tuple(dict.fromkeys(chain.from_iterable(map(self.places, own))))
         full, end = (
             np.min([np.diff(self.stage_bounds.block_sums(place, rows), axis=1) for place in places], axis=0)
             for rows in (terms.rows, last)
@@ -128,7 +127,8 @@ class PipelineBounds:
         found: Floats = (step + np.maximum(tail, tails)).min(axis=2)
         return SLACK * found
 
-    def _places(self, part: PipelinePart) -> tuple[PlacementClass, ...]:
+    @remembered
+    def places(self, part: PipelinePart) -> tuple[PlacementClass, ...]:
         """A placement for each kind of placement of a part."""
         return tuple(self._classes[key] for key in dict.fromkeys(map(self.stage_bounds.places.key, part.placements)))
 
@@ -154,13 +154,11 @@ class _Parts:
         self.terms = terms
         self.blocks = bounds.blocks
         self.stage_bounds = bounds.stage_bounds
-        self._added = Memo(self._range_terms)
-        self._ends = Memo(self._end)
         self._known: dict[object, RangeTerms] = {}
 
-    def stack(self, key: tuple[DeviceRange, bool]) -> _Stack:
+    @remembered
+    def stack(self, device_range: DeviceRange, *, head: bool) -> _Stack:
         """The parts on a device range, before the cut or behind it, and what they add."""
-        device_range, head = key
         own = tuple(part for part in self.bounds.parts[device_range] if part.submesh.replicas <= self.terms.rows)
         made = [self._part(part, head=head) for part in own]
         return _Stack(
@@ -169,11 +167,11 @@ class _Parts:
 
     def _part(self, part: PipelinePart, *, head: bool) -> RangeTerms:
         """What a part adds at least, by cut; `NEVER` where it has too few blocks or bytes."""
-        key = self.bounds.places[part], part.positions, self.bounds.messages.inner[part], head
+        key = self.bounds.places(part), part.positions, self.bounds.messages.inner(part), head
         return once(self._known, key, self._least, part, head=head)
 
     def _least(self, part: PipelinePart, *, head: bool) -> RangeTerms:
-        first, *others = (self._at(place, part.positions, head=head) for place in self.bounds.places[part])
+        first, *others = (self._at(place, part.positions, head=head) for place in self.bounds.places(part))
         for other in others:
             first = RangeTerms(*map(np.minimum, first, other))
         if part.positions == 1:
@@ -185,7 +183,7 @@ class _Parts:
 
     def _at(self, place: PlacementClass, positions: int, *, head: bool) -> RangeTerms:
         """What all blocks of a part add at its positions, were they all like this placement."""
-        end, room = self._ends[place, head], positions * place.room
+        end, room = self._end(place, head=head), positions * place.room
         fill, steady, tail = end.added
         if end.dear:
             more = np.maximum(0.0, end.held - room) * end.dear
@@ -194,13 +192,15 @@ class _Parts:
         slowest = np.maximum(end.slowest, np.ceil(end.common / positions) * end.one)
         return RangeTerms(fill, np.maximum(steady / positions, slowest), np.maximum(tail / positions, end.longest))
 
+    @remembered
     def _range_terms(self, place: PlacementClass) -> dict[bool, RangeTerms]:
         return self.stage_bounds.range_terms(place, self.terms)
 
-    def _end(self, key: tuple[PlacementClass, bool]) -> _End:
+    @remembered
+    def _end(self, place: PlacementClass, *, head: bool) -> _End:
         """What blocks before or behind each cut take on a placement, however many positions are like it."""
-        (place, head), terms, common = key, self.terms, self.bounds.common
-        cuts, added = self.blocks - 1, self._added[place]
+        terms, common = self.terms, self.bounds.common
+        cuts, added = self.blocks - 1, self._range_terms(place)
         own = slice(None, cuts) if head else slice(cuts, 2 * cuts)
         count, choices = terms.count, recomputes(self.bounds.problem)
         in_flight = count if terms.schedule == "gpipe" else min(count, 1 + head)

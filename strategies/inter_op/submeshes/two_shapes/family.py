@@ -113,7 +113,7 @@ def _units(device_classes: DeviceClasses, device_range: DeviceRange, degree: int
     own = set(
         device_classes.devices[device_range.device_class][device_range.begin : device_range.begin + device_range.size]
     )
-    return tuple(unit for unit in device_classes.units[device_range.device_class, degree] if own.issuperset(unit))
+    return tuple(unit for unit in device_classes.units(device_range.device_class, degree) if own.issuperset(unit))
 
 
 def _node(device_classes: DeviceClasses, device_class: int) -> int:

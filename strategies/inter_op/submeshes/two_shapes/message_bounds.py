@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placer.io.memo import Memo, once
+from placer.io.memo import once, remembered
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import Floats
 from placer.strategies.inter_op.submeshes.bounds import StageBounds
@@ -52,10 +52,6 @@ class MessageBounds:
         self.problem = problem
         self.bounds = bounds
         self._network = next(iter(bounds.views.values())).costs.network
-        self.inner = Memo(self._inner)
-        self._links = Memo(self._link)
-        self._crossing = Memo(self._sizes)
-        self._nodes = Memo(self._by_node)
 
     def between(self, ahead: tuple[PipelinePart, ...], behind: tuple[PipelinePart, ...], rows: int) -> Floats:
         """Seconds on and back at each cut between two parts, shape (first parts, second parts, cuts)."""
@@ -68,36 +64,37 @@ class MessageBounds:
         for (a, first), (b, second) in product(enumerate(ahead), enumerate(behind)):
             own, its = first.submesh, second.submesh
             found[:, a, b, 0] = once(known, (own.size, own.degree, its.size, its.degree), made, first, second)
-        return _seconds(found, self._crossing[rows])
+        return _seconds(found, self._sizes(rows))
 
     def within(self, part: PipelinePart, rows: int) -> Floats:
         """Seconds on and back between two positions of a part at each inner cut, where these are nearest."""
-        sizes = self._crossing[rows]
-        found = [_seconds(np.array(_of_rows(way, rows))[:, None], sizes) for way in self.inner[part]]
+        sizes = self._sizes(rows)
+        found = [_seconds(np.array(_of_rows(way, rows))[:, None], sizes) for way in self.inner(part)]
         least: Floats = np.min(found, axis=0) if found else 0.0 * sizes[0]
         return least
 
-    def _inner(self, part: PipelinePart) -> frozenset[_Border]:
+    @remembered
+    def inner(self, part: PipelinePart) -> frozenset[_Border]:
         """The kinds of ways between two neighbours of a part."""
         return frozenset(self._border(*both) for both in pairwise(part.placements))
 
     def _border(self, source: PlacedSubmesh, target: PlacedSubmesh) -> _Border:
         """The way between two positions; rows of replicas that share no node with the other one leave their node."""
-        nodes, others = self._nodes[source.devices], self._nodes[target.devices]
-        near = self._links[source.device_class, target.device_class, not nodes.keys().isdisjoint(others)]
+        nodes, others = self._by_node(source.devices), self._by_node(target.devices)
+        near = self._link(source.device_class, target.device_class, shared=not nodes.keys().isdisjoint(others))
         alone = near.lone / min(len(source.devices), len(target.devices))
         ahead = behind = 0.0
         if nodes.keys() != others.keys():
-            far = self._links[source.device_class, target.device_class, False]
+            far = self._link(source.device_class, target.device_class, shared=False)
             ahead = _leaving(far, source.devices, (nodes, others), len(target.devices))
             behind = _leaving(far, target.devices, (others, nodes), len(source.devices))
         return _Border(near.latency, alone, ahead, behind, source.submesh.replicas, target.submesh.replicas)
 
-    def _link(self, key: tuple[int, int, bool]) -> _Link:
+    @remembered
+    def _link(self, own: int, its: int, *, shared: bool) -> _Link:
         """The best way from a class of devices to another one, with `shared` also within a node."""
-        own, its, shared = key
         classes = self.bounds.places.device_classes.devices
-        sources, targets = self._nodes[classes[own]], self._nodes[classes[its]]
+        sources, targets = self._by_node(classes[own]), self._by_node(classes[its])
         found = [self._best(a, b) for (m, a), (n, b) in product(sources.items(), targets.items()) if m != n]
         if shared:
             found += [self._within(a, targets[node]) for node, a in sources.items() if node in targets]
@@ -118,6 +115,7 @@ class MessageBounds:
         way = self._network.link_costs([pair])[pair]
         return _Link(way.latency, way.per_byte, 0.0)
 
+    @remembered
     def _by_node(self, devices: tuple[int, ...]) -> _ByNode:
         """Devices by their node."""
         found: _ByNode = {}
@@ -125,6 +123,7 @@ class MessageBounds:
             found.setdefault(self.problem.cluster.node_of[device], []).append(device)
         return found
 
+    @remembered
     def _sizes(self, rows: int) -> tuple[Floats, Floats, Floats]:
         """At each inner cut the ways that messages go, bytes that go on, and bytes that come back."""
         numerics, graph = next(iter(self.bounds.views.values())).costs.numerics, self.problem.graph

@@ -86,7 +86,7 @@ class TwoShapeSearch(BestFirst[_Entry]):
         used = tuple(sorted(device for placed in placements for device in placed.devices))
         fixed = self.stage_bounds.costs(placements[0].submesh).fixed(used)
         made = best_cuts(
-            stages=len(placements), options=self._options(self.stage_costs[terms], placements),
+            stages=len(placements), options=self._options(self.stage_costs(terms), placements),
             rests=self._rests(terms, pipeline), ceiling=ceiling - fixed,
         )  # fmt: skip
         if made is None:
@@ -106,7 +106,7 @@ class TwoShapeSearch(BestFirst[_Entry]):
                 return ()
             self.placed += 1
             following = placements[stage + 1] if stage + 1 < positions else None
-            if following is not None and not costs.crosses[last, placed.submesh, following.submesh]:
+            if following is not None and not costs.crosses(last, placed.submesh, following.submesh):
                 return ()
             found = []
             for again in costs.fitting(first, last, placed, stage, positions):
