@@ -17,6 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypedDict
 
+from pydantic import TypeAdapter
+
 from placer.errors import UsageError
 from placer.placement.published_planners.aceso import AcesoPlan, AcesoProblem, AcesoStage
 from placer.placement.published_planners.aceso_profile import read_profile
@@ -37,41 +39,8 @@ class AcesoCase:
     throughput: tuple[tuple[str, float], ...]
 
 
-CASES = (
-    AcesoCase(
-        name="gpt_1_3B",
-        family="gpt",
-        layers=24,
-        global_batch=512,
-        microbatches=(1, 2, 4, 8),
-        predicted_ms=58760.92,
-        measured_ms=59011.61,
-        search_seconds=99.31,
-        throughput=(("Megatron-LM", 6.98), ("Alpa", 7.46), ("Aceso", 8.68)),
-    ),
-    AcesoCase(
-        name="resnet_1B",
-        family="resnet",
-        layers=0,
-        global_batch=768,
-        microbatches=(16, 32, 48, 64),
-        predicted_ms=17672.05,
-        measured_ms=18662.83,
-        search_seconds=45.49,
-        throughput=(("Megatron-LM", 34.59), ("Alpa", 36.00), ("Aceso", 41.52)),
-    ),
-    AcesoCase(
-        name="t5_770M",
-        family="t5",
-        layers=24,
-        global_batch=512,
-        microbatches=(1, 2, 4, 8),
-        predicted_ms=33659.50,
-        measured_ms=33823.79,
-        search_seconds=200.10,
-        throughput=(("Megatron-LM", 9.94), ("Aceso", 15.14)),
-    ),
-)
+PUBLISHED = files("placer.placement") / "published"
+CASES = TypeAdapter(tuple[AcesoCase, ...]).validate_json((PUBLISHED / "aceso_cases.json").read_text())
 DEVICES, MEMORY_MB = 4, 12000.0
 
 
@@ -103,7 +72,7 @@ def full_ops(family: str, ops: tuple[str, ...], layers: int) -> tuple[str, ...]:
 
 def published_plan(case: AcesoCase) -> AcesoPlan:
     """The plan whose figures were published, reconstructed as the module says."""
-    plans: dict[str, _Plan] = json.loads((files("placer.placement") / "published/aceso_plans.json").read_text())
+    plans: dict[str, _Plan] = json.loads((PUBLISHED / "aceso_plans.json").read_text())
     plan = plans[case.name]
     return AcesoPlan(microbatch=plan["microbatch"], stages=tuple(_stage(stage) for stage in plan["stages"]))
 
