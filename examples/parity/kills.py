@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from examples.parity.cases import Case, plan_of, prepare
 from placer.errors import PlacerError
 from placer.plans.plan import Plan
-from placer.runtime.checkpoint.folder import latest, marker_of
+from placer.runtime.checkpoint.folder import latest, read_marker
 from placer.runtime.training.execute import execute
 from placer.runtime.training.run_report import ExecuteOptions
 
@@ -281,8 +281,7 @@ def _free_port() -> int:
 
 def _last_step(folder: Path) -> int:
     path = latest(folder / "checkpoints")
-    marker = marker_of(path) if path else None
-    return marker.step if marker else 0
+    return read_marker(path).step if path else 0
 
 
 def _final_state(attempt: Attempt) -> dict[str, object]:
@@ -292,7 +291,7 @@ def _final_state(attempt: Attempt) -> dict[str, object]:
         raise PlacerError(f"the run in {attempt.folder} did not get to step {STEPS}; it says {_tail(attempt)}")
     whole = attempt.folder / "whole.pt"
     dcp_to_torch_save(path, whole)
-    return dict(_leaves("", torch.load(whole, weights_only=False)))
+    return dict(_leaves("", torch.load(whole, weights_only=True)))
 
 
 def _leaves(name: str, value: object) -> list[tuple[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -86,6 +87,12 @@ def print_result(view: RenderableType, document: Document, as_json: bool) -> Non
 def first_rank() -> bool:
     """Whether this process speaks for all: rank 0 under torchrun, and any process without it."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def warn(notes: Iterable[str]) -> None:
+    """Tell what is worth knowing beside the result, on standard error, once."""
+    for note in notes if first_rank() else ():
+        print(f"placer: {note}", file=sys.stderr)
 
 
 ForCluster = Annotated[

@@ -16,16 +16,13 @@ from typing import TypeVar, cast
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.checkpoint.storage import WriteResult
 
 from placer.errors import ExecutionError, PlacerError, StalePlanError, UsageError
 from placer.io.files import make_folder
 from placer.runtime.checkpoint.background import Beside
 from placer.runtime.checkpoint.folder import (
-    UNREADABLE,
     Marker,
     Progress,
     aside,
@@ -33,13 +30,12 @@ from placer.runtime.checkpoint.folder import (
     candidates,
     complete,
     failed_to_write,
-    first_line,
     lock_folder,
     put_aside,
     read_marker,
     remove_older,
-    stored_keys,
     unreadable,
+    without_checksums,
 )
 from placer.runtime.checkpoint.stateful import (
     State,
@@ -49,9 +45,10 @@ from placer.runtime.checkpoint.stateful import (
     take_random_state,
     with_random_state,
 )
-from placer.runtime.checkpoint.writer import CheckpointWriter
+from placer.runtime.checkpoint.writer import CheckpointWriter, Written
 from placer.runtime.distributed.progress import Tick, Turns
 from placer.runtime.distributed.world import TIMEOUT_SECONDS, World
+from placer.runtime.storage.reader import CheckpointReader, first_line
 from placer.runtime.weights.tensor_chunks import LoadPlanner, SavePlanner
 
 # Ranks read at the speed of their disks; waiting for the slowest is no fault. A rank that dies is still seen at once.
@@ -115,7 +112,7 @@ class Checkpoints:
         try:
             writer = CheckpointWriter(partial, turns.tick)
             save(state, storage_writer=writer, planner=SavePlanner(), process_group=group)
-            parts: list[list[WriteResult]] = [[]] * self._world.size
+            parts: list[Written] = [Written(results=[], files={})] * self._world.size
             dist.all_gather_object(parts, turns.all(writer.write), group=group)
             turns.first(lambda: self._complete(writer, parts, partial, final, progress, turns.tick))
         except (CheckpointException, OSError, PlacerError) as error:
@@ -142,11 +139,12 @@ class Checkpoints:
             why = self._load(path, saved)
             if why is None:
                 self.agree(lambda: put_aside(wrong))
-                self.notes = tuple(
+                passed_over = (
                     f"the checkpoint {bad} cannot be read ({reason}); it is kept as {aside(bad).name}, "
                     f"and the run goes on from {path.name}"
                     for bad, reason in wrong.items()
                 )
+                self.notes = (*passed_over, *without_checksums(path))
                 marker = read_marker(path)
                 return Progress(step=marker.step, position=marker.position)
             wrong[path] = why
@@ -160,18 +158,19 @@ class Checkpoints:
         why = self.agree(lambda: unreadable(path))
         if why is not None:
             return why
-        if read_marker(path).fingerprint != self._fingerprint:
+        marker = read_marker(path)
+        if marker.fingerprint != self._fingerprint:
             raise StalePlanError(
                 f"the checkpoint {path} is of another model than the plan's; give another folder with --checkpoint"
             )
         state = with_random_state(saved.state_dict(), self._world)
-        known = random_key(self._world.rank) in stored_keys(path)
+        reader = CheckpointReader(path, marker.files)
+        known = random_key(self._world.rank) in reader.read_index().state_dict_metadata
         if not known:
             del state["random"]
         try:
-            reader = FileSystemReader(path)
             load(state, storage_reader=reader, planner=LoadPlanner(), process_group=self._readers())
-        except (CheckpointException, *UNREADABLE) as error:
+        except CheckpointException as error:
             return first_line(error)
         if known:
             take_random_state(state, self._world)
@@ -200,16 +199,16 @@ class Checkpoints:
     def _complete(
         self,
         writer: CheckpointWriter,
-        parts: list[list[WriteResult]],
+        parts: list[Written],
         partial: Path,
         final: Path,
         progress: Progress,
         tick: Tick,
     ) -> None:
-        writer.conclude(parts)
         made = Marker(
-            step=progress.step, position=progress.position, fingerprint=self._fingerprint, ranks=self._world.size
-        )
+            step=progress.step, position=progress.position, fingerprint=self._fingerprint, ranks=self._world.size,
+            files=writer.conclude(parts),
+        )  # fmt: skip
         complete(partial, final, made)
         remove_older(self._folder, self._keep, tick)
 

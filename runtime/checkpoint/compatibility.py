@@ -6,23 +6,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from placer import tracer
 from placer.errors import StalePlanError, UsageError
 from placer.plans.plan import Plan
-from placer.runtime.checkpoint.folder import latest, marker_of
+from placer.runtime.checkpoint.folder import MARKER, candidates, read_marker, unreadable, without_checksums
+from placer.runtime.storage.reader import CheckpointReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """A checkpoint that a plan can go on from: after `step` steps, the data at batch `position`; `bytes` of state."""
+    """A checkpoint that a plan can go on from: after `step` steps, the data at batch `position`; `bytes` of state.
 
+    notes: what to tell of it and of those passed over.
+    """
+
+    reader: CheckpointReader
     path: Path
     step: int
     position: int
     bytes: int
+    notes: tuple[str, ...] = ()
 
 
 def planned_model(plan: Plan) -> nn.Module:
@@ -35,13 +40,12 @@ def last_fitting(folder: Path, plan: Plan) -> Fitting:
 
     Raises UsageError where there is none or it lacks a weight, StalePlanError where it is of another model.
     """
-    path = folder if marker_of(folder) is not None else latest(folder)
-    marker = None if path is None else marker_of(path)
-    if path is None or marker is None:
-        raise UsageError(f"{folder} holds no complete checkpoint; give the folder of `placer execute --checkpoint`")
+    path, passed = _readable(folder)
+    marker = read_marker(path)
     if marker.fingerprint != plan.model.fingerprint:
         raise StalePlanError(f"the checkpoint {path} is of another model than the plan's; give the plan of its run")
-    held = FileSystemReader(path).read_metadata().state_dict_metadata
+    reader = CheckpointReader(path, marker.files)
+    held = reader.read_index().state_dict_metadata
     tensors = {name: entry for name, entry in held.items() if isinstance(entry, TensorStorageMetadata)}
     lacking = [
         name
@@ -51,4 +55,21 @@ def last_fitting(folder: Path, plan: Plan) -> Fitting:
     if lacking:
         raise UsageError(f"the checkpoint {path} lacks {', '.join(lacking[:3])}; give one of this model")
     total = sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in tensors.values())
-    return Fitting(path=path, step=marker.step, position=marker.position, bytes=total)
+    notes = (*passed, *without_checksums(path))
+    return Fitting(reader=reader, path=path, step=marker.step, position=marker.position, bytes=total, notes=notes)
+
+
+def _readable(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The last readable checkpoint of `folder`, or `folder` itself, and what is wrong with later ones."""
+    found = [folder] if (folder / MARKER).is_file() else candidates(folder)
+    wrong: list[str] = []
+    for path in found:
+        why = unreadable(path)
+        if why is None:
+            return path, tuple(f"{one}; {path.name} is taken instead" for one in wrong)
+        wrong.append(f"the checkpoint {path} cannot be read: {why}")
+    raise UsageError(
+        f"{'; '.join(wrong)}; give another checkpoint"
+        if wrong
+        else f"{folder} holds no complete checkpoint; give the folder of `placer execute --checkpoint`"
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from placer.plans.plan import Plan
 from placer.runtime.checkpoint.checkpoint import Checkpoints
 from placer.runtime.checkpoint.compatibility import planned_model
-from placer.runtime.checkpoint.folder import Progress
+from placer.runtime.checkpoint.folder import Progress, reader_of
 from placer.runtime.checkpoint.stateful import State
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.world import World
@@ -38,7 +38,7 @@ def save_weights(plan: Plan, world: World, state: TrainingState, folder: str) ->
     checkpoints = Checkpoints(between, world, fingerprint=plan.model.fingerprint)
     path = checkpoints.save(_Weights(state), Progress(step=0, position=0))
     try:
-        return checkpoints.agree(lambda: export_weights(path, planned_model(plan), folder))
+        return checkpoints.agree(lambda: export_weights(reader_of(path), planned_model(plan), folder))
     finally:
         if world.first:
             shutil.rmtree(between, ignore_errors=True)

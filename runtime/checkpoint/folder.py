@@ -1,7 +1,8 @@
 """A folder of checkpoints: which are whole, which cannot be read, and what is done to the folder as a run goes on.
 
     FOLDER/step-00000100/            torch.distributed.checkpoint, keyed by the model's own names
-    FOLDER/step-00000100/complete.json    written last: step, data position, the model's fingerprint
+    FOLDER/step-00000100/complete.json    written last: step, data position, the model's fingerprint, and the checksums
+                                     of all other files; one that an older placer wrote has none
     FOLDER/.step-00000200.partial/   being written; renamed when all ranks are done, removed by the next run
     FOLDER/step-00000100.unreadable/ complete once, not readable later: kept, never loaded, never removed
 
@@ -11,51 +12,52 @@ FOLDER is locked while a run uses it.
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
-import pickle
 import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from placer.errors import ExecutionError, PlacerError, UsageError
-from placer.io.files import write_text
+from placer.errors import ExecutionError, UsageError
+from placer.io.files import parsed_json, read_text, write_text
+from placer.io.refusals import refused
 from placer.runtime.distributed.progress import Tick
+from placer.runtime.storage.checksums import Checksums, require_written
+from placer.runtime.storage.pickled import INDEX
+from placer.runtime.storage.reader import CheckpointReader, first_line
 
 MARKER = "complete.json"
 COMPLETE = re.compile(r"step-(\d{8,})$")
-# What reading a damaged checkpoint raises: files that are missing, cut short, or hold something else.
-UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, EOFError, AttributeError, pickle.UnpicklingError)
+# Steps and batches are counted exactly in any number of 53 bits.
+Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Progress(BaseModel):
     """How far a run has come: steps done, and the position of the next batch."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step: int
-    position: int
+    step: Count
+    position: Count
 
 
 class Marker(Progress):
-    """What complete.json says."""
+    """What complete.json says. files: the checksums of all others; None of a checkpoint that was written without."""
 
     fingerprint: str
-    ranks: int
-    schema_version: int = 1
+    ranks: Annotated[int, Field(ge=1, lt=2**31)]
+    schema_version: Literal[1] = 1
+    files: dict[str, Checksums] | None = None
 
 
 def latest(folder: str | Path) -> Path | None:
     """The last checkpoint in `folder` that is whole; None where there is none."""
     return next((path for path in candidates(Path(folder)) if unreadable(path) is None), None)
-
-
-def marker_of(path: Path) -> Marker | None:
-    """What the checkpoint `path` says of itself; None where it is none."""
-    return read_marker(path) if (path / MARKER).is_file() and unreadable(path) is None else None
 
 
 def candidates(folder: Path) -> list[Path]:
@@ -67,29 +69,71 @@ def candidates(folder: Path) -> list[Path]:
 
 
 def unreadable(path: Path) -> str | None:
-    """Why `path` is no whole checkpoint; None where nothing shows. Files that are cut short are found by their size."""
+    """Why `path` is no whole checkpoint; None where nothing shows before its tensors are read."""
     try:
-        read_marker(path)
-    except (*UNREADABLE, ValidationError) as error:
-        return f"{MARKER}: {first_line(error)}"
-    try:
-        pieces = FileSystemReader(path).read_metadata().storage_data.values()
-        ends: dict[str, int] = {}
-        for piece in pieces:
-            name = str(piece.relative_path)
-            ends[name] = max(ends.get(name, 0), piece.offset + piece.length)
-        for name, end in ends.items():
-            size = (path / name).stat().st_size
-            if size < end:
-                return f"{name} is cut short: {size} of {end} bytes"
-    except UNREADABLE as error:
-        return f".metadata: {first_line(error)}"
+        marker = read_marker(path)
+        if marker.files is None:
+            return _cut_short(path)
+        wrong = (sums.wrong_size(path / name) for name, sums in marker.files.items())
+        told = next(filter(None, wrong), None)
+        if told is None:
+            require_written(path / INDEX, marker.files)
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, UsageError) as error:
+        return first_line(error)
+    return told
+
+
+def _cut_short(path: Path) -> str | None:
+    """The file of a checkpoint without checksums that is shorter than its index says."""
+    ends: dict[str, int] = {}
+    for piece in CheckpointReader(path, None).read_index().storage_data.values():
+        ends[piece.relative_path] = max(ends.get(piece.relative_path, 0), piece.offset + piece.length)
+    for name, end in ends.items():
+        size = (path / name).stat().st_size
+        if size < end:
+            return f"{name} is cut short: {size} of {end} bytes"
     return None
 
 
 def read_marker(path: Path) -> Marker:
-    """What complete.json of a whole checkpoint says."""
-    return Marker.model_validate_json((path / MARKER).read_text())
+    """What complete.json of a checkpoint says. Raises UsageError naming the field where it cannot be that."""
+    document = parsed_json(read_text(path / MARKER, "the marker"), MARKER)
+    known = document.pop(DIGEST, None) if isinstance(document, dict) else None
+    try:
+        marker = Marker.model_validate(document)
+    except ValidationError as error:
+        raise UsageError(f"{MARKER}: {refused(error)}") from None
+    if known != (None if marker.files is None else _digest(document)):
+        raise UsageError(f"{MARKER} has been changed: it is not what was written, by its own digest")
+    return marker
+
+
+def reader_of(path: Path) -> CheckpointReader:
+    """What reads the tensors of a whole checkpoint, against the checksums of its marker."""
+    return CheckpointReader(path, read_marker(path).files)
+
+
+# In complete.json beside its fields: what they say.
+DIGEST = "digest"
+
+
+def _digest(document: JsonValue) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _marked(marker: Marker) -> str:
+    """complete.json."""
+    document = marker.model_dump(mode="json")
+    return json.dumps({**document, DIGEST: _digest(document)})
+
+
+def without_checksums(path: Path) -> tuple[str, ...]:
+    """What to say of a checkpoint whose files cannot be told from changed ones; nothing of others."""
+    if read_marker(path).files is not None:
+        return ()
+    return (f"the checkpoint {path} was written without checksums: what disks or copying changed in it is not seen",)
 
 
 def aside(path: Path) -> Path:
@@ -137,7 +181,7 @@ def begin_writing(folder: Path, partial: Path, tick: Tick) -> None:
 
 def complete(partial: Path, final: Path, marker: Marker) -> None:
     """Make what was written to `partial` the checkpoint `final`."""
-    write_text(partial / MARKER, marker.model_dump_json())
+    write_text(partial / MARKER, _marked(marker))
     _sync(partial)
     if final.exists():
         put_aside((final,))
@@ -167,23 +211,6 @@ def failed_to_write(path: Path, error: BaseException) -> str:
         f"the checkpoint {path} could not be written: {first_line(error)}; free space or give another folder and "
         "start again: the run goes on from the last complete checkpoint"
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The innermost reason in one line; torch wraps the errors of ranks in one of its own."""
-    failures = getattr(error, "failures", None) or {}
-    for rank, (inner, _) in failures.items():
-        return f"rank {rank}: {first_line(inner)}"
-    if isinstance(error, PlacerError):
-        return str(error).split("\n")[0]
-    if isinstance(error, EOFError) and not str(error):
-        return "a file of it ends too early"
-    return f"{type(error).__name__}: {error}".split("\n")[0]
-
-
-def stored_keys(path: Path) -> frozenset[str]:
-    """The names of all that a checkpoint holds."""
-    return frozenset(FileSystemReader(path).read_metadata().state_dict_metadata)
 
 
 def _sync(folder: Path) -> None:

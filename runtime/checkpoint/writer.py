@@ -2,14 +2,16 @@
 
 torch.distributed.checkpoint plans what each rank writes (`save`, which here writes nothing); then each rank writes its
 part (`write`), and the first one what all parts are (`conclude`). No rank waits in a collective for another's disk.
+Checksums are of what was to be written, taken on the way, so that what the disk made of it can be told from it.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
@@ -18,8 +20,18 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from placer.runtime.storage.checksums import Checksums, Summed
+
 # What a disk must take within a rank's patience to count as slow and not as hung: at 60 s, 0.3 MB/s.
 PIECE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A rank's part: what torch says of it, and the checksums of its files by name."""
+
+    results: list[WriteResult]
+    files: dict[str, Checksums]
 
 
 class CheckpointWriter(FileSystemWriter):
@@ -27,7 +39,7 @@ class CheckpointWriter(FileSystemWriter):
 
     def __init__(self, folder: Path, tick: Callable[[], None]) -> None:
         super().__init__(folder, sync_files=True)
-        self.fs = _Pieces(tick)
+        self.fs = self._files = _Pieces(tick)
         self._asked: tuple[SavePlan, SavePlanner] | None = None
         self._metadata: Metadata | None = None
 
@@ -42,15 +54,21 @@ class CheckpointWriter(FileSystemWriter):
         """Keep what the parts are."""
         self._metadata = metadata
 
-    def write(self) -> list[WriteResult]:
+    def write(self) -> Written:
         """Write this rank's part. Raises OSError."""
         assert self._asked is not None
-        return super().write_data(*self._asked).wait()
+        results = super().write_data(*self._asked).wait()
+        return Written(results=results, files=self._files.sums())
 
-    def conclude(self, results: list[list[WriteResult]]) -> None:
-        """Write what the parts of all ranks are; the first rank does."""
+    def conclude(self, parts: Sequence[Written]) -> dict[str, Checksums]:
+        """Write what the parts of all ranks are; the first rank does. The checksums of all files."""
         assert self._metadata is not None
-        super().finish(self._metadata, results)
+        super().finish(self._metadata, [part.results for part in parts])
+        return {
+            name: sums
+            for part in (Written(results=[], files=self._files.sums()), *parts)
+            for name, sums in part.files.items()
+        }
 
 
 class _Pieces(FileSystem):
@@ -58,6 +76,16 @@ class _Pieces(FileSystem):
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
+        self._written: dict[str, Summed] = {}
+
+    def sums(self) -> dict[str, Checksums]:
+        """Of what has been written, by the names that it has now."""
+        return {name: summed.sums() for name, summed in self._written.items()}
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """The index is written beside, then renamed."""
+        super().rename(path, new_path)
+        self._written[Path(new_path).name] = self._written.pop(Path(path).name)
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
@@ -66,16 +94,17 @@ class _Pieces(FileSystem):
             with super().create_stream(path, mode) as stream:
                 yield stream
             return
-        with _File(io.FileIO(path, "wb"), self._tick) as file:
+        summed = self._written[Path(path).name] = Summed()
+        with _File(io.FileIO(path, "wb"), self._tick, summed) as file:
             yield file
 
 
 class _File(io.BufferedWriter):
     """A file whose pieces are on disk before more is taken."""
 
-    def __init__(self, raw: io.FileIO, tick: Callable[[], None]) -> None:
+    def __init__(self, raw: io.FileIO, tick: Callable[[], None], summed: Summed) -> None:
         super().__init__(raw)
-        self._tick, self._pending = tick, 0
+        self._tick, self._pending, self._summed = tick, 0, summed
 
     def write(self, data: object) -> int:
         """Write all of `data`."""
@@ -83,6 +112,7 @@ class _File(io.BufferedWriter):
         for start in range(0, len(view), PIECE_BYTES):
             piece = view[start : start + PIECE_BYTES]
             super().write(piece)
+            self._summed.add(piece)
             self._pending += len(piece)
             if self._pending >= PIECE_BYTES:
                 self.flush()

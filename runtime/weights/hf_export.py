@@ -3,6 +3,7 @@ transformers' `from_pretrained`.
 
     FOLDER/model.safetensors                      or model-00001-of-00003.safetensors ... with their index
     FOLDER/config.json                            of a transformers model
+    FOLDER/checksums.json                         of all these, to which placer holds them when it reads them
 
 One file's worth of tensors is in memory at a time. Tied weights are kept once, under the first of their names, as
 transformers keeps them. The folder appears when all of it is written.
@@ -21,13 +22,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from placer.errors import ExecutionError, UsageError
 from placer.io.files import write_text
+from placer.runtime.storage.checksums import write_list
+from placer.runtime.storage.reader import CheckpointReader, first_line
 from placer.runtime.weights.hf_folder import INDEX, ONE_FILE
+from placer.runtime.weights.tensor_chunks import LoadPlanner
 
 # transformers' own default of `save_pretrained(max_shard_size)` is 50 GB since version 5, and was 5 GB: files that any
 # machine can hold at once.
@@ -52,10 +56,13 @@ def require_new(folder: str | Path) -> None:
         raise UsageError(f"{folder} exists and is not an empty folder; name another for the weights")
 
 
-def export_weights(checkpoint: Path, model: nn.Module, folder: str | Path, file_bytes: int = FILE_BYTES) -> Exported:
+def export_weights(
+    checkpoint: CheckpointReader, model: nn.Module, folder: str | Path, file_bytes: int = FILE_BYTES
+) -> Exported:
     """Write the weights of a checkpoint of `model` (meta is fine) to the new `folder`, in files of about `file_bytes`.
 
-    Raises UsageError where the folder is not new or the checkpoint lacks a weight, ExecutionError where the disk fails.
+    Raises UsageError where the folder is not new, or the checkpoint lacks a weight or is not what was written,
+    ExecutionError where the disk fails.
     """
     require_new(folder)
     sizes = _sizes(checkpoint, model)
@@ -72,29 +79,38 @@ def export_weights(checkpoint: Path, model: nn.Module, folder: str | Path, file_
             place |= dict.fromkeys(names, file)
         total = sum(map(_bytes, sizes.values()))
         _describe(partial, model, place, total, several=len(groups) > 1)
+        write_list(partial)
         if final.exists():
             final.rmdir()
         os.replace(partial, final)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise ExecutionError(
             f"the weights could not be written to {folder}: {error}; free space and try again"
         ) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return Exported(folder=str(folder), files=len(groups), tensors=len(sizes), bytes=total)
 
 
-def _sizes(checkpoint: Path, model: nn.Module) -> dict[str, TensorStorageMetadata]:
+def _sizes(checkpoint: CheckpointReader, model: nn.Module) -> dict[str, TensorStorageMetadata]:
     """What the checkpoint says of each weight, tied ones once, in the model's order."""
-    every = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    every = checkpoint.read_index().state_dict_metadata
     seen: dict[int, list[str]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    state = model.state_dict(keep_vars=True)
+    model_sizes = {name: tensor.shape for name, tensor in state.items()}
+    for name, tensor in state.items():
         seen.setdefault(id(tensor), []).append(name)
     found: dict[str, TensorStorageMetadata] = {}
     for names in seen.values():
         known = next((every[_MODEL + name] for name in names if _MODEL + name in every), None)
         if not isinstance(known, TensorStorageMetadata):
             raise UsageError(
-                f"the checkpoint {checkpoint} lacks {names[0]}; give a checkpoint of {type(model).__name__}"
+                f"the checkpoint {checkpoint.path} lacks {names[0]}; give a checkpoint of {type(model).__name__}"
+            )
+        if known.size != model_sizes[names[0]]:
+            raise UsageError(
+                f"the checkpoint {checkpoint.path} has {names[0]} of {tuple(known.size)}, the model's is "
+                f"{tuple(model_sizes[names[0]])}; give a checkpoint of {type(model).__name__}"
             )
         found[names[0]] = known
     return found
@@ -113,12 +129,17 @@ def _grouped(sizes: Mapping[str, TensorStorageMetadata], file_bytes: int) -> Ite
     yield tuple(names)
 
 
-def _read(checkpoint: Path, sizes: Mapping[str, TensorStorageMetadata]) -> dict[str, torch.Tensor]:
+def _read(checkpoint: CheckpointReader, sizes: Mapping[str, TensorStorageMetadata]) -> dict[str, torch.Tensor]:
     found = {name: torch.empty(size.size, dtype=size.properties.dtype) for name, size in sizes.items()}
     named = {_MODEL + name: tensor for name, tensor in found.items()}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process reads: so it is meant
-        load(named, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+        try:
+            load(named, storage_reader=checkpoint, planner=LoadPlanner(), no_dist=True)
+        except CheckpointException as error:
+            raise UsageError(
+                f"the checkpoint {checkpoint.path} cannot be read: {first_line(error)}; give another checkpoint"
+            ) from None
     return found
 
 

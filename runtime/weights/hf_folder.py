@@ -20,6 +20,8 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.io.files import parsed_json, read_text
+from placer.runtime.storage.checksums import Checksums, read_list, require_written
+from placer.runtime.storage.tensor_files import TensorFile
 from placer.runtime.weights.rank_weights import Box, Ranges, Source, between
 
 INDEX = "model.safetensors.index.json"
@@ -59,14 +61,20 @@ class Formula(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """Tensor `key` of an open file."""
+    """Tensor `key` of an open file. checked: what holds it to its checksums, where it has any."""
 
     file: _Handle
     key: str
     shape: tuple[int, ...]
+    checked: TensorFile | None = None
 
     def read(self, box: Box) -> torch.Tensor:
-        """The slices of the file, put together."""
+        """The slices of the file, put together. Raises UsageError where they are not what was written."""
+        if self.checked is not None:
+            rows = self.shape[0] if self.shape else 1
+            ranges = dict(box.cuts).get(0, ((0, rows),))
+            first, last = min(start for start, _ in ranges), max(end for _, end in ranges)
+            self.checked.verify(self.key, first, last, rows)
         if not self.shape:
             return self.file.get_tensor(self.key).clone()
         return self._read(dict(box.cuts), ())
@@ -133,16 +141,21 @@ class Joined:
 def leaves(folder: Path) -> dict[str, Leaf]:
     """Every tensor in the folder by its key. Raises UsageError where there are no safetensors, or a file is missing."""
     found: dict[str, Leaf] = {}
-    for file in _files(folder):
+    sums = read_list(folder)
+    for file in _files(folder, sums):
+        checked = TensorFile.of(file, sums) if sums else None
         handle = _opened(file)
         for key in handle.keys():  # noqa: SIM118 - a handle is no mapping
-            found[key] = Leaf(file=handle, key=key, shape=tuple(handle.get_slice(key).get_shape()))
+            shape = tuple(handle.get_slice(key).get_shape())
+            found[key] = Leaf(file=handle, key=key, shape=shape, checked=checked)
     return found
 
 
-def _files(folder: Path) -> tuple[Path, ...]:
+def _files(folder: Path, sums: Mapping[str, Checksums]) -> tuple[Path, ...]:
     index = folder / INDEX
     if index.is_file():
+        if sums:
+            require_written(index, sums)
         content = parsed_json(read_text(index, "the index of weights"), f"the index {index}")
         names = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(names, dict):

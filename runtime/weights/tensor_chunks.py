@@ -6,13 +6,15 @@ ranges of a dim. The checkpoint holds whole tensors in chunks, so that any other
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from itertools import product
 
 import torch
+from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import ReadItem, TensorWriteData, WriteItem, WriteItemType
 
 from placer.runtime.distributed.tensors import local_part
 from placer.runtime.weights.rank_weights import Box, ChunkMap, Ranges
@@ -81,6 +83,15 @@ class LoadPlanner(DefaultLoadPlanner):
         chunks = dict(_flat_chunks(state_dict, ()))
         super().set_up_planner(state_dict, metadata, is_coordinator)
         self.state_dict.update(chunks)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Something else than a tensor; torch's own planner would run what its pickle names (2.13)."""
+        name = read_item.dest_index.fqn
+        found = torch.load(value, weights_only=True)
+        if self.flatten_state_dict:
+            set_element(self.original_state_dict, self.mappings[name], found)
+        else:
+            self.state_dict[name] = found
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """Where `index` is read into."""

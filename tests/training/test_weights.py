@@ -20,6 +20,7 @@ import weight_ranks
 from examples.parity.cases import Case, plan_of
 from placer import tracer
 from placer.errors import UsageError
+from placer.runtime.checkpoint.folder import reader_of
 from placer.runtime.weights.deferred_init import DeferredInit, UnreplayableError
 from placer.runtime.weights.hf_export import export_weights
 from placer.runtime.weights.hf_folder import pretrained
@@ -176,14 +177,14 @@ def test_weights_go_back_to_a_folder_that_transformers_loads(name: str, tmp_path
     case = Case(model=f"examples.models:tiny_{name}", precision="float32", positions=2)
     plan = plan_of(case)
     expected = on_ranks(2, weight_ranks.exported, plan, str(tmp_path / "ckpt"))[0]
-    path = next((tmp_path / "ckpt").glob("step-*"))
-    done = export_weights(path, made(name, "meta"), tmp_path / "weights", file_bytes=100_000)
+    checkpoint = reader_of(next((tmp_path / "ckpt").glob("step-*")))
+    done = export_weights(checkpoint, made(name, "meta"), tmp_path / "weights", file_bytes=100_000)
     assert done.files > 1 and json.loads((tmp_path / "weights" / "config.json").read_text())["architectures"]
     loaded = type(made(name, "meta")).from_pretrained(tmp_path / "weights")  # type: ignore[attr-defined]
     for key, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, expected[key]), key
     with pytest.raises(UsageError, match="is not an empty folder"):
-        export_weights(path, made(name, "meta"), tmp_path / "weights")
+        export_weights(checkpoint, made(name, "meta"), tmp_path / "weights")
 
 
 def test_words_are_planned_for_every_layout() -> None:

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.api import replan
-from placer.cli.options import ClusterSpec, Json, PlanFile, load_plan, print_result
+from placer.cli.options import ClusterSpec, Json, PlanFile, load_plan, print_result, warn
 from placer.io.files import require_writable
 from placer.report.documents import Document
 from placer.report.replan import replan_document, replan_view, state_moved
@@ -42,6 +42,7 @@ def run(
         from placer.runtime.checkpoint.compatibility import last_fitting  # reading a checkpoint needs torch
 
         fitting = last_fitting(checkpoint, old)
+        warn(fitting.notes)
         found = {"checkpoint": str(fitting.path), "step": fitting.step, "checkpoint_bytes": fitting.bytes}
         lines = [Text(f"{fitting.path} fits the model: the run goes on after step {fitting.step}")]
     new = replan(old, cluster, strategy=strategy, pins=None if not pin else [one for one in pin if one != "none"])

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from placer.cli.options import Json, PlanFile, load_plan, print_result
+from placer.cli.options import Json, PlanFile, load_plan, print_result, warn
 from placer.report.printing import bytes_text
 
 
@@ -27,7 +27,8 @@ def run(
 
     plan = load_plan(plan_file, None)
     found = last_fitting(checkpoint, plan)
-    done = export_weights(found.path, planned_model(plan), to)
+    warn(found.notes)
+    done = export_weights(found.reader, planned_model(plan), to)
     print_result(
         Text(
             f"{done.tensors} tensors, {bytes_text(done.bytes)}, of step {found.step} in {done.files} "
