@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from examples.parity.zoo import buffers, losses, parameters, rows, views
+from examples.parity.zoo.models import (
+    algorithms,
+    architectures,
+    buffers,
+    contrastive,
+    convolutions,
+    criteria,
+    forms,
+    layers,
+    losses,
+    normed,
+    parameters,
+    rows,
+    selection,
+    sequences,
+    sharing,
+    views,
+)
 
 FAMILIES = {
     1: "rows that mix",
@@ -16,7 +33,16 @@ FAMILIES = {
     7: "algorithms and architectures",
     8: "forms of input and output",
 }
-_FILES = {1: (rows,), 2: (losses,), 3: (views,), 4: (buffers,), 5: (parameters,)}
+_FILES = {
+    1: (rows, contrastive),
+    2: (losses, criteria),
+    3: (views,),
+    4: (buffers, normed),
+    5: (parameters, sharing),
+    6: (layers, convolutions),
+    7: (algorithms, selection, architectures, sequences),
+    8: (forms,),
+}
 ENTRIES = tuple(
     replace(one, family=family) for family, files in _FILES.items() for file in files for one in file.ENTRIES
 )
