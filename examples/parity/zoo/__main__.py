@@ -21,6 +21,10 @@ from examples.parity.zoo.families import ENTRIES, FAMILIES
 from examples.parity.zoo.judged import Judged, judged
 from placer.runtime.distributed.rank_pool import RankPool
 
+# Models captured before ranks are forked, which then know them; ranks of the largest layout.
+MODELS, RANKS = 10, 4
+# Lines of what was said of a case, where models are asked for by name.
+FULL = 12
 BAD = ("WRONG", "crash", "broken")
 VERDICTS = ("equal", "refused", *BAD)
 
@@ -31,25 +35,24 @@ def main(argv: list[str] | None = None) -> int:
     chosen = [one for one in ENTRIES if options.family in (0, one.family) and options.only.lower() in one.name.lower()]
     cases: list[Judged] = []
     began = time.perf_counter()
-    with RankPool(4) as pool:
-        for one in chosen:
+    with RankPool(RANKS) as pool:
+        for first in range(0, len(chosen), MODELS):
             with contextlib.redirect_stderr(io.StringIO()):
-                found = []
-                for case in judged(pool, one, options.layouts, options.layout, options.seed):
-                    found.append(case)
+                some = chosen[first : first + MODELS]
+                for case in judged(pool, some, options.layouts, options.layout, options.seed):
+                    cases.append(case)
                     print(line(case, full=bool(options.only)), flush=True)
-            cases += found
+            if options.json:
+                Path(options.json).write_text(json.dumps([_row(case) for case in cases], indent=1))
     print(table(cases))
     print(listed(cases))
     print(f"{len(chosen)} models, {len(cases)} cases, {time.perf_counter() - began:.0f} s")
-    if options.json:
-        Path(options.json).write_text(json.dumps([_row(case) for case in cases], indent=1))
     return 1 if any(case.verdict in BAD for case in cases) else 0
 
 
 def line(case: Judged, *, full: bool = False) -> str:
     """A case in one line; the end of what was said, or all of it."""
-    said = case.told.strip() if full else _said(case)
+    said = "\n".join(case.told.strip().splitlines()[-FULL:]) if full else _said(case)
     return f"{case.verdict:8} {case.entry.family} {case.entry.name:24} {case.layout:22} {said}"
 
 

@@ -42,9 +42,8 @@ class Rule:
     clip: float | None
     autocast: bool = False
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of all the parameters that are trained."""
-        trained = [one for one in model.parameters() if one.requires_grad]
+    def optimizer(self, trained: list[Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of these parameters."""
         if self.name == "sgd":
             return torch.optim.SGD(
                 trained, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
@@ -56,14 +55,20 @@ class Rule:
 
 def trained(
     build: Callable[[], nn.Module], batches: Sequence[Mapping[str, Tensor]], loss: Callable[..., Tensor] | None,
-    rule: Rule, dtype: torch.dtype, seed: int = 0, nudge: float = 0.0,
+    rule: Rule, dtype: torch.dtype, seed: int = 0, nudged: int = 0,
 ) -> Numbers:  # fmt: skip
-    """The numbers of a step on each batch. nudge: weights start off by so much, relatively, at random."""
+    """The numbers of a step on each batch.
+
+    Weights of 16 bits are rounded from float32 ones that the optimizer updates. nudged: where not 0, a seed by which
+    weights start off by one in their last place.
+    """
     torch.manual_seed(seed)
     model = build().to(dtype).train()
-    _nudged(model, nudge)
+    if nudged:
+        _nudge(model, nudged)
     before = _state(model)
-    optimizer = rule.optimizer(model)
+    masters = {one: one.detach().float() if dtype.itemsize == 2 else one for one in model.parameters()}
+    optimizer = rule.optimizer([master for one, master in masters.items() if one.requires_grad])
     losses, gradients = [], []
     for batch in batches:
         given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in batch.items()}
@@ -73,9 +78,7 @@ def trained(
         found.backward()  # type: ignore[no-untyped-call]  # torch does not type it
         losses.append(float(found))
         gradients.append(_gradients(model))
-        if rule.clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), rule.clip)
-        optimizer.step()
+        _update(masters, optimizer, rule.clip)
     return Numbers(losses=tuple(losses), gradients=tuple(gradients), before=before, after=_state(model))
 
 
@@ -108,8 +111,23 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: one.grad.to_dense().clone() for name, one in named if one.grad is not None}
 
 
-def _nudged(model: nn.Module, size: float) -> None:
-    if size:
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(1 + size * torch.randn_like(parameter))
+def _update(masters: Mapping[nn.Parameter, Tensor], optimizer: torch.optim.Optimizer, clip: float | None) -> None:
+    """Clip, step, and round what was updated into the weights."""
+    for weight, master in masters.items():
+        if master is not weight:
+            master.grad = None if weight.grad is None else weight.grad.float()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(masters.values(), clip)
+    optimizer.step()
+    with torch.no_grad():
+        for weight, master in masters.items():
+            if master is not weight:
+                weight.copy_(master)
+
+
+def _nudge(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for one in model.parameters():
+            sign = torch.randint(-1, 2, one.shape, generator=generator)
+            one.mul_((1 + sign * torch.finfo(one.dtype).eps).to(one.dtype))
