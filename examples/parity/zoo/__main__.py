@@ -64,6 +64,7 @@ def table(cases: list[Judged]) -> str:
         row = [counts[family, verdict] for verdict in VERDICTS]
         if any(row):
             lines.append(f"{family} {name:30}" + "".join(f"{count:9}" for count in row))
+    lines.append(f"{'refused needlessly':32}{'':9}{sum(case.needless for case in cases):9}")
     sums = [sum(count for (_, found), count in counts.items() if found == verdict) for verdict in VERDICTS]
     return "\n".join([*lines, f"{'all':32}" + "".join(f"{count:9}" for count in sums)])
 
@@ -91,7 +92,7 @@ def _said(case: Judged) -> str:
 def _row(case: Judged) -> dict[str, object]:
     return {
         "model": case.entry.reference, "family": case.entry.family, "layout": case.layout, "verdict": case.verdict,
-        "told": case.told,
+        "told": case.told, "needless": case.needless,
     }  # fmt: skip
 
 

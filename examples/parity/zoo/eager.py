@@ -82,6 +82,44 @@ def trained(
     return Numbers(losses=tuple(losses), gradients=tuple(gradients), before=before, after=_state(model))
 
 
+def adds_up(
+    build: Callable[[], nn.Module], batch: Mapping[str, Tensor], loss: Callable[..., Tensor] | None,
+    pieces: Sequence[int], seed: int = 0,
+) -> bool:  # fmt: skip
+    """Whether loss and gradients of the whole batch are the means of those of its pieces, weighted by their rows, and
+    the state is left the same: then nothing is in the way of dividing it."""
+    rows = sum(pieces)
+    try:
+        whole = _one_backward(build, [dict(batch)], [1.0], loss, seed)
+        starts = [sum(pieces[:index]) for index in range(len(pieces))]
+        cut = [
+            {name: one[start : start + size] if one.shape[:1] == (rows,) else one for name, one in batch.items()}
+            for start, size in zip(starts, pieces, strict=True)
+        ]
+        parts = _one_backward(build, cut, [size / rows for size in pieces], loss, seed)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+    return whole.keys() == parts.keys() and all(
+        torch.allclose(one.double(), parts[name].double(), rtol=1e-7, atol=1e-10) for name, one in whole.items()
+    )
+
+
+def _one_backward(
+    build: Callable[[], nn.Module], batches: Sequence[Mapping[str, Tensor]], weights: Sequence[float],
+    loss: Callable[..., Tensor] | None, seed: int,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The weighted sums of the batches' losses and gradients, and buffers and parameters afterwards."""
+    torch.manual_seed(seed)
+    model = build().double().train()
+    total = torch.zeros((), dtype=torch.float64)
+    for batch, weight in zip(batches, weights, strict=True):
+        found = weight * loss_of(model(**_taken(model, batch)), batch, loss)
+        found.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+        total += found.detach().reshape(())
+    gradients = {f"gradient of {name}": one for name, one in _gradients(model).items()}
+    return {"loss": total, **gradients, **dict(model.named_buffers()), **dict(model.named_parameters())}
+
+
 def loss_of(output: Any, batch: Mapping[str, Tensor], loss: Callable[..., Tensor] | None) -> Tensor:
     """The one number to train on: of the loss function, or the output's own."""
     if loss is not None:

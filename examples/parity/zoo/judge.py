@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 
 from examples.parity.zoo.comparing import CAST, EXACT, LAST_BITS, differences, rounding_differences
-from examples.parity.zoo.eager import Numbers, Rule, trained
+from examples.parity.zoo.eager import Numbers, Rule, adds_up, trained
 from examples.parity.zoo.entry import Batch, Entry
 
 STEPS = 3
+# Pieces by which a model shows whether its batch may be divided.
+PIECES = (4, 3, 1)
 # Under autocast weights are float32.
 DTYPES = {"float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -22,6 +24,12 @@ class Judge:
         self.entry = one
         self.batches = [one.made(1000 * seed + step) for step in range(STEPS)]
         self.expected = cache(self._expected)
+
+    @cached_property
+    def divides(self) -> bool:
+        """Whether the rows of a batch may be divided and nothing but rounding changes."""
+        one = self.entry
+        return sum(PIECES) == one.rows and all(adds_up(one.build, batch, one.loss, PIECES) for batch in self.batches)
 
     def given(self, precision: str) -> list[Batch]:
         """The batches in the plan's type."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,18 +25,24 @@ from placer.runtime.stages.captured_model import CapturedModel, captured
 from placer.runtime.weights.meta_model import prepared_model
 
 CASE_SECONDS = 60.0
+# What is said of models that have not enough to be cut in so many.
+SMALL = re.compile(r"need \d+ blocks|the model has \d+ blocks?|nothing to cut|has no ")
 
 Verdict = Literal["equal", "refused", "WRONG", "crash", "broken"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What came of a case. broken: the model does not run in the plain loop either."""
+    """What came of a case. broken: the model does not run in the plain loop either.
+
+    needless: refused, though its batch may be divided, or is not; where no part of it is said to be too small.
+    """
 
     entry: Entry
     layout: str
     verdict: Verdict
     told: str
+    needless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,7 @@ class Waiting:
 
     def judged(self, verdict: Verdict, told: str) -> Judged:
         """The case with its verdict."""
-        return Judged(entry=self.judge.entry, layout=self.layout.name, verdict=verdict, told=told)
+        return _verdict(self.judge, self.layout, verdict, told)
 
 
 def _cases(one: Entry, which: str, only: str, seed: int) -> Iterator[Waiting | Judged]:
@@ -106,16 +113,30 @@ def _cases(one: Entry, which: str, only: str, seed: int) -> Iterator[Waiting | J
         if isinstance(plan, Plan):
             yield Waiting(judge=judge, layout=layout, plan=plan)
         else:
-            yield Judged(entry=one, layout=layout.name, verdict=plan[0], told=plan[1])
+            yield _verdict(judge, layout, *plan)
+
+
+def _verdict(judge: Judge, layout: ZooLayout, verdict: Verdict, told: str) -> Judged:
+    needless = verdict == "refused" and not SMALL.search(told) and (layout.whole or judge.divides)
+    return Judged(entry=judge.entry, layout=layout.name, verdict=verdict, told=told, needless=needless)
 
 
 def _planned(make: Callable[[], Plan]) -> Plan | tuple[Verdict, str]:
+    """A plan, or why there is none: also where it takes longer than a whole case may."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(int(CASE_SECONDS))
     try:
         return make()
     except PlacerError as error:
         return "refused", str(error)
     except Exception:
         return "crash", traceback.format_exc(limit=-3)
+    finally:
+        signal.alarm(0)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"no plan within {CASE_SECONDS:.0f} s")
 
 
 def _prepared(first: Plan, layout: ZooLayout) -> Plan:

@@ -28,6 +28,11 @@ class ZooLayout:
     precision: Precision = "float64"
 
     @property
+    def whole(self) -> bool:
+        """Whether it is the plain loop's own: one device, one piece."""
+        return self.ranks == 1 and not self.microbatches
+
+    @property
     def cuts(self) -> bool:
         """Whether a replica is several devices."""
         return any(pin.startswith(AXES) for pin in self.pins)

@@ -167,6 +167,8 @@ class EmaTeacher(nn.Module):
         super().__init__()
         self.student = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
         self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+        for parameter in self.teacher.parameters():
+            parameter.data.mul_(0.8)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():

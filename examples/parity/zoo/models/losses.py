@@ -82,7 +82,7 @@ class WorseLoss(Heads):
     """The larger of two losses."""
 
     def combined(self, one: Tensor, two: Tensor) -> Tensor:
-        return torch.max(one, two)
+        return torch.max(one, 1.5 * two)
 
 
 class LogOfMean(Heads):
