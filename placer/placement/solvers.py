@@ -13,7 +13,7 @@ from placer.placement.formats import FileProblem, PlaceRequest
 PLACERS = {
     "dnn-partitioning": "placer.strategies.placement.solve:solve",
     "pipedream": "placer.strategies.placement.solve:solve",
-    "piper": "placer.strategies.placement.piper.solve:solve",
+    "piper": "placer.strategies.placement.piper.search:solve",
 }
 
 

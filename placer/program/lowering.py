@@ -9,7 +9,7 @@ receiving device. That is one order of all messages too, so that ranks which fol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -175,7 +175,8 @@ def _events(
         for action in line:
             start, end = step.times[action]
             yield (start, 2, (position,)), action, (position,)
-            for index, transfer in _sent_after(step, action):
+            made = () if action.kind == "W" else step.sent.get((action.kind == "F", action.stage), ())
+            for index, transfer in made:
                 gradient = action.kind != "F"
                 tag = (2 * index + gradient) * len(plan.microbatches) + action.microbatch
                 move = _Move(transfer, gradient, action.microbatch, tag)
@@ -184,11 +185,6 @@ def _events(
                 # An engine's are issued inside the computation, before anything it makes is sent.
                 key = (end, 1, (position, index)) if collective.engine == "placer" else (start, 2, (position, index))
                 yield key, collective, (position,)
-
-
-def _sent_after(step: _StepOrder, action: Action) -> Sequence[tuple[int, Transfer]]:
-    """Transfers whose values an F, or whose gradients a B or I, makes, with their numbers."""
-    return () if action.kind == "W" else step.sent.get((action.kind == "F", action.stage), ())
 
 
 def _filled(

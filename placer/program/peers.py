@@ -100,8 +100,9 @@ def _compared(rank: int, peer: int, mine: Sequence[Meeting], theirs: Sequence[Me
     own, other = list(map(_identity, mine)), list(map(_identity, theirs))
     mine_left: list[Meeting] = []
     theirs_left: list[Meeting] = []
-    stretches = [("equal", 0, len(own), 0, len(own))] if own == other else _stretches(own, other)
-    for what, start, end, their_start, their_end in stretches:
+    matched = SequenceMatcher(None, own, other, autojunk=False)
+    whole = [("equal", 0, len(own), 0, len(own))]
+    for what, start, end, their_start, their_end in whole if own == other else matched.get_opcodes():
         if what == "equal":
             pairs = zip(mine[start:end], theirs[their_start:their_end], strict=True)
             yield from (found for pair in pairs for found in _fields(rank, peer, *pair))
@@ -109,12 +110,6 @@ def _compared(rank: int, peer: int, mine: Sequence[Meeting], theirs: Sequence[Me
             mine_left += mine[start:end]
             theirs_left += theirs[their_start:their_end]
     yield from _elsewhere(rank, peer, mine_left, theirs_left)
-
-
-def _stretches(
-    own: list[tuple[object, ...]], other: list[tuple[object, ...]]
-) -> Sequence[tuple[str, int, int, int, int]]:
-    return SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
 
 
 def _elsewhere(rank: int, peer: int, mine: list[Meeting], theirs: list[Meeting]) -> Iterator[Disagreement]:

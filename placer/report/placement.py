@@ -25,7 +25,7 @@ def answer_document(answer: PlaceAnswer) -> Document:
         "kind": answer.kind,
         "status": answer.status,
         "bound": answer.bound,
-        "gap": _finite(answer.gap),
+        "gap": answer.gap if math.isfinite(answer.gap) else None,  # JSON has no infinity
         "seconds": answer.seconds,
         "assignment": dict(answer.assignment),
         "stages": [
@@ -104,11 +104,6 @@ def _row_document(row: BenchRow) -> JsonValue:
 
 def _published(system: str, value: float | None, seconds: float | None) -> str:
     return f"{system} {_number(value)}" + (f" in {seconds:g} s" if seconds is not None else "")
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
 
 
 def _number(value: float | None) -> str:

@@ -102,7 +102,8 @@ def ranges_text(numbers: tuple[int, ...]) -> str:
 
 
 def _stages(plan: Plan) -> Table:
-    uneven = _divides_unevenly(plan)
+    # Whether replicas, of one stage or of two, have different numbers of rows.
+    uneven = any(stage.shares for stage in plan.stages) or len({stage.replicas for stage in plan.stages}) > 1
     view = table("stage", "blocks", "devices", "replicas", *["rows"] * uneven, "split", "state", "recompute", left=3)
     for index, stage in enumerate(plan.stages):
         view.add_row(
@@ -116,11 +117,6 @@ def _stages(plan: Plan) -> Table:
             "yes" if stage.recompute else "no",
         )
     return view
-
-
-def _divides_unevenly(plan: Plan) -> bool:
-    """Whether replicas, of one stage or of two, have different numbers of rows."""
-    return any(stage.shares for stage in plan.stages) or len({stage.replicas for stage in plan.stages}) > 1
 
 
 def _rows(plan: Plan, stage: Stage) -> str:

@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from placer.plans.plan import Plan, Stage
+from placer.plans.plan import Plan
 from placer.program.ranks import position_of
 from placer.report.documents import Document, plan_document
 from placer.report.plan_table import STATE, ranges_text, rows_text
@@ -76,12 +76,8 @@ def _stage(plan: Plan, index: int) -> str:
         f"{stage.replicas} replica{'s' if stage.replicas > 1 else ''}",
     ]
     words += [] if stage.layout is None else [plan.layouts[stage.layout].shape]
-    return ", ".join([*words, *_state(stage)])
-
-
-def _state(stage: Stage) -> list[str]:
-    sharded = [] if stage.sharding == "none" else [STATE[stage.sharding]]
-    return [*sharded, *(["recompute"] if stage.recompute else [])]
+    words += [] if stage.sharding == "none" else [STATE[stage.sharding]]
+    return ", ".join([*words, *["recompute"] * stage.recompute])
 
 
 def _moved(moving: Moving) -> str:

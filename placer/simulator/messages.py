@@ -17,6 +17,8 @@ from placer.simulator.state import Board, Moment
 # A stage's pass over a microbatch, by which messages are read.
 Pass = tuple[int, str, int]
 End = tuple[int, int, int]
+# The kind of message that an action reads; W reads none.
+READ = {"F": "activation", "B": "gradient", "I": "gradient"}
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class Wires:
     def read_by(self, rank: int, entry: Compute) -> list[End]:
         """The messages a computation reads."""
         action = entry.action
-        return self.reads[rank].get((action.stage, _direction(action.kind), action.microbatch), [])
+        return self.reads[rank].get((action.stage, READ.get(action.kind, ""), action.microbatch), [])
 
     def post(self, rank: int, entry: Message) -> None:
         """One end of a message; the second one lets it move."""
@@ -103,8 +105,3 @@ def _reads(program: Program) -> dict[Pass, list[End]]:
             key = (entry.target_stage, entry.kind, entry.microbatch)
             found.setdefault(key, []).append((entry.peer, program.rank, entry.tag))
     return found
-
-
-def _direction(kind: str) -> str:
-    """The kind of message an action reads; W reads none."""
-    return {"F": "activation", "B": "gradient", "I": "gradient"}.get(kind, "")

@@ -184,7 +184,7 @@ def _events(entry: Slice) -> Iterator[Event]:
     if entry.message >= 0:
         sending = entry.lane == "send"
         flow: Event = {"name": "message", "cat": "message", "ph": "s" if sending else "f", "id": entry.message}
-        yield flow | _where(entry) | {"ts": _microseconds(entry.start)} | ({} if sending else {"bp": "e"})
+        yield flow | _where(entry) | {"ts": _nanoseconds(entry.start) / 1000} | ({} if sending else {"bp": "e"})
 
 
 def _complete(entry: Slice, name: str, start: float, end: float) -> Event:
@@ -199,7 +199,3 @@ def _where(entry: Slice) -> Event:
 
 def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
-
-
-def _microseconds(seconds: float) -> float:
-    return _nanoseconds(seconds) / 1000

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from placer.errors import UsageError
 from placer.graph import Affine, Tensor
+from placer.io.memo import remembered
 from placer.plans.plan import Layout, Plan, Stage, replica_rows
 from placer.rules.layouts import Lay, State, piece
 from placer.rules.two_axis_layouts import pieces
@@ -232,21 +233,11 @@ class Exchange:
         own = (one._replace(tensor=own_rows_tensor(one.tensor, apart)) if apart > 1 else one for one in crossings)
         return Exchange(tuple(own), source.degree, target.degree, apart)
 
+    @remembered
     def bundles(self, opens: bool) -> tuple[Bundle, ...]:
         """In order of the sending device, then the receiving; values without rows only where a replica opens."""
-        return self._all if opens else self._growing
-
-    @cached_property
-    def _all(self) -> tuple[Bundle, ...]:
-        return self._bundled(self.crossings)
-
-    @cached_property
-    def _growing(self) -> tuple[Bundle, ...]:
-        return self._bundled(tuple(one for one in self.crossings if one.tensor.batched))
-
-    def _bundled(self, crossings: tuple[Crossing, ...]) -> tuple[Bundle, ...]:
         found: dict[tuple[int, int], list[tuple[str, Ranges, Tensor]]] = {}
-        for one in crossings:
+        for one in (one for one in self.crossings if opens or one.tensor.batched):
             for route in routes(one, self.source, self.target):
                 part = _part(one, route, self.source)
                 found.setdefault(route[:2], []).append((one.value, route.ranges, part))

@@ -7,7 +7,7 @@ positions where costs cannot tell their devices and links apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import TypeVar
 
@@ -61,6 +61,11 @@ class RangeClasses:
         return tuple(block.kind for block in self.problem.graph.blocks)
 
 
+def _of_each(of: Callable[[PositionClasses, int], T]) -> cached_property[tuple[T, ...]]:
+    """A property: `of` every position."""
+    return cached_property(lambda self: self.each(partial(of, self)))
+
+
 class PositionClasses:
     """What tells the positions of an outline apart, as far as costs can see. Its shares and rows do not matter."""
 
@@ -73,24 +78,9 @@ class PositionClasses:
         self._loads: dict[tuple[int, tuple[int, ...]], tuple[tuple[tuple[int, int], ...], ...]] = {}
 
     @cached_property
-    def own(self) -> tuple[object, ...]:
-        """Per position its devices' kinds in order of replica, and the levels its collectives climb."""
-        return self._each(self._own)
-
-    @cached_property
-    def capacity(self) -> tuple[int, ...]:
-        """Bytes of each position's device that has fewest beside its overhead."""
-        return self._each(self._capacity)
-
-    @cached_property
     def room(self) -> int:
         """What all positions can hold together if each were as that device."""
         return sum(max(0, own) for own in self.capacity)
-
-    @cached_property
-    def rooms(self) -> tuple[tuple[int, ...], ...]:
-        """Per position the least bytes less overhead of each replica's devices."""
-        return self._each(self._rooms)
 
     def loads(self, outline: Outline) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per position what must fit: (rows of a full microbatch, bytes) of its replicas, most rows first.
@@ -106,11 +96,6 @@ class PositionClasses:
         return tuple(once(known, rooms, _binding, each, rooms) for rooms in self.rooms)
 
     @cached_property
-    def kinds(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Per position the kinds of the devices of each replica."""
-        return self._each(self._kinds)
-
-    @cached_property
     def fixed(self) -> float:
         """Seconds of the world's own collectives."""
         return self.costs.fixed(self.used)
@@ -120,7 +105,7 @@ class PositionClasses:
         """Per position the messages to the next one (the last one's go round to the first): their latency, and the
         most seconds per byte."""
         cluster, last = self.problem.cluster, len(self.devices) - 1
-        inner = self._each(lambda p: slowest(link_costs(cluster, self.devices[p], self.devices[p + 1])), last)
+        inner = self.each(lambda p: slowest(link_costs(cluster, self.devices[p], self.devices[p + 1])), last)
         return (*inner, slowest(link_costs(cluster, self.devices[last], self.devices[0])))
 
     @cached_property
@@ -133,7 +118,7 @@ class PositionClasses:
         """The different ones of `onward`."""
         return tuple(dict.fromkeys(self.onward))
 
-    def _each(self, of: Callable[[int], T], count: int | None = None) -> tuple[T, ...]:
+    def each(self, of: Callable[[int], T], count: int | None = None) -> tuple[T, ...]:
         """`of` the first `count` positions (None: all), asked once for those that lie alike."""
         positions = range(len(self.devices) if count is None else count)
         known: dict[int, T] = {}
@@ -147,23 +132,31 @@ class PositionClasses:
         beside = start // size <= self.devices[0][-1] // size
         return -1 - position if not flat or beside else start % size
 
-    def _own(self, position: int) -> object:
+    @_of_each
+    def own(self, position: int) -> object:
+        """Per position its devices' kinds in order of replica, and the levels its collectives climb."""
         cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.block_times.device_class
         own = self.devices[position]
         levels = bottleneck(cluster, own[::degree], groups=degree)
         same = kinds[own[0] : own[-1] + 1] if self.in_order else tuple(kinds[device] for device in own)
-        return _kinds_of(same), levels, self._tied(own)
+        return same[0] if len(set(same)) == 1 else same, levels, self._tied(own)
 
-    def _capacity(self, position: int) -> int:
+    @_of_each
+    def capacity(self, position: int) -> int:
+        """Bytes of each position's device that has fewest beside its overhead."""
         chips = {id(chip): chip for d in self.devices[position] for chip in (self.problem.cluster.devices[d],)}.values()
         return min(chip.memory_bytes - chip.overhead_bytes for chip in chips)
 
-    def _rooms(self, position: int) -> tuple[int, ...]:
+    @_of_each
+    def rooms(self, position: int) -> tuple[int, ...]:
+        """Per position the least bytes less overhead of each replica's devices."""
         chips, degree = self.problem.cluster.devices, self.costs.degree
         room = [chips[d].memory_bytes - chips[d].overhead_bytes for d in self.devices[position]]
         return tuple(min(room[i : i + degree]) for i in range(0, len(room), degree))
 
-    def _kinds(self, position: int) -> tuple[tuple[int, ...], ...]:
+    @_of_each
+    def kinds(self, position: int) -> tuple[tuple[int, ...], ...]:
+        """Per position the kinds of the devices of each replica."""
         kinds, degree = self.costs.block_times.device_class, self.costs.degree
         own = [kinds[device] for device in self.devices[position]]
         return tuple(tuple(sorted(set(own[i : i + degree]))) for i in range(0, len(own), degree))
@@ -188,8 +181,3 @@ def _binding(each: tuple[int, ...], rooms: tuple[int, ...]) -> tuple[tuple[int, 
         if not found or room < found[-1][1]:
             found.append((rows, room))
     return tuple(found)
-
-
-def _kinds_of(devices: tuple[object, ...]) -> object:
-    """The kinds in order, one for all where they are alike."""
-    return devices[0] if all(device == devices[0] for device in devices) else devices

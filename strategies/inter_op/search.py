@@ -299,17 +299,17 @@ def _solve(search: _OutlineSearch, bound: float, outline: Outline) -> None:
         return
     if outline.virtual == 1:
         _offer(search, costs, evenly_cut(costs))
-        rests, inner = costs.rests, search.ceiling - costs.fixed
+        rests, inner = costs.rests, search.ceiling - costs.places.fixed
         stages = outline.stages
         found = best_cuts(stages=stages, options=costs.options, rests=rests, ceiling=inner)
         _offer(search, costs, found)
         return
     if _alike(costs):
-        _offer(search, costs, best_repeating(costs.loop(), ceiling=search.ceiling - costs.fixed))
+        _offer(search, costs, best_repeating(costs.loop(), ceiling=search.ceiling - costs.places.fixed))
         return
     _offer(search, costs, evenly_cut(costs))
     patience = min(PATIENCE, PATIENCE_IN_ALL - search.placed)
-    result = best_interleaved(costs.loop(), ceiling=search.ceiling - costs.fixed, patience=patience)
+    result = best_interleaved(costs.loop(), ceiling=search.ceiling - costs.places.fixed, patience=patience)
     search.placed += result.placed
     _offer(search, costs, result.cuts)
     if not result.complete:
@@ -326,8 +326,8 @@ def _alike(costs: OutlineCosts) -> bool:
 
 def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) -> None:
     """Keep `cuts` if they are better than the best so far."""
-    if cuts is not None and cuts.value + costs.fixed < search.ceiling:
-        value = cuts.value + costs.fixed
+    if cuts is not None and cuts.value + costs.places.fixed < search.ceiling:
+        value = cuts.value + costs.places.fixed
         search.best = _BestCuts(value=value, outline=costs.outline, cuts=cuts)
 
 

@@ -91,7 +91,8 @@ class SplitCosts:
         self.chip = self.costs.cluster.devices[self.replica.devices[0]]
         self.degree = len(self.replica.devices)
         self.inner = self.replica.fast if self.outer else 1
-        self._conversions = cache(self._convert)
+        #: Seconds of a conversion there and of its gradient back; None where there is none.
+        self.converting = cache(self._convert)
 
     def weighing(self, byte: float, microbatches: int, once: int = 0) -> SplitCosts:
         """The same with other seconds that a byte counts, and microbatches a step; the rest is made once for both."""
@@ -107,10 +108,6 @@ class SplitCosts:
     def tie(self, cost: ChoiceCosts) -> float:
         """What the bytes count that the op keeps, and that its backward has."""
         return self.byte * ((cost.kept + cost.working) / self.once if self.once else cost.kept)
-
-    def converting(self, reference: str, have: State, want: State) -> float | None:
-        """Seconds of a conversion there and of its gradient back; None where there is none."""
-        return self._conversions(reference, have, want)
 
     def moves(self, reference: str, have: State, want: State) -> bool:
         """Whether a conversion is an op of its own."""

@@ -48,7 +48,8 @@ class Exhaustive:
         more than `MOST_PLANS` plans."""
         found = _best(problem, every_plan(problem))
         if isinstance(found, Infeasible):
-            roomy = _best(problem, roomy_plans(problem))
+            costs = problem.costs
+            roomy = _best(problem, _alike(problem, costs, roomy_layouts(problem, costs)))
             return found if isinstance(roomy, Infeasible) else roomy
         return found
 
@@ -80,12 +81,6 @@ def every_plan(problem: Problem) -> Iterator[Plan]:
     yield from _alike(problem, costs, (None, *found))
     for plan in shaped_plans(problem, found):
         yield from (made for made in _fused(plan, costs, problem.pins) if not broken_pins(made, problem.pins))
-
-
-def roomy_plans(problem: Problem) -> Iterator[Plan]:
-    """Every plan of the layouts for what fits in no others."""
-    costs = problem.costs
-    yield from _alike(problem, costs, roomy_layouts(problem, costs))
 
 
 def _alike(problem: Problem, costs: Costs, found: Iterable[Layout | None]) -> Iterator[Plan]:

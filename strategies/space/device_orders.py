@@ -45,7 +45,8 @@ def group_classes(cluster: Cluster, degree: int) -> tuple[tuple[DeviceGroup, ...
     groups = replica_groups(cluster, degree)
     if len(cluster.groups) == 1 and len(cluster.groups[0][0].devices) == 1:
         return (groups,) if groups else ()
-    nodes = {id(node): _bare(node) for node, _ in cluster.groups}
+    # As far as steps can see.
+    nodes = {id(n): replace(n, name="", cores=1, memory_bytes=0, storage=None) for n, _ in cluster.groups}
     kinds: dict[tuple[Device | Node, ...], int] = {}
     first: dict[tuple[int, ...], int] = {}
     found: dict[int, list[DeviceGroup]] = {}
@@ -124,11 +125,6 @@ def _runs(chosen: tuple[tuple[DeviceGroup, ...], ...], size: int) -> list[tuple[
 
 def _devices(chosen: list[DeviceGroup]) -> DeviceOrder:
     return tuple(chain.from_iterable(chosen))
-
-
-def _bare(node: Node) -> Node:
-    """A node as far as steps can see."""
-    return replace(node, name="", cores=1, memory_bytes=0, storage=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

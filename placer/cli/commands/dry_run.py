@@ -88,21 +88,17 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _agreement(done: DryRun) -> Iterator[Text]:
-    count, peers = len(done.communications), len(_peers(done))
+    count, peers = len(done.communications), {rank for entry in done.communications for rank in entry.ranks}
     if not done.differences and not done.disagreements:
         yield Text(
-            f"all {count} communications come in the order of its program and meet those of its {peers} peers "
-            f"({len(done.inside)} of them inside its replica)"
+            f"all {count} communications come in the order of its program and meet those of its "
+            f"{len(peers - {done.program.rank})} peers ({len(done.inside)} of them inside its replica)"
         )
     told = [*done.differences, *map(str, done.disagreements)]
     for message in told[:SHOWN]:
         yield Text(message, style="bold red")
     if len(told) > SHOWN:
         yield Text(f"... and {len(told) - SHOWN} more; --json has all", style="bold red")
-
-
-def _peers(done: DryRun) -> set[int]:
-    return {rank for entry in done.communications for rank in entry.ranks} - {done.program.rank}
 
 
 def _memory(done: DryRun) -> RenderableType:

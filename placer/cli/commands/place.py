@@ -40,11 +40,7 @@ def run(
         memory=None if memory is None else quantity(memory, "bytes"),
         bandwidth=None if bandwidth is None else quantity(bandwidth, "bandwidth"),
     )  # fmt: skip
-    answer = place(read_problem(_existing(file), request, format=format), request)
-    print_result(answer_view(answer), answer_document(answer), json)
-
-
-def _existing(file: Path) -> Path:
     if file.is_dir():
         raise UsageError(f"the placement problem {file} is a folder; name a file in it")
-    return file
+    answer = place(read_problem(file, request, format=format), request)
+    print_result(answer_view(answer), answer_document(answer), json)

@@ -8,7 +8,7 @@ collective   the fastest algorithm over the levels its devices span (`collective
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import NamedTuple, TypeAlias
@@ -133,7 +133,7 @@ def message_seconds(cluster: Cluster, source: Collection[int], target: Collectio
 def link_costs(cluster: Cluster, source: Collection[int], target: Collection[int]) -> tuple[LinkCost, ...]:
     """The kinds of ways from the devices of `source` to their partners in `target`, all sending at once."""
     first, second = tuple(source), tuple(target)
-    pairs = zip(*(_in_turn(devices, max(len(first), len(second))) for devices in (first, second)), strict=True)
+    pairs = islice(zip(cycle(first), cycle(second)), max(len(first), len(second)))
     found = Counter((cluster.node_of[a], cluster.node_of[b], _on_cpus(cluster, a, b), a == b) for a, b in pairs)
     leaving: Counter[int] = Counter()
     for (start, end, _, _), count in found.items():
@@ -168,10 +168,6 @@ def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[
 def slowest(found: tuple[LinkCost, ...]) -> LinkCost:
     """A way no shorter than any of these: the longest latency, the most seconds per byte."""
     return LinkCost(max((w.latency for w in found), default=0.0), max((w.per_byte for w in found), default=0.0))
-
-
-def _in_turn(devices: tuple[int, ...], count: int) -> Iterator[int]:
-    return islice(cycle(devices), count)
 
 
 def _way(cluster: Cluster, start: int, end: int) -> object:

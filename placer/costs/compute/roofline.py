@@ -254,7 +254,8 @@ def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
     forward, backward = max(1, len(op.products)), max(1, len(op.backward_products))
     if op.kind != "attention":
         return _Traffic(forward=0.0, backward=0.0, forward_kernels=forward, backward_kernels=backward)
-    extra = _scores_kept(op, rows)
+    # What plain attention only keeps, and reads in backward.
+    extra = op.saved_bytes.at(rows) - op.fused_saved_bytes.at(rows) if any(op.fused_saved_bytes) else 0
     if settings.attention == "flash":
         return _Traffic(forward=0.0, backward=-kept * extra, forward_kernels=1, backward_kernels=1)
     elements = score_elements(op, rows)
@@ -270,11 +271,6 @@ def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
         forward_kernels=FORWARD_KERNELS,
         backward_kernels=BACKWARD_KERNELS,
     )
-
-
-def _scores_kept(op: Op, rows: int) -> int:
-    """Captured bytes kept, and read in backward, for plain attention only."""
-    return op.saved_bytes.at(rows) - op.fused_saved_bytes.at(rows) if any(op.fused_saved_bytes) else 0
 
 
 def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: bool) -> float:

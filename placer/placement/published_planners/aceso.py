@@ -107,18 +107,14 @@ def step_of(problem: AcesoProblem, plan: AcesoPlan) -> AcesoValue:
     times, memory, first = [], [], 0
     for index, stage in enumerate(plan.stages):
         ops = problem.ops[first : first + len(stage.tensor)]
-        costs = tuple(op_cost(problem, plan, stage, ops[j], j) for j in range(len(ops)))
+        each = zip(ops, stage.data, stage.tensor, stage.algo, strict=True)
+        costs = tuple(problem.profile.cost(op, plan.microbatch // d, t, algo) for op, d, t, algo in each)
         before = sum(earlier.devices for earlier in plan.stages[:index])
         times.append(stage_time(problem, stage, ops, costs, before))
         memory.append(stage_memory(problem, stage, ops, costs, len(plan.stages) - index - 1))
         first += len(ops)
     step = (problem.global_batch // plan.microbatch - 1) * max(times) + sum(times)
     return AcesoValue(milliseconds=step, stage_milliseconds=tuple(times), memory=tuple(memory))
-
-
-def op_cost(problem: AcesoProblem, plan: AcesoPlan, stage: AcesoStage, op: str, j: int) -> OpCost:
-    """The measured costs of op `j` of a stage."""
-    return problem.profile.cost(op, plan.microbatch // stage.data[j], stage.tensor[j], stage.algo[j])
 
 
 def stage_time(

@@ -47,7 +47,7 @@ class AcesoProfile:
     def cost(self, op: str, samples: int, tensor: int, algo: int) -> OpCost:
         """The cost of `op`; so much that no plan uses it where it was not measured."""
         found = self.costs.get((op, samples, tensor, algo))
-        return found if found is not None else _unmeasured(samples)
+        return found if found is not None else _cost(samples, [UNMEASURED] * 8)
 
     def measured(self, op: str, samples: int, tensor: int, algo: int) -> bool:
         """Whether there is a measurement."""
@@ -120,11 +120,6 @@ def _cost(samples: int, row: list[float]) -> OpCost:
         forward_reserved_MB=row[6],
         backward_reserved_MB=row[7],
     )
-
-
-def _unmeasured(samples: int) -> OpCost:
-    """What keeps a plan from being chosen."""
-    return _cost(samples, [UNMEASURED] * 8)
 
 
 def _collectives(folder: Path, model: str) -> list[tuple[tuple[str, int], dict[int, float]]]:

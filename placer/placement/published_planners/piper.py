@@ -126,7 +126,7 @@ class PiperValue:
 
 def value_of(problem: PiperProblem, stages: tuple[PiperStage, ...]) -> PiperValue:
     """The cost of a plan by the formula of the module. Raises IllegalPlanError naming every rule that it breaks."""
-    broken = _broken_rules(problem, stages)
+    broken = [*_broken_cover(problem, stages), *_broken_degrees(problem, stages)]
     if broken:
         raise IllegalPlanError(f"{'; '.join(broken)}: no plan of this problem; choose other stages")
     times, memory = [], []
@@ -167,11 +167,6 @@ def _chosen(problem: PiperProblem, stage: PiperStage) -> tuple[Variant, ...]:
     """The variant of each node of `stage`."""
     offered = (problem.by_id[node].at(stage.tensor) for node in stage.nodes)
     return tuple(next(v for v in of if v.name == name) for of, name in zip(offered, stage.variants, strict=True))
-
-
-def _broken_rules(problem: PiperProblem, stages: tuple[PiperStage, ...]) -> list[str]:
-    """What is wrong with the plan besides memory, in words."""
-    return [*_broken_cover(problem, stages), *_broken_degrees(problem, stages)]
 
 
 def _broken_cover(problem: PiperProblem, stages: tuple[PiperStage, ...]) -> list[str]:

@@ -315,6 +315,7 @@ def _source(node: fx.Node) -> str:
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
     if not frames:
         return ""
-    own = [frame for frame in frames if "/torch/nn/" not in frame[0]]
+    # What calls a module, of torch and in place of an opaque part's forward, is no line of the model.
+    own = [frame for frame in frames if "/torch/nn/" not in frame[0] and not frame[0].endswith("export/opaque.py")]
     file, line = (own or frames)[-1]
     return f"{'/'.join(file.split('/')[-2:])}:{line}"

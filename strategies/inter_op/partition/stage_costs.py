@@ -119,11 +119,6 @@ class OutlineCosts:
         )  # fmt: skip
 
     @cached_property
-    def fixed(self) -> float:
-        """Seconds of the step that no cut changes."""
-        return self.places.fixed
-
-    @cached_property
     def rests(self) -> RestBounds:
         """Lower bounds for `chain`: seconds of the blocks from j on, and how far the first stages must reach."""
         rest = self.bounds.rest(self.outline, self.places)

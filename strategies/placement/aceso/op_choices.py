@@ -151,7 +151,7 @@ def lower_bounds(space: OpSpace, memory: float, behind: int) -> Floats:
     for price in PRICES:
         light = space.time + price * (space.state_factor * space.weights + kept)
         for per_op, other in ((light + price * space.weights, None), (light, workspace)):
-            total = _running(per_op)
+            total = np.concatenate(([0.0], np.cumsum(per_op.min(axis=1))))
             np.subtract((total - price * memory)[None, :], total[:, None], out=one)
             if other is not None:
                 one += price * other
@@ -160,11 +160,6 @@ def lower_bounds(space: OpSpace, memory: float, behind: int) -> Floats:
     bound[:, 1:] += space.leave.min(axis=1)[None, :]
     bound[np.tril_indices(ops + 1)] = np.inf
     return bound
-
-
-def _running(per_op: Floats) -> Floats:
-    """The sums over the ops before each, of the least over states."""
-    return np.concatenate(([0.0], np.cumsum(per_op.min(axis=1))))
 
 
 def _workspace(space: OpSpace) -> Floats:

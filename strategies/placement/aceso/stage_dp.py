@@ -86,7 +86,8 @@ def stage_table(space: OpSpace, memory: float, behind: int, slowest: float, star
         if len(begun):
             paths, _ = _extended(space, paths, op, grid, behind)
         if starts[op]:
-            begun, paths = np.append(begun, op), _joined(paths, _begun(space, op, grid, behind))
+            begun, more = np.append(begun, op), _begun(space, op, grid, behind)
+            paths = _Paths(*(np.concatenate(pair) for pair in zip(paths, more, strict=True)))
         if len(begun):
             _entered(table, space, paths, begun, op, memory, behind)
             useful = np.flatnonzero(paths.time[:, 0].min(axis=1) <= slowest)
@@ -180,11 +181,6 @@ def _entered(table: Table, space: OpSpace, paths: _Paths, begun: Ints, op: int, 
     at = time.argmin(axis=1)
     table.best[begun, op + 1] = time[np.arange(len(at)), at]
     table.price[begun, op + 1], table.state[begun, op + 1] = np.divmod(at, len(space.states))
-
-
-def _joined(paths: _Paths, begun: _Paths) -> _Paths:
-    """The paths of one more start."""
-    return _Paths(*(np.concatenate(pair) for pair in zip(paths, begun, strict=True)))
 
 
 def _selected(paths: _Paths, starts: Ints) -> _Paths:

@@ -21,8 +21,7 @@ from placer.strategies.engine.arrays import Floats, Ints
 from placer.strategies.engine.ideals import grown
 from placer.strategies.placement.contraction import Folded
 from placer.strategies.placement.devices import DeviceCounts
-from placer.strategies.placement.ideal_steps import Step, best_before, take_step
-from placer.strategies.placement.ideals import ROUNDING, Ideals, accelerator_loads
+from placer.strategies.placement.ideals import ROUNDING, Ideals, Step, accelerator_loads, best_before, take_step
 from placer.strategies.placement.limits import Effort
 
 SingleSteps = tuple[tuple[int, int, int], ...]

@@ -72,7 +72,8 @@ def widened(
     for _ in range(steps):
         ring = {other for at in ring for other in (*grown(at, successors), *shrunk(at, successors))} - near
         near |= set(sorted(ring)[: max(0, limit - len(near))])
-    return _family(near | set(_packed(family)), len(successors), complete=family.complete)
+    known = {sum(1 << int(node) for node in np.flatnonzero(row)) for row in family.inside}  # as bits
+    return _family(near | known, len(successors), complete=family.complete)
 
 
 def least_work(problem: PiperProblem) -> Floats:
@@ -133,8 +134,3 @@ def _family(found: set[int], nodes: int, *, complete: bool) -> IdealFamily:
         raise UsageError("the edges form a cycle; a Piper graph has none")
     inside = np.array([[ideal >> node & 1 for node in range(nodes)] for ideal in ordered], dtype=np.bool_)
     return IdealFamily(inside=inside, complete=complete)
-
-
-def _packed(family: IdealFamily) -> list[int]:
-    """Rows of flags as bits."""
-    return [sum(1 << int(node) for node in np.flatnonzero(row)) for row in family.inside]

@@ -6,17 +6,22 @@ A limit on the time is met or not (`Sweep`); halving between the bound and the b
 A pass that fails proves that nothing lies below the next time at which anything changes; one that succeeds has stages
 whose variants are then chosen exactly: either the plan stands, and its value is the new best, or a table learns that
 it promised too much and the pass is repeated. First on few ideals, for a plan; then on all, for the proof.
+
+`solve` is what `placer place` does with a Piper graph: the plan is judged by the evaluator, and worded as an answer.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
-from placer.errors import Infeasible
+from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
+from placer.placement.answers import ROUNDING, PlaceAnswer, PlacedStage
+from placer.placement.formats import FileProblem, PlaceRequest
 from placer.placement.published_planners.piper import PiperProblem, PiperStage, value_of
 from placer.strategies.engine.knapsack import KnapsackChoice
 from placer.strategies.placement.piper.families import IdealFamily, ideals, least_work, thinned, widened
@@ -186,4 +191,44 @@ def _infeasible(problem: PiperProblem, family: IdealFamily) -> Infeasible:
     return Infeasible(
         binding=f"no stages fit {problem.memory_bytes / 2**30:.3g} GiB on each of {problem.devices} devices{scope}",
         advice="give more memory or more devices",
+    )
+
+
+UNIT = "file's time"
+KIND = "largest stage time per microbatch, data x tensor x pipeline x recompute"
+
+
+def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
+    """The best plan. Raises InfeasibleError with what binds."""
+    if not isinstance(problem, PiperProblem):
+        raise UsageError(f"a {problem.format!r} problem was given to Piper's solver; give it a Piper graph")
+    found = solve_piper(problem, seconds=request.seconds)
+    if isinstance(found, Infeasible):
+        raise InfeasibleError(found)
+    value = value_of(problem, found.stages)
+    if found.bound > value.value * (1 + ROUNDING):
+        raise StrategyError(f"a solver proved {found.bound!r}, its own plan reaches {value.value!r}")
+    return PlaceAnswer(
+        objective=value.value,
+        unit=UNIT,
+        kind=KIND,
+        bound=found.bound,
+        seconds=found.seconds,
+        assignment=tuple((str(node), f"stage {i}") for i, stage in enumerate(found.stages) for node in stage.nodes),
+        stages=tuple(_stage(i, stage, value.times[i], value.memory_bytes[i]) for i, stage in enumerate(found.stages)),
+    )
+
+
+def _stage(number: int, stage: PiperStage, time: float, memory: float) -> PlacedStage:
+    """A stage in the words of an answer."""
+    variants = ", ".join(f"{count} {name}" for name, count in sorted(Counter(stage.variants).items()))
+    return PlacedStage(
+        device=f"stage {number}",
+        nodes=tuple(str(node) for node in stage.nodes),
+        load=time,
+        memory_bytes=memory,
+        detail=f"data {stage.data} x tensor {stage.tensor}, {variants}:",
+        data=stage.data,
+        tensor=stage.tensor,
+        variants=stage.variants,
     )

@@ -26,8 +26,15 @@ import numpy as np
 from placer.strategies.engine.arrays import Floats, Ints
 from placer.strategies.placement.contraction import Folded
 from placer.strategies.placement.devices import DeviceCounts
-from placer.strategies.placement.ideal_steps import Step, best_before, take_step
-from placer.strategies.placement.ideals import ROUNDING, Ideals, accelerator_loads, host_loads
+from placer.strategies.placement.ideals import (
+    ROUNDING,
+    Ideals,
+    Step,
+    accelerator_loads,
+    best_before,
+    host_loads,
+    take_step,
+)
 from placer.strategies.placement.limits import Effort
 
 COLUMNS = 4096

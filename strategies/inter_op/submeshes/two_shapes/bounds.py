@@ -177,7 +177,7 @@ class _Parts:
         if part.positions == 1:
             return first
         each_cut, held = self.bounds.messages.within(part, self.terms.rows), np.arange(1, self.blocks)
-        inner: Floats = (part.positions - 1) * (_before(each_cut) if head else _behind(each_cut))
+        inner: Floats = (part.positions - 1) * (_before(each_cut) if head else _before(each_cut[::-1])[::-1])
         fill = np.where((held if head else held[::-1]) < part.positions, NEVER, first.fill + inner)
         return RangeTerms(fill, first.steady + self.terms.stalls(2) * inner / part.positions, first.tail)
 
@@ -229,8 +229,3 @@ def _before(each: Floats) -> Floats:
     """The least of what is before each; of the first 0."""
     found: Floats = np.append(0.0, np.minimum.accumulate(each)[:-1])
     return found
-
-
-def _behind(each: Floats) -> Floats:
-    """The same of what is behind each."""
-    return _before(each[::-1])[::-1]
