@@ -158,7 +158,7 @@ def _even_values(
         pricing = OutlineCosts(bounds, PositionClasses(problem, bounds.ranges.costs, outline), outline)
         even = evenly_cut(pricing) if pricing.rests.reached[0] == 0 else None
         if even is not None:
-            yield even.value + pricing.fixed, outline, even.cuts, even.recompute
+            yield even.value + pricing.places.fixed, outline, even.cuts, even.recompute
 
 
 def _on(problem: Problem, cluster: Cluster) -> Problem:
