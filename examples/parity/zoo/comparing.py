@@ -18,6 +18,8 @@ from examples.parity.zoo.eager import Numbers
 
 EXACT, CAST = 1e-9, 1e-6
 NOISE = 1e-4
+# An update of a weight: one that started at zero and has been moved by rounding only has no size of its own either.
+STEP = 1e-3
 SLACK = 10.0
 # The least that is asked of lower precisions: some units in the last place of float32 and of bfloat16.
 LAST_BITS = {"float32": 1e-5, "bfloat16": 3e-2, "bfloat16-autocast": 3e-2}
@@ -60,7 +62,7 @@ def distances(found: Numbers, wanted: Numbers) -> Iterator[Distance]:
         yield _farthest(f"loss of step {step}", _loss(found, step), _loss(wanted, step))
         largest = max((float(one.abs().max()) for one in theirs.values() if one.numel()), default=0.0)
         yield _farthest(f"step {step} gradient", _filled(ours, theirs), _filled(theirs, ours), NOISE * largest)
-    yield _farthest("final", found.after, wanted.after)
+    yield _farthest("final", found.after, wanted.after, STEP)
 
 
 def _far(found: Numbers, wanted: Numbers, limit: float) -> Iterator[Distance]:

@@ -26,7 +26,7 @@ from placer.runtime.weights.meta_model import prepared_model
 
 CASE_SECONDS = 60.0
 # What is said of models that have not enough to be cut in so many.
-SMALL = re.compile(r"need \d+ blocks|the model has \d+ blocks?|nothing to cut|has no ")
+SMALL = re.compile(r"need \d+ blocks|it has \d+ blocks|nothing to cut|has no ")
 
 Verdict = Literal["equal", "refused", "WRONG", "crash", "broken"]
 
