@@ -66,11 +66,11 @@ def judged(pool: RankPool, entries: Sequence[Entry], which: str, only: str, seed
             yield _outcome(pool, case)
 
 
-def run_on_rank(one: Entry, plan: Plan, batches: list[dict[str, Tensor]]) -> Numbers | Refusal | None:
-    """What every rank calls; the numbers are rank 0's."""
+def run_on_rank(plan: Plan, batches: list[dict[str, Tensor]], fresh: bool = False) -> Numbers | Refusal | None:
+    """What every rank calls; the numbers are rank 0's. fresh: the model is captured by the rank itself."""
     try:
-        kept = _CAPTURED[_key(plan)]
-        assert isinstance(kept, CapturedModel)
+        kept = None if fresh else _CAPTURED[_key(plan)]
+        assert not isinstance(kept, PlacerError)
         executor = load(plan, capture=kept, timeout_seconds=CASE_SECONDS / 2)
     except PlacerError as error:
         return Refusal(why=str(error))
@@ -154,16 +154,10 @@ def _prepared(first: Plan, layout: ZooLayout) -> Plan:
 
 
 def _outcome(pool: RankPool, case: Waiting) -> Judged:
-    judge = case.judge
+    judge, plan = case.judge, case.plan
+    given, fresh = judge.given(case.layout.precision), case.layout.fresh
     try:
-        found = pool.run(
-            case.plan.world_size,
-            run_on_rank,
-            judge.entry,
-            case.plan,
-            judge.given(case.layout.precision),
-            timeout=CASE_SECONDS,
-        )
+        found = pool.run(plan.world_size, run_on_rank, plan, given, fresh, timeout=CASE_SECONDS)
     except ExecutionError as error:
         return case.judged("crash", _culprit(str(error)))
     refusals = [one.why for one in found if isinstance(one, Refusal)]

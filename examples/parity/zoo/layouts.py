@@ -19,13 +19,15 @@ AXES = ("tensor", "height", "width", "sequence", "expert")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooLayout:
-    """What a plan is asked for. microbatches: rows of each, written into the plan; empty: as the search has them."""
+    """What a plan is asked for. microbatches: rows of each, written into the plan; empty: as the search has them.
+    fresh: ranks capture the model themselves, as a user's do."""
 
     name: str
     ranks: int = 1
     pins: tuple[str, ...] = ()
     microbatches: tuple[int, ...] = ()
     precision: Precision = "float64"
+    fresh: bool = False
 
     @property
     def whole(self) -> bool:
@@ -47,6 +49,8 @@ QUICK = (
     ZooLayout(name="shard=parameters", ranks=2, pins=("data=2", "pipeline=1", "microbatches=2", "shard=parameters")),
 )
 MORE = (
+    ZooLayout(name="as searched", ranks=2),
+    ZooLayout(name="fresh pipeline=2", ranks=2, pins=("pipeline=2", "data=1", "microbatches=2"), fresh=True),
     ZooLayout(name="pieces of one row", microbatches=(1,) * 8),
     ZooLayout(name="data=2, 4+4", ranks=2, pins=("data=2", "pipeline=1", "microbatches=2", "shard=none")),
     ZooLayout(name="data=2, 5+2+1", ranks=2, pins=("data=2", "pipeline=1", "shard=none"), microbatches=(5, 2, 1)),
