@@ -1,0 +1,65 @@
+"""The zoo's judge can be trusted: its models train, and it sees what is planted."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from examples.parity.zoo.comparing import EXACT, differences
+from examples.parity.zoo.eager import Numbers
+from examples.parity.zoo.families import ENTRIES, FAMILIES
+from examples.parity.zoo.judge import Judge
+from examples.parity.zoo.judged import judged
+from placer.runtime.distributed.rank_pool import RankPool
+
+BY_NAME = {one.name: one for one in ENTRIES}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_model_of_a_family_trains_in_the_plain_loop(family: int) -> None:
+    for one in (one for one in ENTRIES if one.family == family):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = Judge(one, 0).expected("float64")
+        tensors = (*found.gradients[0].values(), *found.after.values())
+        assert all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point()), one.name
+        assert any(bool(gradient.any()) for gradient in found.gradients[0].values()), one.name
+
+
+def test_names_are_of_one_model_each() -> None:
+    assert len(BY_NAME) == len(ENTRIES)
+
+
+@pytest.mark.parametrize("what", ["gradient", "loss", "final", "names"])
+def test_a_planted_mistake_is_seen(what: str) -> None:
+    right = Judge(BY_NAME["ReZero"], 0).expected("float64")
+    assert differences(right, right, EXACT) == ""
+    assert what in differences(_planted(right, what), right, EXACT)
+
+
+def test_rows_that_mix_do_not_add_up() -> None:
+    assert not Judge(BY_NAME["CentredRows"], 0).divides
+    assert not Judge(BY_NAME["PlainNorm"], 0).divides
+    assert Judge(BY_NAME["PlainSum"], 0).divides
+
+
+def test_a_plain_model_is_equal_under_the_first_layouts() -> None:
+    with RankPool(2) as pool:
+        cases = list(judged(pool, [BY_NAME["ReZero"]], "quick", "", 0))
+    assert len(cases) == 5
+    assert [(case.layout, case.told) for case in cases if case.verdict != "equal"] == []
+
+
+def _planted(right: Numbers, what: str) -> Numbers:
+    off = 1 + 1e-8
+    if what == "loss":
+        return replace(right, losses=(*right.losses[:2], right.losses[2] * off))
+    if what == "gradient":
+        step = {**right.gradients[1], "head.bias": right.gradients[1]["head.bias"] * off}
+        return replace(right, gradients=(right.gradients[0], step, right.gradients[2]))
+    if what == "final":
+        return replace(right, after={**right.after, "gates.0": right.after["gates.0"] + torch.tensor(1e-8).double()})
+    return replace(right, before={name: one for name, one in right.before.items() if name != "head.bias"})
