@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from placer.runtime.distributed.rank_pool import RankPool
 MODELS, RANKS = 10, 4
 # Lines of what was said of a case, where models are asked for by name.
 FULL = 12
+_NAMED = re.compile(r"[\w.]*(Error|Exception)\b|ranks \[")
 BAD = ("WRONG", "crash", "broken")
 VERDICTS = ("equal", "refused", *BAD)
 
@@ -85,8 +87,10 @@ def _place(case: Judged) -> tuple[int, str, str]:
 
 
 def _said(case: Judged) -> str:
-    """The end of what was said."""
-    return case.told.strip().splitlines()[-1][:300] if case.told.strip() else ""
+    """The line of what was said that names an error, else its end."""
+    lines = [line.strip() for line in case.told.splitlines() if line.strip()]
+    named = [line for line in lines if _NAMED.match(line)] if case.verdict == "crash" else []
+    return (named or lines or [""])[-1][:300]
 
 
 def _row(case: Judged) -> dict[str, object]:

@@ -31,6 +31,14 @@ class Judge:
         one = self.entry
         return sum(PIECES) == one.rows and all(adds_up(one.build, batch, one.loss, PIECES) for batch in self.batches)
 
+    def runs(self, precision: str) -> bool:
+        """Whether the plain loop runs in a precision: many models do not in 16 bits."""
+        try:
+            self.expected(precision)
+        except RuntimeError:
+            return False
+        return True
+
     def given(self, precision: str) -> list[Batch]:
         """The batches in the plan's type."""
         dtype = DTYPES.get(precision, torch.float32)

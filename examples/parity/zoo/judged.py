@@ -108,7 +108,9 @@ def _cases(one: Entry, which: str, only: str, seed: int) -> Iterator[Waiting | J
         yield Judged(entry=one, layout="eager", verdict="broken", told=traceback.format_exc(limit=-3))
         return
     first = _planned(lambda: first_plan(one))
-    for layout in (layout for layout in layouts(one, which) if only in layout.name):
+    for layout in layouts(one, which):
+        if only not in layout.name or not judge.runs(layout.precision):
+            continue
         plan = _planned(partial(_prepared, first, layout)) if isinstance(first, Plan) else first
         if isinstance(plan, Plan):
             yield Waiting(judge=judge, layout=layout, plan=plan)
