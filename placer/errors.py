@@ -41,6 +41,10 @@ class CaptureError(UsageError):
     """The model cannot be captured; the message names the source line."""
 
 
+class UncapturableError(CaptureError):
+    """What forward does cannot be captured, and no other batch helps."""
+
+
 class StalePlanError(UsageError):
     """The plan was made for another model, cluster, schema or version; the message says what changed."""
 

@@ -12,17 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import fx, nn
 
-from placer.errors import CaptureError
+from placer.errors import CaptureError, UncapturableError
 from placer.graph import Graph, Loss
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
-from placer.tracer.export.exporting import LossFunction, Training, ValueDependentError, export
+from placer.tracer.export.exporting import LossFunction, Training, export
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.opaque import calling, unexportable, watched
 from placer.tracer.export.symbolic_rows import ROWS, lifted
 from placer.tracer.export.unfolding import grown
+from placer.tracer.functional import functional
+from placer.tracer.functional.buffers import row_updates
 from placer.tracer.graph_builder import assembled
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
@@ -51,9 +53,17 @@ def capture(
     CaptureError with the model's source line.
     """
     built = on_meta(resolve(model).build("meta"))
+    _require_names(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
     return _with_opaque(Source(model=built, example=example, loss_fn=loss_fn, opaque=parts), fold)
+
+
+def _require_names(model: nn.Module) -> None:
+    """No parameter or buffer is named as what torch.fx has in every graph. Raises UncapturableError."""
+    taken = next((name for name in own_state(model) if hasattr(fx.GraphModule, name)), None)
+    if taken is not None:
+        raise UncapturableError(f"the model's tensor {taken!r} has a name that torch.fx takes for its own; rename it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +108,7 @@ def _captured(source: Source, fold: bool) -> Captured:
     """Captured; where that fails, again with what may be the labels of classes taken for integers."""
     try:
         return captured(source, fold)
-    except ValueDependentError:
+    except UncapturableError:
         raise
     except CaptureError as error:
         example = source.example
@@ -131,7 +141,21 @@ def captured(source: Source, fold: bool = True) -> Captured:
     samples = sampled(plain.graph, example.rows, first, second)
     pieces = partition(plain, source.model, samples.first)
     graph = assembled(type(source.model).__name__, plain, pieces, samples, example.assumptions)
-    return Captured(graph=replace(graph, loss=_whole(graph.loss, source.opaque)), plain=plain, parts=pieces)
+    loss = _with_buffers(_whole(graph.loss, source.opaque), plain, example)
+    return Captured(graph=replace(graph, loss=loss), plain=plain, parts=pieces)
+
+
+def _with_buffers(loss: Loss, plain: Plain, example: Batch) -> Loss:
+    """The loss; where forward writes a buffer from the rows at hand, one that does not add up over them."""
+    found = row_updates(plain.graph, (entry.name for entry in example.entries if entry.batched))
+    if not found or loss.reduction == "none":
+        return loss
+    one = found[0]
+    why = (
+        f"the buffer {one.buffer} is written from the rows at hand by {one.op} at {one.source}, which gives what one "
+        "device writes only where it sees the whole batch at once"
+    )
+    return replace(loss, reduction="other", why=why)
 
 
 def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
@@ -155,9 +179,19 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
     wrapper, entries = Training(source.model, source.loss_fn), source.example.entries
     names = {id(tensor): name for name, tensor in own_state(source.model).items()}
     with folded(source.model, found), calling(source.model, source.opaque):
-        batches = (source.example.tensors(rows, source.device) for rows in ROWS)
-        first, second = (clean(export(wrapper, batch), names) for batch in batches)
+        first, second = (_plain(wrapper, source.example, rows, names, source.device) for rows in ROWS)
     return lifted(first, second, tuple(entry.name for entry in entries if entry.batched))
+
+
+def _plain(wrapper: Training, example: Batch, rows: int, names: dict[int, str], device: str | torch.device) -> Plain:
+    """The graph for so many rows, which computes values and writes nothing but buffers, these once."""
+    given, inputs = example.tensors(rows, device), example.tensors(rows, "meta")
+
+    def evaluated() -> Plain:
+        return clean(export(wrapper, given, training=False), names)
+
+    buffers = frozenset(name for name, _ in wrapper.model.named_buffers())
+    return functional(clean(export(wrapper, given), names), inputs, buffers, evaluated)
 
 
 def on_meta(model: nn.Module) -> nn.Module:

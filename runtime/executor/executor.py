@@ -88,6 +88,8 @@ class Executor:
     def train(self, feeds: tuple[Microbatch, ...]) -> torch.Tensor:
         """One step on microbatches that are divided already; its loss as a tensor."""
         loss = self.interpreter.train(feeds, self._finish_step)
+        for stage in self.stages.values():
+            stage.write_buffers()
         self.steps += 1
         return loss
 

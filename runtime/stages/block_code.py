@@ -3,7 +3,8 @@
 A block's module is a function: it takes the values it reads by global reference (`x:input_ids`, `b-1.0`, `b3.0`),
 parameters and buffers by the model's own names (`p:lm_head.weight`), and returns the values that others read. Sizes
 (integers, symbolic or not) are never values between blocks: each block computes those it needs from the tensors at
-hand. Ops that neither the loss nor a buffer needs are left out.
+hand. Ops that neither the loss nor a buffer needs are left out. A block that writes a buffer returns the value that the
+buffer is to have at the end of the step (`w:norm.mean`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import fx, nn
 
 from placer.errors import UsageError
-from placer.runtime.stages.rewrite import Rewrites, mutates, rewrites
+from placer.runtime.stages.rewrite import Rewrites, first_argument, mutates, rewrites, writes_buffer
 from placer.runtime.stages.shapes import TensorMeta
 from placer.tracer.export.symbolic_rows import is_size
 
@@ -92,7 +93,7 @@ class CutModel:
                 before = max((found.get(a, -1) for a in node.all_input_nodes), default=-1)
                 found[node] = self.block_of.get(node.name, before)
         for node, home in found.items():
-            if home < 0 and mutates(node) and first_argument(node).op == "get_attr":
+            if home < 0 and writes_buffer(node):
                 found[node] = self._owner_block(str(first_argument(node).target), found)
         return found
 
@@ -101,7 +102,7 @@ class CutModel:
         """The nodes that the loss or a buffer needs."""
         order = list(self.module.graph.nodes)
         goal = self.module.graph.output_node() if self.loss_node is None else self.loss_node
-        keep = {goal, *(n for n in order if mutates(n) and first_argument(n).op == "get_attr")}
+        keep = {goal, *filter(writes_buffer, order)}
         size = 0
         while size != len(keep):
             size = len(keep)
@@ -123,10 +124,12 @@ class CutModel:
 
     @cached_property
     def outputs_of(self) -> dict[int, tuple[fx.Node, ...]]:
-        """The nodes of each block that other blocks read, and the loss."""
+        """The nodes of each block that other blocks read, the loss, and what its buffers are to be."""
         leaving: dict[fx.Node, None] = {}
         for block, nodes in self.nodes_of.items():
             for node in nodes:
+                if writes_buffer(node):
+                    leaving[node] = None
                 for source in _tensors(node):
                     if source in self.home and self.home[source] != block:
                         leaving[source] = None
@@ -144,6 +147,8 @@ class CutModel:
         """The global reference of a value that crosses blocks."""
         if node.op == "placeholder":
             return f"x:{node.target}"
+        if writes_buffer(node):
+            return f"w:{first_argument(node).target}"
         return self.reference_of.get(node.name, f"n:{node.name}")
 
     def block(self, index: int) -> BlockCode:
@@ -202,7 +207,7 @@ class BlockWriter:
             self._written[node] = found
             return
         change = self._cut.rewrites.by_node.get(node)
-        if mutates(node) and first_argument(node).op != "get_attr":
+        if mutates(node) and not writes_buffer(node):
             self._own(node)
         if change is None:
             for source in node.all_input_nodes:
@@ -216,8 +221,7 @@ class BlockWriter:
 
     def code(self, outputs: tuple[fx.Node, ...]) -> BlockCode:
         """The finished block."""
-        leaving = self.value if self._local is None else self._local.output
-        self.graph.output(tuple(map(leaving, outputs)))
+        self.graph.output(tuple(map(self._leaving, outputs)))
         self.graph.lint()
         return BlockCode(
             index=self._index,
@@ -225,6 +229,10 @@ class BlockWriter:
             outputs=tuple(self._cut.name(node) for node in outputs),
             module=fx.GraphModule(self._root, self.graph, f"Block{self._index}"),
         )
+
+    def _leaving(self, node: fx.Node) -> fx.Node:
+        """A value as it leaves the block; of a buffer the part that this rank has."""
+        return self.value(node) if self._local is None or writes_buffer(node) else self._local.output(node)
 
     def attached(self, name: str, module: nn.Module) -> fx.Node:
         """A module that the graph holds under `name`."""
@@ -290,13 +298,6 @@ class BlockWriter:
                 "use the out-of-place form"
             )
         self._written[base] = self.graph.call_function(aten.clone.default, (self.value(base),))
-
-
-def first_argument(node: fx.Node) -> fx.Node:
-    """The node whose value `node` takes first; what an in-place op writes to."""
-    base = node.args[0]
-    assert isinstance(base, fx.Node)
-    return base
 
 
 def _tensors(node: fx.Node) -> Iterable[fx.Node]:

@@ -2,7 +2,8 @@
 
     dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
     mean losses                       -> local sum over global count (`losses`)
-    batch norm, writes to buffers     -> read the PassContext: training or evaluation, first run or recompute
+    batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
+    writes to buffers                 -> the value that the buffer is to have at the end of the step
 
 `rewrites(graph, loss)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to which
 the PassContext is added as keyword `mode` when a block is built.
@@ -23,6 +24,7 @@ from placer.errors import UsageError
 from placer.runtime.stages import losses
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
+from placer.tracer.functional.out_of_place import out_of_place, short
 
 aten = torch.ops.aten
 
@@ -76,8 +78,8 @@ def rewrites(graph: fx.Graph, loss: fx.Node | None, shapes: Shapes) -> Rewrites:
             batched.append(has_rows(node.args[0], shapes))
         elif node.target is aten.batch_norm.default:
             by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
-        elif _writes_buffer(node):
-            by_node[node] = Rewrite(function=written, arguments=(node.target, *node.args))
+        elif writes_buffer(node):
+            by_node.update(_kept(node))
         elif _is_random(node):
             unkeyed.append(f"{node.target} ({node.name})")
     means, nonlinear = _means(loss, shapes) if loss is not None else ([], "")
@@ -125,11 +127,23 @@ def batch_norm(
     return normalised(values, mean, variance, weight, bias, True, momentum, epsilon)
 
 
-def written(
-    op: Callable[..., torch.Tensor], buffer: torch.Tensor, *args: object, mode: PassContext, **kwargs: object
+def next_value(
+    op: torch._ops.OpOverload | None, buffer: torch.Tensor, *args: object, mode: PassContext
 ) -> torch.Tensor:
-    """An in-place op on a buffer, done once per pass in training and not in evaluation."""
-    return op(buffer, *args, **kwargs) if mode.updating else buffer
+    """What a buffer is to be at the end of the step, where the model writes in place what `op` gives; without an op
+    what it copies there. `args`: what `op` takes beside, in the order of its schema."""
+    if op is None:
+        (value,) = args
+        return (value if isinstance(value, torch.Tensor) else torch.full_like(buffer, value)).expand_as(buffer)  # type: ignore[arg-type]
+    formal = op._schema.arguments[1:]
+    positional = [value for value, one in zip(args, formal, strict=True) if not one.kwarg_only]
+    keyword = {one.name: value for value, one in zip(args, formal, strict=True) if one.kwarg_only}
+    return op(buffer, *positional, **keyword)  # type: ignore[no-any-return]  # of a buffer comes a tensor
+
+
+def as_found(buffer: torch.Tensor, value: torch.Tensor, *, mode: PassContext) -> torch.Tensor:
+    """A buffer that the model writes in training only: its new `value` there, itself in evaluation."""
+    return value if mode.training else buffer
 
 
 def _drops(node: fx.Node) -> bool:
@@ -164,8 +178,32 @@ def mutates(node: fx.Node) -> bool:
     )
 
 
-def _writes_buffer(node: fx.Node) -> bool:
+def first_argument(node: fx.Node) -> fx.Node:
+    """The node whose value `node` takes first; what an in-place op writes to."""
+    base = node.args[0]
+    assert isinstance(base, fx.Node)
+    return base
+
+
+def writes_buffer(node: fx.Node) -> bool:
+    """Whether the op is the commit of a buffer, as capture leaves one for each that forward writes."""
     return mutates(node) and isinstance(node.args[0], fx.Node) and node.args[0].op == "get_attr"
+
+
+def _kept(commit: fx.Node) -> dict[fx.Node, Rewrite]:
+    """A buffer's commit as the value that it is to have; in evaluation it is read as it was found."""
+    buffer, *given = arguments(commit).values()
+    found: dict[fx.Node, Rewrite] = {}
+    name = short(commit)
+    if name in ("copy_", "fill_", "zero_"):
+        value = 0 if name == "zero_" else given[0]
+        found[commit] = Rewrite(function=next_value, arguments=(None, buffer, value))
+        if isinstance(value, fx.Node) and value.target is aten.alias.default:
+            found[value] = Rewrite(function=as_found, arguments=(buffer, value.args[0]))
+        return found
+    form = cast("Argument", out_of_place(commit))  # a graph's argument may be an operator
+    found[commit] = Rewrite(function=next_value, arguments=(form, buffer, *given))
+    return found
 
 
 # Ops through which a loss stays linear in each of its tensor inputs (products only by constants).

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from placer.graph import Graph
+from placer.runtime.stages.rewrite import first_argument, writes_buffer
 
 
 def shapes_of(
@@ -49,7 +50,8 @@ class _NotingShapes(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> object:
         """Run one node and note its value."""
-        value = super().run_node(n)
+        # A buffer of one number has its value on fake tensors too: it would be written here.
+        value = self.env[first_argument(n)] if writes_buffer(n) else super().run_node(n)
         if isinstance(value, torch.Tensor):
             self.found[n] = TensorMeta(tuple(map(int, value.shape)), value.dtype, bool(value.requires_grad))
         return value

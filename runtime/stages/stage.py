@@ -38,7 +38,7 @@ OP_BY_OP: Runner = _op_by_op
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCode:
     """The functions of a stage. inputs: model inputs it reads (`x:...`), consumes: values of earlier stages, produces:
-    values it returns. drops: per block the values nobody reads after it."""
+    values it returns. drops: per block the values nobody reads after it. writes: what buffers are to be (`w:...`)."""
 
     prologue: BlockCode
     blocks: tuple[BlockCode, ...]
@@ -46,6 +46,7 @@ class StageCode:
     consumes: tuple[str, ...]
     produces: tuple[str, ...]
     drops: tuple[tuple[str, ...], ...]
+    writes: tuple[str, ...] = ()
     final: bool = False  # its last block makes the loss
 
 
@@ -64,6 +65,7 @@ def stage_code(cut: CutModel, first: int, last: int, produces: Iterable[str]) ->
         consumes=tuple(n for n in every if n not in made and n not in prologue.outputs and n[:2] not in ("x:", "p:")),
         produces=returned,
         drops=tuple(_last_reads([set(code.inputs) for code in blocks], set(returned))),
+        writes=tuple(name for code in blocks for name in code.outputs if name.startswith("w:")),
         final=bool(blocks) and cut.loss in blocks[-1].outputs,
     )
 
@@ -129,6 +131,7 @@ class StageModule(nn.Module):
         for name in sorted(shared):
             put(self.own, name, state[name])
         self.places = {f"p:{name}": _place(self.own, name) for name in shared}
+        self._next: dict[str, torch.Tensor] = {}
 
     def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The values `produces`, from the model inputs `inputs` and the received values `consumes`."""
@@ -140,7 +143,17 @@ class StageModule(nn.Module):
             _run(cast(BlockModule, block), body, mode, values)
             for name in drops:
                 values.pop(name, None)
+        if mode.updating:
+            # All microbatches give the same, from the buffers as the step found them: `placer.tracer.functional`.
+            self._next.update({name[2:]: values[name].detach().clone() for name in code.writes})
         return tuple(values[name] for name in code.produces)
+
+    def write_buffers(self) -> None:
+        """Give buffers what the model writes into them; to be called once, when the step's last backward is done."""
+        buffers = self.own_buffers() if self._next else {}
+        for name, value in self._next.items():
+            buffers[name].copy_(value)
+        self._next = {}
 
     def watch(self, observer: Observer) -> None:
         """Tell `observer` when blocks run again."""

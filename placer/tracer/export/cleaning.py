@@ -1,9 +1,9 @@
 """From what torch.export gives to a plain graph: calls of operators, named parameters, inputs, one tuple of results.
 
 Left out: metadata assertions and guards. No-grad regions (rotary tables) are inlined: what enters one from a parameter
-passes through a detach, which has the same value and the same gradient. In-place writes into fresh values that depend
-on no parameter (shifted labels) become out-of-place, so that every result shows in the edges what it depends on.
-Each node carries `meta["module"]` (its module's path) and `meta["source"]` (file:line).
+passes through a detach, which has the same value and the same gradient.
+Each node carries `meta["module"]` (its module's path), `meta["source"]` (file:line) and `meta["around"]` (whether it is
+around the model: its loss, what it assigned to buffers).
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ def clean(raw: Raw, names: dict[int, str]) -> Plain:
     copier = _Copier(raw, names)
     results = copier.copy(raw.module, {})
     copier.graph.output(tuple(results))
-    out_of_place(copier.graph, copier.state)
-    drop_dead(copier.graph)
     return Plain(graph=copier.graph, state=copier.state)
 
 
@@ -136,6 +134,7 @@ class _Copier:
         )
         stack = node.meta.get("nn_module_stack") or (around.meta.get("nn_module_stack") if around is not None else None)
         made.meta["module"], made.meta["calls"] = _module_path(stack)
+        made.meta["around"] = isinstance(stack, dict) and len(stack) == 1  # what `Training` does around the model
         made.meta["source"] = _source(node) or (_source(around) if around is not None else "")
         if any(argument in self._trained for argument in made.all_input_nodes):
             self._trained.add(made)
@@ -183,89 +182,6 @@ class _Copier:
         made = self.graph.call_function(torch.ops.aten.detach.default, (node,))
         made.meta.update(module=node.meta.get("module", ""), source=node.meta.get("source", ""), calls={})
         return made
-
-
-def out_of_place(graph: fx.Graph, state: dict[str, torch.Tensor]) -> None:
-    """Replace in-place writes into fresh values that depend on no parameter by their out-of-place forms."""
-    trained: set[fx.Node] = set()
-    for node in list(graph.nodes):
-        is_weight = node.op == "get_attr" and isinstance(state[str(node.target)], nn.Parameter)
-        if is_weight or any(argument in trained for argument in node.all_input_nodes):
-            trained.add(node)
-        elif node.op == "call_function" and is_mutable(node):
-            _rewrite(graph, node)
-
-
-def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
-    chain = _views_to_base(node.args[0])
-    if chain is None:
-        return
-    base, views = chain
-    with graph.inserting_before(node):
-        written = _pure(graph, node)
-        if written is None:
-            return
-        for view in views:
-            written = _scatter(graph, view, written)
-    for made in _new_nodes(graph, node):
-        made.meta.update(module=node.meta["module"], source=node.meta["source"], calls=node.meta["calls"])
-    order = {other: index for index, other in enumerate(graph.nodes)}
-    target = written
-    base.replace_all_uses_with(target, lambda user: order[user] > order[node])
-    node.replace_all_uses_with(target if not views else node)
-    if not node.users:
-        graph.erase_node(node)
-
-
-def _new_nodes(graph: fx.Graph, before: fx.Node) -> list[fx.Node]:
-    made, at = [], before.prev
-    while at.op == "call_function" and "module" not in at.meta:
-        made.append(at)
-        at = at.prev
-    return made
-
-
-def _pure(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
-    name = target_name(node).removeprefix("aten::").removesuffix("_")
-    view = node.args[0]
-    if name == "copy":
-        return graph.call_function(torch.ops.aten.expand_as.default, (_as_type(graph, node.args[1], view), view))
-    if name in ("fill", "zero"):
-        value = node.args[1] if name == "fill" else 0
-        if isinstance(value, fx.Node):
-            return graph.call_function(torch.ops.aten.expand_as.default, (_as_type(graph, value, view), view))
-        return graph.call_function(torch.ops.aten.full_like.default, (view, value))
-    packet = getattr(torch.ops.aten, name, None)
-    overload = getattr(packet, str(node.target).rpartition(".")[2], None) if packet is not None else None
-    return None if overload is None else graph.call_function(overload, node.args, node.kwargs)
-
-
-def _as_type(graph: fx.Graph, value: object, like: object) -> fx.Node:
-    if not isinstance(value, fx.Node) or not isinstance(like, fx.Node):
-        raise CaptureError("an in-place copy has no tensor; report this as a bug of placer")
-    return graph.call_function(torch.ops.aten.type_as.default, (value, like))
-
-
-def _views_to_base(node: object) -> tuple[fx.Node, list[fx.Node]] | None:
-    views: list[fx.Node] = []
-    while isinstance(node, fx.Node) and node.op == "call_function":
-        if target_name(node) in ("aten::slice", "aten::select"):
-            views.append(node)
-            node = node.args[0]
-            continue
-        return None if _may_alias(node) else (node, views)
-    return None
-
-
-def _may_alias(node: fx.Node) -> bool:
-    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
-    return schema is None or any(result.alias_info is not None for result in schema.returns)
-
-
-def _scatter(graph: fx.Graph, view: fx.Node, value: fx.Node) -> fx.Node:
-    base, *rest = view.args
-    operator = torch.ops.aten.slice_scatter if target_name(view) == "aten::slice" else torch.ops.aten.select_scatter
-    return graph.call_function(operator.default, (base, value, *rest), dict(view.kwargs))
 
 
 def _is_region(node: fx.Node) -> bool:

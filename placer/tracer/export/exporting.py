@@ -19,8 +19,9 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree
 
-from placer.errors import CaptureError, PlacerError, UsageError
+from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.usercode import said, source_line
+from placer.tracer.export.module_state import state_written
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
@@ -41,6 +42,10 @@ class Training(nn.Module):
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, else every output tensor."""
+        with state_written(self.model):
+            return self._results(batch)
+
+    def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         if self.loss_fn is not None:
             return (_number(self.loss_fn(self.model(**_arguments(self.model, batch)), batch), self.loss_fn),)
         output = self.model(**batch)
@@ -70,8 +75,8 @@ def _number(loss: object, loss_fn: LossFunction) -> torch.Tensor:
     return loss
 
 
-class ValueDependentError(CaptureError):
-    """The export would have needed the value of a tensor; no other batch helps."""
+class ValueDependentError(UncapturableError):
+    """The export would have needed the value of a tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,32 +88,36 @@ class Raw:
     input_names: tuple[str, ...]
 
 
-def export(wrapper: Training, batch: dict[str, torch.Tensor]) -> Raw:
+def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool = True) -> Raw:
     """The exported module for exactly these shapes. Raises CaptureError naming the model's source line."""
     try:
-        module = _exported(wrapper, batch, None)
+        module = _exported(wrapper, batch, None, training)
     except PlacerError:
         raise
     except Exception as error:
-        module = _with_default_device(wrapper, batch, error)
+        module = _with_default_device(wrapper, batch, error, training)
     if not isinstance(module, fx.GraphModule):
         raise CaptureError(f"torch.export gave a {type(module).__name__}, not a graph; report this as a bug of placer")
     return Raw(module=module, wrapper=wrapper, input_names=tuple(batch))
 
 
-def _exported(wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None) -> nn.Module:
-    with _training(wrapper), _quiet(), device or contextlib.nullcontext():
+def _exported(
+    wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
+) -> nn.Module:
+    with _mode(wrapper, training), _quiet(), device or contextlib.nullcontext():
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
 
 
-def _with_default_device(wrapper: Training, batch: dict[str, torch.Tensor], error: Exception) -> nn.Module:
+def _with_default_device(
+    wrapper: Training, batch: dict[str, torch.Tensor], error: Exception, training: bool
+) -> nn.Module:
     """A model that makes tensors without naming a device mixes devices on meta: there they are made on meta."""
     devices = {tensor.device for tensor in batch.values()}
     if devices != {torch.device("meta")}:
         raise capture_error(wrapper.model, batch, error) from error
     try:
-        return _exported(wrapper, batch, torch.device("meta"))
+        return _exported(wrapper, batch, torch.device("meta"), training)
     except Exception:
         raise capture_error(wrapper.model, batch, error) from error
 
@@ -141,12 +150,12 @@ def _text(tensor: torch.Tensor) -> str:
 
 
 @contextlib.contextmanager
-def _training(wrapper: Training) -> Iterator[None]:
+def _mode(wrapper: Training, training: bool) -> Iterator[None]:
     modes = {module: module.training for module in wrapper.modules()}
     # Parts of a model (T5's decoder) have configurations of their own.
     configs = {id(config): config for config in (getattr(m, "config", None) for m in modes) if _caches(config)}
     try:
-        wrapper.train()
+        wrapper.train(training)
         for config in configs.values():
             setattr(config, "use_cache", False)  # noqa: B010 - its type is the model's own
         yield

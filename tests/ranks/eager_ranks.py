@@ -1,0 +1,70 @@
+"""What ranks give that train a plan, and the plain loop of PyTorch on one device that it is laid beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from placer import tracer
+from placer.plans.plan import Plan
+from placer.runtime import load
+from placer.runtime.data_parallel.optimizer import optimizer_factory
+from placer.runtime.stages.captured_model import run_dtype
+from placer.runtime.weights.meta_model import prepared_model
+from weight_ranks import world
+
+STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The losses of some steps, the state after them by the model's own names, and a loss in evaluation."""
+
+    losses: tuple[float, ...]
+    state: dict[str, torch.Tensor]
+    evaluated: float
+
+
+def trained(plan: Plan) -> Trained:
+    """What the ranks of `plan` make of the model's own weights, captured on every rank."""
+    with world():
+        executor = load(plan)
+        losses = tuple(executor.step(batch) for batch in batches(plan))
+        return Trained(
+            losses=losses, state=executor.full_state_dict(), evaluated=executor.evaluate(next(batches(plan)))
+        )
+
+
+def on_one_device(plan: Plan) -> Trained:
+    """The same steps of the model itself, the whole batch at once."""
+    model = prepared_model(plan, None, torch.device("cpu"))
+    optimizer = optimizer_factory(plan.settings)(model.parameters())
+    losses = []
+    for batch in batches(plan):
+        optimizer.zero_grad()
+        loss = model(**batch)
+        loss.backward()
+        if plan.settings.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), plan.settings.clip_norm)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        return Trained(losses=tuple(losses), state=state, evaluated=float(model.eval()(**next(batches(plan)))))
+
+
+def batches(plan: Plan) -> Iterator[dict[str, torch.Tensor]]:
+    """Random batches in the precision of the plan, the same in every process."""
+    for step in range(STEPS):
+        drawn = tracer.random_batch(plan.graph, plan.rows, step)
+        yield {name: value.to(run_dtype(plan, value.dtype)) for name, value in drawn.items()}
+
+
+def differences(found: Trained, expected: Trained, tolerance: float = 1e-9) -> list[str]:
+    """What differs, by name."""
+    pairs = {"loss": (torch.tensor(found.losses), torch.tensor(expected.losses))}
+    pairs["evaluation"] = (torch.tensor(found.evaluated), torch.tensor(expected.evaluated))
+    pairs |= {name: (found.state[name], tensor) for name, tensor in expected.state.items()}
+    return [name for name, (one, other) in pairs.items() if not torch.allclose(one, other, rtol=0, atol=tolerance)]

@@ -1,0 +1,195 @@
+"""Writes in place at capture: what is captured computes what the model computes, loss and gradients, and writes
+nothing; what cannot be so is refused with its line."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from placer import tracer
+from placer.errors import CaptureError
+from writing_models import OUT, WIDTH, WRITES, Averaging, Codebook, Counting, Spectral, Stateful, Writer
+
+SHAPES = {"x": (8, WIDTH), "y": (8, OUT)}
+CHAINS = {
+    "whole_chain": ["aten.mul_.Tensor", "aten.add_.Tensor", "aten.relu_.default"],
+    "indexed": ["aten.index_put_.default"] * 2,
+}
+
+
+def batch(rows: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    return {
+        name: torch.randn(rows, width, generator=generator, dtype=torch.float64) for name, (_, width) in SHAPES.items()
+    }
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor | None]:
+    model.zero_grad()
+    torch.autograd.backward(loss)
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def same(model: nn.Module, traced: tracer.Traced, rows: int) -> None:
+    """The captured graph gives at so many rows the loss and the gradients of the model, and leaves the batch alone."""
+    given = batch(rows)
+    before = copy.deepcopy(given)
+    found = traced.module(*given.values())[0]
+    assert all(torch.equal(given[name], before[name]) for name in given)
+    ours = gradients(model, found)
+    expected = model(**given)
+    for name, gradient in gradients(model, expected).items():
+        one = ours[name]
+        assert (one is None) == (gradient is None), name
+        assert one is None or gradient is None or torch.allclose(one, gradient, rtol=0, atol=1e-12), name
+    assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_writes_through_a_view_computes_what_the_model_computes(name: str) -> None:
+    torch.manual_seed(0)
+    model = Writer(name).double()
+    traced = tracer.trace(model, SHAPES)
+    for rows in (8, 5):
+        same(model, traced, rows)
+    # A chain that writes a whole value computes one already.
+    assert [str(node.target) for node in writes(traced)] == CHAINS.get(name, [])
+
+
+def writes(traced: tracer.Traced) -> list[fx.Node]:
+    nodes = traced.module.graph.nodes
+    return [node for node in nodes if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable]
+
+
+class WritesInput(Writer):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x[:, :2] = 0
+        y.mul_(2)
+        return functional.mse_loss(self.two(self.one(x)), y)
+
+
+def test_the_batch_stays_as_it_was() -> None:
+    traced, given = tracer.trace(WritesInput("").double(), SHAPES), batch(6)
+    before = copy.deepcopy(given)
+    traced.module(*given.values())
+    assert all(torch.equal(given[name], before[name]) for name in given)
+
+
+@pytest.mark.parametrize("kind", [Counting, Spectral, Averaging, Codebook])
+def test_a_buffer_is_written_once_and_read_as_it_was_found(kind: type) -> None:
+    torch.manual_seed(0)
+    model = Stateful(kind, kind).double()
+    traced, other = tracer.trace(model, SHAPES), copy.deepcopy(model)
+    targets = [str(node.args[0]) for node in writes(traced)]
+    assert targets and len(targets) == len(set(targets))
+    for rows in (8, 8):
+        given = batch(rows)
+        assert torch.allclose(traced.module(*given.values())[0], other(**given), rtol=0, atol=1e-12)
+    for name, buffer in other.named_buffers():
+        assert torch.allclose(model.get_buffer(name), buffer, rtol=0, atol=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Counting, ""), (Spectral, ""), (Averaging, "layers.0.mean is written"), (Codebook, "layers.0.book is written")],
+)
+def test_the_batch_may_be_divided_unless_a_buffer_is_written_from_its_rows(kind: type, why: str) -> None:
+    loss = tracer.capture(Stateful(kind, kind), batch=SHAPES).loss
+    assert loss.reduction == ("other" if why else "mean")
+    assert why in loss.why
+    assert not why or "writing_models.py:" in loss.why
+
+
+class WritesParameter(Writer):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.one.weight.clamp_(-0.1, 0.1)
+        return functional.mse_loss(self.two(self.one(x)), y)
+
+
+class WritesWithoutGradient(Writer):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.one(x)
+        with torch.no_grad():
+            h[:, 0] = 0
+        return functional.mse_loss(self.two(h), y)
+
+
+class KeepsTensorAside(Writer):
+    def __init__(self) -> None:
+        super().__init__("")
+        self.steps = torch.zeros(1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self.steps.add_(1)
+        return functional.mse_loss(self.two(self.one(x)), y) * self.steps.sum()
+
+
+class CountsInPython(Writer):
+    def __init__(self) -> None:
+        super().__init__("")
+        self.steps = 0
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self.steps += 1
+        h = self.one(x)
+        return functional.mse_loss(self.two(h * 2 if self.steps % 2 else h), y)
+
+
+class AssignsInTrainingOnly(Writer):
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.one(x)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        return functional.mse_loss(self.two(h - self.mean), y)
+
+
+class Resizes(Writer):
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.register_buffer("seen", torch.zeros(0, WIDTH))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self.seen = torch.cat([self.seen, x.detach()])
+        return functional.mse_loss(self.two(self.one(x)), y)
+
+
+class WritesThroughStrides(Writer):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.one(x)
+        h.as_strided((x.shape[0],), (WIDTH,)).mul_(2)
+        return functional.mse_loss(self.two(h), y)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: WritesParameter(""), ("clamp_", "test_functional.py:", "parameter one.weight")),
+        (lambda: WritesWithoutGradient(""), ("test_functional.py:", "without a gradient")),
+        (KeepsTensorAside, ("add_", "test_functional.py:", "register it as a buffer")),
+        (CountsInPython, ("counts in steps", "keep it in a buffer")),
+        (AssignsInTrainingOnly, ("buffer mean", "test_functional.py:", "in training only")),
+        (Resizes, ("buffer seen", "another type or size")),
+        (lambda: WritesThroughStrides(""), ("mul_", "test_functional.py:", "as_strided")),
+    ],
+)
+def test_what_cannot_be_captured_so_is_refused_with_its_line(
+    made: Callable[[], nn.Module], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(CaptureError) as refused:
+        tracer.capture(made(), batch=SHAPES)
+    for word in words:
+        assert word in str(refused.value)
