@@ -6,7 +6,8 @@ Plans of every kind (replicas, FSDP2, pipeline, ops cut over devices, products) 
 every step, every second plan writing them beside the steps that follow. One rank at random gets SIGKILL at a random
 moment: while it starts, trains or writes. Each time
 
-    every rank ends, within LIMIT_SECONDS: by itself, or, before the first step, told to by SIGTERM as torchrun does;
+    every rank ends within LIMIT_SECONDS (`--limit` on a busy machine): by itself, or, before the first step, told to by
+    SIGTERM as torchrun does;
     the next start goes on from the last complete checkpoint, and that is the last one the log says was saved
     (where they are written beside the steps: the one before it, or it);
 
@@ -56,11 +57,13 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A plan that is run in folders of its own, and whether its checkpoints are written beside the steps."""
+    """A plan that is run in folders of its own, whether its checkpoints are written beside the steps, and the seconds
+    in which all ranks end after a kill; a fourth of them is the longest that a rank waits for another."""
 
     name: str
     plan: Plan
     beside: bool
+    limit: float
 
 
 @dataclass(kw_only=True)
@@ -88,11 +91,12 @@ class Attempt:
     """The ranks of one start, forked from this process, their log and what they printed."""
 
     def __init__(self, trial: Trial, folder: Path, number: int) -> None:
+        self.limit = trial.limit
         self.folder, self.log, self.printed = folder, folder / f"log{number}.jsonl", folder / f"printed{number}.txt"
         self.log.touch()
         options = ExecuteOptions(
             steps=STEPS, checkpoint=str(folder / "checkpoints"), checkpoint_every=1, checkpoint_async=trial.beside,
-            log=str(self.log), progress=False, timeout_seconds=LIMIT_SECONDS / 4,
+            log=str(self.log), progress=False, timeout_seconds=trial.limit / 4,
         )  # fmt: skip
         fork, port = get_context("fork"), _free_port()
         self.ranks: list[ForkProcess] = []
@@ -108,7 +112,7 @@ class Attempt:
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Until `done`, a rank has ended, or the limit has passed."""
-        until = time.monotonic() + 2 * LIMIT_SECONDS
+        until = time.monotonic() + 2 * self.limit
         while not done() and self.running() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
 
@@ -125,7 +129,7 @@ class Attempt:
         """Ranks that did not end within the limit, `told` to or by themselves; they are ended here."""
         for process in self.ranks if told else ():
             process.terminate()
-        until = time.monotonic() + LIMIT_SECONDS
+        until = time.monotonic() + self.limit
         for process in self.ranks:
             process.join(max(0.0, until - time.monotonic()))
         left = [rank for rank, process in enumerate(self.ranks) if process.is_alive()]
@@ -141,19 +145,22 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="chooses plans, ranks and moments")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no kill after so many seconds")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_SECONDS, help="seconds in which all ranks end after a kill"
+    )
     given = parser.parse_args()
-    tally = kill_often(given.kills, given.seed, given.seconds)
+    tally = kill_often(given.kills, given.seed, given.seconds, limit=given.limit)
     print(summary(tally))
     sys.exit(bool(tally.wrong) or not sum(tally.kills.values()))
 
 
-def kill_often(kills: int, seed: int, seconds: float = float("inf")) -> Tally:
+def kill_often(kills: int, seed: int, seconds: float = float("inf"), *, limit: float = LIMIT_SECONDS) -> Tally:
     """Kill `kills` ranks over all plans, fewer where `seconds` pass first; every run that was begun is finished."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     chance, tally, until = random.Random(seed), Tally(), time.monotonic() + seconds
     known: dict[str, Undisturbed] = {}
-    trials = [Trial(name=str(case), plan=plan_of(case), beside=False) for case in CASES]
+    trials = [Trial(name=str(case), plan=plan_of(case), beside=False, limit=limit) for case in CASES]
     trials += [replace(trial, name=f"{trial.name} beside", beside=True) for trial in trials]
     chance.shuffle(trials)
     wanted: Callable[[], bool] = lambda: sum(tally.kills.values()) < kills and time.monotonic() < until  # noqa: E731
@@ -232,7 +239,7 @@ def _judge(
     """Hold one attempt against the claims; `before` is the last complete step before it began."""
     steps, saved, after = attempt.events("step"), attempt.events("checkpoint"), _last_step(attempt.folder)
     if left:
-        tally.wrong.append(f"{where}: ranks {left} did not end within {LIMIT_SECONDS:.0f} s of the kill of {struck}")
+        tally.wrong.append(f"{where}: ranks {left} did not end within {attempt.limit:.0f} s of the kill of {struck}")
     if steps and (steps[0] != before + 1 or attempt.events("resumed") != [before] * (before > 0)):
         tally.wrong.append(f"{where}: went on at step {steps[0]}, the last complete checkpoint was of step {before}")
     if saved and after < saved[-1] - beside:

@@ -20,12 +20,14 @@ from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.exporting import LossFunction, Training, export
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
+from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.opaque import calling, unexportable, watched
 from placer.tracer.export.symbolic_rows import ROWS, lifted
 from placer.tracer.export.unfolding import grown
 from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
 from placer.tracer.graph_builder import assembled
+from placer.tracer.inputs.asked_by_model import passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.inputs.models import resolve
@@ -56,7 +58,8 @@ def capture(
     _require_names(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
-    return _with_opaque(Source(model=built, example=example, loss_fn=loss_fn, opaque=parts), fold)
+    graph = _with_opaque(Source(model=built, example=example, loss_fn=loss_fn, opaque=parts), fold)
+    return replace(graph, notes=(*graph.notes, *passed_over(built)))
 
 
 def _require_names(model: nn.Module) -> None:
@@ -179,19 +182,21 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
     wrapper, entries = Training(source.model, source.loss_fn), source.example.entries
     names = {id(tensor): name for name, tensor in own_state(source.model).items()}
     with folded(source.model, found), calling(source.model, source.opaque):
-        first, second = (_plain(wrapper, source.example, rows, names, source.device) for rows in ROWS)
+        first, second = (_plain(wrapper, source, rows, names, found) for rows in ROWS)
     return lifted(first, second, tuple(entry.name for entry in entries if entry.batched))
 
 
-def _plain(wrapper: Training, example: Batch, rows: int, names: dict[int, str], device: str | torch.device) -> Plain:
+def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], found: tuple[Repeat, ...]) -> Plain:
     """The graph for so many rows, which computes values and writes nothing but buffers, these once."""
-    given, inputs = example.tensors(rows, device), example.tensors(rows, "meta")
+    given, inputs = source.example.tensors(rows, source.device), source.example.tensors(rows, "meta")
 
     def evaluated() -> Plain:
         return clean(export(wrapper, given, training=False), names)
 
     buffers = frozenset(name for name, _ in wrapper.model.named_buffers())
-    return functional(clean(export(wrapper, given), names), inputs, buffers, evaluated)
+    plain = clean(export(wrapper, given), names)
+    require_even_gaps(plain, found)
+    return functional(plain, inputs, buffers, evaluated)
 
 
 def on_meta(model: nn.Module) -> nn.Module:

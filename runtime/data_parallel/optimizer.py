@@ -84,7 +84,7 @@ class Updater:
     def step(self, scale: float) -> None:
         """Update with all gradients multiplied by `scale`, then forget the gradients."""
         gradients = {name: self._gradient(name) for name, p in self.named.items() if p.grad is not None}
-        if scale != 1.0:
+        if scale != 1.0 and gradients:
             torch._foreach_mul_(list(gradients.values()), scale)
         gradients = self._brought(gradients)
         for name in self.updated:

@@ -158,7 +158,10 @@ def replica(
         return Replica(stage)
     if planned.by_fsdp:
         return FsdpReplica(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), planned.sharding)
-    return Replica(stage) if bucket_bytes is None else DdpReplica(stage, group, ranks, bucket_bytes, observer)
+    # DDP refuses a module of which it would have nothing to sum.
+    if bucket_bytes is None or not any(parameter.requires_grad for parameter in stage.parameters()):
+        return Replica(stage)
+    return DdpReplica(stage, group, ranks, bucket_bytes, observer)
 
 
 def _summing(

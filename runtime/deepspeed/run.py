@@ -14,6 +14,7 @@ from placer.runtime.data_parallel.optimizer import optimizer_factory
 from placer.runtime.deepspeed.config import config, deepspeed
 from placer.runtime.stages.microbatch import Batch, BatchSplit, Microbatch
 from placer.runtime.stages.recompute import Tensors
+from placer.runtime.stages.stage import StageModule
 
 Pairs = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -22,6 +23,7 @@ class _Engine(Protocol):
     """What is used of deepspeed.DeepSpeedEngine, and (`..._batch`) of deepspeed.PipelineEngine."""
 
     optimizer: torch.optim.Optimizer
+    module: nn.Module
 
     def __call__(self, *inputs: object) -> Tensors: ...
 
@@ -62,6 +64,9 @@ class DeepSpeedRun(ABC):
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
         batch."""
         loss = self._train(self._batch_split.microbatches(batch, step=self.steps, training=True))
+        for part in self._engine.module.modules():
+            if isinstance(part, StageModule):
+                part.write_buffers()
         self.steps += 1
         return loss
 

@@ -74,7 +74,8 @@ class Interpreter:
     """Runs the steps of one rank.
 
     home: the stage that makes each value. shapes: of all values, for a number of rows, in a stage of this rank. parts:
-    which part of what this rank holds a message carries. loss: the loss's reference. reduce: does a collective of
+    which part of what this rank holds a message carries. loss: the loss's reference. reached: the values that its
+    gradient comes back to. reduce: does a collective of
     placer's own; sum_over: one over a given tensor.
     """
 
@@ -87,6 +88,7 @@ class Interpreter:
     parts: MessageParts
     mail: Mailbox
     loss: str
+    reached: frozenset[str]
     reduce: Callable[[Collective], None]
     sum_over: Callable[[Collective, torch.Tensor], None]
     observer: Observer
@@ -165,7 +167,10 @@ class Interpreter:
         inputs = [feed.inputs[name] for name in code.inputs]
         with self.observer.during("forward"), self._autocast():
             made = replica.forward(feed.mode, *inputs, *leaves.values())
-        outputs = dict(zip(code.produces, made, strict=True))
+        outputs = {
+            name: value if name in self.reached else value.detach()
+            for name, value in zip(code.produces, made, strict=True)
+        }
         if self.loss in outputs and self.program.inner == 0 and not feed.ghost:
             step.loss += outputs[self.loss].detach().double().cpu()
         step.passes[stage, microbatch] = _Pass(leaves, outputs, feed.ghost)

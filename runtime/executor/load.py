@@ -151,7 +151,8 @@ def _executor(
         plan=plan, program=program, device=device, replicas=held.replicas, home=makers(plan, model.cut),
         shapes=value_shapes(plan, model.cut, model.axis),
         parts=MessageParts(plan, program.inner), mail=Mailbox(plan, model.rank, device, held.relay),
-        loss=model.cut.loss, reduce=(column or gradients).reduce, sum_over=gradients.sum_over, observer=held.relay,
+        loss=model.cut.loss, reached=model.cut.reached_values, reduce=(column or gradients).reduce,
+        sum_over=gradients.sum_over, observer=held.relay,
     )  # fmt: skip
     return Executor(
         plan=plan, rank=model.rank, device=device, relay=held.relay, stages=held.stages, replicas=held.replicas,

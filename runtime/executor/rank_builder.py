@@ -67,12 +67,21 @@ class RankModel:
             code = stage_code(self.cut, plan.first, plan.last, self._produces(index))
             names = {n[2:] for block in (code.prologue, *code.blocks) for n in block.inputs if n.startswith("p:")}
             made = self.weights.shape_of_piece if sharded and plan.by_fsdp else self.weights.piece
-            state = {name: _copied(made(name)) if name in taken else made(name) for name in sorted(names)}
+            state = {
+                name: self._held(_copied(made(name)) if name in taken else made(name), name) for name in sorted(names)
+            }
             taken |= names
             # The first stage has no inputs whose gradients could come first: its backward has one part.
             parts = self.plan.schedule in SPLIT_BACKWARD and index > 0
             found[index] = StageModule(code, state, plan.recompute, once=parts)
         return found
+
+    def _held(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        """A tensor as its stage has it: a weight that no gradient reaches asks for none, so that no engine waits for it
+        and no optimizer touches it, as on one device."""
+        if not isinstance(tensor, nn.Parameter) or name in self.cut.trained or not tensor.requires_grad:
+            return tensor
+        return nn.Parameter(tensor.detach(), requires_grad=False)
 
     def _produces(self, index: int) -> tuple[str, ...]:
         """What later stages read of stage `index`, and the loss."""

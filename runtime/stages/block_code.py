@@ -60,7 +60,8 @@ class CutModel:
     """A captured model ready to be cut: `model` holds the parameters, `module` the graph and its constants.
 
     shapes: of every tensor of the graph, at `MARKED_ROWS` rows. shape_at: of one of them at any number of rows, without
-    autocast. lowering: where replicas have several devices.
+    autocast. reached: the nodes, of weights and values, that a gradient of the loss comes back to, as autograd on one
+    device has it. lowering: where replicas have several devices.
     """
 
     model: nn.Module
@@ -70,6 +71,7 @@ class CutModel:
     loss: str
     shapes: Mapping[fx.Node, tuple[int, ...]]
     shape_at: Callable[[fx.Node, int], TensorMeta]
+    reached: frozenset[fx.Node]
     lowering: Lowering | None = None
 
     @cached_property
@@ -83,6 +85,16 @@ class CutModel:
         names = (name for name, reference in self.reference_of.items() if self.loss and reference == self.loss)
         name = next(names, None)
         return next((node for node in self.module.graph.nodes if node.name == name), None)
+
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """The weights that get a gradient."""
+        return frozenset(str(node.target) for node in self.reached if node.op == "get_attr")
+
+    @cached_property
+    def reached_values(self) -> frozenset[str]:
+        """The values between blocks that get a gradient, by their references."""
+        return frozenset(map(self.name, self.reached))
 
     @cached_property
     def home(self) -> dict[fx.Node, int]:

@@ -61,6 +61,7 @@ class CapturedModel:
             loss=plan.graph.loss.value,
             shapes=self.shapes,
             shape_at=self.shape_at,
+            reached=frozenset(node for node, meta in self.marked.items() if meta.requires_grad),
         )
 
     @property

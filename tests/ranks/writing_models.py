@@ -302,3 +302,47 @@ def averaging() -> nn.Module:
 
 def codebook() -> nn.Module:
     return Stateful(Layer, Codebook)
+
+
+class Unreached(Layer):
+    """Reads weights that no gradient comes back to: behind a detach, without gradients, by an argmax; a number too."""
+
+    def set(self) -> None:
+        self.behind, self.aside, self.chosen = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.number = nn.Parameter(torch.tensor(0.5))
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def middle(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            aside = self.aside(h)
+        which = functional.one_hot(self.chosen(h).argmax(1), WIDTH).to(h.dtype)
+        made: Tensor = h * self.number.detach() + self.behind(h).detach() + aside + which
+        return made
+
+
+class Severed(Stateful):
+    """A gradient reaches the last layers only; the first are alike, as a fold needs."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for index, layer in enumerate(self.layers):
+            x = layer(x)
+            if index == 2:
+                x = x.detach()
+        return functional.mse_loss(self.head(x), y)
+
+
+def unreached() -> nn.Module:
+    return Stateful(Unreached, Layer, Unreached, Layer)
+
+
+def severed() -> nn.Module:
+    return Severed(*[Layer] * 5)
+
+
+def borrowing() -> nn.Module:
+    """The last layer reads weights of others, of one that a gradient reaches there and of one that none reaches."""
+    first, second, last = Layer(), Unreached(), Unreached()
+    last.behind.weight, last.aside.weight = first.outer.weight, second.aside.weight
+    made = Stateful()
+    made.layers.extend((first, second, Layer(), last))
+    return made

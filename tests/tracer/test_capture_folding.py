@@ -157,3 +157,24 @@ def test_models_whose_layers_alternate_are_captured_as_if_one_by_one(factory) ->
     layers = [block for block in folded.blocks if ".layers." in block.name]
     # Another class, or another mask.
     assert len({(block.kind, block.inputs[3]) for block in layers}) == 2
+
+
+class SeveredLayers(nn.Module):
+    """Alike layers, of which one is followed by what the others are not."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.layers, self.at = nn.ModuleList(nn.Linear(8, 8) for _ in range(6)), at
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            x = layer(x).tanh()
+            if index == self.at:
+                x = x.detach()
+        return x.sum()
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_what_a_model_does_behind_one_layer_only_is_kept(at: int) -> None:
+    folded, whole = (capture(SeveredLayers(at), batch={"x": (4, 8)}, fold=fold) for fold in (True, False))
+    assert folded == whole

@@ -4,6 +4,7 @@ nothing; what cannot be so is refused with its line."""
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -167,6 +168,26 @@ class Resizes(Writer):
         return functional.mse_loss(self.two(self.one(x)), y)
 
 
+class Sparse(Writer):
+    def __init__(self) -> None:
+        super().__init__("")
+        self.table = nn.Embedding(10, WIDTH, sparse=True)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.mse_loss(self.two(x + self.table((x[:, 0] > 0).long())), y)
+
+
+class SparseBags(Sparse):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.embedding_bag((x > 0).long(), self.table.weight, sparse=True).sum() + y.sum()
+
+
+class NamedAsTorchDoes(Writer):
+    def __init__(self) -> None:
+        super().__init__("")
+        self.register_buffer("graph", torch.ones(WIDTH))
+
+
 class WritesThroughStrides(Writer):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = self.one(x)
@@ -182,6 +203,9 @@ class WritesThroughStrides(Writer):
         (KeepsTensorAside, ("add_", "test_functional.py:", "register it as a buffer")),
         (CountsInPython, ("counts in steps", "keep it in a buffer")),
         (AssignsInTrainingOnly, ("buffer mean", "test_functional.py:", "in training only")),
+        (Sparse, ("table wants sparse gradients", "sparse=False")),
+        (SparseBags, ("test_functional.py:", "sparse=False")),
+        (NamedAsTorchDoes, ("'graph'", "rename it")),
         (Resizes, ("buffer seen", "another type or size")),
         (lambda: WritesThroughStrides(""), ("mul_", "test_functional.py:", "as_strided")),
     ],
@@ -193,3 +217,17 @@ def test_what_cannot_be_captured_so_is_refused_with_its_line(
         tracer.capture(made(), batch=SHAPES)
     for word in words:
         assert word in str(refused.value)
+
+
+class CollectsGarbage(Writer):
+    collecting: bool = True
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        CollectsGarbage.collecting = gc.isenabled()
+        return functional.mse_loss(self.two(self.one(x)), y)
+
+
+def test_no_garbage_is_collected_while_a_model_is_exported() -> None:
+    assert gc.isenabled()
+    tracer.capture(CollectsGarbage(""), batch=SHAPES)
+    assert gc.isenabled() and not CollectsGarbage.collecting

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples.parity.kills import kill_often
+from examples.parity.kills import LIMIT_SECONDS, kill_often
 from fault_ranks import STEPS, STRUCK_AT
 from placer.errors import ExecutionError
 from placer.runtime.checkpoint.folder import latest
@@ -110,7 +110,8 @@ def test_a_full_disk_of_one_rank_ends_all_and_the_older_checkpoints_stay(runs: S
 
 def test_runs_that_are_killed_at_random_end_bit_for_bit_as_undisturbed_ones() -> None:
     threads = torch.get_num_threads()
-    tally = kill_often(3, seed=1)
+    # What is claimed is how runs end, not how soon: the machine may be busy.
+    tally = kill_often(3, seed=1, limit=20 * LIMIT_SECONDS)
     torch.set_num_threads(threads)
     assert sum(tally.kills.values()) == 3 and tally.compared >= 1
     assert tally.wrong == []

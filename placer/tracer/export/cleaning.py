@@ -14,11 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from placer.errors import CaptureError
+from placer.errors import CaptureError, UncapturableError
 from placer.tracer.export.exporting import Raw
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
+
+# The place of `sparse` among the arguments.
+_SPARSE_AT = {"aten::embedding": 4, "aten::embedding_bag": 5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +139,7 @@ class _Copier:
         made.meta["module"], made.meta["calls"] = _module_path(stack)
         made.meta["around"] = isinstance(stack, dict) and len(stack) == 1  # what `Training` does around the model
         made.meta["source"] = _source(node) or (_source(around) if around is not None else "")
+        _require_dense(made)
         if any(argument in self._trained for argument in made.all_input_nodes):
             self._trained.add(made)
         known[node] = made
@@ -171,17 +175,34 @@ class _Copier:
             )
         inputs = [argument for argument in node.args if isinstance(argument, fx.Node) and argument is not _region(node)]
         quiet = "set_grad_enabled" in kind and not node.args[0]
-        entering = [self._detached(known[argument]) if quiet else known[argument] for argument in inputs]
+        entering = [self._detached(known[argument], node) if quiet else known[argument] for argument in inputs]
         places = [inner for inner in region.graph.nodes if inner.op == "placeholder"]
         inside = dict(zip(places, entering, strict=True))
         known[node] = self.copy(region, inside, around=node)  # type: ignore[assignment]
 
-    def _detached(self, node: fx.Node) -> fx.Node:
+    def _detached(self, node: fx.Node, region: fx.Node) -> fx.Node:
+        """`node` as it enters a region without gradients: where it was made; a weight, where the region is."""
         if node not in self._trained:
             return node
         made = self.graph.call_function(torch.ops.aten.detach.default, (node,))
-        made.meta.update(module=node.meta.get("module", ""), source=node.meta.get("source", ""), calls={})
+        module, calls = _module_path(region.meta.get("nn_module_stack")) if node.op == "get_attr" else ("", {})
+        source = node.meta.get("source") or _source(region)
+        made.meta.update(module=node.meta.get("module", module), source=source, calls=calls)
         return made
+
+
+def _require_dense(node: fx.Node) -> None:
+    """Raise UncapturableError for a table whose gradient would be sparse, which nothing here sums, clips or updates."""
+    place = _SPARSE_AT.get(target_name(node))
+    if place is None:
+        return
+    asked = node.args[place] if len(node.args) > place else node.kwargs.get("sparse", False)
+    if asked:
+        where = node.meta["module"] or node.meta["source"]
+        raise UncapturableError(
+            f"{where} wants sparse gradients (sparse=True), which placer does not sum over devices; make it with "
+            "sparse=False: SGD gives the same weights, and AdamW of torch takes no sparse gradients"
+        )
 
 
 def _is_region(node: fx.Node) -> bool:

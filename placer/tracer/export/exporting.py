@@ -7,6 +7,7 @@ gives its output tensors.
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import io
 import logging
@@ -104,7 +105,7 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
 def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
-    with _mode(wrapper, training), _quiet(), device or contextlib.nullcontext():
+    with _mode(wrapper, training), _quiet(), _uncollected(), device or contextlib.nullcontext():
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
 
@@ -169,6 +170,22 @@ def _mode(wrapper: Training, training: bool) -> Iterator[None]:
 def _caches(config: object) -> bool:
     """Whether a Hugging Face configuration asks for the cache of generation, which training has no use for."""
     return bool(getattr(config, "use_cache", False))
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is collected in the body; what it leaves is collected after it.
+
+    A collection in the middle of an export ended in a segmentation fault where torch 2.13 takes down stack traces
+    (torch/utils/_traceback.py), on two ranks at a time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

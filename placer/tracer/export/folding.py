@@ -207,6 +207,10 @@ class _Passing(nn.Module):
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """What the second copy gave."""
+        for given in _pytree.tree_leaves((args, kwargs)):
+            if isinstance(given, torch.Tensor):
+                # An assertion of nothing, which an export keeps, and with it what made its tensor: `folding_gaps`.
+                torch.ops.aten._assert_tensor_metadata.default(given)
         return self._made.again(args, kwargs)
 
     def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
