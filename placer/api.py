@@ -17,6 +17,7 @@ from placer.cluster.cluster import Cluster
 from placer.costs import step_estimate as estimates
 from placer.errors import UsageError
 from placer.graph import Graph
+from placer.io.model_config import require_buildable
 from placer.io.usercode import reference_of
 from placer.io.versions import versions
 from placer.plans.ledger import Ledger
@@ -48,6 +49,7 @@ def capture(
     """
     from placer import tracer
 
+    require_buildable(model)
     return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices, opaque=opaque)
 
 
@@ -78,6 +80,7 @@ def plan(
 
     limits = budget_of(budget)
     cluster = Cluster.load(cluster_spec)
+    require_buildable(model)
     resolved = tracer.resolve(model)
     loss = reference_of(loss_fn, "the loss") if loss_fn else ""
     graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size, opaque=opaque)

@@ -24,6 +24,8 @@ from typing import Literal, NamedTuple
 import networkx
 from pydantic import TypeAdapter
 
+from placer.io.bounds import Amount, Count, CountFromOne, Whole
+
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
     "complex128": 16, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
@@ -46,8 +48,8 @@ OpKind = Literal[
 class Affine(NamedTuple):
     """`fixed + per_row * rows`."""
 
-    fixed: int = 0
-    per_row: int = 0
+    fixed: Whole = 0
+    per_row: Whole = 0
 
     @staticmethod
     def through(rows: int, value: int, more_rows: int, more: int) -> Affine:
@@ -141,11 +143,11 @@ class Op:
     backward_written_bytes: Affine = Affine()
     saved_bytes: Affine = Affine()
     fused_saved_bytes: Affine = Affine()
-    kept_again: tuple[int, ...] = ()
+    kept_again: tuple[Count, ...] = ()
     products: tuple[Product, ...] = ()
     backward_products: tuple[Product, ...] = ()
     covered: bool = True
-    seconds: tuple[float, float] | None = None
+    seconds: tuple[Amount, Amount] | None = None
 
 
 class Summed(IntEnum):
@@ -164,7 +166,7 @@ class Parameter:
     summed: in the graph of one device of a replica, the gradient is a part, to be summed over devices of the replica.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     dtype: str
     trainable: bool = True
     buffer: bool = False
@@ -192,8 +194,8 @@ class BlockClass:
     ops: tuple[Op, ...] = ()
     outputs: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
-    kept_inputs: tuple[int, ...] = ()
-    kept_outputs: tuple[int, ...] = ()
+    kept_inputs: tuple[Count, ...] = ()
+    kept_outputs: tuple[Count, ...] = ()
 
     def tensor(self, reference: str) -> Tensor | Parameter:
         """What a local reference (`i2`, `o5.0`, `p1`) stands for."""
@@ -211,7 +213,7 @@ class Block:
     """One placed unit: `name` is its module path, `inputs` and `parameters` bind the class's formal ones, in order."""
 
     name: str
-    kind: int
+    kind: Count
     inputs: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
 
@@ -222,7 +224,7 @@ class Input:
 
     name: str
     tensor: Tensor
-    high: int | None = None
+    high: CountFromOne | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +238,7 @@ class Loss:
     reduction: Literal["mean", "sum", "other", "none"]
     value: str = ""
     labels: str = ""
-    ignore_index: int | None = None
+    ignore_index: Whole | None = None
     why: str = ""
 
 
@@ -245,7 +247,7 @@ class Graph:
     """A captured model. `rows` is the batch it was captured for; `skeleton` identifies code and shapes."""
 
     name: str
-    rows: int
+    rows: CountFromOne
     inputs: tuple[Input, ...]
     classes: tuple[BlockClass, ...]
     blocks: tuple[Block, ...]

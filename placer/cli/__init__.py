@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import redirect_stderr
 from typing import Annotated
 
 import typer
@@ -29,6 +30,7 @@ from placer.cli.commands import (
 )
 from placer.cli.options import first_rank
 from placer.errors import PlacerError, UsageError
+from placer.io.terminal import HarmlessStream, harmless
 from placer.io.versions import installed
 from placer.report.documents import error_document
 
@@ -67,7 +69,8 @@ def main() -> None:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        app()
+        with redirect_stderr(HarmlessStream(sys.stderr)):
+            app()
     except PlacerError as error:
         _say(error)
         sys.exit(error.exit_code)
@@ -84,4 +87,4 @@ def _say(error: PlacerError) -> None:
         return
     if "--json" in sys.argv and first_rank():
         print(json.dumps(error_document(error), indent=1))
-    print(f"placer{f' (rank {rank})' if rank else ''}: {error}", file=sys.stderr)
+    print(f"placer{f' (rank {rank})' if rank else ''}: {harmless(str(error))}", file=sys.stderr)

@@ -13,9 +13,12 @@ from functools import cached_property
 from itertools import pairwise
 from math import log
 from os import PathLike
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from placer.errors import UsageError
+from placer.io.bounds import AchievedShare, Amount, AmountAboveZero, Count, CountFromOne
 
 # Devices are listed one by one; more than this is a slip of the pen, and would fill the memory.
 MOST_DEVICES = 2**20
@@ -23,6 +26,8 @@ MOST_DEVICES = 2**20
 DOUBT = "measured while"
 
 Backend = Literal["cpu", "cuda"]
+# What products of a chip are rated by.
+RateName = Annotated[str, Field(pattern=r"^(float64|float32|tfloat32|bfloat16|float16|float8)$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +41,13 @@ class Link:
     """
 
     name: str
-    latency_seconds: float
-    bandwidth: float
+    latency_seconds: Amount
+    bandwidth: AmountAboveZero
     source: str = ""
-    ports: int = 1
-    share: float = 1.0
-    collective_share: float | None = None
-    setup_seconds: float = 0.0
+    ports: CountFromOne = 1
+    share: AchievedShare = 1.0
+    collective_share: AchievedShare | None = None
+    setup_seconds: Amount = 0.0
 
     def __post_init__(self) -> None:
         if not (self.bandwidth > 0 and self.latency_seconds >= 0 and self.ports >= 1 and self.share > 0):
@@ -62,8 +67,13 @@ class Link:
 class Curve:
     """Achieved share of a peak rate by size: points (FLOPs or bytes, share), interpolated in log size, flat outside."""
 
-    points: tuple[tuple[float, float], ...]
+    points: tuple[tuple[AmountAboveZero, AchievedShare], ...]
     source: str = ""
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        if not sizes or any(not low < high for low, high in pairwise(sizes)):
+            raise UsageError("the points of an efficiency curve must rise in size, and there must be one at least")
 
     def share(self, size: float) -> float:
         """The share at `size`, interpolated."""
@@ -87,16 +97,24 @@ class Device:
 
     name: str
     backend: Backend
-    memory_bytes: int
-    memory_bandwidth: float
-    rates: tuple[tuple[str, float], ...]
-    launch_seconds: float
+    memory_bytes: CountFromOne
+    memory_bandwidth: AmountAboveZero
+    rates: tuple[tuple[RateName, AmountAboveZero], ...]
+    launch_seconds: Amount
     curve: Curve
-    memory_share: float = 1.0
-    overhead_bytes: int = 0
+    memory_share: AchievedShare = 1.0
+    overhead_bytes: Count = 0
     source: str = ""
-    curves: tuple[tuple[str, Curve], ...] = ()
-    multiprocessors: int = 0
+    curves: tuple[tuple[RateName, Curve], ...] = ()
+    multiprocessors: Count = 0
+
+    def __post_init__(self) -> None:
+        for what, known in (("rates", self.rates), ("curves", self.curves)):
+            names = [dtype for dtype, _ in known]
+            if len(set(names)) != len(names):
+                raise UsageError(f"device {self.name}: {what} names a dtype twice: {', '.join(names)}")
+        if "float32" not in dict(self.rates):
+            raise UsageError(f"device {self.name}: rates needs float32: types the chip lacks run at that rate")
 
     def __hash__(self) -> int:
         """Of what tells kinds of chip apart at once: all fields with their curves are hashed for every device asked."""
@@ -124,9 +142,9 @@ class Storage:
     """Where training data lies: seconds per request, bytes/second of reading and writing."""
 
     name: str
-    latency_seconds: float
-    read_bandwidth: float
-    write_bandwidth: float
+    latency_seconds: Amount
+    read_bandwidth: AmountAboveZero
+    write_bandwidth: AmountAboveZero
     source: str = ""
 
 
@@ -135,7 +153,7 @@ class Host:
     """A host's memory: the link of each device to it, and its bandwidth in bytes/second, which they share."""
 
     link: Link
-    memory_bandwidth: float
+    memory_bandwidth: AmountAboveZero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +161,11 @@ class Node:
     """A host: its devices (kind and count, in order), the link between them, its way out, its CPU cores and memory."""
 
     name: str
-    devices: tuple[tuple[Device, int], ...]
+    devices: tuple[tuple[Device, CountFromOne], ...]
     link: Link
     nic: Link | None = None
-    cores: int = 1
-    memory_bytes: int = 0
+    cores: CountFromOne = 1
+    memory_bytes: Count = 0
     storage: Storage | None = None
     host: Host | None = None
 
@@ -163,7 +181,7 @@ class Level:
 
     name: str
     link: Link
-    nodes: int = 0
+    nodes: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +189,7 @@ class Cluster:
     """The machines. `measured` says the constants were measured on the machine itself."""
 
     name: str
-    groups: tuple[tuple[Node, int], ...]
+    groups: tuple[tuple[Node, CountFromOne], ...]
     levels: tuple[Level, ...] = ()
     measured: bool = False
     notes: tuple[str, ...] = ()

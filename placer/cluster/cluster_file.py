@@ -11,6 +11,7 @@ from placer.cluster.hardware_data import aliases, short_names
 from placer.cluster.schema import ClusterEntry
 from placer.errors import UsageError
 from placer.io.files import read_text
+from placer.io.refusals import short
 from placer.io.units import written
 from placer.io.yaml_document import Data, Location, YamlDocument, close, dotted, parse, validated
 
@@ -47,15 +48,14 @@ def cluster_yaml(cluster: Cluster) -> str:
 
 def _problems(document: YamlDocument, entry: ClusterEntry) -> Iterator[tuple[int, str]]:
     """What is wrong between fields: unknown kinds, missing links, networks that do not join the nodes."""
-    known = {*aliases("devices"), *entry.devices}
     total = sum(node.count for node in entry.nodes)
     for i, node in enumerate(entry.nodes):
         here = document.line(("nodes", i))
         for j, devices in enumerate(node.devices):
-            if devices.kind not in known and devices.kind.lower() not in known:
+            if devices.kind not in entry.devices and devices.kind.strip().lower() not in aliases("devices"):
                 field: Location = ("nodes", i, "devices", j, "kind")
                 like = close(devices.kind, (*entry.devices, *short_names("devices")))
-                wrong = f"{devices.kind!r} is no device of this file or the catalogue; {like}"
+                wrong = f"{short(repr(devices.kind))} is no device of this file or the catalogue; {like}"
                 yield document.line(field), f"{dotted(field)}: {wrong}"
         if node.size > 1 and node.link is None:
             yield here, f"nodes[{i}].link is missing: its {node.size} devices need one; add it, as in link: nvlink3"

@@ -11,10 +11,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from placer.cluster.cluster import Cluster, Curve, Device, Host, Level, Link, Node, Storage
+from placer.cluster.cluster import MOST_DEVICES, Cluster, Curve, Device, Host, Level, Link, Node, Storage
 from placer.cluster.hardware_data import Section, find
 from placer.cluster.tile_curve import tile_curve
 from placer.errors import UsageError
+from placer.io.bounds import AchievedShare, Amount, AmountAboveZero, CountFromOne
+from placer.io.bounds import Count as Counted
 from placer.io.units import Kind, quantity
 
 Dtype = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8"]
@@ -46,14 +48,16 @@ def _number(text: object) -> object:
     return text
 
 
-Bytes = Annotated[int, _read("bytes"), Field(gt=0)]
-BytesOrNone = Annotated[int, _read("bytes"), Field(ge=0)]
-Bandwidth = Annotated[float, _read("bandwidth"), Field(gt=0)]
-Seconds = Annotated[float, _read("seconds"), Field(ge=0)]
-Rate = Annotated[float, _read("rate"), Field(gt=0)]
-Flops = Annotated[float, _read("flops"), Field(gt=0)]
-Share = Annotated[float, BeforeValidator(_share), BeforeValidator(_number), Field(gt=0, le=1.5)]
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+Bytes = Annotated[CountFromOne, _read("bytes")]
+BytesOrNone = Annotated[Counted, _read("bytes")]
+Bandwidth = Annotated[AmountAboveZero, _read("bandwidth")]
+Seconds = Annotated[Amount, _read("seconds")]
+Rate = Annotated[AmountAboveZero, _read("rate")]
+Flops = Annotated[AmountAboveZero, _read("flops")]
+Share = Annotated[AchievedShare, BeforeValidator(_share), BeforeValidator(_number)]
+# Of devices, nodes, ports and cores: of none there are more than devices can be described.
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1, le=MOST_DEVICES)]
+CountOrNone = Annotated[int, BeforeValidator(_number), Field(ge=0, le=MOST_DEVICES)]
 
 
 class FileEntry(BaseModel):
@@ -128,6 +132,8 @@ class EfficiencyEntry(FileEntry):
             raise ValueError("give either points, or ceiling and processors")
         if any(low[0] >= high[0] for low, high in pairwise(self.points)):
             raise ValueError("points must rise in FLOPs")
+        if not all(share for _, share in self.curve().points):
+            raise ValueError("processors are too many for the ceiling: no product would reach anything")
         return self
 
     def curve(self) -> Curve:
@@ -150,7 +156,7 @@ class DeviceEntry(SourcedEntry):
     efficiency: EfficiencyEntry
     efficiency_by_dtype: dict[Dtype, EfficiencyEntry] = Field(default_factory=dict)
     overhead: BytesOrNone = 0
-    multiprocessors: Annotated[int, BeforeValidator(_number), Field(ge=0)] = 0
+    multiprocessors: CountOrNone = 0
 
     @model_validator(mode="after")
     def complete(self) -> DeviceEntry:
@@ -251,7 +257,7 @@ class LevelEntry(FileEntry):
     """One level of the network: groups of `nodes` nodes (0: all) joined by `link`, per node."""
 
     name: str
-    nodes: Annotated[int, BeforeValidator(_number), Field(ge=0)] = 0
+    nodes: CountOrNone = 0
     link: LinkEntry
 
 

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Literal
 
 from placer.errors import UsageError
+from placer.io.refusals import short
 
 Kind = Literal["bytes", "bandwidth", "seconds", "rate", "flops"]
 
@@ -64,12 +65,15 @@ def quantity(text: object, kind: Kind) -> float:
 
     Raises UsageError for no number, no unit or an unknown unit; a plain 0 needs no unit.
     """
-    match = _TEXT.fullmatch(str(text))
+    match = _TEXT.fullmatch(short(text))
     if isinstance(text, bool) or match is None:
-        raise UsageError(f"{text!r} is no quantity; write a number and a unit, like {EXAMPLES[kind]}")
+        raise UsageError(f"{short(repr(text))} is no quantity; write a number and a unit, like {EXAMPLES[kind]}")
     number, unit = Decimal(match[1]), match[2]
     if unit in UNITS[kind]:
-        return float(number * UNITS[kind][unit])
+        try:
+            return float(number * UNITS[kind][unit])
+        except ArithmeticError:  # an exponent of a billion
+            raise UsageError(f"{short(repr(text))} is beyond all numbers; write it like {EXAMPLES[kind]}") from None
     if not unit and number == 0:
         return 0.0
     if not unit:

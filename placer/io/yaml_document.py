@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from placer.errors import UsageError
+from placer.io.refusals import short
 
 Location = tuple[str | int, ...]
 Data = dict[str, "Data"] | list["Data"] | str | int | float | bool | None
@@ -80,7 +81,8 @@ def validated(document: YamlDocument, model: type[Model]) -> Model:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        found = [p for p in error.errors() if p["type"] != "too_short" or p["input"] in ((), [])]
+        every = error.errors()
+        found = [p for p in every if p["type"] != "too_short" or p["input"] in ((), [])] or every
         problems = sorted({(document.line(p["loc"]), _problem(p, model)) for p in found})
         shown = [f"{document.path}, line {line}: {problem}" for line, problem in problems[:10]]
         raise UsageError("\n".join(shown)) from None
@@ -122,7 +124,7 @@ class _Reader:
 
 def dotted(location: Location) -> str:
     """A location as people write it: `nodes[0].link.latency`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{short(part)}" for part in location)
     return text.removeprefix(".") or "the file"
 
 
@@ -147,8 +149,9 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{field}: expected {_EXPECTED[details['type']]} (found {details['input']!r:.60})"
     message = details["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     given = details["input"]
-    found = f" (found {given!r})" if isinstance(given, int | float | str) and str(given) not in message else ""
-    return f"{field}: {message}{found}"
+    told = short(repr(given) if isinstance(given, str) else given)
+    found = f" (found {told})" if isinstance(given, int | float | str) and short(given) not in message else ""
+    return f"{field}: {short(message, 400)}{found}"
 
 
 def _fields_at(model: type[BaseModel], location: Location) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from placer.io.bounds import Amount, AmountAboveZero, Count, CountFromOne, Finite, Flops
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
@@ -13,15 +15,15 @@ class Seconds:
     waiting for other stages, `data` waiting for input, `other` what a measurement could not attribute.
     """
 
-    forward: float = 0.0
-    backward: float = 0.0
-    recompute: float = 0.0
-    communication: float = 0.0
-    reduction: float = 0.0
-    bubble: float = 0.0
-    optimizer: float = 0.0
-    data: float = 0.0
-    other: float = 0.0
+    forward: Amount = 0.0
+    backward: Amount = 0.0
+    recompute: Amount = 0.0
+    communication: Amount = 0.0
+    reduction: Amount = 0.0
+    bubble: Amount = 0.0
+    optimizer: Amount = 0.0
+    data: Amount = 0.0
+    other: Finite = 0.0
 
     @property
     def total(self) -> float:
@@ -41,15 +43,15 @@ class MemoryBytes:
     peak; as these do not come together, `at_once` is less than their sum (0: not known, then the sum stands for it).
     """
 
-    parameters: int = 0
-    gradients: int = 0
-    optimizer: int = 0
-    activations: int = 0
-    buffers: int = 0
-    workspace: int = 0
-    communication: int = 0
-    overhead: int = 0
-    at_once: int = 0
+    parameters: Count = 0
+    gradients: Count = 0
+    optimizer: Count = 0
+    activations: Count = 0
+    buffers: Count = 0
+    workspace: Count = 0
+    communication: Count = 0
+    overhead: Count = 0
+    at_once: Count = 0
 
     @property
     def categories(self) -> dict[str, int]:
@@ -70,14 +72,14 @@ class Ledger:
     summed rate of the devices used, so that MFU = flops / (step_seconds * peak_flops).
     """
 
-    step_seconds: float
+    step_seconds: AmountAboveZero
     seconds: Seconds
     memory: tuple[MemoryBytes, ...]
-    rows: int
-    flops: int
-    peak_flops: float
-    sent_bytes: int = 0
-    reduced_bytes: int = 0
+    rows: CountFromOne
+    flops: Flops
+    peak_flops: Amount
+    sent_bytes: Count = 0
+    reduced_bytes: Count = 0
 
     @property
     def rows_per_second(self) -> float:

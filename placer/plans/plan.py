@@ -16,15 +16,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from placer.cluster.cluster import Cluster
 from placer.errors import StalePlanError, UsageError
 from placer.graph import Graph
+from placer.io.bounds import AmountAboveZero, Count, CountFromOne
 from placer.io.files import parsed_json, read_text, write_text
+from placer.io.model_config import require_sense
+from placer.io.refusals import refused, short
 from placer.plans.ledger import Ledger
+from placer.plans.references import senseless
 from placer.plans.settings import RunSettings
 
 SCHEMA_VERSION = 2
@@ -32,6 +36,8 @@ SCHEMA_VERSION = 2
 # What DDP takes where nothing is said (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 BUCKET_BYTES = 25 * 2**20
 
+# What torch.manual_seed takes.
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 # What FSDP2 does: parameters lie in shards. Under the others they are whole, and so are gradients.
@@ -52,8 +58,8 @@ class Split:
     choices: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    experts: tuple[int, ...] = ()
-    inner: int = 1
+    experts: tuple[Count, ...] = ()
+    inner: CountFromOne = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +72,10 @@ class Layout:
     """
 
     axis: str = "tensor"
-    degree: int
+    degree: CountFromOne
     splits: tuple[Split | None, ...]
     inner_axis: str = ""
-    inner: int = 1
+    inner: CountFromOne = 1
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:
@@ -101,14 +107,14 @@ class Stage:
     recompute: run each block's forward again in backward instead of keeping its activations.
     """
 
-    first: int
-    last: int
-    devices: tuple[int, ...]
-    shares: tuple[int, ...] = ()
+    first: Count
+    last: Count
+    devices: tuple[Count, ...]
+    shares: tuple[CountFromOne, ...] = ()
     sharding: Sharding = "none"
     recompute: bool = False
-    layout: int | None = None
-    degree: int = 1
+    layout: Count | None = None
+    degree: CountFromOne = 1
 
     @property
     def replicas(self) -> int:
@@ -142,7 +148,7 @@ class Alternative:
     """A runner-up: what it was, its estimate (None: not legal) and why it lost."""
 
     name: str
-    step_seconds: float | None
+    step_seconds: AmountAboveZero | None
     reason: str
 
 
@@ -152,7 +158,7 @@ class Asked:
 
     strategy: str = "auto"
     pins: tuple[str, ...] = ()
-    budget: int | None = None
+    budget: CountFromOne | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +174,13 @@ class Plan:
     settings: RunSettings
     stages: tuple[Stage, ...]
     schedule: ScheduleName
-    microbatches: tuple[int, ...]
+    microbatches: tuple[CountFromOne, ...]
     layouts: tuple[Layout, ...] = ()
-    bucket_bytes: int = BUCKET_BYTES
+    bucket_bytes: CountFromOne = BUCKET_BYTES
     strategy: str = ""
-    seed: int = 0
+    seed: Seed = 0
     ledger: Ledger | None = None
-    bound: float | None = None
+    bound: AmountAboveZero | None = None
     alternatives: tuple[Alternative, ...] = ()
     assumptions: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
@@ -269,16 +275,20 @@ class Plan:
                 f"{path} has schema version {found}, this placer reads {SCHEMA_VERSION}; plan again with `placer plan`"
             )
         try:
-            plan = PLAN.validate_json(text)
+            plan = PLAN.validate_json(text, strict=True)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise UsageError(f"{path} is not a valid plan: {where}: {first['msg']}; plan again") from None
+            raise UsageError(f"{path} is not a valid plan: {refused(error)}; plan again") from None
         except UsageError as error:  # what settings and clusters refuse by themselves
             raise UsageError(f"{path} is not a valid plan: {error}") from None
         unknown = next(_unknown(document, PLAN.dump_python(plan, mode="json"), ()), "")
         if unknown:
-            raise UsageError(f"{path} is not a valid plan: {unknown} is no field of a plan; remove it")
+            raise UsageError(f"{path} is not a valid plan: {short(unknown)} is no field of a plan; remove it")
+        if plan.model.kind == "config":
+            config = parsed_json(plan.model.reference, f"{path} is not a valid plan: model.reference")
+            require_sense(config, f"{path} is not a valid plan: model.reference")
+        wrong = next(senseless(plan.graph, plan.layouts), "")
+        if wrong:
+            raise UsageError(f"{path} is not a valid plan: {wrong}; plan again")
         return plan
 
     def __str__(self) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from placer.errors import UsageError
+from placer.io.bounds import Amount, AmountAboveZero
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
 
 
@@ -31,29 +35,33 @@ class RunSettings:
 
     precision: Precision = "float32"
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.95)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.01
-    momentum: float = 0.0
-    clip_norm: float | None = 1.0
+    learning_rate: Amount = 1e-3
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    epsilon: Amount = 1e-8
+    weight_decay: Amount = 0.01
+    momentum: Amount = 0.0
+    clip_norm: AmountAboveZero | None = 1.0
     attention: Literal["eager", "flash"] = "flash"
     recompute: Literal["auto", "none", "full"] = "auto"
     fusion: bool = False
     float8: bool = False
     offload: Literal["none", "optimizer"] = "none"
     overlap: bool = True
-    expert_loads: tuple[float, ...] = ()
+    expert_loads: tuple[Amount, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.clip_norm is not None and not self.clip_norm > 0:
+        if self.clip_norm is not None and not 0 < self.clip_norm < inf:
             raise UsageError(f"clip_norm is {self.clip_norm}; give a positive norm, or none for no clipping")
+        for name in ("learning_rate", "epsilon", "weight_decay", "momentum"):
+            value = getattr(self, name)
+            if not 0 <= value < inf:
+                raise UsageError(f"{name} is {value}; give a finite number that is not negative")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"betas are {self.betas}; give two numbers from 0 to below 1")
         bad = [load for load in self.expert_loads if not 0 <= load < inf]
         if bad or (self.expert_loads and not sum(self.expert_loads)):
             found = f"holds {bad[0]}" if bad else "is zero for every expert"
             raise UsageError(f"expert_loads {found}; give finite loads that are not negative, some above zero")
-        if not self.learning_rate >= 0:
-            raise UsageError(f"learning_rate is {self.learning_rate}; give a number that is not negative")
 
 
 def state_count(settings: RunSettings) -> int:

@@ -69,10 +69,12 @@ def error_document(error: PlacerError) -> Document:
 
 def _stage(plan: Plan, stage: Stage) -> JsonValue:
     graph = plan.graph
-    layout = None if stage.layout is None else plan.layouts[stage.layout]
+    known = stage.layout is not None and stage.layout < len(plan.layouts)
+    layout = plan.layouts[stage.layout] if known and stage.layout is not None else None
+    blocks = graph.blocks[stage.first : stage.last]  # none of a plan that names others than there are
     return {
-        "first_block": graph.blocks[stage.first].name,
-        "last_block": graph.blocks[stage.last - 1].name,
+        "first_block": blocks[0].name if blocks else None,
+        "last_block": blocks[-1].name if blocks else None,
         "blocks": stage.last - stage.first,
         "devices": list(stage.devices),
         "replicas": stage.replicas,

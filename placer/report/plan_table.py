@@ -112,11 +112,17 @@ def _stages(plan: Plan) -> Table:
             _devices(plan, stage),
             str(stage.replicas),
             *[_rows(plan, stage)] * uneven,
-            "-" if stage.layout is None else plan.layouts[stage.layout].shape,
+            _split(plan, stage),
             STATE[stage.sharding] + ", optimizer on the host" * (plan.settings.offload == "optimizer"),
             "yes" if stage.recompute else "no",
         )
     return view
+
+
+def _split(plan: Plan, stage: Stage) -> str:
+    if stage.layout is None:
+        return "-"
+    return plan.layouts[stage.layout].shape if stage.layout < len(plan.layouts) else "no such layout"
 
 
 def _rows(plan: Plan, stage: Stage) -> str:
@@ -127,7 +133,7 @@ def _rows(plan: Plan, stage: Stage) -> str:
 
 
 def _blocks(plan: Plan, stage: Stage) -> str:
-    names = [block.name or "model" for block in plan.graph.blocks[stage.first : stage.last]]
+    names = [block.name or "model" for block in plan.graph.blocks[stage.first : stage.last]] or ["no such block"]
     span = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
     return f"{stage.first}-{stage.last - 1}: {span}" if len(names) > 1 else f"{stage.first}: {span}"
 

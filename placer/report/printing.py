@@ -6,9 +6,12 @@ import io
 import sys
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from placer.io.terminal import harmless
 
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "K", "M", "G", "T", "P", "E", "Z")
@@ -54,17 +57,28 @@ def _digits(value: float) -> str:
 PLAIN_WIDTH = 120
 
 
+class Harmless:
+    """A view in which nothing is left that a terminal would obey, whoever named what it shows."""
+
+    def __init__(self, view: RenderableType) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._view, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+
 def plain(view: RenderableType) -> str:
     """The view as text without colour."""
     buffer = io.StringIO()
-    Console(file=buffer, width=PLAIN_WIDTH, color_system=None, highlight=False).print(view)
+    Console(file=buffer, width=PLAIN_WIDTH, color_system=None, highlight=False).print(Harmless(view))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
 def show(view: RenderableType) -> None:
     """Print the view on standard output."""
     if sys.stdout.isatty():
-        Console(highlight=False).print(view)
+        Console(highlight=False).print(Harmless(view))
     else:
         print(plain(view), flush=True)
 

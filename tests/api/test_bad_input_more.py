@@ -237,7 +237,10 @@ def test_a_plan_that_breaks_rules_now_is_refused_alike(
 def test_a_setting_that_is_refused_names_the_file(placer: Command, made: Plan) -> None:
     settings = json.loads(made.to_json())["settings"]
     edited(made, lambda document: document.update(settings={**settings, "learning_rate": -1.0}))
-    assert "plan.json is not a valid plan: learning_rate is -1.0" in placer("explain", "plan.json").error
+    assert (
+        "plan.json is not a valid plan: settings.learning_rate: Input should be greater"
+        in placer("explain", "plan.json").error
+    )
 
 
 def test_a_field_that_no_plan_has_is_named(placer: Command, made: Plan) -> None:
