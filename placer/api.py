@@ -139,7 +139,9 @@ def solve(problem: Problem, strategy: str = "auto") -> Plan:
     early = (f"{ENDED[found.ended]}: this is the best plan so far, {_proven(best)}",) if found.ended else ()
     for note in early:
         print(f"placer: {note}", file=sys.stderr)
-    assumptions = tuple(dict.fromkeys((*problem.graph.notes, *best.assumptions, *early)))
+    whole = (f"the batch is not divided, neither over replicas nor in microbatches: {problem.whole_batch}",)
+    notes = (*problem.graph.notes, *(whole if problem.whole_batch else ()))
+    assumptions = tuple(dict.fromkeys((*notes, *best.assumptions, *early)))
     asked = Asked(strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget)
     return replace(best, assumptions=assumptions, versions=versions(), asked=asked)
 

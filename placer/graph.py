@@ -122,8 +122,9 @@ class Op:
     (empty for others); `covered` is false where no FLOP rule is known for the op. `fused_saved_bytes` is what an
     `attention` op keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key, value and result
     where nobody else keeps them, and one float32 per query and head). `arguments` is what the op was called with, as
-    Python writes it: `t0` is the tensor of the first entry of `inputs`, `rows` the rows of the batch, None also stands
-    for types and devices ("t0, [rows, 12, -1], dim=1"); `placer.rules.call_of` reads it. `seconds` of an opaque part
+    Python writes it: `t0` is the tensor of the first entry of `inputs`, `rows` the rows at hand, `global_rows` those of
+    the whole batch where the model reckons with them, None also stands for types and devices
+    ("t0, [rows, 12, -1], dim=1"); `placer.rules.call_of` reads it. `seconds` of an opaque part
     are those of its forward where somebody said or measured them: fixed, and per row; backward takes twice as long.
     """
 
@@ -229,10 +230,12 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """How the loss reduces over the batch.
+    """Where the loss is, and what of it the ops do not say.
 
-    `mean` and `sum` are linear in rows: they split over microbatches and replicas exactly. `other` is not known to be,
-    and such a graph may not be split on the batch. `ignore_index` marks labels that do not count, in input `labels`.
+    reduction: `none` where there is no loss; `other` where the batch must stay whole for a reason that ops do not show
+    (`why`: an opaque part); else `sum`, and `placer.rules.rows` tells from the ops whether it adds up over rows. `mean`
+    of a value that still has rows (in graphs made by hand) is that over its rows. `ignore_index` marks labels that do
+    not count, in input `labels`.
     """
 
     reduction: Literal["mean", "sum", "other", "none"]

@@ -150,7 +150,7 @@ def planned(given: Given, pins: tuple[str, ...], loads: tuple[float, ...]) -> Pl
 def _problem(given: Given) -> Problem:
     resolved, cluster = tracer.resolve(given.build()), Cluster.load(given.cluster)
     graph = tracer.capture(resolved, batch=dict(given.batch))
-    settings = RunSettings(precision="bfloat16")
+    settings = RunSettings(precision="bfloat16", batch_norm="microbatch")
     return Problem(graph=graph, cluster=cluster, settings=settings, model=resolved.ref, rows=graph.rows)
 
 

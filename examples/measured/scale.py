@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(name: str, case: Case, strategy: str, save: str) -> None:
-    began, settings = time.perf_counter(), RunSettings(precision="bfloat16")
+    began, settings = time.perf_counter(), RunSettings(precision="bfloat16", batch_norm="microbatch")
     # A plan that another process is to run must name its model.
     model = f"examples.measured.scale:{case.build.__name__}" if save else case.build()
     try:

@@ -188,7 +188,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _print(name: str, model: str, graph: Graph) -> None:
     mix = MIXES[name]()
-    settings = RunSettings(precision="float16")
+    settings = RunSettings(precision="float16", batch_norm="microbatch")
     reference = tracer.resolve(nn.Linear(1, 1)).ref  # plans of this table are not run
     problem = Problem(graph=graph, cluster=mix.whole, settings=settings, model=reference, rows=graph.rows)
     try:

@@ -91,7 +91,10 @@ def _plan_of(case: Case) -> Plan:
         graph=graph,
         cluster=processes(case.ranks),
         settings=RunSettings(
-            precision=case.precision, optimizer="sgd" if case.optimizer == "sgd" else "adamw", momentum=0.9
+            precision=case.precision,
+            optimizer="sgd" if case.optimizer == "sgd" else "adamw",
+            momentum=0.9,
+            batch_norm="microbatch",
         ),
         stages=_stages(case, len(graph.blocks)),
         schedule=case.schedule,

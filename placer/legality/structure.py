@@ -9,6 +9,7 @@ from placer.plans.plan import Plan, Stage, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
 from placer.program.buckets import shared_parameters
 from placer.program.ranks import position_of
+from placer.rules.rows import whole_batch_reason
 from placer.spmd.device_graph import require_layout
 
 
@@ -196,16 +197,19 @@ def _recompute(plan: Plan) -> Iterator[str]:
 
 
 def _loss(plan: Plan) -> Iterator[str]:
-    """There is a loss, and the batch is only split where the loss is known to be linear in its rows."""
-    loss = plan.graph.loss
-    if loss.reduction == "none":
+    """There is a loss, and the batch is only divided where the rules of all ops keep its rows apart up to the loss."""
+    if plan.graph.loss.reduction == "none":
         yield f"the model {plan.graph.name} returns no loss; give labels in the batch, or a loss_fn"
+        return
     replicas = max((stage.replicas for stage in plan.stages), default=1)
-    if loss.reduction == "other" and (len(plan.microbatches) > 1 or replicas > 1):
-        why = f" ({loss.why})" if loss.why else ""
+    if len(plan.microbatches) == replicas == 1:
+        return
+    why = whole_batch_reason(plan.graph, statistics=plan.settings.batch_norm == "microbatch")
+    if why:
         yield (
-            f"the loss is not known to be linear in the rows of the batch{why}, yet the batch is split in "
-            f"{len(plan.microbatches)} microbatches and {replicas} replicas; use one of each"
+            f"the batch is divided into {len(plan.microbatches)} microbatches and {replicas} replicas, and its rows do "
+            f"not stay apart: {why}; use one of each (the devices of a replica may divide the model all the same: "
+            "--pin tensor=N)"
         )
 
 

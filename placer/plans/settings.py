@@ -28,6 +28,9 @@ class RunSettings:
     float8: whether products with weights run in 8 bits, as Transformer Engine's do (prices only; not the casts to it).
     offload: `optimizer` keeps the optimizer's state in the memory of the host, which updates: gradients go there and
     weights come back. Where devices are processes of a CPU it lies there anyway.
+    batch_norm: whose mean and variance batch norms take in training. `exact`: those of the whole batch, as on one
+    device, so that it is not divided into replicas or microbatches; `microbatch`: each piece takes those of its own
+    rows, as data-parallel training does elsewhere: another computation than that of one device.
     overlap: whether gradient reduction may run beside the backward pass.
     expert_loads: of each expert of a layer how many tokens it gets beside the others (any unit; the same in all
     layers); costs are then those of the most loaded device. Empty: all alike.
@@ -46,6 +49,7 @@ class RunSettings:
     fusion: bool = False
     float8: bool = False
     offload: Literal["none", "optimizer"] = "none"
+    batch_norm: Literal["exact", "microbatch"] = "exact"
     overlap: bool = True
     expert_loads: tuple[Amount, ...] = ()
 

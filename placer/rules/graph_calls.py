@@ -14,6 +14,9 @@ from placer.errors import UsageError
 from placer.graph import ITEM_BYTES, BlockClass, Op, Tensor
 from placer.rules.calls import Argument, Call, Value
 
+#: The rows at hand, of which sizes are made, and those of the whole batch, which a model may reckon with.
+ROWS = ("rows", "global_rows")
+
 
 def call_of(block_class: BlockClass, op: Op, rows: int) -> Call:
     """The call of an op of a block class for a batch of `rows` rows."""
@@ -74,8 +77,8 @@ def _argument(tree: ast.expr, values: Sequence[Value], rows: int) -> Argument:
             return tuple(_argument(part, values, rows) for part in parts)
         case ast.Name(id=name) if _is_tensor(name):
             return values[int(name[1:])]
-        case ast.Name(id=name) if name in ("rows", "inf", "nan"):
-            return rows if name == "rows" else inf if name == "inf" else nan
+        case ast.Name(id=name) if name in (*ROWS, "inf", "nan"):
+            return rows if name in ROWS else inf if name == "inf" else nan
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_number(operand, rows)
         case ast.BinOp(left=left, op=ast.Add(), right=right):

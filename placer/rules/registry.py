@@ -98,7 +98,8 @@ SPLITS: dict[str, SplitRule] = _by_name({
     "log_sigmoid logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit lt maximum minimum mish ne "
     "nan_to_num nextafter not_equal pow prelu_kernel reciprocal relu relu6 remainder round rsqrt selu sgn sigmoid "
     "sign silu sin sinc sinh softplus softshrink sqrt square tan tanh threshold trunc xlogy __and__ __or__ __xor__ "
-    "__rshift__ __lshift__ bitwise_left_shift bitwise_right_shift addcmul addcdiv rsub zeros_like ones_like full_like "
+    "__rshift__ __lshift__ bitwise_left_shift bitwise_right_shift complex polar angle conj _conj conj_physical "
+    "resolve_conj resolve_neg hypot heaviside ldexp isclose addcmul addcdiv rsub zeros_like ones_like full_like "
     "empty_like",
     pointwise.linear: "neg clone contiguous alias detach positive lift_fresh_copy real imag",
     pointwise.cast: "to _to_copy type_as",
@@ -114,6 +115,7 @@ SPLITS: dict[str, SplitRule] = _by_name({
     views.turned: "t mT numpy_T",
     views.reshape: "view reshape _unsafe_view flatten unflatten squeeze unsqueeze view_as reshape_as",
     views.expand: "expand broadcast_to expand_as",
+    views.broadcast_tensors: "broadcast_tensors",
     views.repeat: "repeat",
     views.repeat_interleave: "repeat_interleave",
     views.halved: "glu",
@@ -169,9 +171,9 @@ SPLITS: dict[str, SplitRule] = _by_name({
     indexing.index_put: "index_put",
     indexing.gather: "gather",
     indexing.scatter: "scatter scatter_add",
-    losses.cross_entropy: "cross_entropy_loss nll_loss nll_loss_nd",
+    losses.cross_entropy: "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d",
     losses.elementwise: "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits kl_div",
+    "binary_cross_entropy_with_logits kl_div soft_margin_loss",
     experts.grouped_product: "grouped_mm _grouped_mm grouped_mm_fallback",
     experts.histogram: "histc",
     pointwise.filled: "zeros ones full empty new_zeros new_ones new_full new_empty",

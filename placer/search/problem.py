@@ -15,6 +15,7 @@ from placer.errors import Infeasible, UsageError
 from placer.graph import Graph
 from placer.plans.plan import Alternative, ModelRef, Plan
 from placer.plans.settings import RunSettings
+from placer.rules.rows import whole_batch_reason
 
 # What ends a search before its proof is complete; empty where nothing did.
 Ended: TypeAlias = Literal["", "interrupt", "evaluations", "seconds"]
@@ -68,6 +69,11 @@ class Problem:
     def costs(self) -> Costs:
         """What its plans are priced by."""
         return Costs(self.graph, self.cluster, self.settings)
+
+    @cached_property
+    def whole_batch(self) -> str:
+        """Why the batch may not be divided into replicas or microbatches; empty where it may."""
+        return whole_batch_reason(self.graph, statistics=self.settings.batch_norm == "microbatch")
 
     @property
     def spent(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from placer.graph import Affine, BlockClass, Graph, Op, Product, Tensor
+from placer.rules.graph_calls import ROWS
 
 
 def own_rows(graph: Graph, apart: int) -> Graph:
@@ -95,4 +96,4 @@ class _Rows(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """One name."""
-        return ast.BinOp(ast.Constant(self._apart), ast.Mult(), node) if node.id == "rows" else node
+        return ast.BinOp(ast.Constant(self._apart), ast.Mult(), node) if node.id in ROWS else node

@@ -22,7 +22,7 @@ from placer.tracer.export.exporting import LossFunction, Training, export
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.opaque import calling, unexportable, watched
-from placer.tracer.export.symbolic_rows import ROWS, lifted
+from placer.tracer.export.symbolic_rows import lifted
 from placer.tracer.export.unfolding import grown
 from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
@@ -182,8 +182,10 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
     wrapper, entries = Training(source.model, source.loss_fn), source.example.entries
     names = {id(tensor): name for name, tensor in own_state(source.model).items()}
     with folded(source.model, found), calling(source.model, source.opaque):
-        first, second = (_plain(wrapper, source, rows, names, found) for rows in ROWS)
-    return lifted(first, second, tuple(entry.name for entry in entries if entry.batched))
+        return lifted(
+            lambda rows: _plain(wrapper, source, rows, names, found),
+            tuple(entry.name for entry in entries if entry.batched),
+        )
 
 
 def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], found: tuple[Repeat, ...]) -> Plain:

@@ -11,7 +11,7 @@ from placer.runtime.deepspeed.pipeline import PipelineRun
 from placer.runtime.deepspeed.run import DeepSpeedRun
 from placer.runtime.deepspeed.zero import ZeroRun
 from placer.runtime.distributed.world import TIMEOUT_SECONDS, device_of, join
-from placer.runtime.executor.load import require_linear
+from placer.runtime.executor.load import require_loss
 from placer.runtime.executor.rank_builder import RankModel
 from placer.runtime.stages.captured_model import captured
 from placer.runtime.stages.microbatch import BatchSplit
@@ -34,7 +34,7 @@ def load(
     cut = captured(plan, source.model).cut(plan, source.model)
     replicas = plan.stages[0].replicas
     index, replica = divmod(rank, replicas)
-    require_linear(plan, cut)
+    require_loss(plan, cut)
     rank_model = RankModel.of(plan, source, cut, rank=rank, device=device)
     stage = rank_model.stages((index,))[index]
     batch_split = BatchSplit.of(plan, cut, rank_model.weights.whole, position=0, replica=replica, device=device)

@@ -12,7 +12,8 @@ from torch import nn
 from placer.plans.plan import Plan
 from placer.runtime.data_parallel.optimizer import optimizer_factory
 from placer.runtime.deepspeed.config import config, deepspeed
-from placer.runtime.stages.microbatch import Batch, BatchSplit, Microbatch
+from placer.runtime.stages.batch_values import Batch
+from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.stages.recompute import Tensors
 from placer.runtime.stages.stage import StageModule
 

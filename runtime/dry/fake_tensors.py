@@ -14,8 +14,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from placer.plans.plan import Plan
+from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.captured_model import input_dtypes
-from placer.runtime.stages.microbatch import Batch
 from placer.runtime.stages.stage import StageModule
 from placer.runtime.weights.meta_model import one_number, replaced_tensors
 

@@ -199,7 +199,7 @@ def _step(executor: Executor, plan: Plan) -> None:
         plan,
         position_of_rank(plan, executor.rank),
         executor.feeder.replica,
-        counts=(1.0,) * len(executor.feeder.counts),
+        sums=executor.feeder.values.stand_ins,
         step=0,
         training=True,
         device=CPU,

@@ -111,7 +111,7 @@ class Compiler:
     def _held(self, mode: PassContext) -> PassContext:
         """The mode with its counts as tensors: numbers differ from step to step, and would be compiled in."""
         if self._mode is None or self._mode[0] is not mode:
-            counts = torch.tensor([count or 1.0 for count in mode.counts], dtype=torch.float64, device=self._device)
+            counts = torch.tensor(mode.counts, dtype=torch.float64, device=self._device)
             self._mode = mode, replace(mode, counts=tuple(counts.unbind()))
         return self._mode[1]
 

@@ -18,7 +18,8 @@ from placer.runtime.data_parallel.relaxed_sync import RelaxedSync
 from placer.runtime.data_parallel.replicas import Replica
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.observer import Relay
-from placer.runtime.stages.microbatch import Batch, BatchSplit, Microbatch
+from placer.runtime.stages.batch_values import Batch
+from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.stages.stage import StageModule
 from placer.runtime.weights.model_state import ModelState
 from placer.runtime.weights.rank_weights import ChunkMap

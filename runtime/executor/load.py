@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from placer import legality
-from placer.errors import IllegalPlanError, UsageError
+from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.provenance import import_model
 from placer.program.lowering import lower
@@ -76,7 +76,7 @@ def load(
     cut = (capture or captured(plan, source.model)).cut(plan, source.model)
     if compile:
         require_ready(compile, device, cut.rewrites.unkeyed)
-    require_linear(plan, cut)
+    require_loss(plan, cut)
     rank_model = RankModel.of(plan, source, cut, rank=rank, device=device)
     programs, relaxed = lower(plan), synchrony.relaxed
     groups = Groups(programs, (*rank_groups(plan), *(columns(plan) if relaxed else ())), timeout_seconds)
@@ -100,7 +100,7 @@ def loaded_alone(
     Nothing is made for ranks that do not stand like this one in the replicas it communicates with.
     """
     cut, bare = capture.cut(plan, source), MetaModel(model=source, source=ModelInMemory(named_tensors(source)))
-    require_linear(plan, cut)
+    require_loss(plan, cut)
     model = RankModel.of(plan, bare, cut, rank=rank, device=device)
     position = position_of_rank(plan, rank)
     replica = (rank - plan.first_ranks[position]) // model.axis.degree
@@ -110,16 +110,11 @@ def loaded_alone(
     return _executor(model, rank_state(model, program, groups, fill=fill, run=OP_BY_OP, relaxed=False), groups)
 
 
-def require_linear(plan: Plan, cut: CutModel) -> None:
-    """Raise UsageError for a model without a loss, IllegalPlanError where its loss does not add up over pieces."""
-    pieces = len(plan.microbatches) * max(mesh.replicas for mesh in plan.meshes)
+def require_loss(plan: Plan, cut: CutModel) -> None:
+    """Raise UsageError for a model without a loss."""
     if cut.loss_node is None:
         raise UsageError(
             f"{plan.graph.name} gives no loss ({plan.graph.loss.why}); plan with a batch that has labels, or a loss_fn"
-        )
-    if pieces > 1 and cut.rewrites.nonlinear:
-        raise IllegalPlanError(
-            f"the batch is divided into {pieces} pieces, but {cut.rewrites.nonlinear}; use one piece"
         )
 
 

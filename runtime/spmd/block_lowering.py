@@ -24,11 +24,12 @@ from placer.rules.layouts import SAME, WHOLE, Choice, Cut, State, piece, wanted
 from placer.rules.two_axis_layouts import strands
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.collectives import exchange
-from placer.runtime.spmd.graph_ops import COUNTED, REWRITTEN, SHARES, TALKING, local_op, weighted
+from placer.runtime.spmd.graph_ops import COUNTED, REWRITTEN, TALKING, local_op
 from placer.runtime.spmd.local_arguments import LocalCall, LocalForm, local_call
-from placer.runtime.spmd.traced_nodes import op_nodes, out_of_place, require_same, tensor_nodes
+from placer.runtime.spmd.traced_nodes import out_of_place, require_same
 from placer.runtime.spmd.values import CutBlock, Values, dim_size
 from placer.runtime.stages.block_code import BlockWriter, CutModel, Local
+from placer.runtime.stages.piece_nodes import op_nodes, tensor_nodes
 from placer.runtime.stages.rewrite import Rewrite, batch_norm, next_value
 from placer.spmd.device_rows import own_rows_class
 from placer.spmd.parameter_layouts import block_edges, block_split, parameter_states
@@ -60,7 +61,7 @@ class LocalBlocks:
         found, split = block_edges(self.plan, stage, block.kind), block_split(self.plan, stage, block.kind)
         if found is None or split is None:
             return None
-        nodes = op_nodes(model, index)
+        nodes = op_nodes(model.module.graph, model.block_of, index)
         require_same(block, block_class, nodes)
         cut = CutBlock(
             plan=self.plan,
@@ -95,20 +96,22 @@ class LocalBlock:
         with self._naming(op):
             self._require_even(op, choice)
             called = local_call(cut.block_class, op, choice, cut.axis.degree, cut.axis.rank)
-            given = [self._given(op, choice, number, source) for number, source in enumerate(tensor_nodes(node))]
+            given = [self._given(node, op, choice, number, source) for number, source in enumerate(tensor_nodes(node))]
             change = cut.model.rewrites.by_node.get(node)
             made = self._plain(node, called, given) if change is None else self._changed(node, change, called, given)
         made.meta = dict(node.meta)
-        return made
+        return self._into.counted(node, made)
 
     def output(self, node: fx.Node) -> fx.Node:
         """A value that leaves the block, in the layout of the border."""
         with self._naming(None):
             return self._values.wanted(node, self._cut.border(node))
 
-    def _given(self, op: Op, choice: Choice, number: int, source: fx.Node) -> fx.Node:
+    def _given(self, node: fx.Node, op: Op, choice: Choice, number: int, source: fx.Node) -> fx.Node:
         """Tensor argument `number` as the op wants it, with the rows that its window reads."""
-        value = self._values.wanted(source, choice.inputs[number])
+        if source in self._cut.model.pieces.totalled(node) and choice.inputs[number].value is not WHOLE:
+            raise UsageError(f"it takes the sum of {source.name} over the batch, which is cut here")
+        value = self._into.entering(node, source, lambda: self._values.wanted(source, choice.inputs[number]))
         for axis, one in strands(choice):
             value = self._windowed(value, op, one, number, axis)
         return value
@@ -131,7 +134,7 @@ class LocalBlock:
         return self._into.graph.call_function(exchange, (value, self._values.axis(along), halo.dim, size, windows))
 
     def _plain(self, node: fx.Node, called: LocalCall, given: list[fx.Node]) -> fx.Node:
-        args, kwargs = called.filled(node, given, self._number, self._into.value)
+        args, kwargs = called.filled(node, given, self._number, lambda one: self._into.read(node, one))
         function = out_of_place(node)
         if not called.forms:
             return self._into.graph.call_function(function, args, kwargs)
@@ -154,11 +157,6 @@ class LocalBlock:
         pieces = self._pieces(node, change, given)
         arguments = fx.map_arg(change.arguments, lambda one: pieces[one] if one in pieces else self._into.value(one))
         keywords: dict[str, Argument] = {"mode": self._into.mode}
-        if function in SHARES and all(form.name == "mean_share" for form in called.forms):
-            made = graph.call_function(function, arguments, keywords)
-            for form in called.forms:
-                made = graph.call_function(weighted, (made, *(form.numbers[name].fixed for name in ("part", "of"))))
-            return made
         counted = function in COUNTED
         forms = [form for form in called.forms if not (counted and form.name == "mean_loss")]
         if forms:

@@ -69,11 +69,6 @@ def _within(op: Function, target: str, name: str, axis: Axis, numbers: dict[str,
     return called
 
 
-def weighted(share: torch.Tensor, part: int, of: int) -> torch.Tensor:
-    """A mean over a piece as its part of the whole mean."""
-    return share * (part / of)
-
-
 def vocabulary_cross_entropy(
     scores: torch.Tensor,
     target: torch.Tensor,
@@ -150,8 +145,6 @@ REWRITTEN: dict[tuple[Function, str], Function] = {
 }
 #: Those whose function serves pieces as it is: they divide by the count of the global batch.
 COUNTED = frozenset({losses.cross_entropy, losses.nll})
-#: Those that take a mean over all they get, so that a piece's is weighted.
-SHARES = frozenset({losses.share_of_mean, rewrite.share_of_elementwise})
 #: Which of the functions above talk to the other ranks.
 TALKING = frozenset({vocabulary_cross_entropy, summed_batch_norm})
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 import torch
@@ -11,24 +10,10 @@ from torch import fx
 
 from placer.errors import StalePlanError, UsageError
 from placer.graph import Block, BlockClass
-from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.rewrite import mutates
 from placer.tracer import STANDS_FOR
-from placer.tracer.export.symbolic_rows import is_size
 
 aten = torch.ops.aten
-
-
-def op_nodes(model: CutModel, index: int) -> list[fx.Node]:
-    """The nodes of a block that are ops of its class, in order; `getitem` only names a result."""
-    return [
-        node
-        for node in model.module.graph.nodes
-        if node.op == "call_function"
-        and model.block_of.get(node.name) == index
-        and node.target is not operator.getitem
-        and not is_size(node)
-    ]
 
 
 def require_same(block: Block, block_class: BlockClass, nodes: Sequence[fx.Node]) -> None:
@@ -41,20 +26,6 @@ def require_same(block: Block, block_class: BlockClass, nodes: Sequence[fx.Node]
                 f"block {block.name} does {found} where the plan has {planned}: the model's code or the versions of "
                 "torch and transformers changed; plan again"
             )
-
-
-def tensor_nodes(node: fx.Node) -> Iterator[fx.Node]:
-    """The tensors an op takes, in the order of a choice's states; one given twice comes twice."""
-
-    def visit(argument: object) -> Iterator[fx.Node]:
-        if isinstance(argument, fx.Node) and not is_size(argument):
-            yield argument
-        elif isinstance(argument, list | tuple):
-            for part in argument:
-                yield from visit(part)
-
-    for argument in (*node.args, *node.kwargs.values()):
-        yield from visit(argument)
 
 
 def out_of_place(node: fx.Node) -> Callable[..., object]:

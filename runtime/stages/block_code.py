@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Protocol
+from operator import attrgetter
+from typing import Protocol, cast
 
 import torch
 from torch import fx, nn
 
 from placer.errors import UsageError
+from placer.runtime.stages.losses import batch_total, times_share
+from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import Rewrites, first_argument, mutates, rewrites, writes_buffer
 from placer.runtime.stages.shapes import TensorMeta
-from placer.tracer.export.symbolic_rows import is_size
+from placer.tracer.export.symbolic_rows import counted_sizes, is_size
 
 aten = torch.ops.aten
 
@@ -61,7 +64,8 @@ class CutModel:
 
     shapes: of every tensor of the graph, at `MARKED_ROWS` rows. shape_at: of one of them at any number of rows, without
     autocast. reached: the nodes, of weights and values, that a gradient of the loss comes back to, as autograd on one
-    device has it. lowering: where replicas have several devices.
+    device has it. pieces: what rows of the batch do otherwise than all of it.
+    lowering: where replicas have several devices.
     """
 
     model: nn.Module
@@ -72,12 +76,13 @@ class CutModel:
     shapes: Mapping[fx.Node, tuple[int, ...]]
     shape_at: Callable[[fx.Node, int], TensorMeta]
     reached: frozenset[fx.Node]
+    pieces: PieceNodes
     lowering: Lowering | None = None
 
     @cached_property
     def rewrites(self) -> Rewrites:
         """What is called instead of the captured op, by node."""
-        return rewrites(self.module.graph, self.loss_node, self.shapes)
+        return rewrites(self.module.graph, self.pieces, self.shapes)
 
     @cached_property
     def loss_node(self) -> fx.Node | None:
@@ -145,8 +150,6 @@ class CutModel:
                 for source in _tensors(node):
                     if source in self.home and self.home[source] != block:
                         leaving[source] = None
-        for count in self.rewrites.counts:
-            leaving[count.target] = None
         if self.loss_node is not None:
             leaving[self.loss_node] = None
         found: dict[int, list[fx.Node]] = {}
@@ -222,14 +225,36 @@ class BlockWriter:
         if mutates(node) and not writes_buffer(node):
             self._own(node)
         if change is None:
-            for source in node.all_input_nodes:
-                self.value(source)
-            self._written[node] = self.graph.node_copy(node, self.value)
+            read = {source: self.read(node, source) for source in node.all_input_nodes}
+            self._written[node] = self.counted(node, self.graph.node_copy(node, read.__getitem__))
             return
         arguments = fx.map_arg(change.arguments, self.value)
         new = self.graph.call_function(change.function, arguments, {"mode": self.mode})
         new.meta = dict(node.meta)
         self._written[node] = new
+
+    def read(self, node: fx.Node, source: fx.Node) -> fx.Node:
+        """What stands for `source` where `node` reads it."""
+        if source in counted_sizes(node):
+            return self._of_batch(source)
+        return self.entering(node, source, lambda: self.value(source))
+
+    def entering(self, node: fx.Node, source: fx.Node, value: Callable[[], fx.Node]) -> fx.Node:
+        """The `value` that `node` reads of `source`, or its sum over the batch, or what these rows count of it."""
+        pieces = self._cut.pieces
+        if source in pieces.totalled(node):
+            return self.graph.call_function(batch_total, (pieces.totals.index(source),), {"mode": self.mode})
+        if source in pieces.shared(node):
+            return self.graph.call_function(times_share, (value(),), {"mode": self.mode})
+        return value()
+
+    def counted(self, node: fx.Node, made: fx.Node) -> fx.Node:
+        """The result of `node`; a mean over these rows counts by their share of the batch."""
+        if self._cut.pieces.averages(node) != "rows":
+            return made
+        shared = self.graph.call_function(times_share, (made,), {"mode": self.mode})
+        shared.meta = dict(node.meta)
+        return shared
 
     def code(self, outputs: tuple[fx.Node, ...]) -> BlockCode:
         """The finished block."""
@@ -290,6 +315,12 @@ class BlockWriter:
             self.value(source)
         return self.graph.node_copy(node, self.value)
 
+    def _of_batch(self, node: fx.Node) -> fx.Node:
+        """A size, computed from the rows of the whole batch."""
+        if node.target is aten.sym_size.int:
+            return self.graph.call_function(getattr, (self.mode, "global_rows"))
+        return self.graph.node_copy(node, self._of_batch)
+
     def _input(self, node: fx.Node, name: str) -> fx.Node:
         self._inputs[name] = None
         with self.graph.inserting_after(self._after_inputs):
@@ -319,6 +350,11 @@ def _tensors(node: fx.Node) -> Iterable[fx.Node]:
             yield from _tensors(source)
         else:
             yield source
+
+
+def attribute(owner: nn.Module, name: str) -> torch.Tensor:
+    """The tensor under a dotted name."""
+    return cast(torch.Tensor, attrgetter(name)(owner))
 
 
 def _attribute(owner: object, target: str) -> object | None:

@@ -11,10 +11,13 @@ import torch
 from torch import fx, nn
 
 from placer import tracer
+from placer.errors import IllegalPlanError
 from placer.graph import Graph
 from placer.io import usercode as references
 from placer.plans.plan import Plan
+from placer.rules.rows import row_split
 from placer.runtime.stages.block_code import CutModel
+from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import MARKED_ROWS, rewrites
 from placer.runtime.stages.shapes import TensorMeta, shapes_of
 
@@ -26,30 +29,32 @@ PRECISIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedModel:
-    """The graph of a model in a precision. module: its parameters have shapes but no memory. marked: the shapes of all
-    its tensors at MARKED_ROWS rows. graph: the plan's; dtypes: of its inputs in a run."""
+    """The graph of a model in a precision. module: its parameters have shapes but no memory. few, more: the shapes of
+    all its tensors at `rows` rows and at one more. graph: the plan's."""
 
     module: fx.GraphModule
     block_of: Mapping[str, int]
     reference_of: Mapping[str, str]
-    marked: Mapping[fx.Node, TensorMeta]
+    rows: int
+    few: Mapping[fx.Node, TensorMeta]
+    more: Mapping[fx.Node, TensorMeta]
     graph: Graph
-    dtypes: Mapping[str, torch.dtype]
 
-    @property
+    @cached_property
     def shapes(self) -> dict[fx.Node, tuple[int, ...]]:
         """The sizes of all its tensors at MARKED_ROWS rows."""
-        return {node: meta.shape for node, meta in self.marked.items()}
+        return {node: self.shape_at(node, MARKED_ROWS).shape for node in self.few}
 
     def shape_at(self, node: fx.Node, rows: int) -> TensorMeta:
         """A tensor of it at any number of rows, in which every size is affine (`placer.tracer` sees to that)."""
-        sizes = zip(self.marked[node].shape, self._with_one_row_more[node].shape, strict=True)
-        shape = tuple(size + (more - size) * (rows - MARKED_ROWS) for size, more in sizes)
-        return replace(self.marked[node], shape=shape)
+        sizes = zip(self.few[node].shape, self.more[node].shape, strict=True)
+        shape = tuple(size + (more - size) * (rows - self.rows) for size, more in sizes)
+        return replace(self.few[node], shape=shape)
 
     @cached_property
-    def _with_one_row_more(self) -> dict[fx.Node, TensorMeta]:
-        return shapes_of(self.module, self.graph, self.dtypes, rows=MARKED_ROWS + 1, autocast=False)
+    def pieces(self) -> PieceNodes:
+        """What rows of the batch do otherwise than all of it, by node."""
+        return PieceNodes.of(self.graph, self.module.graph, self.block_of)
 
     def cut(self, plan: Plan, model: nn.Module) -> CutModel:
         """The graph with the weights of `model`, ready to be cut into the plan's stages."""
@@ -61,17 +66,18 @@ class CapturedModel:
             loss=plan.graph.loss.value,
             shapes=self.shapes,
             shape_at=self.shape_at,
-            reached=frozenset(node for node, meta in self.marked.items() if meta.requires_grad),
+            reached=frozenset(node for node, meta in self.few.items() if meta.requires_grad),
+            pieces=self.pieces,
         )
 
     @property
     def unkeyed(self) -> tuple[str, ...]:
         """Random ops other than dropout: what they draw depends on the layout."""
-        return rewrites(self.module.graph, None, self.shapes).unkeyed
+        return rewrites(self.module.graph, PieceNodes(), self.shapes).unkeyed
 
     def casts_to(self, dtype: torch.dtype) -> tuple[str, ...]:
         """The modules (or source lines) of the model in which a tensor has `dtype`."""
-        places = ((n.meta.get("module") or n.meta.get("source") or n.name, shape) for n, shape in self.marked.items())
+        places = ((n.meta.get("module") or n.meta.get("source") or n.name, shape) for n, shape in self.few.items())
         found = {str(place): None for place, shape in places if shape.dtype == dtype}
         return tuple(found)
 
@@ -83,15 +89,32 @@ def captured(plan: Plan, model: nn.Module) -> CapturedModel:
 
 def made_ready(plan: Plan, traced: tracer.Traced) -> CapturedModel:
     """A trace of the plan's model, in the plan's precision, ready to be cut; the trace is used up."""
-    module = _without_memory(traced.module)
+    _require_rows_apart(plan, traced.graph)
+    module, rows = _without_memory(traced.module), max(2, plan.graph.rows)  # of one row dims of one entry vanish
+    few, more = (
+        shapes_of(module, plan.graph, input_dtypes(plan), rows=count, autocast=False) for count in (rows, rows + 1)
+    )
     return CapturedModel(
         module=module,
         block_of=traced.block_of,
         reference_of=traced.reference_of,
-        marked=shapes_of(module, plan.graph, input_dtypes(plan), rows=MARKED_ROWS, autocast=False),
+        rows=rows,
+        few=few,
+        more=more,
         graph=plan.graph,
-        dtypes=input_dtypes(plan),
     )
+
+
+def _require_rows_apart(plan: Plan, graph: Graph) -> None:
+    """The model itself, not only the graph that the plan carries, allows the batch to be divided as the plan does."""
+    pieces = len(plan.microbatches) * max(mesh.replicas for mesh in plan.meshes)
+    found = row_split(graph)
+    why = found.why or (found.statistics[:1] if plan.settings.batch_norm == "exact" else "")
+    if pieces > 1 and why:
+        raise IllegalPlanError(
+            f"the plan divides the batch into {pieces} pieces, and the model does not keep its rows apart: "
+            f"{why if isinstance(why, str) else f'{why[0]} normalises by the whole batch'}; plan again"
+        )
 
 
 def loss_function(plan: Plan) -> Callable[[object, dict[str, torch.Tensor]], torch.Tensor] | None:

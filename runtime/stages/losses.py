@@ -3,7 +3,8 @@
     loss of some rows = (sum over their counted elements) / (counted elements of the whole global batch)
 
 Rows without a single counted element give exactly zero loss and zero gradients. A mean that leaves no element out is
-the same with count = elements per row x rows of the global batch.
+that of the rows times their share of the batch. Where a model divides by a sum over the batch that needs no weights
+(masks, counts), that sum is taken before the step (`batch_total`).
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ def over_count(total: torch.Tensor, index: int, mode: PassContext) -> torch.Tens
     """A sum of losses over what counts in the global batch, in the type of the sum."""
     count = mode.counts[index]
     if isinstance(count, torch.Tensor):
-        return total / count.to(total.dtype)
-    # A batch in which nothing counts has loss 0 here; torch's own mean would be 0/0.
-    return total / (count or 1.0)
+        count = count.to(total.dtype)
+        return total / torch.where(count == 0, 1.0, count) + torch.where(count == 0, float("nan"), 0.0)
+    # A batch in which nothing counts has no mean, and no gradients: so says torch.
+    return total / count if count else total + float("nan")
 
 
 def counted(target: torch.Tensor, ignore_index: int, weight: torch.Tensor | None = None) -> float:
@@ -60,8 +62,11 @@ def counted(target: torch.Tensor, ignore_index: int, weight: torch.Tensor | None
     return float(labels.numel()) if weight is None else float(weight[labels].sum())
 
 
-def share_of_mean(values: torch.Tensor, mode: PassContext) -> torch.Tensor:
-    """The share of these rows in the mean of all elements of the global batch."""
-    if values.numel() == 0:
-        return values.sum()
-    return values.sum() * (mode.rows / (values.numel() * mode.global_rows))
+def times_share(value: torch.Tensor, *, mode: PassContext) -> torch.Tensor:
+    """What these rows count of a mean over them, or of what is the same for all rows: their share of the batch."""
+    return value * (mode.rows / mode.global_rows)
+
+
+def batch_total(index: int, *, mode: PassContext) -> torch.Tensor:
+    """A sum over the whole batch that was taken before the step."""
+    return mode.totals[index]

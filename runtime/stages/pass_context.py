@@ -16,15 +16,17 @@ class PassContext:
     """One pass over `rows` of the `global_rows` rows of the batch.
 
     counts: per loss op of the graph, the number (or weight) of elements of the global batch that count (for
-    compiled code, which would keep numbers as they were first, as tensors that are not 0). keys: one 64-bit key per
-    row, from seed, step and the row's index in the global batch. updates: whether running statistics are to be
-    updated (not when a block is run again, not in evaluation).
+    compiled code, which would keep numbers as they were first, as tensors). totals: sums over the whole batch that ops
+    take instead of those over their rows. keys: one 64-bit key per row, from seed, step and the row's index in the
+    global batch. updates: whether running statistics are to be updated (not when a block is run again, not in
+    evaluation).
     """
 
     rows: int
     global_rows: int
     training: bool
     counts: tuple[float | torch.Tensor, ...] = ()
+    totals: tuple[torch.Tensor, ...] = ()
     keys: torch.Tensor | None = None
     updates: bool = True
 

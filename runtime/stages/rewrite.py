@@ -1,17 +1,16 @@
 """What is changed in the captured graph before it runs: ops whose result depends on how the batch is divided.
 
     dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
-    mean losses                       -> local sum over global count (`losses`)
+    means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
     writes to buffers                 -> the value that the buffer is to have at the end of the step
 
-`rewrites(graph, loss)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to which
+`rewrites(graph, pieces)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to which
 the PassContext is added as keyword `mode` when a block is built.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -24,6 +23,7 @@ from placer.errors import UsageError
 from placer.runtime.stages import losses
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
+from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.tracer.functional.out_of_place import out_of_place, short
 
 aten = torch.ops.aten
@@ -55,18 +55,17 @@ class Count:
 class Rewrites:
     """All changes of a graph. `batched` says for each dropout op, in graph order, whether dim 0 holds batch rows.
 
-    nonlinear: why the loss does not add up over rows; empty where it does. unkeyed: random ops that stay torch's own.
+    unkeyed: random ops that stay torch's own.
     """
 
     by_node: dict[fx.Node, Rewrite]
     counts: tuple[Count, ...]
     batched: tuple[bool, ...]
-    nonlinear: str
     unkeyed: tuple[str, ...]
 
 
-def rewrites(graph: fx.Graph, loss: fx.Node | None, shapes: Shapes) -> Rewrites:
-    """The changes to `graph` whose loss is the node `loss` (None: it has none). `shapes`: at MARKED_ROWS rows."""
+def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
+    """The changes to `graph`. `pieces`: what rows do at its nodes; `shapes`: at MARKED_ROWS rows."""
     by_node: dict[fx.Node, Rewrite] = {}
     batched: list[bool] = []
     unkeyed: list[str] = []
@@ -82,9 +81,8 @@ def rewrites(graph: fx.Graph, loss: fx.Node | None, shapes: Shapes) -> Rewrites:
             by_node.update(_kept(node))
         elif _is_random(node):
             unkeyed.append(f"{node.target} ({node.name})")
-    means, nonlinear = _means(loss, shapes) if loss is not None else ([], "")
-    counts = _share_means(means, by_node)
-    return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), nonlinear=nonlinear, unkeyed=tuple(unkeyed))
+    counts = _counted_losses(pieces, by_node)
+    return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), unkeyed=tuple(unkeyed))
 
 
 def arguments(node: fx.Node) -> dict[str, Argument]:
@@ -206,71 +204,20 @@ def _kept(commit: fx.Node) -> dict[fx.Node, Rewrite]:
     return found
 
 
-# Ops through which a loss stays linear in each of its tensor inputs (products only by constants).
-_LINEAR = frozenset({
-    aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.neg.default, aten.to.dtype, aten.to.dtype_layout,
-    aten.to.device, aten._to_copy.default, aten.clone.default, aten.view.default, aten.reshape.default,
-    aten.squeeze.default, aten.squeeze.dim, aten.alias.default, aten.detach.default, aten.contiguous.default,
-    aten.sum.default, aten.sum.dim_IntList, aten.stack.default, aten.unsqueeze.default, operator.add, operator.getitem,
-})  # fmt: skip
-_SCALED = frozenset(
-    {aten.mul.Tensor, aten.div.Tensor, aten.mul_.Tensor, aten.div_.Tensor, operator.mul, operator.truediv}
-)
-_MEANS = frozenset({aten.mean.default, aten.mean.dim})
-_ELEMENTWISE = frozenset({
-    aten.mse_loss.default, aten.l1_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default,
-    aten.binary_cross_entropy.default, aten.binary_cross_entropy_with_logits.default, aten.kl_div.default,
-    aten.soft_margin_loss.default,
-})  # fmt: skip
 _LABELLED = frozenset({
     aten.cross_entropy_loss.default, aten.nll_loss.default, aten.nll_loss_nd.default, aten.nll_loss2d.default
 })  # fmt: skip
-_NONE, _MEAN, _SUM = 0, 1, 2  # at::Reduction
 
 
-def _means(loss: fx.Node, shapes: Shapes) -> tuple[list[fx.Node], str]:
-    """The mean ops the loss is linear in, and why it is not linear in the rows, if so."""
-    found: dict[fx.Node, None] = {}
-    waiting = [loss]
-    while waiting:
-        node = waiting.pop()
-        if node.target in _MEANS | _ELEMENTWISE | _LABELLED:
-            if node.target in _MEANS and shapes[node]:
-                return [], f"the loss takes a mean over some dims only: {node.name}"
-            if node.target in _MEANS or arguments(node)["reduction"] == _MEAN:
-                found[node] = None
-        elif node.target in _SCALED and not isinstance(node.args[1], fx.Node):
-            waiting += node.all_input_nodes
-        elif node.target in _LINEAR:
-            if node.target not in (aten.sum.default, aten.sum.dim_IntList):
-                waiting += node.all_input_nodes
-        elif node.op != "get_attr":
-            return [], f"the loss is not a sum or mean over rows: {node.target} ({node.name})"
-    return list(found), ""
-
-
-def _share_means(means: list[fx.Node], by_node: dict[fx.Node, Rewrite]) -> tuple[Count, ...]:
+def _counted_losses(pieces: PieceNodes, by_node: dict[fx.Node, Rewrite]) -> tuple[Count, ...]:
+    """The means over labels that count, divided by the count of the whole batch."""
     counts: list[Count] = []
-    for node in means:
-        named = arguments(node)
-        if node.target in _LABELLED:
+    for node in pieces.ops:
+        if pieces.averages(node) == "labels" and node.target in _LABELLED:
+            named = arguments(node)
             by_node[node] = _labelled(node.target is aten.cross_entropy_loss.default, named, len(counts))
             counts.append(_count(named))
-        elif node.target in _MEANS:
-            by_node[node] = Rewrite(function=losses.share_of_mean, arguments=(node.args[0],))
-        else:
-            loss = cast("Argument", node.target)  # a graph's argument may be an operator
-            by_node[node] = Rewrite(function=share_of_elementwise, arguments=(loss, *named.values()))
     return tuple(counts)
-
-
-def share_of_elementwise(op: torch._ops.OpOverload, *args: object, mode: PassContext) -> torch.Tensor:
-    """The share of these rows in an elementwise loss of torch that would return the mean."""
-    names = [formal.name for formal in op._schema.arguments]
-    given = [_NONE if name == "reduction" else value for name, value in zip(names, args, strict=True)]
-    positional = {n: v for n, v, f in zip(names, given, op._schema.arguments, strict=True) if not f.kwarg_only}
-    keyword = {n: v for n, v, f in zip(names, given, op._schema.arguments, strict=True) if f.kwarg_only}
-    return losses.share_of_mean(op(*positional.values(), **keyword), mode)
 
 
 def _labelled(is_cross_entropy: bool, named: dict[str, Argument], index: int) -> Rewrite:

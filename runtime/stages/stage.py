@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import cast
 
 import torch
@@ -177,11 +176,6 @@ class StageModule(nn.Module):
 def own_name(name: str) -> str:
     """The model's name of a parameter of a StageModule: without `blocks.3.own.` or `own.`."""
     return name.removeprefix("own.") if name.startswith("own.") else name.split(".own.", 1)[1]
-
-
-def attribute(owner: nn.Module, name: str) -> torch.Tensor:
-    """The tensor under a dotted name."""
-    return cast(torch.Tensor, attrgetter(name)(owner))
 
 
 def _place(owner: nn.Module, name: str) -> _Place:

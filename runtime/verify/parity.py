@@ -33,8 +33,8 @@ from placer.runtime.data_parallel.optimizer import OptimizerFactory
 from placer.runtime.distributed.world import device_of, join
 from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.load import load
+from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.captured_model import CapturedModel, captured, run_dtype
-from placer.runtime.stages.microbatch import Batch
 from placer.runtime.verify.reference import Reference, StepResult
 from placer.runtime.weights.meta_model import prepared_model
 

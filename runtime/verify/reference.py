@@ -18,11 +18,13 @@ from torch import nn
 from placer.errors import UsageError
 from placer.plans.plan import Plan, replica_rows
 from placer.program.ranks import position_of, stage_of_block
+from placer.rules.rows import row_split
 from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater, optimizer_factory
+from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import loss_function
 from placer.runtime.stages.dropout import row_keys
-from placer.runtime.stages.microbatch import Batch, checked, microbatch_rows, sliced
+from placer.runtime.stages.microbatch import checked, microbatch_rows, sliced
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.verify.gradient_magnitudes import TermMagnitudes
 from placer.runtime.verify.reference_overrides import Counting, Sharing
@@ -154,7 +156,7 @@ class Reference:
         sharing = Sharing(mode, self._batched, self._divisions(len(rows)))
         with sharing:
             loss = self._forward(batch, rows)
-        if sharing.labelled == 0 and self._plan.graph.loss.reduction == "mean":
+        if sharing.labelled == 0 and any(op.mean == "rows" for op in row_split(self._plan.graph).ops.values()):
             loss = loss * (len(rows) / self._plan.rows)
         return loss
 

@@ -16,8 +16,8 @@ from torch import nn
 from placer.errors import UsageError
 from placer.runtime.distributed.tensors import Packed, all_rows, on_host, packed, unpacked
 from placer.runtime.spmd import Pieces
-from placer.runtime.stages.block_code import CutModel
-from placer.runtime.stages.stage import StageModule, attribute
+from placer.runtime.stages.block_code import CutModel, attribute
+from placer.runtime.stages.stage import StageModule
 
 
 @dataclass(frozen=True, kw_only=True)

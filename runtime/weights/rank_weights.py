@@ -12,7 +12,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from placer.runtime.spmd import Pieces
-from placer.runtime.stages.stage import StageModule, attribute
+from placer.runtime.stages.block_code import attribute
+from placer.runtime.stages.stage import StageModule
 from placer.runtime.weights.deferred_init import DeferredInit
 
 Ranges = tuple[tuple[int, int], ...]

@@ -262,8 +262,8 @@ def recomputes(problem: Problem) -> tuple[bool, ...]:
 
 
 def whole_batch(problem: Problem) -> bool:
-    """Whether the loss forbids to split the batch: no replicas and one microbatch."""
-    return problem.graph.loss.reduction == "other"
+    """Whether rows mix before the loss: no replicas and one microbatch."""
+    return bool(problem.whole_batch)
 
 
 def pinned_stage(problem: Problem) -> dict[int, int]:

@@ -70,7 +70,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         yield f"pins microbatches={count} and data={data} contradict the batch of {rows} rows: some replica has none"
     if whole_batch(problem) and (data > 1 or count > 1):
         name, value = ("data", data) if data > 1 else ("microbatches", count)
-        yield f"pin {name}={value} contradicts the loss, which may not be split on the batch ({problem.graph.loss.why})"
+        yield f"pin {name}={value} contradicts the model, whose batch may not be divided: {problem.whole_batch}"
     yield from _schedule_contradictions(problem)
     yield from _stage_contradictions(problem)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
 from placer.runtime.stages.dropout import attention, dropout, row_keys
-from placer.runtime.stages.losses import counted, cross_entropy, share_of_mean
+from placer.runtime.stages.losses import counted, cross_entropy, times_share
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import runs_once
 from placer.runtime.stages.split_backward import backward_inputs
@@ -93,7 +93,7 @@ def test_rows_without_counted_labels_give_exactly_zero() -> None:
 
 def test_shares_of_a_mean_add_up_to_it() -> None:
     x = torch.randn(ROWS, 3, 2, dtype=torch.float64)
-    parts = [share_of_mean(x[a:b], _mode(a, b - a)).item() for a, b in ((0, 4), (4, 4), (4, 6))]
+    parts = [times_share(x[a:b].mean(), mode=_mode(a, b - a)).item() for a, b in ((0, 4), (4, 6))]
     assert abs(sum(parts) - x.mean().item()) < 1e-15
 
 

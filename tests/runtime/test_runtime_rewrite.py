@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import rewrites
 
 
@@ -21,4 +22,4 @@ def test_a_recurrent_op_draws_numbers_only_where_it_drops(
     weights = [graph.placeholder(name.replace(".", "_")) for name, _ in model.named_parameters()]
     call = (values, [state, state], weights, True, layers, dropout, train, False, False)
     graph.output(graph.call_function(torch.ops.aten.lstm.input, call))
-    assert bool(rewrites(graph, None, {}).unkeyed) == random
+    assert bool(rewrites(graph, PieceNodes(), {}).unkeyed) == random

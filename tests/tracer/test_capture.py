@@ -84,8 +84,8 @@ def test_the_graph_has_all_parameters_by_the_models_own_names(llama: Graph) -> N
     assert {name: p.shape for name, p in llama.parameters.items() if not p.buffer} == expected
 
 
-def test_the_loss_of_a_language_model_is_a_mean_over_labels_that_count(llama: Graph) -> None:
-    assert (llama.loss.reduction, llama.loss.labels, llama.loss.ignore_index) == ("mean", "labels", -100)
+def test_the_labels_of_a_language_model_are_known_with_those_that_do_not_count(llama: Graph) -> None:
+    assert (llama.loss.reduction, llama.loss.labels, llama.loss.ignore_index) == ("sum", "labels", -100)
     assert llama.loss.value == llama.outputs[0]
 
 
@@ -162,7 +162,7 @@ def test_sizes_grow_with_the_rows_as_another_capture_finds_them() -> None:
 
 def test_a_loss_given_by_the_caller_is_part_of_the_graph() -> None:
     graph = capture(Perceptron(), batch={"x": (2, 8), "y": (2, 3)}, loss_fn=squared)
-    assert (graph.loss.reduction, graph.loss.labels) == ("mean", "y")
+    assert (graph.loss.reduction, graph.loss.value) == ("sum", graph.outputs[0])
     assert capture(Perceptron(), batch={"x": (2, 8)}).loss.reduction == "none"
 
 

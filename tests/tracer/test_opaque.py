@@ -12,6 +12,7 @@ from opaque_models import WIDTH, Routed, routed
 from placer.errors import CaptureError, UsageError
 from placer.graph import Affine, Graph, Op
 from placer.rules import OpaqueCost
+from placer.rules.rows import whole_batch_reason
 from placer.tracer import capture, coverage, trace
 
 ROWS = 6
@@ -70,7 +71,8 @@ def test_the_batch_is_split_only_where_it_is_said_that_rows_stay_apart() -> None
     apart = capture(routed(), batch=BATCH, opaque={"router": OpaqueCost(rows_apart=True)})
     assert whole.loss.reduction == "other"
     assert "router is opaque" in whole.loss.why
-    assert apart.loss.reduction == "mean"
+    assert apart.loss.reduction == "sum"
+    assert not whole_batch_reason(apart, statistics=False)
 
 
 def test_the_traced_graph_runs_the_part_itself_exactly() -> None:

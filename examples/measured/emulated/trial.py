@@ -63,7 +63,7 @@ class Trial:
         problem = Problem(
             graph=graph,
             cluster=measured.cluster(machines),
-            settings=RunSettings(precision=entry.precision),
+            settings=RunSettings(precision=entry.precision, batch_norm="microbatch"),
             model=tracer.resolve(entry.reference).ref,
             rows=graph.rows,
         )

@@ -163,6 +163,7 @@ def _settings(draw: Random) -> RunSettings:
         weight_decay=draw.choice((0.0, 0.01)),
         clip_norm=draw.choice((1e-2, 0.5, 0.5, 1.0, None)),
         attention=draw.choice(("eager", "flash")),
+        batch_norm="microbatch",
         overlap=draw.random() < 0.7,
     )
     return replace(found, optimizer="sgd", momentum=0.9) if draw.random() < 0.1 else found

@@ -46,6 +46,10 @@ Recompute = Annotated[
     Literal["auto", "none", "full"], typer.Option(help="Run forwards again instead of keeping activations.")
 ]
 Attention = Annotated[Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")]
+BatchNorm = Annotated[
+    Literal["exact", "microbatch"],
+    typer.Option(help="Take the statistics of batch norms from the whole batch, or from the rows of each piece of it."),
+]
 Offload = Annotated[
     Literal["none", "optimizer"], typer.Option(help="Keep the optimizer's state on the host, which then updates.")
 ]
@@ -75,6 +79,7 @@ def run(
     momentum: Momentum = 0.0,
     clip_norm: ClipNorm = 1.0,
     recompute: Recompute = "auto",
+    batch_norm: BatchNorm = "exact",
     attention: Attention = "flash",
     offload: Offload = "none",
     expert_loads: ExpertLoads = None,
@@ -88,6 +93,7 @@ def run(
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
         momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention, offload=offload,
+        batch_norm=batch_norm,
         expert_loads=parsed_loads(expert_loads) if expert_loads else (),
     )  # fmt: skip
     made = make_plan(

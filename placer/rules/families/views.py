@@ -98,6 +98,13 @@ def expand(call: Call) -> tuple[Choice, ...]:
     return (*choices, partial(call, frozenset({0})))
 
 
+def broadcast_tensors(call: Call) -> tuple[Choice, ...]:
+    """`broadcast_tensors(tensors)`: every dim of the common shape."""
+    rank = len(call.outputs[0].shape)
+    inputs = tuple(numbered(value.shape, rank) for value in call.tensors)
+    return linear_choices(call, Pattern(inputs=inputs, outputs=(numbered(call.outputs[0].shape),) * len(call.outputs)))
+
+
 def repeat(call: Call) -> tuple[Choice, ...]:
     """`repeat(x, times)`: a dim repeated once is kept, a dim of size 1 is as in `expand`."""
     x, out = call.tensor(0), call.outputs[0]

@@ -1,37 +1,97 @@
 """One graph for every number of rows: two exports, the sizes that differ between them written as functions of rows.
 
 Exports are static (dim 0 is 3, then 5). Where an integer differs between them it is affine in rows, `fixed + per_row *
-rows`, and becomes a node that computes it from the first batched input. Sizes that are not affine (a batch cut in two
-halves) are refused, because 3 and 5 rows give different remainders.
+rows`, and becomes a node that computes it from the first batched input. Sizes that are not affine are refused: a batch
+cut in two halves, because 3 and 5 rows give different remainders, and `rows * rows`, by a third export.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.utils import _pytree
 
 from placer.errors import CaptureError
 from placer.tracer.export.cleaning import Plain, target_name
 
 ROWS = (3, 5)
+# Of a third export where sizes have a fixed part: a square of the rows is 8 * rows - 15 at both of the others.
+THIRD = 6
 
 
-def lifted(at_first: Plain, at_second: Plain, batched_inputs: tuple[str, ...]) -> Plain:
-    """The graph of `at_first` with its row-dependent sizes computed. Raises CaptureError where the graphs differ."""
+def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...]) -> Plain:
+    """The graph that `exported` gives at some rows, with its row-dependent sizes computed.
+
+    Raises CaptureError where the graphs differ otherwise.
+    """
+    at_first, at_second = map(exported, ROWS)
+    _require_same_constants(at_first, at_second)
     lifter = _Lifter(at_first.graph, batched_inputs)
-    pairs = _paired(at_first.graph, at_second.graph)
+    pairs = list(_paired(at_first.graph, at_second.graph))
+    if any(fixed for one, other in pairs for fixed in _fixed_parts(one, other)):
+        third = exported(THIRD)
+        for (first, second), (_, more) in zip(pairs, _paired(at_first.graph, third.graph), strict=True):
+            _require_affine(first, second, more)
     for first, second in pairs:
         first.args = lifter.merge(first.args, second.args, first)  # type: ignore[assignment]
         first.kwargs = lifter.merge(first.kwargs, second.kwargs, first)  # type: ignore[assignment]
     return at_first
 
 
+def _require_same_constants(first: Plain, second: Plain) -> None:
+    """Tensors that forward makes of numbers (`torch.tensor(x.shape[0])`) are the same for any rows."""
+    for name in first.state.keys() & second.state.keys():
+        one, other = first.state[name], second.state[name]
+        if not (one.is_meta or other.is_meta or isinstance(one, nn.Parameter)) and not torch.equal(one, other):
+            raise CaptureError(
+                f"the model makes the constant tensor {name} of the number of rows: it is another one for {ROWS[0]} "
+                f"rows than for {ROWS[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
+            )
+
+
+def _integers(node: fx.Node) -> list[int]:
+    """The integers that an op is called with."""
+    leaves = _pytree.tree_leaves((node.args, node.kwargs))
+    return [leaf for leaf in leaves if type(leaf) is int]
+
+
+def _fixed_parts(first: fx.Node, second: fx.Node) -> Iterator[int]:
+    """Of integers that differ, what remains without any rows."""
+    for a, b in zip(_integers(first), _integers(second), strict=False):
+        if a != b:
+            yield a - (b - a) * ROWS[0] // (ROWS[1] - ROWS[0])
+
+
+def _require_affine(first: fx.Node, second: fx.Node, third: fx.Node) -> None:
+    for a, b, c in zip(_integers(first), _integers(second), _integers(third), strict=False):
+        if (b - a) * (THIRD - ROWS[0]) != (c - a) * (ROWS[1] - ROWS[0]):
+            raise CaptureError(
+                f"{target_name(first)} at {first.meta.get('source', '')} uses {a}, {b} and {c} for {ROWS[0]}, "
+                f"{ROWS[1]} and {THIRD} rows: it does not grow evenly with the rows; make it independent of them"
+            )
+
+
 def is_size(node: fx.Node) -> bool:
     """Whether the node computes a size, not a tensor."""
     return bool(node.meta.get("size"))
+
+
+def counted_sizes(node: fx.Node) -> frozenset[fx.Node]:
+    """The sizes that an op reckons with as numbers (`x / x.shape[0]`): for a piece they stay those of the batch."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target is torch.ops.aten.arange.default:
+        return frozenset()
+    formal = node.target._schema.arguments
+    given = [*zip((one.name for one in formal), node.args, strict=False), *node.kwargs.items()]
+    numbers = {one.name for one in formal if _is_number(one.type)}
+    return frozenset(one for name, one in given if isinstance(one, fx.Node) and is_size(one) and name in numbers)
+
+
+def _is_number(kind: torch.JitType) -> bool:
+    """Whether an argument of this type is reckoned with; sizes and places are integers (`SymInt`)."""
+    return str(kind).removeprefix("Optional[").removesuffix("]") in ("Tensor", "number", "float")
 
 
 class _Lifter:

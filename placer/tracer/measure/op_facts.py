@@ -13,6 +13,7 @@ from placer.rules.calls import Argument, Call, MatrixProduct, Value, Work
 from placer.rules.opaque import TARGET, stated_seconds
 from placer.rules.registry import kind_of, rule_for
 from placer.tracer.export.cleaning import is_mutable, target_name
+from placer.tracer.export.symbolic_rows import counted_sizes
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.dim_names import Names, Shape, dim_names
 from placer.tracer.measure.meta_run import Played
@@ -86,10 +87,13 @@ def _seconds(node: fx.Node, samples: Samples) -> tuple[float, float] | None:
 def arguments_text(node: fx.Node, samples: Samples) -> str:
     """What the node was called with, as `Op.arguments` says."""
     places = {argument: f"t{at}" for at, argument in enumerate(_tensor_inputs(node))}
+    numbers = counted_sizes(node)
 
     def text(argument: object) -> str:
         if isinstance(argument, fx.Node):
-            return places[argument] if argument in places else _affine_text(argument, samples)
+            if argument in places:
+                return places[argument]
+            return _affine_text(argument, samples, "global_rows" if argument in numbers else "rows")
         if isinstance(argument, (list, tuple)):
             return f"[{', '.join(text(part) for part in argument)}]"
         return repr(argument) if isinstance(argument, (bool, int, float, str)) else "None"
@@ -103,14 +107,14 @@ def _tensor_inputs(node: fx.Node) -> list[fx.Node]:
     return [argument for argument in node.all_input_nodes if not argument.meta.get("size")]
 
 
-def _affine_text(node: fx.Node, samples: Samples) -> str:
+def _affine_text(node: fx.Node, samples: Samples, rows: str) -> str:
     first, second = samples.first[node].value, samples.second[node].value
     if not isinstance(first, int) or not isinstance(second, int):
         return "None"
     size = samples.affine(first, second)
     if not size.per_row:
         return str(size.fixed)
-    rows = "rows" if size.per_row == 1 else f"{size.per_row}*rows"
+    rows = rows if size.per_row == 1 else f"{size.per_row}*{rows}"
     return f"{rows}+{size.fixed}" if size.fixed else rows
 
 

@@ -1,0 +1,207 @@
+"""row_split(graph): from the inputs to the loss, what every op makes of a piece of the batch.
+
+Blocks of one class whose inputs stand alike are looked at once. What does not lead to the loss or into a buffer is not
+asked to keep rows apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from placer.graph import Block, BlockClass, Graph, Op, Parameter
+from placer.rules.graph_calls import call_of, tensor_arguments
+from placer.rules.layouts import PARTIAL, WHOLE, Cut
+from placer.rules.opaque import TARGET
+from placer.rules.registry import SPLITS, SplitRule
+from placer.rules.rows.piece_ops import SAME_OP, PieceOp, PieceResult, piece_result
+from placer.rules.rows.piece_values import Mixed, PieceValue
+from placer.rules.splits.block_choices import MARKED_ROWS
+
+_OPAQUE = TARGET.replace("::", ".")
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSplit:
+    """What pieces of the batch do otherwise than the whole, by (block, number of the op); the prologue is block -1.
+
+    why: why the batch must stay whole; empty where every piece's loss is its part of the sum. statistics: the batch
+    norms that take the mean and variance of the rows at hand, by name and line.
+    """
+
+    ops: Mapping[Place, PieceOp] = field(default_factory=dict)
+    why: str = ""
+    statistics: tuple[str, ...] = ()
+
+
+def row_split(graph: Graph) -> RowSplit:
+    """How the batch of `graph` may be cut into rows. The same for the same graph and rules."""
+    for known, rules, found in _KNOWN:
+        if known is graph and rules == SPLITS:
+            return found
+    _KNOWN.append((graph, dict(SPLITS), _Walk(graph).done()))
+    return _KNOWN[-1][2]
+
+
+# What was asked for last, with the rules that were registered then.
+_KNOWN: deque[tuple[Graph, dict[str, SplitRule], RowSplit]] = deque(maxlen=8)
+
+
+def whole_batch_reason(graph: Graph, *, statistics: bool) -> str:
+    """Why the batch may not be cut into replicas or microbatches; empty where it may.
+
+    statistics: whether batch norms may take those of the rows at hand.
+    """
+    if graph.loss.reduction in ("none", "other"):
+        return graph.loss.why or "the model returns no loss"
+    found = row_split(graph)
+    if found.why or statistics or not found.statistics:
+        return found.why
+    return (
+        f"{found.statistics[0]} takes the mean and variance of the whole batch; batch_norm=microbatch lets each piece "
+        "take its own, as data-parallel training does elsewhere, which changes the result"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClassRows:
+    """A block class on a piece: the results that leave it, what its ops do otherwise, what is written to buffers."""
+
+    outputs: tuple[PieceValue, ...]
+    ops: Mapping[int, PieceOp]
+    written: tuple[Mixed, ...]
+    statistics: tuple[str, ...]
+
+
+class _Walk:
+    """Through the blocks of a graph in order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._values = {f"x:{entry.name}": _input(entry.tensor.batched) for entry in graph.inputs}
+        self._classes: dict[tuple[int, tuple[PieceValue, ...], tuple[bool, ...]], _ClassRows] = {}
+        self._written = _written(graph)
+
+    def done(self) -> RowSplit:
+        """The whole graph."""
+        ops: dict[Place, PieceOp] = {}
+        written: list[Mixed] = []
+        statistics: dict[str, None] = {}
+        for index, block in ((-1, self._graph.prologue), *enumerate(self._graph.blocks)):
+            found = self._block(index, block)
+            ops.update({(index, number): op for number, op in found.ops.items()})
+            written += found.written
+            statistics.update(dict.fromkeys(found.statistics))
+        why = written[0].why if written else self._of_loss()
+        return RowSplit(ops={} if why else ops, why=why, statistics=tuple(statistics))
+
+    def _block(self, index: int, block: Block) -> _ClassRows:
+        given = tuple(self._values[reference] for reference in block.inputs)
+        kept = tuple(name not in self._written for name in block.parameters)
+        key = (block.kind, given, kept)
+        if key not in self._classes:
+            self._classes[key] = _class_rows(self._graph.classes[block.kind], given, kept)
+        found = self._classes[key]
+        self._values.update({f"b{index}.{at}": value for at, value in enumerate(found.outputs)})
+        return found
+
+    def _of_loss(self) -> str:
+        value, loss = self._values.get(self._graph.loss.value), self._graph.loss
+        stated = value is not None and loss.reduction == "mean" and value.lay in (Cut(0), WHOLE)
+        if value is None or value.lay is PARTIAL or stated:
+            return ""
+        if isinstance(value.lay, Mixed):
+            return value.lay.why
+        return "the loss is no sum over the rows of the batch"
+
+
+def _input(batched: bool) -> PieceValue:
+    return PieceValue(Cut(0) if batched else WHOLE, True)
+
+
+def _written(graph: Graph) -> frozenset[str]:
+    """The buffers that some op writes: their values are not known before the step."""
+    return frozenset(
+        block.parameters[int(op.inputs[0][1:])]
+        for block in (graph.prologue, *graph.blocks)
+        for op in graph.classes[block.kind].ops
+        if _writes_state(graph.classes[block.kind], op)
+    )
+
+
+def _class_rows(block_class: BlockClass, given: tuple[PieceValue, ...], kept: tuple[bool, ...]) -> _ClassRows:
+    """kept: of each parameter and buffer whether nothing writes it."""
+    values = {f"i{at}": value for at, value in enumerate(given)}
+    state = zip(block_class.parameters, kept, strict=True)
+    values.update({f"p{at}": PieceValue(WHOLE, one.buffer and same) for at, (one, same) in enumerate(state)})
+    ops: dict[int, PieceOp] = {}
+    written: list[Mixed] = []
+    statistics: list[str] = []
+    for number, op in enumerate(block_class.ops):
+        found = _op_rows(block_class, op, [values[reference] for reference in tensor_arguments(op)])
+        values.update({f"o{number}.{at}": value for at, value in enumerate(found.values)})
+        if found.op != SAME_OP:
+            ops[number] = found.op
+        if found.op.statistics:
+            statistics.append(_place(op))
+        if _writes_state(block_class, op):
+            written += [value.lay for value in found.values if isinstance(value.lay, Mixed)]
+            written += [
+                Mixed(_told(op, "writes a buffer from the rows at hand")) for one in found.values if _varies(one)
+            ]
+    outputs = tuple(values[reference] for reference in block_class.outputs)
+    return _ClassRows(outputs=outputs, ops=ops, written=tuple(written), statistics=tuple(statistics))
+
+
+def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue]) -> PieceResult:
+    if op.target.startswith(_OPAQUE) or (op.inputs and not op.arguments):
+        return _opaque_rows(op, given)
+    call = call_of(block_class, op, MARKED_ROWS)
+    repeatable = op.kind != "random" and "global_rows" not in op.arguments and not _writes(op)
+    found = piece_result(call, given, repeatable=repeatable)
+    before = {value.lay for value in given}
+    values = tuple(
+        PieceValue(Mixed(_told(op, value.lay.why)))
+        if isinstance(value.lay, Mixed) and value.lay not in before
+        else value
+        for value in found.values
+    )
+    return PieceResult(values=values, op=found.op)
+
+
+def _opaque_rows(op: Op, given: list[PieceValue]) -> PieceResult:
+    """Whether a part that nobody looks into keeps rows apart was said when it was captured (`Loss.why`).
+
+    So it is of ops without arguments, which only graphs made by hand have: a run looks at the model's own.
+    """
+    mixed = next((value.lay for value in given if isinstance(value.lay, Mixed)), None)
+    if mixed is not None:
+        return PieceResult(values=tuple(PieceValue(mixed) for _ in op.outputs))
+    if any(value.lay not in (WHOLE, Cut(0)) for value in given):
+        why = Mixed(_told(op, "is opaque, and its rows are not in dim 0"))
+        return PieceResult(values=tuple(PieceValue(why) for _ in op.outputs))
+    return PieceResult(values=tuple(PieceValue(Cut(0) if out.batched else WHOLE) for out in op.outputs))
+
+
+def _varies(value: PieceValue) -> bool:
+    return value.lay is not WHOLE and not isinstance(value.lay, Mixed)
+
+
+def _writes(op: Op) -> bool:
+    name = op.target.split(".")[1]
+    return name.endswith("_") and not name.endswith("__") and name != "detach_"
+
+
+def _writes_state(block_class: BlockClass, op: Op) -> bool:
+    """Whether the op writes into a parameter or buffer."""
+    return _writes(op) and bool(op.inputs) and isinstance(block_class.tensor(op.inputs[0]), Parameter)
+
+
+def _place(op: Op) -> str:
+    return f"{op.target} at {op.source or op.module or op.name}"
+
+
+def _told(op: Op, why: str) -> str:
+    return f"{_place(op)} {why}"

@@ -1,0 +1,194 @@
+"""What an op makes of the values of a piece of the batch, from the rules of how it may be split.
+
+A choice of the op's split rule whose cut dims are those that hold the rows says what a piece gets:
+
+    linear: x cut on dim 0, w whole           -> cut on dim 0
+    sum over the rows                         -> a part of the sum
+    mean over the rows                        -> the piece's mean times its share of the rows: a part of the mean
+    a part + something whole                  -> the whole enters times the share: a part
+    a part / a part that the batch alone says -> the divisor is summed over all pieces before the step: a part
+
+An op without such a choice mixes rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from placer.rules.calls import Call
+from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay
+from placer.rules.registry import own_choices, split_choices, split_rule
+from placer.rules.rows.piece_values import Mixed, PieceValue, RowNumbers, Standing, row_dims
+from placer.rules.rows.row_rules import row_mean, row_rule
+from placer.rules.rows.row_views import filled, indexed, numbered, renumbers, reshaped
+from placer.rules.splits.fused_dims import in_parts
+
+# Local forms that are the op itself, called with the sizes of the piece.
+_ITSELF = (
+    "",
+    "sizes",
+    "repeat",
+    "slice",
+    "mean_share",
+    "mean_loss",
+    "dropout",
+    "attention_dropout",
+    "batch_norm",
+    "nearest",
+)
+# Those that are so where rows lie in dim 0: random numbers are keyed by them, other dims are resized.
+_IN_FRONT = ("dropout", "attention_dropout", "nearest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceOp:
+    """What a piece does otherwise than the op on the whole batch.
+
+    shared: the tensor arguments, by number, that enter times the piece's share of the rows. totalled: those of which
+    the sum over all pieces enters. mean: the result is a mean over the piece's rows, and counts by their share, or by
+    the share of its labels that count (`labels`). statistics: it normalises by the rows at hand (batch norm).
+    """
+
+    shared: tuple[int, ...] = ()
+    totalled: tuple[int, ...] = ()
+    mean: str = ""
+    statistics: bool = False
+
+
+SAME_OP = PieceOp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceResult:
+    """The results of an op for a piece, and what the piece does otherwise."""
+
+    values: tuple[PieceValue, ...]
+    op: PieceOp = SAME_OP
+
+
+def piece_result(call: Call, given: Sequence[PieceValue], *, repeatable: bool = True) -> PieceResult:
+    """What a piece has of the results of `call` (at MARKED_ROWS rows), whose tensor arguments stand as `given`.
+
+    repeatable: it draws no random number and writes nothing, nor counts rows.
+    """
+    from_batch = repeatable and all(value.given for value in given)
+    mixed = next((value.lay for value in given if isinstance(value.lay, Mixed)), None)
+    if mixed is not None:
+        return _all(call, mixed, False)
+    if any(len(row_dims(out.shape)) > 1 for out in call.outputs):
+        return _all(call, Mixed("has rows in two dims of its result: every row meets every other"), False)
+    if not any(row_dims(out.shape) for out in call.outputs) and all(value.lay is WHOLE for value in given):
+        return _all(call, WHOLE, from_batch)
+    viewed = _viewed(call, given)
+    if viewed is not None:
+        return _all(call, viewed, from_batch)
+    if split_rule(call) is None:
+        return _by_row(call, given, from_batch)
+    found = min(_ways(call, given, from_batch), key=_changes, default=None)
+    return found or _totalled(call, given, from_batch) or _all(call, _mixing(call, given), False)
+
+
+def _viewed(call: Call, given: Sequence[PieceValue]) -> Standing | None:
+    """The result of an op whose split rule does not tell all that holds for rows."""
+    lays = [value.lay for value in given]
+    return numbered(call) or filled(call) or reshaped(call, lays[0] if lays else WHOLE) or indexed(call, lays)
+
+
+def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceResult:
+    """An op that only has a rule for rows, or none."""
+    rule = row_rule(call)
+    lays = None if rule is None else rule(call, [value.lay for value in given])
+    if lays is None:
+        return _totalled(call, given, from_batch) or _all(call, _mixing(call, given), False)
+    mean = "rows" if PARTIAL in lays and row_mean(call) else ""
+    values = tuple(PieceValue(lay, from_batch and not mean) for lay in lays)
+    return PieceResult(values=values, op=PieceOp(mean=mean))
+
+
+def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool) -> Iterator[PieceResult]:
+    """Every choice of the op's rule that the values allow."""
+    for choice in _choices(call, given):
+        if choice.local not in (*_ITSELF, "own_numbers") or any(choice.halo):
+            continue
+        entering = [
+            _entering(value, want.value, call, choice) for value, want in zip(given, choice.inputs, strict=True)
+        ]
+        lays = [state.value for state in choice.outputs]
+        if None in entering or not _fits(call, lays) or (choice.local in _IN_FRONT and _row_dim(lays) != 0):
+            continue
+        op = PieceOp(
+            shared=tuple(at for at, how in enumerate(entering) if how == "shared"),
+            totalled=tuple(at for at, how in enumerate(entering) if how == "totalled"),
+            mean={"mean_share": "rows", "mean_loss": "labels"}.get(choice.local, "") if PARTIAL in lays else "",
+            statistics=choice.local == "batch_norm",
+        )
+        if op.mean == "labels" and not all(value.given for value in given[1:]):
+            continue
+        plain = from_batch and op == SAME_OP
+        numbers = renumbers(call, [value.lay for value in given])
+        yield PieceResult(values=tuple(PieceValue(numbers or lay, plain) for lay in lays), op=op)
+
+
+def _choices(call: Call, given: Sequence[PieceValue]) -> Iterator[Choice]:
+    parts = {lay.parts for lay, _ in given if isinstance(lay, Cut) and lay.parts > 1}
+    for choice in split_choices(call):
+        if choice.name not in ("whole", "deferred"):
+            yield choice
+            yield from filter(None, (in_parts(call, choice, count) for count in parts))
+    yield from own_choices(call)
+
+
+def _entering(value: PieceValue, want: Lay, call: Call, choice: Choice) -> str | None:
+    """How a value becomes what the choice wants: as it is, `shared`, `totalled`; None where it cannot."""
+    lay = value.lay
+    if lay == want:
+        return "as it is"
+    if isinstance(lay, RowNumbers):
+        counts = choice.local == "own_numbers" or renumbers(call, [lay]) is not None
+        return "as it is" if counts and want == Cut(lay.dim) else None
+    if lay is WHOLE and want is PARTIAL:
+        return "shared"
+    return "totalled" if lay is PARTIAL and want is WHOLE and value.given else None
+
+
+def _fits(call: Call, lays: Sequence[Lay]) -> bool:
+    """Whether the rows lie in the results where they are cut, and nowhere else."""
+    return all(
+        row_dims(out.shape) == ([lay.dim] if isinstance(lay, Cut) else [])
+        for out, lay in zip(call.outputs, lays, strict=True)
+    )
+
+
+def _row_dim(lays: Sequence[Lay]) -> int | None:
+    return next((lay.dim for lay in lays if isinstance(lay, Cut)), None)
+
+
+def _changes(result: PieceResult) -> tuple[int, int, bool]:
+    return len(result.op.totalled), len(result.op.shared), bool(result.op.mean)
+
+
+def _totalled(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceResult | None:
+    """The op on sums over all pieces, which the batch alone says."""
+    known = all(lay is WHOLE or (lay is PARTIAL and value) for lay, value in given)
+    if not known or any(row_dims(out.shape) for out in call.outputs):
+        return None
+    parts = tuple(at for at, value in enumerate(given) if value.lay is PARTIAL)
+    values = tuple(PieceValue(WHOLE, False) for _ in call.outputs)
+    return PieceResult(values=values, op=PieceOp(totalled=parts))
+
+
+def _mixing(call: Call, given: Sequence[PieceValue]) -> Mixed:
+    if any(value.lay is PARTIAL for value in given):
+        return Mixed("takes a sum over the batch, of which a piece has only a part")
+    if split_rule(call) is None and row_rule(call) is None:
+        return Mixed("has no rule that says how it treats rows (placer.rules.register_split gives it one)")
+    if any(isinstance(value.lay, RowNumbers) for value in given):
+        return Mixed("reckons with the numbers of rows, which a piece counts from its own first row")
+    shapes = zip(call.tensors, (value.lay for value in given), strict=True)
+    dims = [f"dim {lay.dim} of {len(value.shape)}" for value, lay in shapes if isinstance(lay, Cut)]
+    return Mixed(f"takes rows of the batch together ({', '.join(dict.fromkeys(dims)) or 'its sizes'})")
+
+
+def _all(call: Call, lay: Standing, from_batch: bool) -> PieceResult:
+    return PieceResult(values=tuple(PieceValue(lay, from_batch) for _ in call.outputs))

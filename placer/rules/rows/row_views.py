@@ -1,0 +1,84 @@
+"""Ops that move rows about without mixing them, beyond what their split rules tell: reshapes, row numbers, indexing.
+
+Merged with dims before them, rows lie in as many parts as those dims have indices (`Cut.parts`):
+
+    (tokens, rows, h) --view--> (tokens * rows, h)      cut 1 -> cut 0 in `tokens` parts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from placer.rules.calls import Call, Value
+from placer.rules.families import indexing, pointwise, views
+from placer.rules.layouts import WHOLE, Cut, Everywhere
+from placer.rules.registry import split_rule
+from placer.rules.rows.piece_values import RowNumbers, Standing, row_dims
+from placer.rules.splits.block_choices import MARKED_ROWS
+
+# Ops that hand numbers on as they are.
+_COPIES = ("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as")
+
+
+def numbered(call: Call) -> RowNumbers | None:
+    """The result of `arange(entries)`, `arange(0, entries, step)` where the entries are those of a dim with rows."""
+    if split_rule(call) is not pointwise.arange or not row_dims(call.outputs[0].shape):
+        return None
+    numbers = [argument for argument in call.arguments if isinstance(argument, int)]
+    start, end, step = numbers if len(numbers) == 3 else (*numbers, 1) if len(numbers) == 2 else (0, numbers[0], 1)
+    even = start == 0 and end == call.outputs[0].shape[0] * step
+    return RowNumbers(0, end, step) if even else None
+
+
+def filled(call: Call) -> Cut | Everywhere | None:
+    """The result of `new_zeros(like, sizes)` and its kin, which read nothing of what they are given."""
+    if split_rule(call) is not pointwise.filled:
+        return None
+    dims = row_dims(call.outputs[0].shape)
+    return Cut(dims[0]) if dims else WHOLE
+
+
+def renumbers(call: Call, lays: Sequence[Standing]) -> RowNumbers | None:
+    """Row numbers that the op hands on as they are (copies, casts, broadcasts), where they then lie."""
+    first, rule = (lays[0] if lays else None), split_rule(call)
+    copies = rule is views.expand or (rule in (pointwise.linear, pointwise.cast) and call.name in _COPIES)
+    dims = row_dims(call.outputs[0].shape)
+    return RowNumbers(dims[0], first.of, first.step) if copies and isinstance(first, RowNumbers) and dims else None
+
+
+def reshaped(call: Call, lay: Standing) -> Standing | None:
+    """The result of a reshape of rows; None for other ops, and where rows do not stay apart."""
+    if split_rule(call) is not views.reshape or not isinstance(lay, Cut | RowNumbers):
+        return None
+    before, after = call.tensor(0).shape, call.outputs[0].shape
+    dims = row_dims(after)
+    if len(dims) != 1 or (isinstance(lay, Cut) and (lay.own or lay.order)):
+        return None
+    parts = prod(before[: lay.dim]) * (lay.parts if isinstance(lay, Cut) else 1)
+    parts, broken = divmod(parts, prod(after[: dims[0]]))
+    if broken or not parts or (after[dims[0]] // parts) % MARKED_ROWS:
+        return None
+    if isinstance(lay, Cut):
+        return Cut(dims[0], parts=parts)
+    return RowNumbers(dims[0], lay.of, lay.step) if parts == 1 and before[lay.dim] == after[dims[0]] else None
+
+
+def indexed(call: Call, lays: Sequence[Standing]) -> Cut | None:
+    """`x[row numbers, ...]`, `x[row numbers, ...] = values`: every row reads or writes its own."""
+    rule = split_rule(call)
+    if rule not in (indexing.index, indexing.index_put) or not isinstance(lays[0], Cut):
+        return None
+    places = call.argument(1, "indices")
+    if not isinstance(places, tuple) or lays[0].dim >= len(places) or lays[0].parts > 1 or lays[0].own:
+        return None
+    tensors = [dim for dim, one in enumerate(places) if isinstance(one, Value)]
+    if lays[0].dim not in tensors:
+        return None
+    own = lays[1 + tensors.index(lays[0].dim)]
+    if not isinstance(own, RowNumbers) or own.step != 1 or own.of != call.tensor(0).shape[lays[0].dim]:
+        return None
+    others = (lay for at, lay in enumerate(lays[1 : 1 + len(tensors)]) if tensors[at] != lays[0].dim)
+    if any(isinstance(lay, RowNumbers) for lay in others):
+        return None
+    return Cut(row_dims(call.outputs[0].shape)[0])

@@ -1,0 +1,114 @@
+"""Which models keep the rows of a batch apart up to the loss, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import placer
+from placer.graph import Graph
+from placer.rules.rows import row_split, whole_batch_reason
+
+Tensor = torch.Tensor
+Loss = Callable[["Net", Tensor, Tensor, Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """A layer whose features `loss` makes a loss of, with the inputs x (rows, 8) and the labels y (rows)."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__()
+        self.layer, self.head, self.norm = nn.Linear(8, 8), nn.Linear(8, 3), nn.BatchNorm1d(8)
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+        self.steps: Tensor
+        self.register_buffer("steps", torch.zeros(()))
+        self.loss = loss
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self, self.layer(x), x, y)
+
+
+def captured(loss: Loss) -> Graph:
+    return placer.capture(Net(loss), batch={"x": torch.zeros(6, 8), "y": torch.zeros(6, dtype=torch.int64)})
+
+
+def tokens(h: Tensor) -> Tensor:
+    return h.view(-1, 2, 4)
+
+
+APART: dict[str, Loss] = {
+    "divided by the count of rows": lambda net, h, x, y: h.pow(2).sum() / h.shape[0],
+    "divided by the count of elements": lambda net, h, x, y: h.pow(2).sum() / (h.shape[0] * 8),
+    "a mean of two means": lambda net, h, x, y: torch.stack([h.mean(), h.pow(2).mean()]).mean(),
+    "weighted losses of two kinds": lambda net, h, x, y: (
+        functional.cross_entropy(net.head(h), y) + 0.1 * functional.mse_loss(h, x)
+    ),
+    "labels left out twice": lambda net, h, x, y: (
+        functional.cross_entropy(net.head(h), y.masked_fill(y == 1, -100))
+        + functional.cross_entropy(net.head(h), y, weight=torch.tensor([1.0, 2.0, 3.0]))
+    ),
+    "a mask's count": lambda net, h, x, y: (h.pow(2).mean(1) * (y > 0)).sum() / (y > 0).sum().clamp(min=1),
+    "a penalty on weights": lambda net, h, x, y: h.pow(2).mean() + 0.1 * net.layer.weight.pow(2).sum(),
+    "the divergence's batch mean": lambda net, h, x, y: functional.kl_div(
+        h.log_softmax(1), x.softmax(1), reduction="batchmean"
+    ),
+    "each row's own entry": lambda net, h, x, y: h[torch.arange(h.shape[0]), y].mean(),
+    "time first": lambda net, h, x, y: (
+        tokens(h).transpose(0, 1).reshape(-1, 4).tanh().view(2, -1, 4).transpose(0, 1).pow(2).mean()
+    ),
+    "a recurrent layer": lambda net, h, x, y: net.lstm(tokens(h))[0].pow(2).mean(),
+    "a norm of each row": lambda net, h, x, y: functional.normalize(h, dim=1).sum(),
+    "a product over rows, added up": lambda net, h, x, y: (h.T @ h).sum(),
+    "a distance to something whole": lambda net, h, x, y: torch.cdist(h, net.layer.weight).mean(),
+    "a broadcast loss": lambda net, h, x, y: functional.mse_loss(h.mean(1), x.mean(1)),
+    "a Fourier transform of each row": lambda net, h, x, y: torch.fft.rfft(h).abs().mean(),
+    "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
+}
+MIXED: dict[str, tuple[Loss, str]] = {
+    "less the mean over rows": (lambda net, h, x, y: (h - h.mean(0)).pow(2).mean(), "aten.sub.Tensor"),
+    "a softmax over rows": (lambda net, h, x, y: (h.softmax(0) * h).sum(), "aten.softmax.int"),
+    "a maximum over rows": (lambda net, h, x, y: h.amax(0).sum(), "aten.amax.default"),
+    "a running sum": (lambda net, h, x, y: h.cumsum(0).mean(), "aten.cumsum.default"),
+    "sorted rows": (lambda net, h, x, y: h.sort(0)[0].pow(2).mean(), "aten.sort.default"),
+    "rolled rows": (lambda net, h, x, y: (h * h.roll(1, 0)).mean(), "aten.roll.default"),
+    "reversed rows": (lambda net, h, x, y: (h * h.flip(0)).mean(), "aten.flip.default"),
+    "the first row": (lambda net, h, x, y: h[0].sum(), "aten.select.int"),
+    "neighbours": (lambda net, h, x, y: (h[1:] - h[:-1]).pow(2).mean(), "aten.slice.Tensor"),
+    "every row with every other": (lambda net, h, x, y: (h @ h.T).pow(2).mean(), "aten.matmul.default"),
+    "a square of a sum": (lambda net, h, x, y: (h.T @ h).pow(2).sum(), "aten.pow.Tensor_Scalar"),
+    "rows and features in one dim": (lambda net, h, x, y: h.view(4, -1).softmax(1).pow(2).sum(), "aten.view.default"),
+    "a root of a mean": (lambda net, h, x, y: h.pow(2).mean().sqrt(), "aten.sqrt.default"),
+    "a product of means": (lambda net, h, x, y: h.mean() * h.pow(2).mean(), "aten.mul.Tensor"),
+    "the larger of two losses": (
+        lambda net, h, x, y: torch.maximum(h.mean(), h.pow(2).mean()),
+        "aten.maximum.default",
+    ),
+    "rows chosen by labels": (lambda net, h, x, y: h[y].mean(), "aten.index.Tensor"),
+    "row numbers as values": (lambda net, h, x, y: (h.mean(1) * torch.arange(h.shape[0])).mean(), "aten.mul.Tensor"),
+    "a buffer written from rows": (
+        lambda net, h, x, y: h.mean() + 0 * net.steps.add_(h.detach().mean()),
+        "aten.add_.Tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_rows_stay_apart(name: str) -> None:
+    assert row_split(captured(APART[name])).why == ""
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_mixes_rows_is_named_with_its_line(name: str) -> None:
+    loss, op = MIXED[name]
+    why = row_split(captured(loss)).why
+    assert why.startswith(op) and "test_rows.py:" in why
+
+
+def test_batch_norm_keeps_the_batch_whole_unless_the_settings_say_otherwise() -> None:
+    graph = captured(lambda net, h, x, y: net.norm(h).pow(2).mean())
+    assert "batch_norm=microbatch" in whole_batch_reason(graph, statistics=False)
+    assert whole_batch_reason(graph, statistics=True) == ""
