@@ -79,6 +79,7 @@ class Reference:
         counts = self._counts(batch, pieces)
         summed = TermMagnitudes(dict(self._model.named_parameters()))
         loss = 0.0
+        seen = {name: b + 1 for name, b in self._model.named_buffers() if name.endswith("num_batches_tracked")}
         for replica, rows in pieces:
             with self._buffers_kept(replica != 0):
                 share = self._loss(batch, rows, counts)
@@ -86,6 +87,9 @@ class Reference:
                     summed.watch(share)
                     torch.autograd.backward(share)
                 loss += float(share.detach())
+        with torch.no_grad():
+            for name, count in seen.items():  # batches, not pieces of them
+                self._model.get_buffer(name).copy_(count)
         gradients = {n: p.grad.detach().cpu().clone() for n, p in self._model.named_parameters() if p.grad is not None}
         limit = self._plan.settings.clip_norm
         parameters = [p for p in self._model.parameters() if p.grad is not None]

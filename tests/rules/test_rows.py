@@ -89,11 +89,12 @@ MIXED: dict[str, tuple[Loss, str]] = {
     ),
     "rows chosen by labels": (lambda net, h, x, y: h[y].mean(), "aten.index.Tensor"),
     "row numbers as values": (lambda net, h, x, y: (h.mean(1) * torch.arange(h.shape[0])).mean(), "aten.mul.Tensor"),
-    "a buffer written from rows": (
-        lambda net, h, x, y: h.mean() + 0 * net.steps.add_(h.detach().mean()),
-        "aten.add_.Tensor",
-    ),
 }
+
+
+def test_a_buffer_that_is_written_from_rows_keeps_the_batch_whole() -> None:
+    graph = captured(lambda net, h, x, y: h.mean() + 0 * net.steps.add_(h.detach().mean()))
+    assert "steps is written" in whole_batch_reason(graph, statistics=False)
 
 
 @pytest.mark.parametrize("name", APART)

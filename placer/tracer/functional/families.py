@@ -57,7 +57,7 @@ def written_tensor(node: fx.Node) -> fx.Node | None:
 
     Batch norm's statistics, of which its schema is silent, are not meant: they have a rule of their own.
     """
-    if node.op != "call_function" or not is_mutable(node) or target_name(node) in _STATISTICS:
+    if node.op != "call_function" or not is_mutable(node) or target_name(node) in (*_STATISTICS, "aten::detach_"):
         return None
     assert isinstance(node.target, torch._ops.OpOverload)
     given = dict(zip((formal.name for formal in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
