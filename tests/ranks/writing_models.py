@@ -257,6 +257,19 @@ class Averaging(Layer):
         return h - self.mean
 
 
+class CountingRows(Layer):
+    """Counts the rows that it saw."""
+
+    seen: Tensor
+
+    def set(self) -> None:
+        self.register_buffer("seen", torch.zeros(()))
+
+    def middle(self, h: Tensor) -> Tensor:
+        self.seen += h.shape[0]
+        return h
+
+
 class Codebook(Layer):
     """The nearest of some vectors, which follow what they stand for."""
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from placer import tracer
 from placer.errors import CaptureError
-from writing_models import OUT, WIDTH, WRITES, Averaging, Codebook, Counting, Spectral, Stateful, Writer
+from writing_models import OUT, WIDTH, WRITES, Averaging, Codebook, Counting, CountingRows, Spectral, Stateful, Writer
 
 SHAPES = {"x": (8, WIDTH), "y": (8, OUT)}
 CHAINS = {
@@ -98,7 +98,13 @@ def test_a_buffer_is_written_once_and_read_as_it_was_found(kind: type) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(Counting, ""), (Spectral, ""), (Averaging, "layers.0.mean is written"), (Codebook, "layers.0.book is written")],
+    [
+        (Counting, ""),
+        (Spectral, ""),
+        (Averaging, "layers.0.mean is written"),
+        (Codebook, "layers.0.book is written"),
+        (CountingRows, "layers.0.seen is written"),
+    ],
 )
 def test_the_batch_may_be_divided_unless_a_buffer_is_written_from_its_rows(kind: type, why: str) -> None:
     loss = tracer.capture(Stateful(kind, kind), batch=SHAPES).loss
