@@ -38,6 +38,8 @@ def require_sense(config: JsonValue, where: str) -> None:
             left.append(value)
             if name in ("dtype", "torch_dtype") and not _is_dtype(value):
                 raise UsageError(f"{where}: {name} is {short(repr(value))}; give one such as float32 or bfloat16")
+            if name == "max_position_embeddings" and isinstance(value, int | float) and value < 0:
+                raise UsageError(f"{where}: {name} is {short(value)}; give a count of at least 0")
             counts = value if isinstance(value, list) else [value]
             most = max((count for count in counts if isinstance(count, int | float)), default=0)
             if most > MOST_BUILT and _BUILT.fullmatch(name):
