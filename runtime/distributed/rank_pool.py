@@ -20,6 +20,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from pickle import PicklingError
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -129,12 +130,18 @@ def serve(connection: Connection) -> None:
             function, args, rank, ranks, store = connection.recv()
         except EOFError:
             return
+        answer: tuple[bool, object]
         try:
-            connection.send((True, _in_world(function, args, rank, ranks, store)))
+            answer = (True, _in_world(function, args, rank, ranks, store))
         except BaseException:
-            connection.send((False, traceback.format_exc()))
+            answer = (False, traceback.format_exc())
         # Each process group of the run that ended has threads that wake a hundred times a second until it is collected.
+        # That reads the file of its store, which is there until all ranks have answered.
         gc.collect()
+        try:
+            connection.send(answer)
+        except (TypeError, AttributeError, PicklingError):  # what cannot be sent: the reason is sent instead
+            connection.send((False, traceback.format_exc()))
 
 
 def _answers(connections: Sequence[Connection], timeout: float) -> tuple[dict[int, object], dict[int, str]]:
