@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from examples.parity.cases import Case, plan_of, processes
+from examples.parity.named_splits import Picker, split_plan
 from mesh_plans import Side
 from placer.plans.plan import Plan
-from split_plans import Picker, split_plan
 
 
 def on_meshes(case: Case, sides: Sequence[Side | int]) -> Plan:

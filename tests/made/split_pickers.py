@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from examples.parity.named_splits import Picker
 from placer.graph import BlockClass
 from placer.spmd.propagation import Wishes
-from split_plans import Picker
 
 HEAD = {"linear_1": "n", "cross_entropy_loss_1": "classes"}
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
+from examples.parity.named_splits import split_plan
 from placer.plans.plan import Plan
 from split_pickers import columns_and_rows, nothing, rows_of_the_sequence
-from split_plans import split_plan
 
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT, microbatches=(4, 4))
 

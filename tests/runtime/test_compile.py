@@ -16,6 +16,7 @@ from torch.nn import functional
 import compile_ranks
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, capture_of, plan_of
+from examples.parity.named_splits import split_plan
 from execute_plans import tiny_plan
 from placer import tracer
 from placer.cli.commands.execute import run
@@ -44,7 +45,6 @@ from placer.runtime.training.trust import require_runnable
 from placer.runtime.weights.meta_model import prepared_model
 from pool import on_ranks
 from split_pickers import columns_and_rows, convolutions, nothing, rows_of_the_sequence
-from split_plans import split_plan
 
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT, microbatches=(4, 4))

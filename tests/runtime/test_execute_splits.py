@@ -13,6 +13,7 @@ import pytest
 import split_runs
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
+from examples.parity.named_splits import Picker, split_plan
 from placer.cli import main
 from placer.errors import ExecutionError, UsageError
 from placer.graph import BlockClass
@@ -37,7 +38,7 @@ from split_pickers import (
     rows_and_columns,
     rows_of_the_sequence,
 )
-from split_plans import Picker, random_plan, searched_plans, split_plan
+from split_plans import random_plan, searched_plans
 
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT)

@@ -11,6 +11,7 @@ import pytest
 import split_runs
 from examples.parity import models as parity_models
 from examples.parity.cases import Case
+from examples.parity.named_splits import Picker, split_plan
 from placer.errors import UsageError
 from placer.legality import check
 from placer.plans.plan import Plan
@@ -22,7 +23,7 @@ from placer.spmd.device_graph import local_graph
 from placer.spmd.parameter_layouts import parameter_states
 from pool import on_ranks
 from split_pickers import case_id, columns_and_rows, convolutions, nothing, rows_of_the_sequence
-from split_plans import Picker, random_twice, split_plan, twice_split_plan
+from split_plans import random_twice, twice_split_plan
 
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT)

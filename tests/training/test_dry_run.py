@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from dry_ranks import measured
 from examples.parity.cases import Case
+from examples.parity.named_splits import split_plan
 from execute_plans import tiny_plan
 from placer.cli import app
 from placer.cluster.cluster import Cluster, Node
@@ -30,7 +31,6 @@ from placer.runtime.measuring.memory import Allocated
 from placer.spmd.propagation import Wishes
 from placer.tracer import random_batch
 from pool import on_ranks
-from split_plans import split_plan
 
 GPT2 = Case(model="examples.models:tiny_gpt2", replicas=1, microbatches=(2, 2))
 

@@ -18,6 +18,7 @@ from torch import nn
 
 import weight_ranks
 from examples.parity.cases import Case, plan_of
+from examples.parity.named_splits import split_plan
 from placer import tracer
 from placer.errors import UsageError
 from placer.runtime.checkpoint.folder import reader_of
@@ -27,7 +28,6 @@ from placer.runtime.weights.hf_folder import pretrained
 from placer.runtime.weights.rank_weights import Box, ModelInMemory
 from pool import on_ranks
 from split_pickers import megatron_llama
-from split_plans import split_plan
 from weight_plans import WORDS, layouts, split_and_sharded
 
 MODELS = ("bert", "convnext", "gpt2", "llama", "mixtral", "qwen3_moe", "resnet", "t5", "vit", "whisper")
