@@ -2,6 +2,7 @@
 
 from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.load import load
-from placer.runtime.verify.parity import VerifyReport, verify
+from placer.runtime.verify.parity import verify
+from placer.runtime.verify.report import VerifyReport
 
 __all__ = ["Executor", "VerifyReport", "load", "verify"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -14,13 +15,14 @@ from examples.models import example_batch
 from examples.parity.splits import searched, widened
 from placer import tracer
 from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
-from placer.errors import UsageError
+from placer.errors import PlacerError, UsageError
 from placer.graph import Graph
 from placer.plans.plan import Plan, ScheduleName, Sharding, Stage
 from placer.plans.settings import Precision, RunSettings
 from placer.runtime import VerifyReport, verify
 from placer.runtime.distributed.world import device_of
 from placer.runtime.stages.captured_model import CapturedModel, captured
+from placer.runtime.verify.judged import in_precision
 from placer.runtime.weights.meta_model import prepared_model
 
 ROWS = 8
@@ -104,15 +106,14 @@ def _plan_of(case: Case) -> Plan:
 
 def run_case(plan: Plan, steps: int = 3, compile: str = "") -> VerifyReport:
     """What every rank calls; captures are kept from case to case. compile: see `placer.runtime.load`."""
-    return verify(plan, steps, capture=capture_of(plan), compile=compile)
+    return verify(plan, steps, capture=captures_of(plan), compile=compile)
 
 
 def prepare(plan: Plan) -> bool:
     """Capture the model of `plan` for a run in this process, from which ranks are forked; False where it is kept."""
-    if (plan.model.reference, plan.settings.precision) in _KEPT:
-        return False
-    capture_of(plan)
-    return True
+    before = len(_KEPT)
+    captures_of(plan)
+    return len(_KEPT) > before
 
 
 @cache
@@ -140,6 +141,15 @@ def capture_of(plan: Plan) -> CapturedModel:
     if key not in _KEPT:
         _KEPT[key] = captured(plan, prepared_model(plan, None, device_of(plan, 0)))
     return _KEPT[key]
+
+
+def captures_of(plan: Plan) -> tuple[CapturedModel, ...]:
+    """Those that `verify` needs: in float64, where the model can be captured so, and in the plan's own precision."""
+    if plan.settings.precision == "float64":
+        return (capture_of(plan),)
+    with suppress(PlacerError):
+        return (capture_of(in_precision(plan, "float64")), capture_of(plan))
+    return (capture_of(plan),)
 
 
 def _factory(model: str) -> Callable[[], nn.Module]:

@@ -165,6 +165,16 @@ def dropping_gpt2() -> nn.Module:
     )  # fmt: skip
 
 
+def gemma2() -> nn.Module:
+    """Gemma-2 of 4 small layers, whose weights of norms begin at zero and get gradients close to it."""
+    return transformers.Gemma2ForCausalLM(
+        transformers.Gemma2Config(
+            num_hidden_layers=4, hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=8, vocab_size=64, max_position_embeddings=32, sliding_window=8, attn_implementation="eager",
+        )
+    )  # fmt: skip
+
+
 def adapted_words() -> nn.Module:
     """`words` of which only adapters of the wide products learn, but for the last layer, of which nothing does."""
     model = Words()

@@ -15,6 +15,7 @@ from placer.errors import IllegalPlanError
 from placer.graph import Graph
 from placer.io import usercode as references
 from placer.plans.plan import Plan
+from placer.plans.settings import Precision
 from placer.rules.rows import row_split
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.piece_nodes import PieceNodes
@@ -30,7 +31,7 @@ PRECISIONS = {
 @dataclass(frozen=True, kw_only=True)
 class CapturedModel:
     """The graph of a model in a precision. module: its parameters have shapes but no memory. few, more: the shapes of
-    all its tensors at `rows` rows and at one more. graph: the plan's."""
+    all its tensors at `rows` rows and at one more. graph: the plan's; precision: what it was captured for."""
 
     module: fx.GraphModule
     block_of: Mapping[str, int]
@@ -39,6 +40,7 @@ class CapturedModel:
     few: Mapping[fx.Node, TensorMeta]
     more: Mapping[fx.Node, TensorMeta]
     graph: Graph
+    precision: Precision
 
     @cached_property
     def shapes(self) -> dict[fx.Node, tuple[int, ...]]:
@@ -102,6 +104,7 @@ def made_ready(plan: Plan, traced: tracer.Traced) -> CapturedModel:
         few=few,
         more=more,
         graph=plan.graph,
+        precision=plan.settings.precision,
     )
 
 

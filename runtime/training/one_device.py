@@ -11,7 +11,7 @@ from placer.plans.plan import Plan
 from placer.runtime.data import Batch
 from placer.runtime.distributed.world import World
 from placer.runtime.stages.captured_model import captured
-from placer.runtime.verify.reference import Reference
+from placer.runtime.verify.handed import eager_run
 from placer.runtime.weights.meta_model import prepared_model
 
 # One device does the work of all; waiting for it is no fault. A rank that dies is still seen at once.
@@ -33,7 +33,7 @@ def one_device_losses(
 
 def _losses(plan: Plan, world: World, steps: Iterable[tuple[float, Batch]], weights: str) -> Iterable[float]:
     model = prepared_model(plan, None, world.device, weights)
-    reference = Reference.of(plan, model, captured(plan, model).cut(plan, model))
+    judge = eager_run(plan, model, captured(plan, model))
     for rate, batch in steps:
-        reference.set_learning_rate(rate)
-        yield reference.step(batch).loss
+        judge.set_learning_rate(rate)
+        yield judge.step(batch).loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import networkx as nx
@@ -91,6 +92,29 @@ def test_a_heavy_library_stands_at_the_top_only_where_it_is_wrapped(library: str
     users = [entry for entry in imports() if entry.module.split(".")[0] == library and entry.top]
     assert users
     assert not [entry for entry in users if not any(within(entry.importer, room) for room in HEAVY[library])]
+
+
+# What settings are and what their numbers may be: plain values.
+JUDGE, PLAIN = "placer.runtime.verify.eager", {"placer.errors", "placer.io.bounds", "placer.plans.settings"}
+
+
+def reached(module: str, among: tuple[Import, ...]) -> set[str]:
+    """What a module imports, and what that does."""
+    graph = nx.DiGraph([(entry.importer, entry.module) for entry in among])
+    return set(nx.descendants(graph, module)) if module in graph else set()
+
+
+def test_the_judge_shares_nothing_with_what_it_judges() -> None:
+    own = {name for name in modules() if within(name, JUDGE)}
+    assert len(own) > 3
+    assert set().union(*(reached(name, internal()) for name in own)) - own <= PLAIN
+    libraries = {entry.module.split(".")[0] for entry in imports() if entry.importer in own}
+    assert libraries - set(sys.stdlib_module_names) <= {"torch", "placer"}
+
+
+def test_a_planted_import_of_the_judge_is_seen() -> None:
+    planted = Import(importer=f"{JUDGE}.run", module="placer.plans.plan", line=1, top=False)
+    assert "placer.graph" in reached(f"{JUDGE}.run", (*internal(), planted))
 
 
 def test_no_module_bears_the_name_of_a_public_function() -> None:

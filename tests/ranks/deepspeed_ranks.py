@@ -20,7 +20,7 @@ from placer.plans.settings import RunSettings
 from placer.runtime.deepspeed.load import load
 from placer.runtime.distributed.world import joined
 from placer.runtime.stages.captured_model import captured
-from placer.runtime.verify.reference import Reference
+from placer.runtime.verify.handed import eager_run
 from placer.runtime.weights.meta_model import prepared_model
 
 STEPS = 3
@@ -58,8 +58,8 @@ def main() -> None:
 def one_device(plan: Plan) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and weights of the same steps on one device."""
     model = prepared_model(plan, None, torch.device("cpu"))
-    reference = Reference(plan, model, captured(plan, model).cut(plan, model).rewrites.batched)
-    losses = [reference.step(batch).loss for batch in batches(plan)]
+    judge = eager_run(plan, model, captured(plan, model))
+    losses = [judge.step(batch).loss for batch in batches(plan)]
     return losses, {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

@@ -25,8 +25,9 @@ from placer.runtime.distributed import tensors as mixed_sums
 from placer.runtime.distributed.world import Groups, backend_of
 from placer.runtime.executor import load as assemble
 from placer.runtime.measuring.communication_record import Recorder, compare, joined_sums
+from placer.runtime.verify import judged
 from placer.runtime.verify import parity as verifying
-from placer.runtime.verify.parity import uneven_batch
+from placer.runtime.verify.batches import uneven_batch
 
 
 def verified(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> VerifyReport:
@@ -104,7 +105,7 @@ def _way(world: int, accelerators: int, nodes: int, kind: RouteName) -> SumRoute
 def in_both_roles() -> Iterator[None]:
     """Every rank's device is a CPU, whatever the plan says."""
     with ExitStack() as stack:
-        for module in (assemble, verifying):
+        for module in (assemble, verifying, judged):
             stack.enter_context(mock.patch.object(module, "device_of", _cpu))
         yield
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from unittest import mock
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 from examples.parity.cases import run_case
 from placer import tracer
@@ -79,3 +81,60 @@ def tied_weights(plan: Plan) -> list[torch.Tensor]:
     name = next(iter(plan.graph.tied))
     held = [stage.own_parameters() for stage in executor.stages.values()]
     return [named[name].detach().clone() for named in held if name in named]
+
+
+class RepeatedWords(nn.Module):
+    """Words that are both read and foretold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return functional.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Recurrent(nn.Module):
+    """Two recurrent layers that drop nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LSTM(4, 8, 2, batch_first=True), nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(self.head(self.second(self.first(x)[0])[0][:, -1]), labels)
+
+
+class Scores(nn.Module):
+    """Scores without a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(x))
+
+
+def repeated_words() -> nn.Module:
+    return RepeatedWords()
+
+
+def recurrent() -> nn.Module:
+    return Recurrent()
+
+
+def scores() -> nn.Module:
+    torch.manual_seed(0)
+    return Scores()
+
+
+def loss(output: object, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    assert isinstance(output, torch.Tensor)
+    return functional.cross_entropy(output, batch["labels"])

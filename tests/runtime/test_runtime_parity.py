@@ -162,5 +162,10 @@ def test_tied_weights_on_two_stages_stay_equal() -> None:
 def test_verify_tells_each_step_as_it_goes() -> None:
     told: list[str] = []
     verify(plan_of(replace(WORDS, precision="float32")), 2, progress=told.append)
-    planned, alone = (tuple(f"step {step}/2 {how}" for step in (1, 2)) for how in ("as planned", "on one device"))
-    assert tuple(told) == ("ranks are up, capturing the model", *planned, *alone)
+    steps = [
+        f"step {step}/2 {how}, {precision}"
+        for precision in ("float64", "float32")
+        for how in ("as planned", "on one device")
+        for step in (1, 2)
+    ]
+    assert told == ["ranks are up, capturing the model", *steps]

@@ -18,7 +18,7 @@ from placer.errors import IllegalPlanError, UsageError
 from placer.plans.plan import Plan
 from placer.runtime import VerifyReport, load, verify
 from placer.runtime.stages.captured_model import run_dtype
-from placer.runtime.verify.reference import Reference
+from placer.runtime.verify.handed import eager_run
 from placer.runtime.weights.meta_model import prepared_model
 from placer.tracer import random_batch
 
@@ -63,8 +63,8 @@ def step_seconds(plan: Plan, brakes: Brakes, steps: int) -> tuple[float, ...]:
 def one_device_losses(plan: Plan, steps: int) -> tuple[float, ...]:
     """What `placer execute` gets on one device with its synthetic data of seed 0."""
     model = prepared_model(plan, None, torch.device("cpu"))
-    reference = Reference.of(plan, model, capture_of(plan).cut(plan, model))
-    return tuple(reference.step(_batch(plan, step)).loss for step in range(steps))
+    judge = eager_run(plan, model, capture_of(plan))
+    return tuple(judge.step(_batch(plan, step)).loss for step in range(steps))
 
 
 def message_seconds(brakes: Brakes) -> Points:

@@ -1,8 +1,19 @@
-"""Run some steps as planned and on one device; compare loss, gradients and updated parameters.
+"""Run some steps as planned and on one device; compare loss, gradients, weights and buffers.
 
-Starts its own ranks on this machine when not under torchrun; exit 1 where something differs. Errors are relative to a
-tensor's largest element; a gradient that is zero but for rounding (a bias before batch norm) is held to the sum of the
-magnitudes it was summed from.
+What is promised: a plan that runs gives what your model gives by itself, eager, uncut, the whole batch at once on one
+device, updated by torch's own optimizer and clipping. What is compared with is just that: code that shares nothing with
+the runtime but the model's weights and, where the model drops, the masks of dropout.
+
+Compared are, of each step, the loss, the norm of the gradients (where it clips), every gradient, also that there is
+none where one device has none, every weight and every saved buffer; after the last step the loss in evaluation.
+
+In float64 they must agree to 1e-9 of each tensor's size, to 1e-6 where the model itself casts to float32. In a lower
+precision of the plan they are held to the exact values: the error may be as large as that of one device, which is
+measured on reorderings of the same sums, times 4, and 8 units of the last place.
+
+Batches are random; labels are left out unevenly where only the loss reads them. What a setting of the plan changes in
+the mathematics is said in the report. Starts its own ranks on this machine when not under torchrun; exit 1 where
+something differs, 2 where one device cannot do the whole batch, or the model draws numbers that no layout can repeat.
 
 Example: placer verify plan.json --steps 3
 """
@@ -13,7 +24,7 @@ import json as json_module
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from pydantic import TypeAdapter
@@ -38,6 +49,7 @@ from placer.report.documents import Document
 
 if TYPE_CHECKING:
     from placer.runtime import VerifyReport
+    from placer.runtime.verify.parity import PrecisionAsked
 
 
 PROGRESS = "placer: "
@@ -49,6 +61,10 @@ def run(
     cluster: ForCluster = None,
     compile: Compile = False,
     compile_backend: CompileBackend = "inductor",
+    precision: Annotated[
+        Literal["both", "float64", "plan"],
+        typer.Option(help="Steps in float64, in the plan's own precision, or both (the plan's where float64 fails)."),
+    ] = "both",
     timeout: Annotated[float, Timeout] = 600.0,
     report: Annotated[
         str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
@@ -67,9 +83,9 @@ def run(
     for warning in require_runnable(plan, compiled=compile) if first_rank() else ():
         print(f"placer: {warning}", file=sys.stderr)
     if under_torchrun():
-        found = _compared(plan, str(plan_file), steps, backend)
+        found = _compared(plan, str(plan_file), steps, backend, precision)
     else:
-        found = _launched(plan, plan_file, steps, timeout, backend)
+        found = _launched(plan, plan_file, steps, timeout, (backend, precision))
     if not first_rank():
         return
     if report:
@@ -80,7 +96,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _compared(plan: Plan, path: str, steps: int, compile: str) -> VerifyReport:
+def _compared(plan: Plan, path: str, steps: int, compile: str, precision: PrecisionAsked) -> VerifyReport:
     """The comparison, by this rank among all."""
     from placer.runtime import verify
     from placer.runtime.distributed.world import TIMEOUT_SECONDS, joined
@@ -88,10 +104,11 @@ def _compared(plan: Plan, path: str, steps: int, compile: str) -> VerifyReport:
     from placer.runtime.verify.parity import SILENT
 
     with joined(plan, plan_path=path, timeout_seconds=patience(TIMEOUT_SECONDS, compile)):
-        return verify(plan, steps, compile=compile, progress=_say if first_rank() else SILENT)
+        progress = _say if first_rank() else SILENT
+        return verify(plan, steps, compile=compile, precision=precision, progress=progress)
 
 
-def _launched(plan: Plan, path: Path, steps: int, timeout: float, compile: str) -> VerifyReport:
+def _launched(plan: Plan, path: Path, steps: int, timeout: float, how: tuple[str, str]) -> VerifyReport:
     """The comparison, by ranks started for it."""
     from placer.runtime.distributed.launch import launch
     from placer.runtime.distributed.world import present_device
@@ -100,8 +117,9 @@ def _launched(plan: Plan, path: Path, steps: int, timeout: float, compile: str) 
     _say(f"starting {plan.world_size} rank{'s' * (plan.world_size > 1)}")
     with tempfile.TemporaryDirectory(prefix="placer-verify-") as folder:
         result = Path(folder, "report.json")
+        compile, precision = how
         compiled = ("--compile", "--compile-backend", compile) if compile else ()
-        arguments = ("--steps", str(steps), "--report", str(result), *compiled)
+        arguments = ("--steps", str(steps), "--precision", precision, "--report", str(result), *compiled)
         launch(str(path), arguments, plan.world_size, timeout, command="verify", echo=_pass_on)
         return _adapter().validate_json(result.read_text())
 

@@ -1,0 +1,26 @@
+"""The judge of a plan: the model with its weights, and what it is handed from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+from placer.plans.plan import Plan
+from placer.runtime.stages.captured_model import CapturedModel, loss_function
+from placer.runtime.verify.accepted import norm_rows
+from placer.runtime.verify.eager.run import EagerRun
+from placer.runtime.verify.keyed_masks import KeyedMasks
+
+Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def eager_run(plan: Plan, model: nn.Module, capture: CapturedModel, optimizer: Factory | None = None) -> EagerRun:
+    """The steps of `model`, real and in the precision of the plan's settings, as one device does them."""
+    cut = capture.cut(plan, model)
+    batched = cut.rewrites.batched
+    masks = KeyedMasks(seed=plan.seed, rows=plan.rows, batched=batched) if batched else None
+    return EagerRun(
+        model, plan.settings, loss_fn=loss_function(plan), optimizer=optimizer, masks=masks, norms=norm_rows(plan, cut)
+    )
