@@ -43,8 +43,7 @@ def norm_rows(plan: Plan, cut: CutModel) -> NormRows:
 
 
 def _by_microbatch(plan: Plan) -> bool:
-    """SEAM: the setting `batch_norm` ("exact" or "microbatch"); plans without it do as they always did."""
-    return getattr(plan.settings, "batch_norm", "microbatch") == "microbatch"
+    return plan.settings.batch_norm == "microbatch"
 
 
 def _divided(plan: Plan) -> bool:

@@ -12,8 +12,8 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import Precision
 from placer.runtime.distributed.world import device_of
-from placer.runtime.stages.captured_model import CapturedModel
 from placer.runtime.stages.batch_values import Batch
+from placer.runtime.stages.captured_model import CapturedModel
 from placer.runtime.verify.eager.rounding import values_of
 from placer.runtime.verify.handed import eager_run
 from placer.runtime.verify.held import Judge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from examples.parity.faults.fault import Fault, Plant, method, replaced
 from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.runtime.stages import losses, microbatch
+from placer.runtime.stages.batch_values import BatchSums
 from placer.runtime.stages.microbatch import Batch, BatchSplit, Microbatch
 from placer.runtime.stages.pass_context import PassContext
 
@@ -46,13 +48,13 @@ def _without_weights(real: Real, target: torch.Tensor, ignore_index: int, weight
     return float(real(target, ignore_index))
 
 
-def _of_a_microbatch(real: Real, self: BatchSplit, batch: Batch) -> tuple[float, ...]:
-    pieces = len(self.plan.microbatches)
-    return tuple(count / pieces for count in real(self, batch))
+def _of_a_microbatch(real: Real, self: BatchSplit, batch: Batch) -> BatchSums:
+    made: BatchSums = real(self, batch)
+    return replace(made, counts=tuple(count / len(self.plan.microbatches) for count in made.counts))
 
 
-def _own_mean(real: Real, values: torch.Tensor, mode: PassContext) -> torch.Tensor:
-    return values.mean()
+def _own_mean(real: Real, value: torch.Tensor, *, mode: PassContext) -> torch.Tensor:
+    return value
 
 
 def _not_smoothed(
@@ -88,8 +90,8 @@ FAULTS = (
     Fault(name="weights of classes dropped from the count", subject="class weights",
           plant=of(losses.counted, _without_weights)),
     Fault(name="the loss divided by a microbatch's count", subject="pipeline, equal microbatches",
-          plant=lambda: method(BatchSplit, "_global_counts", _of_a_microbatch)),
+          plant=lambda: method(BatchSplit, "_sums", _of_a_microbatch)),
     Fault(name="a mean over a microbatch's own rows", subject="mean squares",
-          plant=of(losses.share_of_mean, _own_mean)),
+          plant=of(losses.times_share, _own_mean)),
     Fault(name="labels not smoothed", subject="smoothed labels", plant=of(losses.cross_entropy, _not_smoothed)),
 )  # fmt: skip
