@@ -31,6 +31,7 @@ from placer.runtime.spmd import talks, varying
 from placer.runtime.stages.block_code import BlockCode
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
+from placer.runtime.stages.rewrite import next_value
 
 #: Those that give one device's results; others (cudagraphs) hand out memory that the next microbatch overwrites.
 BACKENDS = ("inductor", "aot_eager")
@@ -189,7 +190,7 @@ def _parts(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
     """The nodes that stay as they are, and the runs between them; what is only named comes before its run."""
     run: list[fx.Node] = []
     for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr"):
+        if node.op in ("placeholder", "get_attr") or _counts(node):
             yield node
         elif node.op == "call_function" and not talks(node) and not _is_opaque(node):
             run.append(node)
@@ -210,7 +211,14 @@ def _computes(node: fx.Node) -> bool:
     return ours or isinstance(node.target, torch._ops.OpOverload)
 
 
+def _counts(node: fx.Node) -> bool:
+    """Whether it makes the next value of a buffer from buffers alone, as the batches that a norm has seen."""
+    return node.target is next_value and all(source.op == "placeholder" for source in node.all_input_nodes)
+
+
 def _is_opaque(node: fx.Node) -> bool:
+    if node.target is next_value:  # it is told the operator that it calls
+        return True
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == TARGET
 
 

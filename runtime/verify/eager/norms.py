@@ -19,19 +19,16 @@ NormRows = tuple[Groups, ...]
 
 
 class PiecewiseNorms(TorchFunctionMode):
-    """The batch norms of one forward; `rows` has the groups of each call."""
+    """The batch norms of one forward; `rows` has the groups of each call. The batch counts once, not by its groups."""
 
     def __init__(self, rows: NormRows) -> None:
         super().__init__()
         self._rows, self._calls = rows, 0
-        self._seen: torch.Tensor | None = None
 
     def __torch_function__(
         self, func: Call, types: object, args: tuple[object, ...] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         """Run `func`; batch norm group by group."""
-        if func is torch.Tensor.add_ and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.int64:
-            self._seen = args[0]  # how many batches the norm that follows has seen
         if func is functional.batch_norm:
             return self._normed(*args, **(kwargs or {}))  # type: ignore[arg-type]
         return func(*args, **(kwargs or {}))
@@ -60,9 +57,6 @@ class PiecewiseNorms(TorchFunctionMode):
             mean, var = (one if one is None or moves else one.clone() for one in (running_mean, running_var))
             piece = input[first * each : end * each]
             made.append(functional.batch_norm(piece, mean, var, weight, bias, True, momentum, eps))
-        if self._seen is not None:
-            self._seen += sum(moves for _, _, moves in groups) - 1
-            self._seen = None
         return torch.cat(made)
 
     def _groups(self) -> Groups:
