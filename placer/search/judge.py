@@ -82,12 +82,13 @@ def judged(problem: Problem, found: Solution, name: str) -> Solution:
     claimed = ledger.step_seconds if plan.ledger is None else plan.ledger.step_seconds
     if abs(claimed - ledger.step_seconds) > ROUNDING * ledger.step_seconds:
         complaints.append(f"it claims {claimed!r} s a step, the estimate is {ledger.step_seconds!r} s")
-    if found.bound is not None and found.bound > ledger.step_seconds * (1 + ROUNDING):
-        complaints.append(f"its bound of {found.bound!r} s is above the {ledger.step_seconds!r} s of its plan")
+    if found.bound is not None and not 0 <= found.bound <= ledger.step_seconds * (1 + ROUNDING):
+        complaints.append(f"its bound of {found.bound!r} s is not between 0 and its {ledger.step_seconds!r} s")
     if complaints:
         raise StrategyError(f"the strategy {name!r} returned a plan that does not hold: {'; '.join(complaints)}")
+    # A bound of 0 proves nothing.
     complete = replace(
-        plan, strategy=plan.strategy or name, seed=problem.seed, ledger=ledger, bound=found.bound,
+        plan, strategy=plan.strategy or name, seed=problem.seed, ledger=ledger, bound=found.bound or None,
         alternatives=found.alternatives,
     )  # fmt: skip
     return replace(found, plan=complete)

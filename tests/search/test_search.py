@@ -60,6 +60,10 @@ def high_bound(found: Solution) -> Solution:
     return replace(found, bound=2 * estimate(found.plan).step_seconds)
 
 
+def no_number_for_a_bound(found: Solution) -> Solution:
+    return replace(found, bound=float("nan"))
+
+
 def other_settings(found: Solution) -> Solution:
     settings = replace(found.plan.settings, fusion=not found.plan.settings.fusion)
     return replace(found, plan=replace(found.plan, settings=settings))
@@ -72,6 +76,7 @@ def other_settings(found: Solution) -> Solution:
         (other_rows, "rows"),
         (missing_blocks, "block"),
         (high_bound, "bound"),
+        (no_number_for_a_bound, "bound"),
         (other_settings, "settings"),
     ],
     ids=lambda entry: getattr(entry, "__name__", ""),
@@ -88,10 +93,13 @@ def test_a_plan_that_breaks_a_pin_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         boast(monkeypatch, lambda found: found, replace(given(), pins=Pins(data=2)))
 
 
-def test_an_honest_strategy_gets_its_ledger_and_bound_into_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = boast(monkeypatch, lambda found: replace(found, bound=0.0)).plan
+@pytest.mark.parametrize(("share", "gap"), [(0.5, 1.0), (0.0, None)], ids=["half", "proves nothing"])
+def test_an_honest_strategy_gets_its_ledger_and_bound_into_the_plan(
+    share: float, gap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = boast(monkeypatch, lambda found: replace(found, bound=share * estimate(found.plan).step_seconds)).plan
     assert plan.ledger == estimate(plan)
-    assert plan.bound == 0.0
+    assert plan.gap == gap
     assert Plan.from_json(plan.to_json()) == plan
 
 
