@@ -54,8 +54,20 @@ def source_line(error: BaseException, *, own: bool = False) -> str:
     frames = list(_frames(error))
     mine = [frame for frame in frames if not any(part in frame[0] for part in _INSTALLED)]
     for filename, line in reversed(mine if own and mine else frames):
-        return f"{filename}:{line} ({linecache.getline(filename, line).strip()})"
+        return _line_text(filename, line)
     return ""
+
+
+def _line_text(filename: str, line: int) -> str:
+    return f"{filename}:{line} ({linecache.getline(filename, line).strip()})"
+
+
+def calling_line() -> str:
+    """`file:line (code)` of the innermost frame of other people's code that is running, "" where none is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame):
+        frame = frame.f_back
+    return "" if frame is None else _line_text(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, int]]:

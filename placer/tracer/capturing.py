@@ -24,6 +24,7 @@ from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.opaque import calling, unexportable, watched
 from placer.tracer.export.symbolic_rows import lifted
 from placer.tracer.export.unfolding import grown
+from placer.tracer.export.unseen import require_plain_gradients
 from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
 from placer.tracer.graph_builder import assembled
@@ -54,7 +55,9 @@ def capture(
     an export fails inside a submodule for what only running it can tell, that one is taken too, with a note. Raises
     CaptureError with the model's source line.
     """
-    built = on_meta(resolve(model).build("meta"))
+    given = resolve(model).build("meta")
+    require_plain_gradients(given)
+    built = on_meta(given)
     _require_names(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
@@ -89,7 +92,7 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             graph = _captured(source, fold).graph
             return replace(graph, notes=(*graph.notes, *notes))
         except CaptureError as error:
-            name = _failing(source) if unexportable(error) else ""
+            name = getattr(error, "module", "") or (_failing(source) if unexportable(error) else "")
             if not name or name in parts or any(part.startswith(f"{name}.") for part in parts):
                 raise
             source = replace(source, opaque={**parts, name: OpaqueCost()})

@@ -3,6 +3,7 @@
     dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
     means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
+    x[places] = 0                     -> the number in the type that x has here, under autocast too
     writes to buffers                 -> the value that the buffer is to have at the end of the step
 
 `rewrites(graph, pieces)` gives, by node, the function to call instead, its arguments (fx nodes and constants), to which
@@ -79,6 +80,10 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
         elif writes_buffer(node):
             by_node.update(_kept(node))
+        elif _puts_number(node):
+            by_node[node] = Rewrite(
+                function=put_number, arguments=(cast("Argument", node.target), *arguments(node).values())
+            )
         elif _is_random(node):
             unkeyed.append(f"{node.target} ({node.name})")
     counts = _counted_losses(pieces, by_node)
@@ -125,6 +130,14 @@ def batch_norm(
     return normalised(values, mean, variance, weight, bias, True, momentum, epsilon)
 
 
+def put_number(
+    op: torch._ops.OpOverload, values: torch.Tensor, places: list[torch.Tensor | None], number: torch.Tensor,
+    accumulate: bool, *, mode: PassContext,
+) -> torch.Tensor:  # fmt: skip
+    """`values[places] = number`; the capture has made the number in the type that `values` had there."""
+    return op(values, places, number.to(values.dtype), accumulate)  # type: ignore[no-any-return]  # index_put's
+
+
 def next_value(
     op: torch._ops.OpOverload | None, buffer: torch.Tensor, *args: object, mode: PassContext
 ) -> torch.Tensor:
@@ -142,6 +155,13 @@ def next_value(
 def as_found(buffer: torch.Tensor, value: torch.Tensor, *, mode: PassContext) -> torch.Tensor:
     """A buffer that the model writes in training only: its new `value` there, itself in evaluation."""
     return value if mode.training else buffer
+
+
+def _puts_number(node: fx.Node) -> bool:
+    if node.target not in (aten.index_put.default, aten.index_put_.default):
+        return False
+    number = node.args[2]
+    return isinstance(number, fx.Node) and number.target is aten.scalar_tensor.default
 
 
 def _drops(node: fx.Node) -> bool:

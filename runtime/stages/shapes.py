@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node, saved_tensors_hooks
 
@@ -52,6 +52,9 @@ class _NotingShapes(fx.Interpreter):
         """Run one node and note its value."""
         # A buffer of one number has its value on fake tensors too: it would be written here.
         value = self.env[first_argument(n)] if writes_buffer(n) else super().run_node(n)
+        if n.op == "get_attr" and isinstance(value, nn.Parameter):
+            # Without memory it is one number seen as many, which does not lie in memory as the parameter does.
+            value = torch.empty(value.shape, dtype=value.dtype, device=value.device, requires_grad=value.requires_grad)
         if isinstance(value, torch.Tensor):
             self._found[n] = value
         return value

@@ -13,8 +13,8 @@ from examples.parity.faults.fault import Fault, Plant, method, replaced
 from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.runtime.stages import losses, microbatch
-from placer.runtime.stages.batch_values import BatchSums
-from placer.runtime.stages.microbatch import Batch, BatchSplit, Microbatch
+from placer.runtime.stages.batch_values import Batch, BatchSums
+from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.stages.pass_context import PassContext
 
 Real = Callable[..., Any]

@@ -14,6 +14,8 @@ NUMBERS = (("values", (8, WIDTH)), ("labels", (8, WIDTH)))
 class LabelledWords(nn.Module):
     """Words whose loss weights its classes, or smooths its labels."""
 
+    weights: torch.Tensor | None
+
     def __init__(self, *, weighted: bool = False, smoothing: float = 0.0) -> None:
         super().__init__()
         self.body = Words()

@@ -24,7 +24,7 @@ def setting(**wrong: object) -> Plant:
 
     def make(real: Real, settings: RunSettings, *, fused: bool = False) -> OptimizerFactory:
         changed = dataclasses.replace(settings, **wrong)  # type: ignore[arg-type]  # fields by name
-        return real(changed, fused=fused)  # type: ignore[no-any-return]
+        return real(changed, fused=fused)
 
     return lambda: replaced(optimizers.optimizer_factory, make)
 

@@ -18,7 +18,8 @@ from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.executor.messages import Mailbox
 from placer.runtime.stages import dropout, rewrite
-from placer.runtime.stages.microbatch import Batch, Microbatch
+from placer.runtime.stages.batch_values import Batch
+from placer.runtime.stages.microbatch import Microbatch
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.stage import StageModule
 from placer.runtime.weights.rank_weights import RankWeights
@@ -96,13 +97,13 @@ def _training(real: Real, self: Executor, batch: Batch, *, training: bool) -> tu
 
 
 def _by_the_batch(real: Real, *given: Any, mode: PassContext, **kwargs: object) -> Tensor:
-    return real(*given, mode=mode if mode.training else replace(mode, training=True, updates=False), **kwargs)  # type: ignore[no-any-return]
+    return real(*given, mode=mode if mode.training else replace(mode, training=True, updates=False), **kwargs)
 
 
 def _other_momentum(real: Real, *given: Any, mode: PassContext, **kwargs: object) -> Tensor:
     values = list(given)
     values[6] = 1.0 - values[6]
-    return real(*values, mode=mode, **kwargs)  # type: ignore[no-any-return]
+    return real(*values, mode=mode, **kwargs)
 
 
 def _never_updating() -> AbstractContextManager[object]:
@@ -110,19 +111,19 @@ def _never_updating() -> AbstractContextManager[object]:
 
 
 def _of_the_next_row(real: Real, seed: int, step: int, first_row: int, *given: object) -> Tensor:
-    return real(seed, step, first_row + 1, *given)  # type: ignore[no-any-return]
+    return real(seed, step, first_row + 1, *given)
 
 
 def _of_the_first_step(real: Real, seed: int, step: int, *given: object) -> Tensor:
-    return real(seed, 0, *given)  # type: ignore[no-any-return]
+    return real(seed, 0, *given)
 
 
 def _of_the_first_op(real: Real, shape: torch.Size, probability: float, op: int, keys: Tensor) -> Tensor:
-    return real(shape, probability, 0, keys)  # type: ignore[no-any-return]
+    return real(shape, probability, 0, keys)
 
 
 def _half_as_often(real: Real, shape: torch.Size, probability: float, op: int, keys: Tensor) -> Tensor:
-    return real(shape, probability / 2, op, keys)  # type: ignore[no-any-return]
+    return real(shape, probability / 2, op, keys)
 
 
 def _unscaled(

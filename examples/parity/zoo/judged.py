@@ -52,7 +52,7 @@ class Refusal:
     why: str
 
 
-_CAPTURED: dict[tuple[str, str], CapturedModel | Exception] = {}
+_CAPTURED: dict[tuple[str, str], CapturedModel] = {}
 
 
 def judged(pool: RankPool, entries: Sequence[Entry], which: str, only: str, seed: int) -> Iterator[Judged]:
@@ -70,7 +70,6 @@ def run_on_rank(plan: Plan, batches: list[dict[str, Tensor]], fresh: bool = Fals
     """What every rank calls; the numbers are rank 0's. fresh: the model is captured by the rank itself."""
     try:
         kept = None if fresh else _CAPTURED[_key(plan)]
-        assert not isinstance(kept, Exception)
         executor = load(plan, capture=kept, timeout_seconds=CASE_SECONDS / 2)
     except PlacerError as error:
         return Refusal(why=str(error))
@@ -146,12 +145,7 @@ def _prepared(first: Plan, layout: ZooLayout) -> Plan:
     plan = laid_out(first, layout)
     key = _key(plan)
     if key not in _CAPTURED:
-        try:
-            _CAPTURED[key] = captured(plan, prepared_model(plan, None, device_of(plan, 0)))
-        except Exception as error:
-            _CAPTURED[key] = error
-    if isinstance(kept := _CAPTURED[key], Exception):
-        raise kept
+        _CAPTURED[key] = captured(plan, prepared_model(plan, None, device_of(plan, 0)))
     return plan
 
 

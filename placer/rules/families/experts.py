@@ -130,7 +130,7 @@ def own_rows(call: Call, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """The choices that cut dim 0 of whatever they cut, on own rows instead; an op of one tensor on an own one."""
     alone = Choice(name="own", inputs=(OWNED,), outputs=(OWNED,))
     kept = (alone,) if len(call.tensors) == 1 and len(call.outputs) == 1 else ()
-    if call.target == "aten::type_as":
+    if call.target == "aten::type_as" and call.tensors[1].shape:
         # Counts take the type of the rows that were counted.
         kept = (replace(alone, inputs=(OWNED, _ROWS)),)
     rows = [choice for choice in choices if _first_dim(choice)]

@@ -179,6 +179,19 @@ class _Copier:
         places = [inner for inner in region.graph.nodes if inner.op == "placeholder"]
         inside = dict(zip(places, entering, strict=True))
         known[node] = self.copy(region, inside, around=node)  # type: ignore[assignment]
+        for weight in (one for one, argument in zip(entering, inputs, strict=True) if one is not known[argument]):
+            self._beside_readers(weight, known[node])
+
+    def _beside_readers(self, entered: fx.Node, results: object) -> None:
+        """A detached weight once for each reader, where that is: otherwise the first block would hand it on."""
+        if entered.args[0].op != "get_attr" or (isinstance(results, list) and entered in results):  # type: ignore[union-attr]
+            return
+        for reader in list(entered.users):
+            with self.graph.inserting_before(reader):
+                made = self.graph.call_function(torch.ops.aten.detach.default, entered.args)
+            made.meta.update(reader.meta)
+            reader.replace_input_with(entered, made)
+        self.graph.erase_node(entered)
 
     def _detached(self, node: fx.Node, region: fx.Node) -> fx.Node:
         """`node` as it enters a region without gradients: where it was made; a weight, where the region is."""

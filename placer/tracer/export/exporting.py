@@ -1,7 +1,7 @@
 """torch.export of a model in training mode, at a fixed number of rows, with errors that name the model's source line.
 
-The loss is part of the graph: `loss_fn(output, batch)` where given, else the output's own `loss`; a model without one
-gives its output tensors.
+The loss is part of the graph: `loss_fn(output, batch)` where given, else the output's own: what it calls `loss`, or the
+only number in it where that comes first. A model without one gives its output tensors.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.utils import _pytree
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.usercode import said, source_line
 from placer.tracer.export.module_state import state_written
+from placer.tracer.export.unseen import unseen_refused
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
@@ -42,7 +43,7 @@ class Training(nn.Module):
         self.loss_fn = loss_fn
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The loss alone where there is one, else every output tensor."""
+        """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         with state_written(self.model):
             return self._results(batch)
 
@@ -50,10 +51,19 @@ class Training(nn.Module):
         if self.loss_fn is not None:
             return (_number(self.loss_fn(self.model(**_arguments(self.model, batch)), batch), self.loss_fn),)
         output = self.model(**batch)
-        loss = getattr(output, "loss", None)
-        if isinstance(loss, torch.Tensor):
-            return (loss,)
-        return tuple(leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+        leaves = tuple(leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+        loss = _own_loss(output, leaves)
+        return leaves if loss is None else (_without_dims(loss),)
+
+
+def _own_loss(output: object, leaves: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    """The loss in what a model gives: what is called so, the only tensor, or the first of several, where that alone is
+    one number."""
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    numbers = [leaf for leaf in leaves if leaf.numel() == 1 and leaf.is_floating_point()]
+    return numbers[0] if len(numbers) == 1 and numbers[0] is leaves[0] else None
 
 
 def _arguments(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -73,7 +83,12 @@ def _number(loss: object, loss_fn: LossFunction) -> torch.Tensor:
             f"the loss {name} gave a tensor of shape {tuple(loss.shape)}; it must return one number: "
             "end it in .mean() or .sum()"
         )
-    return loss
+    return _without_dims(loss)
+
+
+def _without_dims(loss: torch.Tensor) -> torch.Tensor:
+    """A loss of shape (1,) is one number too."""
+    return loss.reshape(()) if loss.dim() and loss.numel() == 1 else loss
 
 
 class ValueDependentError(UncapturableError):
@@ -105,7 +120,7 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
 def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
-    with _mode(wrapper, training), _quiet(), _uncollected(), device or contextlib.nullcontext():
+    with _mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(), device or contextlib.nullcontext():
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
 

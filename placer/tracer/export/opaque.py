@@ -23,6 +23,7 @@ from placer.errors import CaptureError, UsageError, near_names
 from placer.graph import Graph
 from placer.rules.opaque import TARGET, OpaqueCost
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, arguments_of, rows_of, try_part
+from placer.tracer.export.unseen import UnseenError
 
 # How placer's and torch 2.13's errors name what only running can tell.
 _NO_EXPORT = (
@@ -89,9 +90,9 @@ def watched(model: nn.Module) -> Iterator[list[str]]:
 
 
 def unexportable(error: BaseException) -> bool:
-    """Whether an export failed for what a part does with values, or for an operator without shapes of its own."""
+    """Whether an export failed for what a part does with values or in backward, or for an operator without shapes."""
     text = str(error)
-    return any(sign in text for sign in _NO_EXPORT)
+    return isinstance(error, UnseenError) or any(sign in text for sign in _NO_EXPORT)
 
 
 def _caller(part: OpaquePart) -> Callable[..., object]:

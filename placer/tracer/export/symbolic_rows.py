@@ -81,8 +81,8 @@ def is_size(node: fx.Node) -> bool:
 
 def counted_sizes(node: fx.Node) -> frozenset[fx.Node]:
     """The sizes that an op reckons with as numbers (`x / x.shape[0]`): for a piece they stay those of the batch."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target is torch.ops.aten.arange.default:
-        return frozenset()
+    if not isinstance(node.target, torch._ops.OpOverload) or target_name(node) == "aten::arange":
+        return frozenset()  # its end says how many numbers there are
     formal = node.target._schema.arguments
     given = [*zip((one.name for one in formal), node.args, strict=False), *node.kwargs.items()]
     numbers = {one.name for one in formal if _is_number(one.type)}

@@ -11,7 +11,8 @@ from torch import fx, nn
 from torch.fx.node import Argument
 from torch.utils import _pytree
 
-from placer.tracer.export.cleaning import Plain
+from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.unseen import unplayable
 from placer.tracer.measure.call_cache import Keeping, Replays, storage_of
 
 aten = torch.ops.aten
@@ -28,7 +29,7 @@ class Played:
 
 
 def played(plain: Plain, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:
-    """Every node of the graph played on `inputs` (meta tensors by name)."""
+    """Every node of the graph played on `inputs` (meta tensors by name). Raises UnseenError for what needs values."""
     player = _MetaRun(plain)
     with torch.autograd.graph.saved_tensors_hooks(player.keep, lambda kept: kept):
         return player.play(inputs)
@@ -50,13 +51,16 @@ class _MetaRun:
         return tensor
 
     def play(self, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:
-        """Play all nodes in order."""
+        """Play all nodes in order. Raises UnseenError for one that cannot be run on meta."""
         found: dict[fx.Node, Played] = {}
         for node in self._graph.nodes:
             if node.op == "output":
                 continue
             self._keeping = []
-            value = self._value(node, inputs, found)
+            try:
+                value = self._value(node, inputs, found)
+            except Exception as error:
+                raise unplayable(target_name(node), node.meta["source"], node.meta["module"], error) from error
             found[node] = Played(value=value, results=_tensors(value), kept=tuple(self._keeping))
         return found
 

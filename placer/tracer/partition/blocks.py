@@ -175,10 +175,11 @@ def _stands_alone(
 
 
 def _joined_writes(runs: list[_NodeRange], order: list[fx.Node], facts: dict[fx.Node, Played]) -> list[_NodeRange]:
-    """Join runs so that no cut lies between a value and an in-place write into it."""
+    """Join runs so that no cut lies between a value and an in-place write into it, or between a buffer that is written
+    and who reads it: two stages would each have their own."""
     position = {node: index for index, node in enumerate(order)}
+    forbidden = _written_buffers(position)
     born: dict[int, int] = {}
-    forbidden: list[tuple[int, int]] = []
     for node in order:
         for result in facts[node].results:
             born.setdefault(storage_of(result), position[node])
@@ -193,6 +194,16 @@ def _joined_writes(runs: list[_NodeRange], order: list[fx.Node], facts: dict[fx.
         else:
             joined.append(run)
     return joined
+
+
+def _written_buffers(position: dict[fx.Node, int]) -> list[tuple[int, int]]:
+    """The positions between which each buffer that some node writes is read and written."""
+    written = {str(one.target) for node in position for one in written_by(node) if one.op == "get_attr"}
+    users: dict[str, list[int]] = {}
+    for node, index in position.items():
+        for name in {str(one.target) for one in node.all_input_nodes if one.op == "get_attr"} & written:
+            users.setdefault(name, []).append(index)
+    return [(min(indices), max(indices)) for indices in users.values()]
 
 
 def _named(runs: list[_NodeRange], order: list[fx.Node], plain: Plain, units: list[str]) -> tuple[BlockNodes, ...]:

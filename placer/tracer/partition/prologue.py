@@ -47,7 +47,8 @@ def written_by(node: fx.Node) -> list[fx.Node]:
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return []
     if target_name(node) in ("aten::batch_norm", "aten::instance_norm"):
-        return [argument for argument in node.args[3:5] if isinstance(argument, fx.Node)]
+        training = node.args[5]
+        return [argument for argument in node.args[3:5] if isinstance(argument, fx.Node)] if training else []
     schema = node.target._schema
     return [
         argument

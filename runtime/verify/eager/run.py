@@ -178,12 +178,14 @@ def _taken(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.
 
 
 def _own_loss(output: object) -> object:
-    """The loss in what a model gives: `.loss`, or the only tensor there is."""
-    found = getattr(output, "loss", None)
+    """The loss in what a model gives: `.loss`, `["loss"]`, the only tensor, or the first of several if that is a number
+    and no other is."""
+    found = output["loss"] if isinstance(output, Mapping) and "loss" in output else getattr(output, "loss", None)
     if isinstance(found, torch.Tensor):
         return found
     leaves = [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    return leaves[0] if len(leaves) == 1 else None
+    others = any(leaf.numel() == 1 and leaf.is_floating_point() for leaf in leaves[1:])
+    return leaves[0] if len(leaves) == 1 or (leaves and not others) else None
 
 
 def _number(loss: object) -> torch.Tensor:
