@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import networkx
 from pydantic import TypeAdapter
 
-from placer.io.bounds import Amount, Count, CountFromOne, Whole
+from placer.io.bounds import Amount, Count, CountFromOne, Label, Whole
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
@@ -241,7 +241,7 @@ class Loss:
     reduction: Literal["mean", "sum", "other", "none"]
     value: str = ""
     labels: str = ""
-    ignore_index: Whole | None = None
+    ignore_index: Label | None = None
     why: str = ""
 
 

@@ -15,9 +15,12 @@ from placer.io.refusals import short
 from placer.io.units import written
 from placer.io.yaml_document import Data, Location, YamlDocument, close, dotted, parse, validated
 
+# Of a file with mistakes all over no more is said than a reader takes in.
+MOST_TOLD, LONGEST_TOLD = 7, 1_000
+
 
 def read_cluster(path: str) -> Cluster:
-    """The cluster of the file `path`. Raises UsageError naming file, line and field of everything wrong."""
+    """The cluster of the file `path`. Raises UsageError naming file, line and field of what is wrong."""
     return parse_cluster(read_text(path, "the cluster file"), path)
 
 
@@ -27,7 +30,9 @@ def parse_cluster(text: str, path: str = "cluster file") -> Cluster:
     entry = validated(document, ClusterEntry)
     problems = sorted(_problems(document, entry))
     if problems:
-        raise UsageError("\n".join(f"{path}, line {line}: {problem}" for line, problem in problems))
+        told = [f"{path}, line {line}: {short(problem, LONGEST_TOLD)}" for line, problem in problems[:MOST_TOLD]]
+        more = len(problems) - len(told)
+        raise UsageError("\n".join(told + ([f"and {more} problems more"] if more else [])))
     return entry.cluster()
 
 

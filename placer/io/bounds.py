@@ -12,6 +12,7 @@ MOST_COUNTED = 2**63 - 1
 MOST = 1e30
 
 Whole = Annotated[int, Field(ge=-(10**30), le=10**30)]
+Label = Annotated[int, Field(ge=-MOST_COUNTED, le=MOST_COUNTED)]
 Flops = Annotated[int, Field(ge=0, le=10**30)]
 Count = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
 CountFromOne = Annotated[int, Field(gt=0, le=MOST_COUNTED)]

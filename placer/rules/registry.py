@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from placer.errors import UsageError
 from placer.graph import OpKind
+from placer.io.usercode import said
 from placer.rules import opaque
 from placer.rules.calls import Call, Rule, Value
 from placer.rules.cut_sizes import legal, sizes_agree
@@ -250,12 +251,19 @@ def _is_known_namespace(target: str) -> bool:
 def split_choices(call: Call, degree: int | None = None) -> tuple[Choice, ...]:
     """Every way to do `call` along one axis; with a degree only those whose sizes it can cut.
 
-    The first is `whole`: every rank does all of it. An op without a rule has no other.
+    The first is `whole`: every rank does all of it. An op without a rule has no other. Raises UsageError where the rule
+    cannot read the call.
     """
     rule = split_rule(call)
     if rule is None:
         return (whole(call),)
-    found = tuple(replace(choice, uneven=not choice.counts and sizes_agree(call, choice)) for choice in rule(call))
+    try:
+        found = tuple(replace(choice, uneven=not choice.counts and sizes_agree(call, choice)) for choice in rule(call))
+    except (IndexError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"the split rule of {call.target} cannot read a call with {len(call.arguments)} arguments ({said(error)}); "
+            "where the graph comes from a file plan again, where the rule is your own correct it"
+        ) from error
     choices = (whole(call), *((deferred(call),) if call.tensors else ()), *found)
     return choices if degree is None else tuple(choice for choice in choices if legal(choice, call, degree))
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx, nn
 
 from placer.errors import CaptureError, UncapturableError
+from placer.tracer.export.constants import settle_constants
 from placer.tracer.export.exporting import Raw
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -37,6 +38,7 @@ def clean(raw: Raw, names: dict[int, str]) -> Plain:
     copier = _Copier(raw, names)
     results = copier.copy(raw.module, {})
     copier.graph.output(tuple(results))
+    settle_constants(copier.graph, frozenset(names.values()))
     return Plain(graph=copier.graph, state=copier.state)
 
 

@@ -24,6 +24,7 @@ from placer.errors import CaptureError, PlacerError, UncapturableError, UsageErr
 from placer.io.usercode import said, source_line
 from placer.tracer.export.module_state import state_written
 from placer.tracer.export.unseen import unseen_refused
+from placer.tracer.export.value_checks import values_unchecked
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
@@ -120,7 +121,10 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
 def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
-    with _mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(), device or contextlib.nullcontext():
+    with (
+        _mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(), values_unchecked(),
+        device or contextlib.nullcontext(),
+    ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
 

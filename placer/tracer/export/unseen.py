@@ -13,11 +13,16 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules._functions import BackwardHookFunction
+from torch.utils import _pytree
 from torch.utils.checkpoint import CheckpointFunction
 
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line, said
 
+# Where operators that an export holds as they are have their backward.
+_OPERATORS = ("torch._library.", "placer.")
 _ELSEWHERE = (
     "call it in a submodule of the model, which placer can run as it is, or make it an operator of torch.library with "
     "register_fake and register_autograd"
@@ -45,12 +50,17 @@ def unseen_refused() -> Iterator[None]:
         if kind is CheckpointFunction:
             run, _keeps_random_state, *given = arguments
             return run(*given)
-        if kind.__module__.partition(".")[0] == "placer":
+        if kind.__module__.startswith(_OPERATORS) or not _exported((arguments, keywords)):
             return before.__func__(kind, *arguments, **keywords)
-        _refuse(f"{kind.__name__} is an autograd.Function, whose backward")
+        hooked = kind is BackwardHookFunction
+        _refuse(
+            "a module's hook on its backward, which"
+            if hooked
+            else f"{kind.__name__}, an autograd.Function, whose backward"
+        )
 
-    def register_hook(_: torch.Tensor, __: object) -> NoReturn:
-        _refuse("a hook on a gradient, which")
+    def register_hook(value: torch.Tensor, called: object) -> object:
+        return _refuse("a hook on a gradient, which") if _exported(value) else hook(value, called)
 
     setattr(function, "apply", classmethod(apply))  # noqa: B010 - mypy does not let methods be assigned
     setattr(tensor, "register_hook", register_hook)  # noqa: B010 - as above
@@ -59,6 +69,11 @@ def unseen_refused() -> Iterator[None]:
     finally:
         setattr(function, "apply", before)  # noqa: B010 - as above
         setattr(tensor, "register_hook", hook)  # noqa: B010 - as above
+
+
+def _exported(values: object) -> bool:
+    """Whether there is a tensor among them that is being exported, and not one that an opaque part is tried on."""
+    return any(isinstance(leaf, FakeTensor) for leaf in _pytree.tree_leaves(values))
 
 
 def require_plain_gradients(model: nn.Module) -> None:
@@ -80,4 +95,4 @@ def unplayable(call: str, source: str, module: str, error: Exception) -> UnseenE
 
 
 def _refuse(what: str) -> NoReturn:
-    raise UnseenError(f"the model cannot be captured: {calling_line()}: {what} an export does not see; {_ELSEWHERE}")
+    raise UnseenError(f"the model cannot be captured: {calling_line()} has {what} an export does not see; {_ELSEWHERE}")

@@ -18,6 +18,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.io.files import parsed_json, read_text
+from placer.io.refusals import short
 from placer.io.usercode import blamed, named, said
 from placer.plans.plan import ModelRef
 
@@ -138,10 +139,10 @@ def _config(content: object, where: str) -> object:
     family = settings.pop("model_type")
     if not isinstance(family, str) or family not in transformers.CONFIG_MAPPING:
         known = sorted(transformers.CONFIG_MAPPING)
-        like = ", ".join(difflib.get_close_matches(str(family), known, n=3)) or "gpt2, llama, bert, vit, ..."
+        like = ", ".join(difflib.get_close_matches(short(family), known, n=3)) or "gpt2, llama, bert, vit, ..."
         raise UsageError(
-            f"{where}: transformers {transformers.__version__} knows no model_type {family!r} among its {len(known)}; "
-            f"like it: {like}"
+            f"{where}: transformers {transformers.__version__} knows no model_type {short(repr(family))} among its "
+            f"{len(known)}; like it: {like}"
         )
     with _refused(where):
         return transformers.AutoConfig.for_model(family, **settings)

@@ -1,0 +1,47 @@
+"""Tensors that forward makes of numbers: `torch.tensor([1.0, 0.1])`.
+
+On some devices an export shows a copy of such a constant, on others the constant. Here it is read as it is, and copied
+where forward writes into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import fx
+
+_COPY, _DETACH = torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.detach_.default
+
+
+def settle_constants(graph: fx.Graph, own: frozenset[str]) -> None:
+    """Show the constants of a graph alike. own: the names of the model's parameters and buffers, which are none."""
+    constants = {node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in own}
+    copies: set[fx.Node] = set()
+    for node in list(graph.nodes):
+        source = node.args[0] if node.target in (_COPY, _DETACH) else None
+        if not isinstance(source, fx.Node) or source not in constants | copies:
+            continue
+        if node.target is _COPY and _written(node, node.users):
+            copies.add(node)
+        else:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+    for node in constants:
+        readers = [user for user in node.users if user not in copies]
+        if _written(node, readers):
+            with graph.inserting_before(readers[0]):
+                made = graph.call_function(_COPY, (node,))
+            made.meta.update(readers[0].meta)
+            for user in readers:
+                user.replace_input_with(node, made)
+
+
+def _written(node: fx.Node, users: Iterable[fx.Node]) -> bool:
+    """Whether some of the users write into a value, or into what is made of it by ops that may be views."""
+    first = [user for user in users if user.op == "call_function" and user.args and user.args[0] is node]
+    return any(_writes(user) or _written(user, user.users) for user in first)
+
+
+def _writes(user: fx.Node) -> bool:
+    return isinstance(user.target, torch._ops.OpOverload) and user.target._schema.is_mutable and user.target != _DETACH
