@@ -21,8 +21,8 @@ from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay
 from placer.rules.registry import own_choices, split_choices, split_rule
 from placer.rules.rows.piece_values import Mixed, PieceValue, RowNumbers, Standing, row_dims
 from placer.rules.rows.row_rules import row_mean, row_rule
-from placer.rules.rows.row_views import filled, indexed, numbered, renumbers, reshaped
-from placer.rules.splits.fused_dims import in_parts
+from placer.rules.rows.row_views import filled, indexed, joined, masked, numbered, renumbers, reshaped
+from placer.rules.splits.fused_dims import divided, in_parts
 
 # Local forms that are the op itself, called with the sizes of the piece.
 _ITSELF = (
@@ -92,7 +92,8 @@ def piece_result(call: Call, given: Sequence[PieceValue], *, repeatable: bool = 
 def _viewed(call: Call, given: Sequence[PieceValue]) -> Standing | None:
     """The result of an op whose split rule does not tell all that holds for rows."""
     lays = [value.lay for value in given]
-    return numbered(call) or filled(call) or reshaped(call, lays[0] if lays else WHOLE) or indexed(call, lays)
+    alone = numbered(call) or filled(call) or reshaped(call, lays[0] if lays else WHOLE)
+    return alone or indexed(call, lays) or masked(call, lays) or joined(call, lays)
 
 
 def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceResult:
@@ -136,6 +137,8 @@ def _choices(call: Call, given: Sequence[PieceValue]) -> Iterator[Choice]:
         if choice.name not in ("whole", "deferred"):
             yield choice
             yield from filter(None, (in_parts(call, choice, count) for count in parts))
+    if parts:
+        yield from divided(call)
     yield from own_choices(call)
 
 

@@ -13,6 +13,7 @@ from math import prod
 from placer.rules.calls import Call, Value
 from placer.rules.families import indexing, pointwise, views
 from placer.rules.layouts import WHOLE, Cut, Everywhere
+from placer.rules.patterns import integer
 from placer.rules.registry import split_rule
 from placer.rules.rows.piece_values import RowNumbers, Standing, row_dims
 from placer.rules.splits.block_choices import MARKED_ROWS
@@ -62,6 +63,27 @@ def reshaped(call: Call, lay: Standing) -> Standing | None:
     if isinstance(lay, Cut):
         return Cut(dims[0], parts=parts)
     return RowNumbers(dims[0], lay.of, lay.step) if parts == 1 and before[lay.dim] == after[dims[0]] else None
+
+
+def joined(call: Call, lays: Sequence[Standing]) -> Cut | None:
+    """`cat([rows, rows])` along the rows, as siamese models do: the rows in so many parts."""
+    if split_rule(call) is not views.cat or not lays:
+        return None
+    first, sizes = lays[0], {value.shape for value in call.tensors}
+    plain = isinstance(first, Cut) and first == Cut(first.dim) and set(lays) == {first} and len(sizes) == 1
+    dim = integer(call.argument(1, "dim", 0)) % len(call.outputs[0].shape)
+    return Cut(dim, parts=len(lays)) if plain and isinstance(first, Cut) and first.dim == dim else None
+
+
+def masked(call: Call, lays: Sequence[Standing]) -> Cut | None:
+    """`x[mask] = number`: each row by its own mask."""
+    places = call.argument(1, "indices")
+    if split_rule(call) is not indexing.index_put or not isinstance(places, tuple) or len(places) != 1:
+        return None
+    mask, rows = places[0], lays[0]
+    if not isinstance(mask, Value) or mask.item_bytes != 1 or call.tensors[2].shape or not isinstance(rows, Cut):
+        return None
+    return rows if lays[1] == (rows if rows.dim < len(mask.shape) else WHOLE) else None
 
 
 def indexed(call: Call, lays: Sequence[Standing]) -> Cut | None:

@@ -38,7 +38,7 @@ def clean(raw: Raw, names: dict[int, str]) -> Plain:
     copier = _Copier(raw, names)
     results = copier.copy(raw.module, {})
     copier.graph.output(tuple(results))
-    settle_constants(copier.graph, frozenset(names.values()))
+    settle_constants(copier.graph, frozenset(names.values()), copier.attributes)
     return Plain(graph=copier.graph, state=copier.state)
 
 
@@ -89,6 +89,7 @@ class _Copier:
     def __init__(self, raw: Raw, names: dict[int, str]):
         self.graph = fx.Graph()
         self.state: dict[str, torch.Tensor] = {}
+        self.attributes: dict[str, str] = {}  # tensors of the model that are neither parameters nor buffers
         self._raw = raw
         self._names = names
         self._trained: set[fx.Node] = set()
@@ -150,7 +151,11 @@ class _Copier:
         value = _attribute(module, target)
         if not isinstance(value, torch.Tensor):
             raise CaptureError(f"the exported graph reads {target}, a {type(value).__name__}; report this as a bug")
-        name = self._names.get(id(_attribute(self._raw.wrapper, target))) or self._constant(value)
+        held = _attribute(self._raw.wrapper, target)
+        name = self._names.get(id(held)) or self._constant(value)
+        if name not in self._names.values() and isinstance(held, torch.Tensor):
+            self.attributes[name] = target.removeprefix("model.")
+            self._raw.wrapper.kept.require_unread(self.attributes[name])
         self.state.setdefault(name, value)
         if name in self._read:
             return self._read[name]

@@ -22,7 +22,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.usercode import said, source_line
-from placer.tracer.export.module_state import state_written
+from placer.tracer.export.module_state import Kept, state_written
 from placer.tracer.export.unseen import unseen_refused
 from placer.tracer.export.value_checks import values_unchecked
 
@@ -42,10 +42,11 @@ class Training(nn.Module):
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn
+        self.kept = Kept()
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
-        with state_written(self.model):
+        with state_written(self.model, self.kept):
             return self._results(batch)
 
     def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -122,7 +123,7 @@ def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
     with (
-        _mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(), values_unchecked(),
+        _mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(wrapper.model), values_unchecked(),
         device or contextlib.nullcontext(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)

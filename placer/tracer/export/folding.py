@@ -153,6 +153,7 @@ def _passing(
             layer = children[str(number)]
             assert layer is not None
             hooks.callback(layer.register_forward_hook(note, with_kwargs=True).remove)
+            hooks.callback(layer.register_forward_pre_hook(made.begun).remove)
         for copy in range(2, repeat.count - 1):
             own = children[str(repeat.children(copy)[offset])]
             assert own is not None
@@ -169,15 +170,31 @@ class _Made:
 
     first: list[object] = field(default_factory=list)
     second: list[object] = field(default_factory=list)
+    first_value: object = None
     value: object = None
+    held: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def begun(self, module: nn.Module, _: object) -> None:
+        """A hook before the forward of the first two copies: what each of their modules holds."""
+        self.held.update({id(part): _held(part) for part in module.modules()})
 
     def note_first(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
         """A forward hook of the first copy."""
-        self.first = _pytree.tree_leaves((args, kwargs))
+        self._require_unchanged(module)
+        self.first, self.first_value = _pytree.tree_leaves((args, kwargs)), output
 
     def note_second(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
-        """A forward hook of the second copy."""
+        """A forward hook of the second copy. Raises UnfoldableError where it is told, or tells, something else than the
+        first, as the number of the layer."""
+        self._require_unchanged(module)
         self.second, self.value = _pytree.tree_leaves((args, kwargs)), output
+        told = [_plain((self.first, self.first_value)), _plain((self.second, self.value))]
+        if told[0] != told[1]:
+            raise UnfoldableError("a layer is told, or tells, another number than the layer before it")
+
+    def _require_unchanged(self, module: nn.Module) -> None:
+        if any(_held(part) != self.held[id(part)] for part in module.modules()):
+            raise UnfoldableError("a layer keeps something that its model may read")
 
     def again(self, args: object, kwargs: object) -> object:
         """What the second copy made. Raises UnfoldableError where a further copy is given what both were not."""
@@ -188,6 +205,16 @@ class _Made:
         ):
             raise UnfoldableError("a layer is given something else than the layers before it")
         return self.value
+
+
+def _held(module: nn.Module) -> dict[str, int]:
+    """What a module has beside its parts, parameters and buffers, by identity."""
+    return {name: id(value) for name, value in vars(module).items()}
+
+
+def _plain(values: object) -> list[object]:
+    """The leaves, of a tensor only that it is one."""
+    return [isinstance(leaf, torch.Tensor) or leaf for leaf in _pytree.tree_leaves(values)]
 
 
 def _same(a: object, b: object) -> bool:

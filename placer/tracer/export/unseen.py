@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules._functions import BackwardHookFunction
-from torch.utils import _pytree
+from torch.utils import _pytree, checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from placer.errors import UncapturableError
@@ -38,10 +39,12 @@ class UnseenError(UncapturableError):
 
 
 @contextlib.contextmanager
-def unseen_refused() -> Iterator[None]:
-    """In the body a model is exported. An autograd function or a hook on a gradient raises UnseenError.
+def unseen_refused(model: nn.Module) -> Iterator[None]:
+    """In the body `model` is exported. An autograd function or a hook on a gradient raises UnseenError.
 
-    A checkpoint in torch's older way is such a function too; what it runs is exported in its place, which is the same.
+    What a checkpoint runs is exported in its place, which is the same, unless it writes a buffer: twice, as it runs
+    again in backward. torch 2.13 loses what becomes of gradients inside a region in which autocast is off; no autocast
+    is on in an export, so that such regions are left out.
     """
     function, tensor = torch.autograd.Function, torch.Tensor
     before, hook = vars(function)["apply"], vars(tensor)["register_hook"]
@@ -49,7 +52,8 @@ def unseen_refused() -> Iterator[None]:
     def apply(kind: type[torch.autograd.Function], *arguments: Any, **keywords: Any) -> Any:
         if kind is CheckpointFunction:
             run, _keeps_random_state, *given = arguments
-            return run(*given)
+            with _no_buffer_written(model):
+                return run(*given)
         if kind.__module__.startswith(_OPERATORS) or not _exported((arguments, keywords)):
             return before.__func__(kind, *arguments, **keywords)
         hooked = kind is BackwardHookFunction
@@ -62,13 +66,37 @@ def unseen_refused() -> Iterator[None]:
     def register_hook(value: torch.Tensor, called: object) -> object:
         return _refuse("a hook on a gradient, which") if _exported(value) else hook(value, called)
 
-    setattr(function, "apply", classmethod(apply))  # noqa: B010 - mypy does not let methods be assigned
-    setattr(tensor, "register_hook", register_hook)  # noqa: B010 - as above
-    try:
+    def checkpointed(*_: object, **__: object) -> Iterator[None]:
+        with _no_buffer_written(model):
+            yield
+
+    def enter(region: torch.autocast) -> object:
+        return entered(region) if region._enabled else region
+
+    def leave(region: torch.autocast, *error: Any) -> object:
+        return left(region, *error) if region._enabled else None  # type: ignore[no-untyped-call]  # torch does not type it
+
+    entered, left = torch.autocast.__enter__, torch.autocast.__exit__
+    with (
+        mock.patch.object(function, "apply", classmethod(apply)),
+        mock.patch.object(tensor, "register_hook", register_hook),
+        mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", checkpointed),
+        mock.patch.object(torch.autocast, "__enter__", enter),
+        mock.patch.object(torch.autocast, "__exit__", leave),
+    ):
         yield
-    finally:
-        setattr(function, "apply", before)  # noqa: B010 - as above
-        setattr(tensor, "register_hook", hook)  # noqa: B010 - as above
+
+
+@contextlib.contextmanager
+def _no_buffer_written(model: nn.Module) -> Iterator[None]:
+    before = {name: (buffer, buffer._version) for name, buffer in model.named_buffers()}
+    yield
+    for name, buffer in model.named_buffers():
+        if name in before and (before[name][0] is not buffer or before[name][1] != buffer._version):
+            raise UncapturableError(
+                f"{calling_line()}: a checkpoint runs again in backward, and writes the buffer {name} twice; leave the "
+                "checkpoint out, and placer runs blocks again where that helps (--pin recompute=yes)"
+            )
 
 
 def _exported(values: object) -> bool:
