@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,11 +18,11 @@ from placer.errors import CaptureError, UncapturableError
 from placer.graph import Graph, Loss
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
-from placer.tracer.export.exporting import LossFunction, Training, export
+from placer.tracer.export.exporting import LossFunction, MixedDevicesError, Training, export
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.opaque import calling, unexportable, watched
-from placer.tracer.export.symbolic_rows import lifted
+from placer.tracer.export.symbolic_rows import ROWS, lifted
 from placer.tracer.export.unfolding import grown
 from placer.tracer.export.unseen import require_plain_gradients
 from placer.tracer.functional import functional
@@ -55,13 +55,18 @@ def capture(
     an export fails inside a submodule for what only running it can tell, that one is taken too, with a note. Raises
     CaptureError with the model's source line.
     """
-    given = resolve(model).build("meta")
+    resolved = resolve(model)
+    given = resolved.build("meta")
     require_plain_gradients(given)
     built = on_meta(given)
     _require_names(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
-    graph = _with_opaque(Source(model=built, example=example, loss_fn=loss_fn, opaque=parts), fold)
+    source = Source(model=built, example=example, loss_fn=loss_fn, opaque=parts)
+    try:
+        graph = _with_opaque(source, fold)
+    except MixedDevicesError:
+        graph = _with_opaque(replace(source, model=resolved.build("cpu"), device="cpu"), fold)
     return replace(graph, notes=(*graph.notes, *passed_over(built)))
 
 
@@ -114,7 +119,7 @@ def _captured(source: Source, fold: bool) -> Captured:
     """Captured; where that fails, again with what may be the labels of classes taken for integers."""
     try:
         return captured(source, fold)
-    except UncapturableError:
+    except (UncapturableError, MixedDevicesError):
         raise
     except CaptureError as error:
         example = source.example
@@ -185,10 +190,24 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
     wrapper, entries = Training(source.model, source.loss_fn), source.example.entries
     names = {id(tensor): name for name, tensor in own_state(source.model).items()}
     with folded(source.model, found), calling(source.model, source.opaque):
-        return lifted(
+        made = lifted(
             lambda rows: _plain(wrapper, source, rows, names, found),
             tuple(entry.name for entry in entries if entry.batched),
         )
+        with wrapper.kept.as_left(wrapper.model, source.device) as any_left:
+            if any_left:
+                _require_unread(lambda: _plain(wrapper, source, ROWS[0], names, found))
+        return made
+
+
+def _require_unread(again: Callable[[], Plain]) -> None:
+    """A step after the first, with the tensors that the first left: forward may not read what it then replaces."""
+    try:
+        again()
+    except UncapturableError:
+        raise
+    except CaptureError:
+        pass  # a cache that was made for other rows
 
 
 def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], found: tuple[Repeat, ...]) -> Plain:

@@ -15,7 +15,7 @@ from placer.graph import Graph
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.capturing import Captured, Source, captured, on_meta
 from placer.tracer.export.cleaning import Plain, own_state
-from placer.tracer.export.exporting import LossFunction
+from placer.tracer.export.exporting import LossFunction, MixedDevicesError
 from placer.tracer.export.opaque import bind, parts_of
 from placer.tracer.graph_builder import references
 from placer.tracer.inputs.batches import Batch, BatchInput, BatchLike, normalised
@@ -96,11 +96,15 @@ def _captured(
 ) -> Captured:
     """Captured on meta, as `capture` does, because models build other masks on other devices.
 
-    Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device.
+    Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device,
+    and where it reads constants that are no part of the model and lie there.
     """
     parts = dict.fromkeys(opaque, OpaqueCost())
     source = Source(model=model, example=example, loss_fn=loss_fn, device=device, opaque=parts)
-    found = captured(replace(source, model=on_meta(model), device="meta"))
+    try:
+        found = captured(replace(source, model=on_meta(model), device="meta"))
+    except MixedDevicesError:
+        return captured(source)
     own = own_state(model)
     if any(tensor.is_meta for name, tensor in found.plain.state.items() if name not in own):
         return captured(source)

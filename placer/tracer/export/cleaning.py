@@ -150,12 +150,15 @@ class _Copier:
     def _attribute(self, module: fx.GraphModule, target: str) -> fx.Node:
         value = _attribute(module, target)
         if not isinstance(value, torch.Tensor):
-            raise CaptureError(f"the exported graph reads {target}, a {type(value).__name__}; report this as a bug")
+            what = "draws from" if isinstance(value, torch.Generator) else "keeps"
+            raise UncapturableError(
+                f"forward {what} a {type(value).__name__} ({target}), which an export cannot hold; do without it"
+            )
+        self._raw.wrapper.kept.require_unread(value)
         held = _attribute(self._raw.wrapper, target)
         name = self._names.get(id(held)) or self._constant(value)
         if name not in self._names.values() and isinstance(held, torch.Tensor):
             self.attributes[name] = target.removeprefix("model.")
-            self._raw.wrapper.kept.require_unread(self.attributes[name])
         self.state.setdefault(name, value)
         if name in self._read:
             return self._read[name]

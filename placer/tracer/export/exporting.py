@@ -22,7 +22,8 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.usercode import said, source_line
-from placer.tracer.export.module_state import Kept, state_written
+from placer.tracer.export.kept_values import Kept
+from placer.tracer.export.module_state import state_written
 from placer.tracer.export.unseen import unseen_refused
 from placer.tracer.export.value_checks import values_unchecked
 
@@ -46,7 +47,8 @@ class Training(nn.Module):
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
-        with state_written(self.model, self.kept):
+        rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
+        with state_written(self.model, self.kept, rows):
             return self._results(batch)
 
     def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -91,6 +93,10 @@ def _number(loss: object, loss_fn: LossFunction) -> torch.Tensor:
 def _without_dims(loss: torch.Tensor) -> torch.Tensor:
     """A loss of shape (1,) is one number too."""
     return loss.reshape(()) if loss.dim() and loss.numel() == 1 else loss
+
+
+class MixedDevicesError(CaptureError):
+    """Forward reads tensors of two devices: one that is no part of the model stayed where it was made."""
 
 
 class ValueDependentError(UncapturableError):
@@ -152,6 +158,11 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
             f"{name} cannot be captured: {where}: {said(error)}. "
             "Export needs shapes and branches that do not depend on the values of tensors: "
             "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where"
+        )
+    if "found at least two devices" in str(error):
+        return MixedDevicesError(
+            f"{name} cannot be captured: {where}: {said(error)}. A tensor there is no part of the model (one of a "
+            "file, a list, a closure), and stays where it was made; make it a buffer (register_buffer)"
         )
     given = ", ".join(f"{key} {_text(tensor)}" for key, tensor in batch.items())
     return CaptureError(

@@ -8,7 +8,7 @@ submodule in which they are called can be opaque, and then runs as it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -74,9 +74,10 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         return entered(region) if region._enabled else region
 
     def leave(region: torch.autocast, *error: Any) -> object:
-        return left(region, *error) if region._enabled else None  # type: ignore[no-untyped-call]  # torch does not type it
+        return left(region, *error) if region._enabled else None
 
-    entered, left = torch.autocast.__enter__, torch.autocast.__exit__
+    entered: Callable[..., object] = torch.autocast.__enter__
+    left: Callable[..., object] = torch.autocast.__exit__
     with (
         mock.patch.object(function, "apply", classmethod(apply)),
         mock.patch.object(tensor, "register_hook", register_hook),
