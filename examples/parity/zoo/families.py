@@ -22,6 +22,25 @@ from examples.parity.zoo.models import (
     sharing,
     views,
 )
+from examples.parity.zoo.models.second import (
+    alike_blocks,
+    autocast_regions,
+    auxiliary_losses,
+    batch_losses,
+    hooks,
+    inner_gradients,
+    kept_numbers,
+    kept_tensors,
+    merged_rows,
+    own_backward,
+    passed_numbers,
+    picked_rows,
+    plain_constants,
+    ragged_losses,
+    sizes,
+    weights,
+    wrapped_parts,
+)
 
 FAMILIES = {
     1: "rows that mix",
@@ -32,6 +51,7 @@ FAMILIES = {
     6: "torch.nn in breadth",
     7: "algorithms and architectures",
     8: "forms of input and output",
+    9: "a second stranger's",
 }
 _FILES = {
     1: (rows, contrastive),
@@ -42,7 +62,12 @@ _FILES = {
     6: (layers, convolutions),
     7: (algorithms, selection, architectures, sequences),
     8: (forms,),
-}
+    9: (
+        alike_blocks, autocast_regions, auxiliary_losses, batch_losses, hooks, inner_gradients, kept_numbers,
+        kept_tensors, merged_rows, own_backward, passed_numbers, picked_rows, plain_constants, ragged_losses, sizes,
+        weights, wrapped_parts,
+    ),
+}  # fmt: skip
 ENTRIES = tuple(
     replace(one, family=family) for family, files in _FILES.items() for file in files for one in file.ENTRIES
 )

@@ -1,0 +1,1 @@
+"""Family 9: models that a second stranger wrote, and what sets the odd ones among them apart."""
