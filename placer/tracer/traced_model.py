@@ -51,7 +51,7 @@ def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunc
         example = normalised(model, graph_or_batch, own_loss=loss_fn is not None)
     opaque = parts_of(graph_or_batch) if isinstance(graph_or_batch, Graph) else ()
     found = _captured(model, example, loss_fn, device, opaque)
-    bind(model, opaque)
+    bind(found.plain.graph, model, opaque)
     if isinstance(graph_or_batch, Graph):
         _require_same(graph_or_batch, found.graph)
     known = references(found.plain, found.parts)

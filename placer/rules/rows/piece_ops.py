@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from placer.rules.calls import Call
 from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay
 from placer.rules.registry import own_choices, split_choices, split_rule
 from placer.rules.rows.piece_values import Mixed, PieceValue, RowNumbers, Standing, row_dims
 from placer.rules.rows.row_rules import row_mean, row_rule
-from placer.rules.rows.row_views import filled, indexed, joined, masked, numbered, renumbers, reshaped
+from placer.rules.rows.row_views import filled, indexed, joined, masked, numbered, renumbers, repeated, reshaped
 from placer.rules.splits.fused_dims import divided, in_parts
 
 # Local forms that are the op itself, called with the sizes of the piece.
@@ -37,6 +38,7 @@ _ITSELF = (
     "batch_norm",
     "nearest",
 )
+_AVERAGES = ("mean_share", "mean_loss")
 # Those that are so where rows lie in dim 0: random numbers are keyed by them, other dims are resized.
 _IN_FRONT = ("dropout", "attention_dropout", "nearest")
 
@@ -93,7 +95,7 @@ def _viewed(call: Call, given: Sequence[PieceValue]) -> Standing | None:
     """The result of an op whose split rule does not tell all that holds for rows."""
     lays = [value.lay for value in given]
     alone = numbered(call) or filled(call) or reshaped(call, lays[0] if lays else WHOLE)
-    return alone or indexed(call, lays) or masked(call, lays) or joined(call, lays)
+    return alone or indexed(call, lays) or masked(call, lays) or joined(call, lays) or repeated(call, lays)
 
 
 def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceResult:
@@ -137,9 +139,15 @@ def _choices(call: Call, given: Sequence[PieceValue]) -> Iterator[Choice]:
         if choice.name not in ("whole", "deferred"):
             yield choice
             yield from filter(None, (in_parts(call, choice, count) for count in parts))
+            if choice.local in _AVERAGES:  # in whatever order the rows come
+                yield from (choice.relaid(choice.name, partial(_in_parts, count)) for count in parts)
     if parts:
         yield from divided(call)
     yield from own_choices(call)
+
+
+def _in_parts(count: int, lay: Cut) -> Cut:
+    return lay._replace(parts=count)
 
 
 def _entering(value: PieceValue, want: Lay, call: Call, choice: Choice) -> str | None:

@@ -75,6 +75,19 @@ def joined(call: Call, lays: Sequence[Standing]) -> Cut | None:
     return Cut(dim, parts=len(lays)) if plain and isinstance(first, Cut) and first.dim == dim else None
 
 
+def repeated(call: Call, lays: Sequence[Standing]) -> Cut | None:
+    """`rows.repeat(times, 1)`, the rows in so many parts; `whole.repeat(rows, 1)`, once for each row."""
+    if split_rule(call) is not views.repeat:
+        return None
+    dims, before = row_dims(call.outputs[0].shape), call.tensor(0).shape
+    lead = len(call.outputs[0].shape) - len(before)
+    if len(dims) != 1 or lays[0] not in (WHOLE, Cut(dims[0] - lead)):
+        return None
+    if lays[0] is WHOLE:
+        return Cut(dims[0])
+    return Cut(dims[0], parts=call.outputs[0].shape[dims[0]] // before[dims[0] - lead])
+
+
 def masked(call: Call, lays: Sequence[Standing]) -> Cut | None:
     """`x[mask] = number`: each row by its own mask."""
     places = call.argument(1, "indices")

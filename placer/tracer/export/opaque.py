@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree
 
@@ -32,6 +34,7 @@ _NO_EXPORT = (
 )  # fmt: skip
 
 _PARTS: dict[str, OpaquePart] = {}
+_BOUND = itertools.count()
 
 
 def _such_as(name: str, modules: Mapping[str, nn.Module]) -> str:
@@ -60,11 +63,15 @@ def calling(model: nn.Module, parts: Mapping[str, OpaqueCost]) -> Iterator[None]
             vars(module).pop("forward", None)
 
 
-def bind(model: nn.Module, names: tuple[str, ...]) -> None:
-    """From now on the parts `names` run the code of `model`."""
-    modules = dict(model.named_modules())
+def bind(graph: fx.Graph, model: nn.Module, names: tuple[str, ...]) -> None:
+    """Have a traced graph run the parts `names` by the code of `model`, whatever is captured so named later."""
+    modules, number = dict(model.named_modules()), next(_BOUND)
     for name in names:
-        _PARTS[name].module = modules[name]
+        _PARTS[f"{name}#{number}"] = replace(_PARTS[name], module=modules[name])
+    for node in graph.nodes:
+        if node.target is torch.ops.placer.opaque.default:
+            inputs, state, name = node.args
+            node.args = (inputs, state, f"{name}#{number}")
 
 
 def parts_of(graph: Graph) -> tuple[str, ...]:
@@ -114,7 +121,8 @@ def _caller(part: OpaquePart) -> Callable[..., object]:
         try_part(part, inputs)
         own = dict((*part.module.named_parameters(), *part.module.named_buffers()))
         made = torch.ops.placer.opaque(inputs, [own[name] for name in part.state], part.name)
-        return made[0] if part.single else tuple(made)
+        assert part.form is not None
+        return _pytree.tree_unflatten(made, part.form)
 
     return forward
 
@@ -129,7 +137,7 @@ def _opaque(inputs: list[torch.Tensor], state: list[torch.Tensor], name: str) ->
         return list(_Shapes.apply(name, trains, *inputs, *state))  # type: ignore[no-untyped-call]
     arguments, keywords = arguments_of(part, inputs)
     made = torch.func.functional_call(part.module, dict(zip(part.state, state, strict=True)), arguments, keywords)
-    return [made] if isinstance(made, torch.Tensor) else list(made)
+    return _pytree.tree_leaves(made)
 
 
 class _Shapes(torch.autograd.Function):

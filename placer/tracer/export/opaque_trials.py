@@ -55,7 +55,7 @@ class OpaquePart:
     call: _pytree.TreeSpec | None = None
     constants: tuple[object, ...] = ()
     trailing: tuple[tuple[int, ...], ...] = ()
-    single: bool = True
+    form: _pytree.TreeSpec | None = None
     tried: dict[int, Tried] = field(default_factory=dict)
 
     def results(self, rows: int) -> Tried:
@@ -111,10 +111,9 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
     with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         arguments, keywords = arguments_of(part, given)
         made = module(*arguments, **keywords)
-    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    results, part.form = _pytree.tree_flatten(made)
     if not all(isinstance(result, torch.Tensor) for result in results):
-        raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns a tensor or a tuple of tensors")
-    part.single = isinstance(made, torch.Tensor)
+        raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns tensors, alone or in tuples")
     trained = [result for result in results if result.requires_grad]
     size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     with FlopCounterMode(display=False) as backward:

@@ -146,6 +146,12 @@ class _Lifter:
         return made
 
 
+def _told(node: fx.Node) -> str:
+    if node.op != "call_function":
+        return f"reading {node.target}"
+    return f"{target_name(node)} at {node.meta.get('source') or 'an unknown line'}"
+
+
 def _paired(first: fx.Graph, second: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
     ours, theirs = list(first.nodes), list(second.nodes)
     twin: dict[fx.Node, fx.Node] = {}
@@ -154,9 +160,9 @@ def _paired(first: fx.Graph, second: fx.Graph) -> Iterator[tuple[fx.Node, fx.Nod
         same = a.op == b.op and a.target == b.target
         if not same or [twin[x] for x in a.all_input_nodes] != list(b.all_input_nodes):
             raise CaptureError(
-                f"the model runs other operations for {ROWS[0]} rows than for {ROWS[1]}: {target_name(a)} at "
-                f"{a.meta.get('source', '')} against {target_name(b)} at {b.meta.get('source', '')}; "
-                "make forward independent of the number of rows"
+                f"the model runs other operations for {ROWS[0]} rows than for {ROWS[1]}: {_told(a)} against "
+                f"{_told(b)}; "
+                "make forward independent of the number of rows, of chance outside of torch and of how often it ran"
             )
     if len(ours) != len(theirs):
         raise CaptureError(

@@ -76,12 +76,20 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
     def leave(region: torch.autocast, *error: Any) -> object:
         return left(region, *error) if region._enabled else None
 
+    def differentiating(taken: Callable[..., object]) -> Callable[..., object]:
+        def take(*given: Any, **keywords: Any) -> object:
+            return _refuse("a derivative in forward, which") if _exported(given) else taken(*given, **keywords)
+
+        return take
+
     entered: Callable[..., object] = torch.autocast.__enter__
     left: Callable[..., object] = torch.autocast.__exit__
     with (
         mock.patch.object(function, "apply", classmethod(apply)),
         mock.patch.object(tensor, "register_hook", register_hook),
         mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", checkpointed),
+        mock.patch.object(torch.autograd, "grad", differentiating(torch.autograd.grad)),
+        mock.patch.object(torch.autograd, "backward", differentiating(torch.autograd.backward)),
         mock.patch.object(torch.autocast, "__enter__", enter),
         mock.patch.object(torch.autocast, "__exit__", leave),
     ):
