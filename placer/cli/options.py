@@ -17,6 +17,7 @@ from placer import legality
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
+from placer.io.bounds import MOST
 from placer.io.files import read_text
 from placer.plans.plan import Plan, is_edited
 from placer.plans.provenance import import_model, require_fresh
@@ -133,4 +134,6 @@ def _predicted_anew(plan: Plan, path: Path, illegal: bool) -> Plan:
             file=sys.stderr,
         )
     ledger = None if legality.check(plan) else estimate(plan)
+    if ledger is not None and not ledger.step_seconds <= MOST:
+        raise UsageError(f"{path} was changed: its step would take {ledger.step_seconds:.3g} s; correct its numbers")
     return replace(plan, ledger=ledger, bound=None, alternatives=())

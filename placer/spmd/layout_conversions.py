@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter
+from placer.io.refusals import short
 from placer.plans.plan import Split
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import SAME, SHARED, Choice, Cut, State, cut
@@ -99,8 +100,8 @@ def _combined(op: Op, outer: Choice, inner: Choice, fast: int) -> Choice:
     found = combined(outer, inner, fast)
     if found is None:
         raise UsageError(
-            f"op {op.name} ({op.target}) cannot be cut as {outer.name!r} along one axis and {inner.name!r} along the "
-            "other; let it be whole along one of them"
+            f"op {op.name} ({op.target}) cannot be cut as {short(outer.name)!r} along one axis and "
+            f"{short(inner.name)!r} along the other; let it be whole along one of them"
         )
     return found
 
@@ -117,7 +118,8 @@ def _choice(op: Op, name: str, found: tuple[Choice, ...]) -> Choice:
         if choice.name == name:
             return choice
     raise UsageError(
-        f"op {op.name} ({op.target}) cannot be cut as {name!r}; its rules know {', '.join(c.name for c in found)}; "
+        f"op {op.name} ({op.target}) cannot be cut as {short(name)!r}; its rules know "
+        f"{', '.join(choice.name for choice in found)}; "
         "a split rule of your own is registered where its module is imported: import that first"
     )
 

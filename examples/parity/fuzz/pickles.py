@@ -39,7 +39,7 @@ def spoiled_index(content: bytes, random: Random, canary: str) -> bytes:
         return random.choice(_BOMBS)
     index = pickle.loads(content)
     for _ in range(random.choice((1, 1, 2))):
-        with suppress(AttributeError, TypeError, ValueError):  # the second finds what the first has left
+        with suppress(AttributeError, TypeError, ValueError, LookupError):  # the second finds what the first has left
             random.choice(_CHANGES)(index, random)
     return pickle.dumps(index)
 

@@ -38,7 +38,7 @@ def clean(raw: Raw, names: dict[int, str]) -> Plain:
     copier = _Copier(raw, names)
     results = copier.copy(raw.module, {})
     copier.graph.output(tuple(results))
-    settle_constants(copier.graph, frozenset(names.values()), copier.attributes)
+    settle_constants(copier.graph, copier.attributes.union(names.values()))
     return Plain(graph=copier.graph, state=copier.state)
 
 
@@ -89,7 +89,7 @@ class _Copier:
     def __init__(self, raw: Raw, names: dict[int, str]):
         self.graph = fx.Graph()
         self.state: dict[str, torch.Tensor] = {}
-        self.attributes: dict[str, str] = {}  # tensors of the model that are neither parameters nor buffers
+        self.attributes: set[str] = set()  # tensors of the model that are neither parameters nor buffers
         self._raw = raw
         self._names = names
         self._trained: set[fx.Node] = set()
@@ -158,7 +158,7 @@ class _Copier:
         held = _attribute(self._raw.wrapper, target)
         name = self._names.get(id(held)) or self._constant(value)
         if name not in self._names.values() and isinstance(held, torch.Tensor):
-            self.attributes[name] = target.removeprefix("model.")
+            self.attributes.add(name)
         self.state.setdefault(name, value)
         if name in self._read:
             return self._read[name]

@@ -6,22 +6,16 @@ where forward writes into it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Set
 
 import torch
 from torch import fx
 
-from placer.errors import UncapturableError
-
 _COPY, _DETACH = torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.detach_.default
 
 
-def settle_constants(graph: fx.Graph, own: frozenset[str], attributes: Mapping[str, str]) -> None:
-    """Show the constants of a graph alike. own: the names of the model's parameters and buffers, which are none.
-    attributes: constants that the model keeps, with its names for them.
-
-    Raises UncapturableError for one of these that forward writes into.
-    """
+def settle_constants(graph: fx.Graph, own: Set[str]) -> None:
+    """Show the constants of a graph alike. own: the names of the tensors that the model keeps, which are none."""
     constants = {node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in own}
     copies: set[fx.Node] = set()
     for node in list(graph.nodes):
@@ -36,11 +30,6 @@ def settle_constants(graph: fx.Graph, own: frozenset[str], attributes: Mapping[s
     for node in constants:
         readers = [user for user in node.users if user not in copies]
         if _written(node, readers):
-            if str(node.target) in attributes:
-                raise UncapturableError(
-                    f"forward writes into the tensor {attributes[str(node.target)]}, which is no buffer; make it one "
-                    "(register_buffer)"
-                )
             with graph.inserting_before(readers[0]):
                 made = graph.call_function(_COPY, (node,))
             made.meta.update(readers[0].meta)

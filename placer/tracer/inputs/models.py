@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from torch import nn
 
 from placer.errors import UsageError
+from placer.io.bounds import MOST_COUNTED as MOST
 from placer.io.files import parsed_json, read_text
 from placer.io.refusals import short
 from placer.io.usercode import blamed, named, said
@@ -137,7 +138,10 @@ def _config(content: object, where: str) -> object:
         raise UsageError(f"{where} is no Hugging Face configuration: it has no model_type")
     negative = [name for name, value in content.items() if _COUNTS.fullmatch(name) and _is_negative(value)]
     if negative:
-        raise UsageError(f"{where}: {negative[0]} is {content[negative[0]]}; give a count of at least 0")
+        raise UsageError(f"{where}: {negative[0]} is {short(content[negative[0]])}; give a count of at least 0")
+    endless = next((name for name, value in content.items() if _is_number(value) and not -MOST <= value <= MOST), None)
+    if endless is not None:
+        raise UsageError(f"{where}: {short(endless)} is {short(content[endless])}, beyond all machines; correct it")
     settings = dict(content)
     family = settings.pop("model_type")
     if not isinstance(family, str) or family not in transformers.CONFIG_MAPPING:
@@ -152,7 +156,11 @@ def _config(content: object, where: str) -> object:
 
 
 def _is_negative(value: object) -> bool:
-    return isinstance(value, int | float) and value < 0
+    return _is_number(value) and value < 0
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float)
 
 
 def _maker(config: object) -> Callable[[], nn.Module]:
