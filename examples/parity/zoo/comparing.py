@@ -20,6 +20,8 @@ EXACT, CAST = 1e-9, 1e-6
 NOISE = 1e-4
 # An update of a weight: one that started at zero and has been moved by rounding only has no size of its own either.
 STEP = 1e-3
+# Of the largest gradient, what is nothing in float64.
+NOTHING = 1e-13
 SLACK = 10.0
 # The least that is asked of lower precisions: some units in the last place of float32 and of bfloat16.
 LAST_BITS = {"float32": 1e-5, "bfloat16": 3e-2, "bfloat16-autocast": 3e-2}
@@ -62,7 +64,27 @@ def distances(found: Numbers, wanted: Numbers) -> Iterator[Distance]:
         yield _farthest(f"loss of step {step}", _loss(found, step), _loss(wanted, step))
         largest = max((float(one.abs().max()) for one in theirs.values() if one.numel()), default=0.0)
         yield _farthest(f"step {step} gradient", _filled(ours, theirs), _filled(theirs, ours), NOISE * largest)
-    yield _farthest("final", found.after, wanted.after, STEP)
+    still = _still(wanted)
+    yield _farthest("final", {**found.after, **_held(found, still)}, {**wanted.after, **_held(wanted, still)}, STEP)
+
+
+def _still(wanted: Numbers) -> frozenset[str]:
+    """The weights whose gradients are zero but for rounding, as of a bias before a norm: AdamW makes steps of that."""
+    largest = max((_size(one) for step in wanted.gradients for one in step.values()), default=0.0)
+    sizes: dict[str, float] = {}
+    for step in wanted.gradients:
+        for name, one in step.items():
+            sizes[name] = max(sizes.get(name, 0.0), _size(one))
+    return frozenset(name for name, size in sizes.items() if size <= NOTHING * largest)
+
+
+def _held(found: Numbers, still: frozenset[str]) -> dict[str, Tensor]:
+    """Such weights to as many digits as steps of rounding leave alone."""
+    return {name: found.after[name].double().round(decimals=6) for name in still & found.after.keys()}
+
+
+def _size(tensor: Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
 def _far(found: Numbers, wanted: Numbers, limit: float) -> Iterator[Distance]:

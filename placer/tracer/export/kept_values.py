@@ -109,11 +109,12 @@ class Kept:
     def carry_over(self, model: nn.Module) -> None:
         """Give attributes the numbers and lists that the last run left: torch.export puts back what it found."""
         for path, module in model.named_modules():
-            for name, value in list(vars(module).items()):
-                kept = f"{path}.{name}".lstrip(".")
+            prefix = f"{path}." if path else ""
+            for name in _attributes(module):
+                kept, value = f"{prefix}{name}", getattr(module, name)
                 if kept in self.numbers:
                     setattr(module, name, self.numbers[kept])
-                if isinstance(value, list | deque) and name not in _OWN and kept in self.lists:
+                if isinstance(value, list | deque) and kept in self.lists:
                     value.clear()
                     value.extend(self.lists[kept])
 
@@ -159,7 +160,7 @@ def _counted(name: str, before: float, now: float) -> str:
 def _places(model: nn.Module) -> Iterator[tuple[str, object]]:
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
-        yield from ((f"{prefix}{name}", value) for name, value in vars(module).items() if name not in _OWN)
+        yield from ((f"{prefix}{name}", getattr(module, name)) for name in _attributes(module))
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
             yield f"a hook of {path or 'the model'}", hook
     own = {type(module): None for module in model.modules() if is_own_module(type(module).__module__)}
@@ -167,6 +168,16 @@ def _places(model: nn.Module) -> Iterator[tuple[str, object]]:
         yield from ((f"{kind.__name__}.{name}", value) for name, value in vars(kind).items() if _is_plain(value))
     for file in dict.fromkeys(kind.__module__ for kind in own):
         yield from ((f"{file}.{name}", value) for name, value in vars(sys.modules[file]).items() if _is_plain(value))
+
+
+def _attributes(module: nn.Module) -> list[str]:
+    """Its own, and the numbers that it has of its class until it changes them."""
+    kind = type(module)
+    known = vars(kind).items() if is_own_module(kind.__module__) else ()
+    return [
+        *(vars(module).keys() - _OWN),
+        *(k for k, v in known if isinstance(v, int | float) and k not in vars(module)),
+    ]
 
 
 def _is_plain(value: object) -> bool:

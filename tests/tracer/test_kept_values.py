@@ -1,0 +1,199 @@
+"""What a model keeps outside of its parameters and buffers: refused where each step would find it another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from placer import tracer
+from placer.errors import CaptureError
+
+SHAPES = {"x": (8, 6)}
+TABLE = torch.linspace(0.5, 1.5, 6)
+COUNT = [0]
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(6, 6)
+
+    def used(self, h: Tensor) -> Tensor:
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(self.one(x)).pow(2).mean()
+
+
+class Counts(Small):
+    step = 0
+
+    def used(self, h: Tensor) -> Tensor:
+        self.step += 1
+        return h
+
+
+class CountsInClass(Small):
+    step = 0
+
+    def used(self, h: Tensor) -> Tensor:
+        CountsInClass.step += 1
+        return h
+
+
+class CountsInFile(Small):
+    def used(self, h: Tensor) -> Tensor:
+        COUNT[0] += 1
+        return h
+
+
+class CountsInDict(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.state = {"step": 0}, SimpleNamespace(flag=False)
+
+    def used(self, h: Tensor) -> Tensor:
+        self.kept["step"] += 1
+        return h
+
+
+class Grows(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def used(self, h: Tensor) -> Tensor:
+        self.seen.append(len(h))
+        return h / len(self.seen)
+
+
+class Queue(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: deque[Tensor] = deque(maxlen=3)
+
+    def used(self, h: Tensor) -> Tensor:
+        before = list(self.past)
+        self.past.append(h.detach().mean(0))
+        return sum((h - one for one in before), h)
+
+
+class Average(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(6)
+
+    def used(self, h: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        return h - self.mean
+
+
+class Previous(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+
+    def used(self, h: Tensor) -> Tensor:
+        made = h if self.last is None else h - self.last
+        self.last = h.detach().mean(0)
+        return made
+
+
+class AverageInDict(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, Tensor] = {}
+
+    def used(self, h: Tensor) -> Tensor:
+        self.kept["mean"] = 0.9 * self.kept.get("mean", torch.zeros_like(h[0])) + h.detach().mean(0)
+        return h - self.kept["mean"]
+
+
+class RegistersLate(Small):
+    def used(self, h: Tensor) -> Tensor:
+        if not hasattr(self, "table"):
+            self.register_buffer("table", torch.ones(6, device=h.device))
+        return h * self.get_buffer("table")
+
+
+class Notes(Small):
+    """What is written and not read: a feature, a size, what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.feature: Tensor | None = None
+        self.width, self.logged = 0, dict[str, Tensor]()
+
+    def used(self, h: Tensor) -> Tensor:
+        self.feature, self.width, self.logged = h, h.shape[1], {"mean": h.mean()}
+        return h
+
+
+class Caches(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: Tensor | None = None
+        self.tables: dict[int, Tensor] = {}
+
+    def used(self, h: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = torch.arange(6, device=h.device).cos()
+        if h.shape[1] not in self.tables:
+            self.tables[h.shape[1]] = torch.arange(6, device=h.device).sin()
+        return h * self.table + self.tables[h.shape[1]]
+
+
+class ReadsConstants(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = {"scale": torch.full((6,), 2.0)}
+        self.one.register_forward_hook(lambda module, given, made: made * self.more["scale"])
+
+    def used(self, h: Tensor) -> Tensor:
+        return h * TABLE.to(h.dtype) * self.more["scale"].to(h.dtype)
+
+
+class NeedsValues(Small):
+    """Its factory reads values, which meta has none of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (Counts, "counts in step"),
+        (CountsInClass, "counts in CountsInClass.step"),
+        (CountsInFile, "COUNT[0]"),
+        (CountsInDict, "counts in kept['step']"),
+        (Grows, "counts in len(seen)"),
+        (Queue, "counts in len(past)"),
+        (Average, "replaces the tensor mean"),
+        (Previous, "replaces the tensor last"),
+        (AverageInDict, "replaces the tensor kept['mean']"),
+        (RegistersLate, "registers the buffer table"),
+    ],
+)
+def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(CaptureError) as refused:
+        tracer.capture(made(), batch=SHAPES)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("made", [Notes, Caches, ReadsConstants])
+def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) -> None:
+    model = made()
+    traced = tracer.trace(model, tracer.capture(made(), batch=SHAPES))
+    x = torch.randn(8, 6)
+    assert torch.equal(traced.module(x)[0], model(x))
+
+
+def test_a_factory_that_reads_values_is_captured() -> None:
+    assert tracer.capture(f"{__name__}:NeedsValues", batch=SHAPES).blocks

@@ -1,0 +1,187 @@
+"""What an export does not see of backward is refused with its line, or left to the submodule that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from placer import tracer
+from placer.errors import CaptureError
+from placer.graph import Graph
+
+SHAPES = {"x": (8, 6)}
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
+class Doubling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        made: Tensor = Doubled.apply(x)  # type: ignore[no-untyped-call]  # torch does not type it
+        return made
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def between(self, h: Tensor) -> Tensor:
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.two(self.between(self.one(x)))
+        return made.pow(2).mean()
+
+
+class Applies(Small):
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = Doubled.apply(h)  # type: ignore[no-untyped-call]  # torch does not type it
+        return made
+
+
+class HoldsPart(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Doubling()
+
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = self.part(h)
+        return made
+
+
+class HooksTensor(Small):
+    def between(self, h: Tensor) -> Tensor:
+        h.register_hook(lambda gradient: 3 * gradient)  # type: ignore[no-untyped-call]  # torch does not type it
+        return h
+
+
+class Differentiates(Small):
+    def between(self, h: Tensor) -> Tensor:
+        return h - torch.autograd.grad(h.pow(2).sum(), h, create_graph=True)[0]
+
+
+class ChecksNorm(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = checkpoint(self.norm, h, use_reentrant=False)
+        return made
+
+
+class Checkpoints(Small):
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = checkpoint(torch.tanh, h, use_reentrant=True)
+        return made
+
+
+class QuietWithoutAutocast(Small):
+    def between(self, h: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False), torch.no_grad():
+            size = h.abs().amax(-1, keepdim=True)
+        return h / size
+
+
+class LooksAtValues(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = nn.Buffer(torch.triu(torch.full((6, 6), float("-inf")), 1))
+        self.encoder = nn.TransformerEncoderLayer(1, 1, 4, dropout=0.0, batch_first=True)
+
+    def between(self, h: Tensor) -> Tensor:
+        seen = self.encoder(h.unsqueeze(-1), src_mask=self.mask).squeeze(-1)
+        loss = functional.gaussian_nll_loss(h, seen, h.abs())
+        likely: Tensor = Normal(h, 1 + h.abs()).log_prob(seen)  # type: ignore[no-untyped-call]  # torch does not type it
+        return h + loss + likely
+
+
+def hooked_parameter() -> nn.Module:
+    model = Small()
+    model.one.weight.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]  # torch does not type it
+    return model
+
+
+def hooked_module() -> nn.Module:
+    model = Small()
+    model.one.register_full_backward_hook(lambda module, given, made: None)
+    return model
+
+
+def captured(made: Callable[[], nn.Module]) -> Graph:
+    return tracer.capture(made(), batch=SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (Applies, ("test_unseen.py:", "Doubled, an autograd.Function")),
+        (HooksTensor, ("test_unseen.py:", "hook on a gradient")),
+        (Differentiates, ("test_unseen.py:", "a derivative in forward")),
+        (ChecksNorm, ("test_unseen.py:", "norm.num_batches_tracked twice")),
+        (hooked_parameter, ("parameter one.weight", "hook on its gradient")),
+        (hooked_module, ("test_unseen.py:", "a module's hook on its backward")),
+    ],
+)
+def test_what_happens_in_backward_only_is_refused_with_its_line(
+    made: Callable[[], nn.Module], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(CaptureError) as refused:
+        captured(made)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_the_submodule_that_does_it_runs_as_it_is() -> None:
+    graph = captured(HoldsPart)
+    assert "part cannot be exported and is one opaque op" in " ".join(graph.notes)
+    traced = tracer.trace(model := HoldsPart(), graph)
+    x = torch.randn(8, 6)
+    ours = torch.autograd.grad(traced.module(x)[0], list(model.parameters()))
+    theirs = torch.autograd.grad(model(x), list(model.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_two_models_of_one_process_have_opaque_parts_of_one_name() -> None:
+    graph, models = captured(HoldsPart), (HoldsPart(), HoldsPart())
+    traced = [tracer.trace(model, graph) for model in models]
+    x = torch.randn(8, 6)
+    assert [one.module(x)[0] for one in traced] == [model(x) for model in models]
+    assert [model.part.calls for model in models] == [2, 2]
+
+
+@pytest.mark.parametrize("made", [Checkpoints, QuietWithoutAutocast, LooksAtValues])
+def test_what_is_captured_has_the_gradients_of_the_model(made: Callable[[], nn.Module]) -> None:
+    model = made().double()
+    traced = tracer.trace(model, {"x": torch.zeros(8, 6, dtype=torch.float64)})
+    x = torch.randn(8, 6, dtype=torch.float64)
+    ours, theirs = (gradients(model, loss) for loss in (traced.module(x)[0], model(x)))
+    assert ours.keys() == theirs.keys()
+    for name, gradient in ours.items():
+        torch.testing.assert_close(gradient, theirs[name])
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+    return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
