@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from placer.errors import UncapturableError
-from placer.tracer.export.kept_values import Kept, values_of
+from placer.tracer.export.kept_values import Kept
+from placer.tracer.export.model_values import values_of
 
 
 @contextlib.contextmanager
