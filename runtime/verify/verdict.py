@@ -13,6 +13,7 @@ element is left out. Weights of 16 bits show little of an update: what they have
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -43,9 +44,9 @@ class Allowed:
 
 
 def scalar(step: int, quantity: str, ours: float, theirs: float, allowed: Allowed) -> Comparison:
-    """A number."""
-    size = max(abs(theirs), 1e-12)
-    error = abs(ours - theirs)
+    """A number. Where one device gives none, as of a batch all of whose labels are left out, neither may the plan."""
+    alike = ours == theirs or (math.isnan(ours) and math.isnan(theirs))
+    size, error = (1.0, 0.0) if alike else (max(abs(theirs), 1e-12), abs(ours - theirs))
     limit = max(allowed.relative, allowed.relative + MANY * allowed.noise.get(quantity, 0.0) / size)
     return Comparison(
         step=step, quantity=quantity, absolute=error, relative=error / size, allowed=limit, precision=allowed.precision

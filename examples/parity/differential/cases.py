@@ -25,12 +25,14 @@ STEPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A case that can be run by ranks forked from this process. redrawn: rules that plans drawn before broke."""
+    """A case that can be run by ranks forked from this process. redrawn: rules that plans drawn before broke. unruly:
+    what its model does beside its layers."""
 
     seed: int
     number: int
     plan: Plan
     redrawn: Counter[str]
+    unruly: str = ""
 
     @property
     def ways(self) -> set[tuple[str, str]]:
@@ -42,7 +44,7 @@ class Prepared:
         }
 
     def __str__(self) -> str:
-        return f"{self.number:>4}  {told(self.plan)}"
+        return f"{self.number:>4}  {told(self.plan)}{' unruly: ' * bool(self.unruly)}{self.unruly}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def prepare(seed: int, number: int, ranks: int) -> Prepared:
     draw = Random(f"plan {seed}/{number}")
     drawn = random_plan(draw, traced.graph, tracer.resolve(made.model).ref, ranks)
     _captured(seed, number // PLANS, drawn.plan)
-    return Prepared(seed=seed, number=number, plan=drawn.plan, redrawn=drawn.redrawn)
+    return Prepared(seed=seed, number=number, plan=drawn.plan, redrawn=drawn.redrawn, unruly=made.unruly)
 
 
 def run(seed: int, number: int, ranks: int, compile: str = "") -> VerifyReport | Refused:

@@ -4,12 +4,13 @@
     images   image of one to three dims -> layers on grids -> classes, classes of each pixel, or a distance
     patches  image -> convolution -> layers on the sequence of its pixels -> classes
 
-Residuals around layers, norms before or after them, skips from earlier layers, added or put beside each other.
+Residuals around layers, norms before or after them, skips from earlier layers, added or put beside each other. A third
+of the models are `unruly`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 from examples.parity.differential import grids, sequences
 from examples.parity.differential.grids import Grid
+from examples.parity.differential.unruly import made_unruly
 
 Shape = tuple[int, ...]
 ROWS = 4
@@ -25,11 +27,12 @@ ROWS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A model and the shapes and types of its inputs at ROWS rows."""
+    """A model and the shapes and types of its inputs at ROWS rows. unruly: what it does beside its layers."""
 
     kind: str
     model: nn.Module
     batch: dict[str, tuple[Shape, torch.dtype]]
+    unruly: str = ""
 
 
 class Layer(nn.Module):
@@ -167,6 +170,12 @@ class Patches(nn.Module):
 
 def random_model(seed: str) -> Made:
     """The model of a seed, with its weights, in float64."""
+    plain = _random_model(seed)
+    model, unruly = made_unruly(seed, plain.model)
+    return replace(plain, model=model, unruly=unruly)
+
+
+def _random_model(seed: str) -> Made:
     draw = Random(seed)
     kind = draw.choices(("words", "images", "patches"), (5, 4, 1))[0]
     with torch.random.fork_rng(devices=[]):

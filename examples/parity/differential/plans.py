@@ -19,6 +19,7 @@ from placer.graph import Graph
 from placer.legality import Violation, check
 from placer.plans.plan import Layout, ModelRef, Plan, ScheduleName, Sharding, Stage
 from placer.plans.settings import RunSettings
+from placer.rules.rows import whole_batch_reason
 from placer.search.problem import Pins
 
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "1f1b", "gpipe", "zero-bubble", "interleaved")
@@ -28,6 +29,8 @@ DRAWS = 200
 SEARCHED = 0.1
 # How many of the pipelines get a mesh of its own for each position.
 RESHAPED = 0.4
+# How often a model whose rows mix is drawn a plan that leaves its batch whole; others are refused and drawn again.
+WHOLE = 0.8
 # How likely plans of so many ranks are; few ranks are quicker, and most ways to go wrong need no more.
 LIKELY = {2: 0.42, 3: 0.18, 4: 0.26, 5: 0.02, 6: 0.05, 7: 0.02, 8: 0.05}
 
@@ -71,6 +74,8 @@ class _Shape:
 
 def _drawn(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Plan:
     shape = _shape(draw, len(graph.blocks), ranks)
+    whole = bool(whole_batch_reason(graph, statistics=True)) and draw.random() < WHOLE
+    shape = replace(shape, degree=shape.degree * shape.replicas, replicas=1) if whole else shape
     schedule = draw.choice(SCHEDULES) if shape.positions > 1 else "1f1b"
     turns = draw.choice((2, 3)) if schedule == "interleaved" else 1
     turns = max(1, min(turns, len(graph.blocks) // shape.positions))
@@ -83,7 +88,7 @@ def _drawn(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Plan:
         settings=_settings(draw),
         stages=_stages(draw, graph, shape, len(layouts)),
         schedule=schedule if turns > 1 or schedule != "interleaved" else "1f1b",
-        microbatches=_microbatches(draw, shape, max((layout.apart for layout in layouts), default=1)),
+        microbatches=(ROWS,) if whole else _microbatches(draw, shape, max((one.apart for one in layouts), default=1)),
         layouts=layouts,
         bucket_bytes=draw.choice((2**8, 2**12, 25 * 2**20)),
         seed=draw.randrange(1000),
