@@ -258,12 +258,13 @@ def split_choices(call: Call, degree: int | None = None) -> tuple[Choice, ...]:
     if rule is None:
         return (whole(call),)
     try:
-        found = tuple(replace(choice, uneven=not choice.counts and sizes_agree(call, choice)) for choice in rule(call))
+        ways = rule(call)
     except (IndexError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"the split rule of {call.target} cannot read a call with {len(call.arguments)} arguments ({said(error)}); "
             "where the graph comes from a file plan again, where the rule is your own correct it"
         ) from error
+    found = tuple(replace(choice, uneven=not choice.counts and sizes_agree(call, choice)) for choice in ways)
     choices = (whole(call), *((deferred(call),) if call.tensors else ()), *found)
     return choices if degree is None else tuple(choice for choice in choices if legal(choice, call, degree))
 

@@ -24,7 +24,7 @@ from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.opaque import calling, unexportable, watched
 from placer.tracer.export.symbolic_rows import ROWS, lifted
 from placer.tracer.export.unfolding import grown
-from placer.tracer.export.unseen import require_plain_gradients
+from placer.tracer.export.unseen import UnseenError, require_plain_gradients
 from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
 from placer.tracer.graph_builder import assembled
@@ -97,7 +97,8 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             graph = _captured(source, fold).graph
             return replace(graph, notes=(*graph.notes, *notes))
         except CaptureError as error:
-            name = getattr(error, "module", "") or (_failing(source) if unexportable(error) else "")
+            name = error.module if isinstance(error, UnseenError) else ""
+            name = name or (_failing(source) if unexportable(error) else "")
             if not name or name in parts or any(part.startswith(f"{name}.") for part in parts):
                 raise
             source = replace(source, opaque={**parts, name: OpaqueCost()})

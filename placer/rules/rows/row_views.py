@@ -96,7 +96,7 @@ def masked(call: Call, lays: Sequence[Standing]) -> Cut | None:
     mask, rows = places[0], lays[0]
     if not isinstance(mask, Value) or mask.item_bytes != 1 or call.tensors[2].shape or not isinstance(rows, Cut):
         return None
-    return rows if lays[1] == (rows if rows.dim < len(mask.shape) else WHOLE) else None
+    return rows if lays[1] == (rows if rows.dim < len(mask.shape) else WHOLE) and lays[2] is WHOLE else None
 
 
 def indexed(call: Call, lays: Sequence[Standing]) -> Cut | None:

@@ -157,7 +157,8 @@ class _Copier:
         self._raw.wrapper.kept.require_unread(value)
         held = _attribute(self._raw.wrapper, target)
         name = self._names.get(id(held)) or self._constant(value)
-        if name not in self._names.values() and isinstance(held, torch.Tensor):
+        kept = isinstance(held, torch.Tensor) or id(value) in self._raw.wrapper.kept.known
+        if kept and name not in self._names.values():
             self.attributes.add(name)
         self.state.setdefault(name, value)
         if name in self._read:

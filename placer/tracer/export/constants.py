@@ -39,8 +39,14 @@ def settle_constants(graph: fx.Graph, own: Set[str]) -> None:
 
 def _written(node: fx.Node, users: Iterable[fx.Node]) -> bool:
     """Whether some of the users write into a value, or into what is made of it by ops that may be views."""
-    first = [user for user in users if user.op == "call_function" and user.args and user.args[0] is node]
-    return any(_writes(user) or _written(user, user.users) for user in first)
+    waiting = [(node, user) for user in users]
+    while waiting:
+        value, user = waiting.pop()
+        if user.op == "call_function" and user.args and user.args[0] is value:
+            if _writes(user):
+                return True
+            waiting += [(user, further) for further in user.users]
+    return False
 
 
 def _writes(user: fx.Node) -> bool:

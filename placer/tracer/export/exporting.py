@@ -22,7 +22,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.usercode import said, source_line
-from placer.tracer.export.kept_values import Kept
+from placer.tracer.export.kept_values import Kept, untouched
 from placer.tracer.export.module_state import state_written
 from placer.tracer.export.unseen import unseen_refused
 from placer.tracer.export.value_checks import values_unchecked
@@ -48,7 +48,7 @@ class Training(nn.Module):
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
-        with state_written(self.model, self.kept, rows):
+        with state_written(self.model, self.loss_fn, self.kept, rows):
             return self._results(batch)
 
     def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -63,7 +63,8 @@ class Training(nn.Module):
 def _own_loss(output: object, leaves: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
     """The loss in what a model gives: what is called so, the only tensor, or the first of several, where that alone is
     one number."""
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    loss = output.get("loss") if isinstance(output, Mapping) else None
+    loss = getattr(output, "loss", None) if loss is None else loss
     if isinstance(loss, torch.Tensor):
         return loss
     numbers = [leaf for leaf in leaves if leaf.numel() == 1 and leaf.is_floating_point()]
@@ -129,8 +130,8 @@ def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
     with (
-        _mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(wrapper.model), values_unchecked(),
-        device or contextlib.nullcontext(),
+        _mode(wrapper, training), untouched(wrapper.model), _quiet(), _uncollected(), unseen_refused(wrapper.model),
+        values_unchecked(), device or contextlib.nullcontext(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made

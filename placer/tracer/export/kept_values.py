@@ -1,7 +1,7 @@
 """What a model keeps from one forward to the next, as the runs for its exports show it.
 
-Numbers that each run counts up, lists that grow, tensors that each run reads and replaces: an export knows what such a
-value was in one run.
+Plain values that each run changes, lists that grow, tensors that each run reads and replaces: an export knows what such
+a value was in one run.
 """
 
 from __future__ import annotations
@@ -16,101 +16,127 @@ import torch
 from torch import nn
 
 from placer.errors import UncapturableError
-from placer.tracer.export.model_values import Values, attributes
+from placer.tracer.export.model_values import Plain, Values, attributes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One run on so many rows: by how much each number changed; True for what is true or false."""
-
-    rows: int
-    changes: dict[str, float]
+_Copy = list[object] | dict[object, object]
 
 
 @dataclass(slots=True)
 class Kept:
     """What became of the values in the runs so far.
 
-    replaced: tensors that a run found, read or not, and left others in place of. left: attributes that were no tensors
-    before a run, and with which one; entries: the same of dicts. numbers, lists: what the last run left.
+    changes: what the last run changed, and how many rows it had. known, replaced: tensors that runs found, and those of
+    them that they left others in place of, read or not. left: tensors where before a run there were none. plain, lists:
+    what the last run left.
     """
 
-    runs: list[_Run] = field(default_factory=list)
-    replaced: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
+    changes: dict[str, Plain] = field(default_factory=dict)
+    rows: int = 0
+    known: dict[int, torch.Tensor] = field(default_factory=dict)
+    replaced: dict[int, str] = field(default_factory=dict)
     left: dict[str, torch.Tensor] = field(default_factory=dict)
-    entries: dict[str, dict[object, torch.Tensor]] = field(default_factory=dict)
-    numbers: dict[str, int | float] = field(default_factory=dict)
-    lists: dict[str, list[object]] = field(default_factory=dict)
+    plain: dict[str, Plain] = field(default_factory=dict)
+    lists: dict[str, _Copy] = field(default_factory=dict)
 
     def add(self, before: Values, after: Values, rows: int) -> None:
-        """Note a run. Raises UncapturableError for a number that two runs changed alike."""
-        grown = before.grown(after)
-        changes = {
-            name: True if isinstance(now, bool) else float(now - earlier) for name, (earlier, now) in grown.items()
-        }
-        for name, old in before.tensors.items():
-            if after.tensors.get(name) is not old:
-                self.replaced[id(old)] = (name, old)
+        """Note a run. Raises UncapturableError for a plain value that two runs changed, unless to a size that has so
+        many of each row."""
+        changed = before.changed(after)
+        for name, (earlier, now) in changed.items():
+            if name in self.changes and not _grows_with_rows(self.changes[name], self.rows, now, rows):
+                raise UncapturableError(
+                    f"forward counts in {name}, a plain value, from {earlier} to {now}: an export runs forward once "
+                    "and knows one of its values; keep it in a buffer, and let no branch depend on it"
+                )
+        self.known |= {id(tensor): tensor for tensor in before.tensors.values()}
+        self.replaced |= {id(old): name for name, old in before.tensors.items() if after.tensors.get(name) is not old}
         self.left |= {name: new for name, new in after.tensors.items() if name not in before.tensors}
-        for name, held in after.dicts.items():
-            earlier_keys = before.dicts.get(name, {}).keys()
-            self.entries.setdefault(name, {}).update(
-                {key: one for key, one in held.items() if key not in earlier_keys and isinstance(one, torch.Tensor)}
-            )
-        for name in changes.keys() & (self.runs[-1].changes.keys() if self.runs else ()):
-            earlier = self.runs[-1].changes[name]
-            if changes[name] in (earlier, earlier / self.runs[-1].rows * rows):
-                raise UncapturableError(_counted(name, *grown[name]))
-        self.runs.append(_Run(rows=rows, changes=changes))
-        self.numbers |= {name: now for name, (_, now) in grown.items() if name in after.numbers}
-        self.lists |= {name: list(value) for name, value in after.lists.items()}
+        self.changes, self.rows = {name: now for name, (_, now) in changed.items()}, rows
+        self.plain |= {name: now for name, (_, now) in changed.items() if name in after.plain}
+        self.lists |= {name: _copied(one) for name, one in after.lists.items() if isinstance(one, list | deque | dict)}
 
     def carry_over(self, model: nn.Module) -> None:
-        """Give attributes the numbers and lists that the last run left: torch.export puts back what it found."""
-        for path, module in model.named_modules():
-            prefix = f"{path}." if path else ""
-            for name in attributes(module):
-                kept, value = f"{prefix}{name}", getattr(module, name)
-                if kept in self.numbers:
-                    setattr(module, name, self.numbers[kept])
-                if isinstance(value, list | deque) and kept in self.lists:
+        """Give attributes the plain values and lists that the last run left: each export puts back what it found."""
+        modules = dict(model.named_modules())
+        for name, value in self.plain.items():
+            path, _, attribute = name.rpartition(".")
+            if path in modules and "[" not in name:
+                setattr(modules[path], attribute, value)
+        for path, module in modules.items():
+            for attribute in attributes(module):
+                value, kept = getattr(module, attribute), self.lists.get(f"{path}.{attribute}".lstrip("."))
+                if isinstance(value, list | deque) and isinstance(kept, list):
                     value.clear()
-                    value.extend(self.lists[kept])
+                    value.extend(kept)
+                elif isinstance(value, dict) and isinstance(kept, dict) and not any(map(_is_tensor, kept.values())):
+                    value.update(kept)
 
     @contextlib.contextmanager
     def as_left(self, model: nn.Module, device: str | torch.device) -> Iterator[bool]:
         """In the body attributes and dicts hold tensors like those that runs left; whether there are any."""
-
-        def like(tensor: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device=device)
-
-        changed: list[Callable[[], object]] = []
-        for path, module in model.named_modules():
-            for name, value in list(vars(module).items()):
-                kept = f"{path}.{name}".lstrip(".")
-                if kept in self.left and not isinstance(value, torch.Tensor):
-                    changed.append(partial(setattr, module, name, value))
-                    setattr(module, name, like(self.left[kept]))
-                elif isinstance(value, dict) and self.entries.get(kept):
-                    changed += [partial(value.pop, key, None) for key in self.entries[kept]]
-                    value.update({key: like(tensor) for key, tensor in self.entries[kept].items()})
+        modules = dict(model.named_modules())
+        undoing: list[Callable[[], object]] = []
+        for name, tensor in self.left.items():
+            place, _, key = name.partition("[")
+            path, _, attribute = place.rpartition(".")
+            own = vars(modules[path]) if path in modules else {}
+            holder, entry = (own.get(attribute), self._entry(place, key)) if key else (own, attribute)
+            if path in modules and isinstance(holder, dict) and not _is_tensor(holder.get(entry)):
+                back = partial(holder.__setitem__, entry, holder[entry]) if entry in holder else None
+                undoing.append(back or partial(holder.pop, entry, None))
+                holder[entry] = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device=device)
         try:
-            yield bool(changed)
+            yield bool(undoing)
         finally:
-            for undo in changed:
+            for undo in undoing:
                 undo()
+
+    def _entry(self, place: str, key: str) -> object:
+        """The key of a dict that `key` is the text of, behind a bracket."""
+        return next((one for one in self.lists.get(place, ()) if f"{one!r}]" == key), key)
 
     def require_unread(self, tensor: torch.Tensor) -> None:
         """Raise UncapturableError if a graph reads `tensor` and a run has put another in its place."""
         if id(tensor) in self.replaced:
             raise UncapturableError(
-                f"forward reads and replaces the tensor {self.replaced[id(tensor)][0]}, which is no buffer: an export "
+                f"forward reads and replaces the tensor {self.replaced[id(tensor)]}, which is no buffer: an export "
                 "knows one of its values; make it a buffer (register_buffer)"
             )
 
 
-def _counted(name: str, before: float, now: float) -> str:
-    return (
-        f"forward counts in {name}, a plain number, from {before} to {now}: an export runs forward once and knows one "
-        "of its numbers; keep it in a buffer, and let no branch depend on it"
-    )
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """After the body the modules have the attributes that they had, and their lists and dicts what was in them."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    inside = [
+        (value, _copied(value))
+        for _, held in before
+        for name, value in held.items()
+        if isinstance(value, list | deque | dict) and not name.startswith("_")
+    ]
+    try:
+        yield
+    finally:
+        for module, held in before:
+            vars(module).clear()
+            vars(module).update(held)
+        for value, held_inside in inside:
+            value.clear()
+            if isinstance(value, dict) and isinstance(held_inside, dict):
+                value.update(held_inside)
+            elif isinstance(value, list | deque):
+                value.extend(held_inside)
+
+
+def _grows_with_rows(earlier: Plain, earlier_rows: int, now: Plain, rows: int) -> bool:
+    if isinstance(earlier, str | bool) or isinstance(now, str | bool):
+        return False
+    return earlier * rows == now * earlier_rows
+
+
+def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy:
+    return dict(value) if isinstance(value, dict) else list(value)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)

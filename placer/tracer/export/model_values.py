@@ -1,17 +1,18 @@
 """The values that a model has outside of its parameters and buffers.
 
 They are attributes of its modules, of their classes and of the files that these stand in, what is in lists, dicts and
-plain objects there, and what hooks and replaced forwards hold.
+plain objects there, and what hooks, replaced forwards and the loss hold. Not looked at are iterators, arrays of numpy
+and objects with slots.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 from itertools import islice
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 
 import torch
 from torch import nn
@@ -23,24 +24,27 @@ _OWN = frozenset(vars(nn.Module())) | {"_flat_weights"}  # the parameters of rec
 _MOST, _DEEPEST = 100, 4
 
 _CONTAINERS = (list, tuple, dict, set, deque)
+_NONE = object()
+
+
+Plain = int | float | str
 
 
 @dataclass(slots=True)
 class Values:
-    """Numbers and tensors by where they are kept, and lists and the like with their sizes; a dict is mostly a cache."""
+    """Plain values and tensors by where they are kept, and lists, dicts and the like with their sizes."""
 
-    numbers: dict[str, int | float] = field(default_factory=dict)
+    plain: dict[str, Plain] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    lists: dict[str, list[object] | set[object] | deque[object]] = field(default_factory=dict)
+    lists: dict[str, Sized] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    dicts: dict[str, dict[object, object]] = field(default_factory=dict)
 
-    def grown(self, after: Values) -> dict[str, tuple[float, float]]:
-        """What changed until `after`: numbers, and the sizes of lists that are still the same lists."""
-        found: dict[str, tuple[float, float]] = {
-            name: (self.numbers[name], value)
-            for name, value in after.numbers.items()
-            if value != self.numbers.get(name, value)
+    def changed(self, after: Values) -> dict[str, tuple[Plain, Plain]]:
+        """What changed until `after`: plain values, and the sizes of lists that are still the same lists."""
+        found: dict[str, tuple[Plain, Plain]] = {
+            name: (self.plain.get(name, "nothing"), value)
+            for name, value in after.plain.items()
+            if value != self.plain.get(name, _NONE)
         }
         for name, value in after.lists.items():
             if self.lists.get(name) is value and self.sizes[name] != after.sizes[name]:
@@ -48,10 +52,10 @@ class Values:
         return found
 
 
-def values_of(model: nn.Module) -> Values:
-    """All that is kept now."""
+def values_of(model: nn.Module, beside: object = None) -> Values:
+    """All that a model, and a loss `beside` it, have now."""
     found, seen = Values(), set[int]()
-    for name, value in _places(model):
+    for name, value in (*_places(model), *_places_of_loss(beside)):
         _gather(name, value, found, seen, 0)
     return found
 
@@ -62,53 +66,72 @@ def _places(model: nn.Module) -> Iterator[tuple[str, object]]:
         yield from ((f"{prefix}{name}", getattr(module, name)) for name in attributes(module))
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
             yield f"a hook of {path or 'the model'}", hook
-    own = {type(module): None for module in model.modules() if is_own_module(type(module).__module__)}
-    for kind in own:
+    kinds = {kind: None for module in model.modules() for kind in _own_kinds(module)}
+    for kind in kinds:
         yield from ((f"{kind.__name__}.{name}", value) for name, value in vars(kind).items() if _is_plain(value))
-    for file in dict.fromkeys(kind.__module__ for kind in own):
-        yield from ((f"{file}.{name}", value) for name, value in vars(sys.modules[file]).items() if _is_plain(value))
+    for file in dict.fromkeys(kind.__module__ for kind in kinds):
+        yield from _of_file(file)
+
+
+def _places_of_loss(loss: object) -> Iterator[tuple[str, object]]:
+    file = str(getattr(loss, "__module__", ""))
+    if loss is not None and is_own_module(file):
+        yield "the loss", loss
+        yield from _of_file(file)
+
+
+def _of_file(file: str) -> Iterator[tuple[str, object]]:
+    held = vars(sys.modules[file]) if file in sys.modules else {}
+    yield from ((f"{file}.{name}", value) for name, value in held.items() if _is_plain(value) and name[:2] != "__")
+
+
+def _own_kinds(module: nn.Module) -> Iterator[type]:
+    return (kind for kind in type(module).__mro__ if is_own_module(kind.__module__))
 
 
 def attributes(module: nn.Module) -> list[str]:
-    """Its own, and the numbers that it has of its class until it changes them."""
-    kind = type(module)
-    known = vars(kind).items() if is_own_module(kind.__module__) else ()
-    return [
-        *(vars(module).keys() - _OWN),
-        *(k for k, v in known if isinstance(v, int | float) and k not in vars(module)),
-    ]
+    """Its own, and the plain values that it has of its classes until it changes them."""
+    own = vars(module).keys()
+    shared = {
+        name: None
+        for kind in _own_kinds(module)
+        for name, value in vars(kind).items()
+        if isinstance(value, Plain) and name not in own and name[:2] != "__"
+    }
+    return [*(name for name in own if name not in _OWN), *shared]
 
 
 def _is_plain(value: object) -> bool:
-    return isinstance(value, (int, float, torch.Tensor, *_CONTAINERS))
+    return isinstance(value, (int, float, str, torch.Tensor, *_CONTAINERS))
 
 
 def _gather(name: str, value: object, found: Values, seen: set[int], depth: int) -> None:
-    if isinstance(value, int | float):
-        found.numbers[name] = value
+    if isinstance(value, Plain):
+        found.plain[name] = value
     elif isinstance(value, torch.Tensor):
         found.tensors[name] = value
     elif depth < _DEEPEST and id(value) not in seen:
         seen.add(id(value))
-        if isinstance(value, dict):
-            found.dicts[name] = dict(value)
-        if isinstance(value, list | set | deque):
+        if isinstance(value, list | set | deque | dict):
             found.lists[name], found.sizes[name] = value, len(value)
         for inner, one in islice(_inside(name, value), _MOST):
             _gather(inner, one, found, seen, depth + 1)
 
 
 def _inside(name: str, value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict):
-        return ((f"{name}[{key!r}]", one) for key, one in list(value.items()))
-    if isinstance(value, _CONTAINERS):
-        return ((f"{name}[{place}]", one) for place, one in enumerate(list(value)))
-    if isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-        return ((f"{name}, its {free}", cell.cell_contents) for free, cell in cells if _is_filled(cell))
     if isinstance(value, nn.Module | type | ModuleType) or type(value).__module__.partition(".")[0] == "placer":
-        return iter(())
-    return ((f"{name}.{attribute}", one) for attribute, one in list(getattr(value, "__dict__", {}).items()))
+        return
+    if isinstance(value, dict):
+        yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items()))
+    elif isinstance(value, _CONTAINERS):
+        yield from ((f"{name}[{place}]", one) for place, one in enumerate(list(value)))
+    elif isinstance(value, MethodType):
+        yield f"{name} of", value.__self__
+    else:
+        if isinstance(value, FunctionType):
+            cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+            yield from ((f"{name}, its {free}", cell.cell_contents) for free, cell in cells if _is_filled(cell))
+        yield from ((f"{name}.{one}", inner) for one, inner in list(getattr(value, "__dict__", {}).items()))
 
 
 def _is_filled(cell: CellType) -> bool:

@@ -18,13 +18,13 @@ from placer.tracer.export.model_values import values_of
 
 
 @contextlib.contextmanager
-def state_written(model: nn.Module, kept: Kept, rows: int) -> Iterator[None]:
-    """In the body `model` runs on so many rows. Raises UncapturableError for state that neither can be written nor
-    stays."""
+def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iterator[None]:
+    """In the body `model`, and a loss beside it, run on so many rows. Raises UncapturableError for state that neither
+    can be written nor stays."""
     buffers = [(path, module, dict(module._buffers)) for path, module in model.named_modules()]
     names = {name for name, _ in model.named_buffers()}
     kept.carry_over(model)
-    before = values_of(model)
+    before = values_of(model, loss)
     yield
     new = next((name for name, _ in model.named_buffers() if name not in names), None)
     if new is not None:
@@ -33,7 +33,7 @@ def state_written(model: nn.Module, kept: Kept, rows: int) -> Iterator[None]:
         for name, old in held.items():
             if old is not None and module._buffers.get(name) is not old:
                 module._buffers[name] = _written(f"{path}.{name}".lstrip("."), old, module._buffers.get(name))
-    kept.add(before, values_of(model), rows)
+    kept.add(before, values_of(model, loss), rows)
 
 
 def _written(name: str, old: torch.Tensor, new: torch.Tensor | None) -> torch.Tensor:

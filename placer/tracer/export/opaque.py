@@ -122,7 +122,8 @@ def _caller(part: OpaquePart) -> Callable[..., object]:
         own = dict((*part.module.named_parameters(), *part.module.named_buffers()))
         made = torch.ops.placer.opaque(inputs, [own[name] for name in part.state], part.name)
         assert part.form is not None
-        return _pytree.tree_unflatten(made, part.form)
+        left = iter(made)
+        return _pytree.tree_unflatten([next(left) if is_tensor else None for is_tensor in part.tensors], part.form)
 
     return forward
 
@@ -136,8 +137,21 @@ def _opaque(inputs: list[torch.Tensor], state: list[torch.Tensor], name: str) ->
         trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*inputs, *state))
         return list(_Shapes.apply(name, trains, *inputs, *state))  # type: ignore[no-untyped-call]
     arguments, keywords = arguments_of(part, inputs)
-    made = torch.func.functional_call(part.module, dict(zip(part.state, state, strict=True)), arguments, keywords)
-    return _pytree.tree_leaves(made)
+    own = {f"part.{one}": tensor for one, tensor in zip(part.state, state, strict=True)}
+    made = torch.func.functional_call(_Forward(part.module), own, arguments, keywords)
+    return [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None]
+
+
+class _Forward(nn.Module):
+    """The forward of a part, without its hooks: these were exported."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *arguments: object, **keywords: object) -> object:
+        """What the part gives."""
+        return self.part.forward(*arguments, **keywords)
 
 
 class _Shapes(torch.autograd.Function):

@@ -56,6 +56,7 @@ class OpaquePart:
     constants: tuple[object, ...] = ()
     trailing: tuple[tuple[int, ...], ...] = ()
     form: _pytree.TreeSpec | None = None
+    tensors: tuple[bool, ...] = ()
     tried: dict[int, Tried] = field(default_factory=dict)
 
     def results(self, rows: int) -> Tried:
@@ -111,7 +112,9 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
     with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         arguments, keywords = arguments_of(part, given)
         made = module(*arguments, **keywords)
-    results, part.form = _pytree.tree_flatten(made)
+    leaves, part.form = _pytree.tree_flatten(made)
+    part.tensors = tuple(leaf is not None for leaf in leaves)
+    results = [leaf for leaf in leaves if leaf is not None]
     if not all(isinstance(result, torch.Tensor) for result in results):
         raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns tensors, alone or in tuples")
     trained = [result for result in results if result.requires_grad]

@@ -2,25 +2,28 @@
 values.
 
 An export keeps what such a function's forward computes, and torch would differentiate that. So they are refused; a
-submodule in which they are called can be opaque, and then runs as it is.
+submodule in which they are called can be opaque, and then runs as it is. Not seen are hooks on the nodes of autograd
+(`grad_fn.register_prehook`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from functools import partial
+from typing import NoReturn
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import _functorch, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils import _pytree, checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from placer.errors import UncapturableError
-from placer.io.usercode import calling_line, said
+from placer.io.usercode import calling_line, is_own_module, said
 
 # Where operators that an export holds as they are have their backward.
 _OPERATORS = ("torch._library.", "placer.")
@@ -40,60 +43,98 @@ class UnseenError(UncapturableError):
 
 @contextlib.contextmanager
 def unseen_refused(model: nn.Module) -> Iterator[None]:
-    """In the body `model` is exported. An autograd function or a hook on a gradient raises UnseenError.
+    """In the body `model` is exported. What happens in backward only raises UnseenError.
 
     What a checkpoint runs is exported in its place, which is the same, unless it writes a buffer: twice, as it runs
     again in backward. torch 2.13 loses what becomes of gradients inside a region in which autocast is off; no autocast
     is on in an export, so that such regions are left out.
     """
-    function, tensor = torch.autograd.Function, torch.Tensor
-    before, hook = vars(function)["apply"], vars(tensor)["register_hook"]
+    autograd, wrappers = torch.autograd, _functorch.utils
+    places: tuple[tuple[object, str, Callable[..., object]], ...] = (
+        (autograd.Function, "apply", partial(_applied, model)),
+        (wrappers, "unwrap_dead_wrappers", _applied_as_bound_before),
+        (torch.Tensor, "register_hook", partial(_refused_where_exported, "a hook on a gradient, which")),
+        (autograd, "grad", partial(_refused_where_exported, "a derivative in forward, which")),
+        (autograd, "backward", partial(_refused_where_exported, "a derivative in forward, which")),
+        (autograd.graph.saved_tensors_hooks, "__enter__", _saved_otherwise),
+        (checkpoint, "_checkpoint_without_reentrant_generator", partial(_checkpointed, model)),
+        (torch.autocast, "__enter__", _entered_where_enabled),
+        (torch.autocast, "__exit__", _left_where_enabled),
+    )
+    with contextlib.ExitStack() as patched:
+        for owner, name, replacing in places:
+            patched.enter_context(mock.patch.object(owner, name, replacing(vars(owner)[name])))
+        yield
 
-    def apply(kind: type[torch.autograd.Function], *arguments: Any, **keywords: Any) -> Any:
+
+def _applied(model: nn.Module, before: classmethod[object, ..., object]) -> object:
+    def apply(kind: type[torch.autograd.Function], /, *arguments: object, **keywords: object) -> object:
         if kind is CheckpointFunction:
-            run, _keeps_random_state, *given = arguments
-            with _no_buffer_written(model):
-                return run(*given)
-        if kind.__module__.startswith(_OPERATORS) or not _exported((arguments, keywords)):
-            return before.__func__(kind, *arguments, **keywords)
-        hooked = kind is BackwardHookFunction
-        _refuse(
-            "a module's hook on its backward, which"
-            if hooked
-            else f"{kind.__name__}, an autograd.Function, whose backward"
-        )
+            return _run_in_checkpoint(model, *arguments)
+        _require_no_backward_of_its_own(kind, (arguments, keywords))
+        return before.__func__(kind, *arguments, **keywords)
 
-    def register_hook(value: torch.Tensor, called: object) -> object:
-        return _refuse("a hook on a gradient, which") if _exported(value) else hook(value, called)
+    return classmethod(apply)
 
-    def checkpointed(*_: object, **__: object) -> Iterator[None]:
+
+def _applied_as_bound_before(before: Callable[..., object]) -> Callable[..., object]:
+    """What torch's own `apply` calls first, also where it was bound before the export: `doubled = Doubled.apply`."""
+
+    def unwrap(arguments: object) -> object:
+        kind = sys._getframe(1).f_locals.get("cls")
+        if isinstance(kind, type):
+            _require_no_backward_of_its_own(kind, arguments)
+        return before(arguments)
+
+    return unwrap
+
+
+def _require_no_backward_of_its_own(kind: type, arguments: object) -> None:
+    if kind.__module__.startswith(_OPERATORS) or not _exported(arguments):
+        return
+    if kind is BackwardHookFunction:
+        _refuse("a module's hook on its backward, which")
+    _refuse(f"{kind.__name__}, an autograd.Function, whose backward")
+
+
+def _run_in_checkpoint(model: nn.Module, run: object, _keeps_random_state: object, *given: object) -> object:
+    """torch's older way gives gradients only where an argument has one."""
+    assert callable(run)
+    trained = any(isinstance(one, torch.Tensor) and one.requires_grad for one in given)
+    with _no_buffer_written(model), contextlib.nullcontext() if trained else torch.no_grad():
+        return run(*given)
+
+
+def _checkpointed(model: nn.Module, _: object) -> Callable[..., Iterator[None]]:
+    def around(*_: object, **__: object) -> Iterator[None]:
         with _no_buffer_written(model):
             yield
 
-    def enter(region: torch.autocast) -> object:
-        return entered(region) if region._enabled else region
+    return around
 
-    def leave(region: torch.autocast, *error: Any) -> object:
-        return left(region, *error) if region._enabled else None
 
-    def differentiating(taken: Callable[..., object]) -> Callable[..., object]:
-        def take(*given: Any, **keywords: Any) -> object:
-            return _refuse("a derivative in forward, which") if _exported(given) else taken(*given, **keywords)
+def _refused_where_exported(what: str, before: Callable[..., object]) -> Callable[..., object]:
+    def call(*given: object, **keywords: object) -> object:
+        return _refuse(what) if _exported((given, keywords)) else before(*given, **keywords)
 
-        return take
+    return call
 
-    entered: Callable[..., object] = torch.autocast.__enter__
-    left: Callable[..., object] = torch.autocast.__exit__
-    with (
-        mock.patch.object(function, "apply", classmethod(apply)),
-        mock.patch.object(tensor, "register_hook", register_hook),
-        mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", checkpointed),
-        mock.patch.object(torch.autograd, "grad", differentiating(torch.autograd.grad)),
-        mock.patch.object(torch.autograd, "backward", differentiating(torch.autograd.backward)),
-        mock.patch.object(torch.autocast, "__enter__", enter),
-        mock.patch.object(torch.autocast, "__exit__", leave),
-    ):
-        yield
+
+def _saved_otherwise(before: Callable[..., object]) -> Callable[..., object]:
+    def enter(hooks: object) -> object:
+        if is_own_module(str(sys._getframe(1).f_globals.get("__name__"))):
+            _refuse("hooks on what is saved for backward, which")
+        return before(hooks)
+
+    return enter
+
+
+def _entered_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
+    return lambda region: before(region) if region._enabled else region
+
+
+def _left_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
+    return lambda region, *error: before(region, *error) if region._enabled else None
 
 
 @contextlib.contextmanager
@@ -114,7 +155,14 @@ def _exported(values: object) -> bool:
 
 
 def require_plain_gradients(model: nn.Module) -> None:
-    """No parameter has hooks on its gradient. Raises UncapturableError naming the first that has."""
+    """No parameter has hooks on its gradient, no module one of torch's older kind on its backward, which torch puts on
+    what it makes. Raises UncapturableError naming the first that has."""
+    for path, module in model.named_modules():
+        if module._backward_hooks and module._is_full_backward_hook is False:
+            raise UncapturableError(
+                f"{path or 'the model'} has a backward hook of torch's older kind, which an export does not see; take "
+                "it off"
+            )
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise UncapturableError(
@@ -126,7 +174,8 @@ def require_plain_gradients(model: nn.Module) -> None:
 def unplayable(call: str, source: str, module: str, error: Exception) -> UnseenError:
     """A call of the graph that cannot be run on tensors without values."""
     return UnseenError(
-        f"the model cannot be captured: {source}: {call} cannot be run without values ({said(error)}); {_ELSEWHERE}",
+        f"the model cannot be captured: {source}: {call} raised {said(error)} as it was run without values; "
+        f"{_ELSEWHERE}",
         module,
     )
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from placer.errors import UsageError
-from placer.io.bounds import MOST_COUNTED as MOST
+from placer.io.bounds import MOST_COUNTED
 from placer.io.files import parsed_json, read_text
 from placer.io.refusals import short
 from placer.io.usercode import blamed, named, said
@@ -139,7 +139,8 @@ def _config(content: object, where: str) -> object:
     negative = [name for name, value in content.items() if _COUNTS.fullmatch(name) and _is_negative(value)]
     if negative:
         raise UsageError(f"{where}: {negative[0]} is {short(content[negative[0]])}; give a count of at least 0")
-    endless = next((name for name, value in content.items() if _is_number(value) and not -MOST <= value <= MOST), None)
+    numbers = {name: value for name, value in content.items() if _is_number(value)}
+    endless = next((name for name, value in numbers.items() if not -MOST_COUNTED <= value <= MOST_COUNTED), None)
     if endless is not None:
         raise UsageError(f"{where}: {short(endless)} is {short(content[endless])}, beyond all machines; correct it")
     settings = dict(content)

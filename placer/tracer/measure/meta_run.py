@@ -60,7 +60,8 @@ class _MetaRun:
             try:
                 value = self._value(node, inputs, found)
             except Exception as error:
-                raise unplayable(target_name(node), node.meta["source"], node.meta["module"], error) from error
+                source, module = (str(node.meta.get(name, "")) for name in ("source", "module"))
+                raise unplayable(target_name(node), source, module, error) from error
             found[node] = Played(value=value, results=_tensors(value), kept=tuple(self._keeping))
         return found
 
