@@ -47,7 +47,8 @@ class Values:
             if value != self.plain.get(name, _NONE)
         }
         for name, value in after.lists.items():
-            if self.lists.get(name) is value and self.sizes[name] != after.sizes[name]:
+            sizes = {self.sizes.get(name, -1), after.sizes[name]}
+            if self.lists.get(name) is value and len(sizes) > 1 and -1 not in sizes:
                 found[f"len({name})"] = (self.sizes[name], after.sizes[name])
         return found
 
@@ -113,7 +114,10 @@ def _gather(name: str, value: object, found: Values, seen: set[int], depth: int)
     elif depth < _DEEPEST and id(value) not in seen:
         seen.add(id(value))
         if isinstance(value, list | set | deque | dict):
-            found.lists[name], found.sizes[name] = value, len(value)
+            found.lists[name] = value
+            # A dict of tensors is a cache or a log: what is in it is looked at, not how much there is.
+            cache = isinstance(value, dict) and any(isinstance(one, torch.Tensor) for one in value.values())
+            found.sizes[name] = -1 if cache else len(value)
         for inner, one in islice(_inside(name, value), _MOST):
             _gather(inner, one, found, seen, depth + 1)
 
