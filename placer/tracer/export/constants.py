@@ -16,11 +16,11 @@ _COPY, _DETACH = torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.detach_.
 
 def settle_constants(graph: fx.Graph, own: Set[str]) -> None:
     """Show the constants of a graph alike. own: the names of the tensors that the model keeps, which are none."""
-    constants = {node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in own}
-    copies: set[fx.Node] = set()
+    constants = [node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in own]
+    known, copies = set(constants), set[fx.Node]()
     for node in list(graph.nodes):
         source = node.args[0] if node.target in (_COPY, _DETACH) else None
-        if not isinstance(source, fx.Node) or source not in constants | copies:
+        if not isinstance(source, fx.Node) or source not in known | copies:
             continue
         if node.target is _COPY and _written(node, node.users):
             copies.add(node)
