@@ -46,7 +46,8 @@ def capture(
     fold: bool = True,
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
 ) -> Graph:
-    """The Graph of one training step's forward and loss, made without weights and without a GPU.
+    """The Graph of one training step's forward and loss, made without a GPU, and without weights where meta tensors do:
+    a model that reads values as it is built, or constants that are no part of it, is captured with them on the CPU.
 
     model: a module, "package.module:factory", a Hugging Face config or config.json. batch: tensors or shapes by name,
     or text such as "8x128"; None takes what the model implies, one row for each of `devices`, and notes that.

@@ -48,7 +48,8 @@ class ResolvedModel:
     _make: Callable[[], nn.Module]
 
     def build(self, device: str | torch.device = "meta", seed: int = 0) -> nn.Module:
-        """The model on `device`; on "meta" without weights, elsewhere initialised from `seed`.
+        """The model on `device`; on "meta" without weights, elsewhere initialised from `seed`. One that reads values as
+        it is built, which "meta" has none of, comes on the CPU in its place.
 
         A module given by the caller is given back as it is where it already lies on `device`.
         """
