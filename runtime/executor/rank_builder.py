@@ -22,6 +22,7 @@ from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Relay
 from placer.runtime.spmd import Axis, LocalBlocks, Pieces
 from placer.runtime.stages.block_code import CutModel
+from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_together
 from placer.runtime.stages.stage import Runner, StageModule, stage_code
 from placer.runtime.weights.meta_model import MetaModel, shapes
 from placer.runtime.weights.rank_weights import ChunkMap, RankWeights
@@ -71,10 +72,18 @@ class RankModel:
                 name: self._held(_copied(made(name)) if name in taken else made(name), name) for name in sorted(names)
             }
             taken |= names
-            # The first stage has no inputs whose gradients could come first: its backward has one part.
-            parts = self.plan.schedule in SPLIT_BACKWARD and index > 0
-            found[index] = StageModule(code, state, plan.recompute, once=parts)
+            found[index] = StageModule(code, state, self._rerun(index))
         return found
+
+    def _rerun(self, index: int) -> Rerun | None:
+        """How the blocks of stage `index` run again in backward; None where they do not."""
+        stage = self.plan.stages[index]
+        if not stage.recompute:
+            return None
+        # The first stage has no inputs whose gradients could come first: its backward has one part.
+        if self.plan.schedule in SPLIT_BACKWARD and index > 0:
+            return runs_once
+        return runs_together if stage.degree > 1 else runs_again
 
     def _held(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """A tensor as its stage has it: a weight that no gradient reaches asks for none, so that no engine waits for it

@@ -1,10 +1,13 @@
 """What a block keeps until its backward: its inputs, from which it runs again there.
 
-`run(again)` computes the block, the second time with `again`. Both ways give the gradients of a plain run.
+`run(again)` computes the block, the second time with `again`. All ways give the gradients of a plain run.
 
-    runs_again   torch's checkpoint: once for every backward that reaches the block, each giving up what it made
-    runs_once    once for all of them: what it made is kept until the graph is gone. For a backward in two parts, whose
-                 second part is many calls of autograd (`split_backward`), and needs most of what the first one did
+    runs_again      torch's checkpoint: once for every backward that reaches the block, each giving up what it made
+    runs_together   the same where devices share the block: all of them run all of it again, when a gradient reaches it.
+                    The others begin when the first saved tensor is wanted and checkpoint ends with the last, which may
+                    be behind other exchanges on each device: they would wait for each other in two places
+    runs_once       once for all of them: what it made is kept until the graph is gone. For a backward in two parts,
+                    whose second part is many calls of autograd (`split_backward`), and needs most of what the first did
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from contextlib import ExitStack
 from typing import TypeAlias, cast
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 Tensors: TypeAlias = tuple[torch.Tensor, ...]
 Run: TypeAlias = Callable[..., Tensors]
+#: `rerun(run, *given)` computes a block and has it run again in backward.
+Rerun: TypeAlias = Callable[..., Tensors]
 
 
 def runs_again(run: Run, *given: torch.Tensor) -> Tensors:
@@ -27,7 +33,66 @@ def runs_again(run: Run, *given: torch.Tensor) -> Tensors:
     return cast(Tensors, checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False))
 
 
+def runs_together(run: Run, *given: torch.Tensor) -> Tensors:
+    """`run(*given)` by torch's checkpoint, from beginning to end before anything else of its backward."""
+
+    def whole(begun: Run) -> Tensors:
+        made = checkpoint(begun, *given, use_reentrant=False, preserve_rng_state=False, early_stop=False)
+        return cast(Tensors, made)
+
+    return _at_first_gradient(whole, run)
+
+
 def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
+    """`run(*given)`, whose saved tensors are made by one more run when a gradient reaches it."""
+    return _at_first_gradient(lambda begun: _kept_once(begun, *given), run)
+
+
+def _at_first_gradient(kept: Callable[[Run], Tensors], run: Run) -> Tensors:
+    """`kept(run)`, which runs again as soon as a gradient reaches anything it made."""
+    starts: list[FunctionCtx] = []
+
+    def begun(*given: torch.Tensor) -> Tensors:
+        start = _Start.apply(torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+        if not starts:
+            starts.append(start.grad_fn)
+        return run(*given)
+
+    made = kept(begun)
+    ends = [index for index, tensor in enumerate(made) if tensor.grad_fn is not None]
+    reached = _End.apply(starts[0], *(made[index] for index in ends)) if ends else ()  # type: ignore[no-untyped-call]
+    return tuple({**dict(enumerate(made)), **dict(zip(ends, reached, strict=True))}.values())
+
+
+class _Start(torch.autograd.Function):
+    """Saves a tensor before all others of a block: who asks for it has the block run again."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+
+class _EndContext(FunctionCtx):
+    start: FunctionCtx
+
+
+class _End(torch.autograd.Function):
+    """What a block made, as it is; its backward, the first of the block, asks for what `start` saved."""
+
+    @staticmethod
+    def forward(ctx: _EndContext, start: FunctionCtx, *made: torch.Tensor) -> Tensors:
+        ctx.start = start
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.view_as(tensor) for tensor in made)
+
+    @staticmethod
+    def backward(ctx: _EndContext, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        _ = ctx.start.saved_tensors  # type: ignore[attr-defined]
+        return (None, *gradients)
+
+
+def _kept_once(run: Run, *given: torch.Tensor) -> Tensors:
     """`run(*given)`, whose saved tensors are made by one more run when the first of them is wanted."""
     casts = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     places, remade = 0, list[torch.Tensor]()

@@ -20,7 +20,7 @@ from torch import nn
 from placer.runtime.observer import Observer, Relay
 from placer.runtime.stages.block_code import BlockCode, CutModel, put
 from placer.runtime.stages.pass_context import PassContext
-from placer.runtime.stages.recompute import Tensors, runs_again, runs_once
+from placer.runtime.stages.recompute import Rerun, Tensors
 
 #: Runs the code of a block: `run(code, mode, *values)`.
 Runner = Callable[..., Tensors]
@@ -70,15 +70,15 @@ def stage_code(cut: CutModel, first: int, last: int, produces: Iterable[str]) ->
 
 
 class BlockModule(nn.Module):
-    """The parameters of a block; it may run again in backward (recompute), `once` where that has two parts."""
+    """The parameters of a block; with a `rerun` it runs again in backward (recompute)."""
 
-    def __init__(self, state: Mapping[str, torch.Tensor], recompute: bool, once: bool = False) -> None:
+    def __init__(self, state: Mapping[str, torch.Tensor], rerun: Rerun | None = None) -> None:
         super().__init__()
         self.own = nn.Module()
         for name, tensor in state.items():
             put(self.own, name, tensor)
         self.places = {f"p:{name}": _place(self.own, name) for name in state}
-        self.recompute, self.once = recompute, once
+        self.rerun = rerun
         self.observer: Observer = Relay()
         self.run: Runner = OP_BY_OP
 
@@ -87,7 +87,7 @@ class BlockModule(nn.Module):
         given = tuple(
             _at(self.places[name]) if value is None else value for name, value in zip(code.inputs, values, strict=True)
         )
-        if not self.recompute or not torch.is_grad_enabled():
+        if self.rerun is None or not torch.is_grad_enabled():
             return self.run(code, mode, *given)
         passes = iter((mode,))
 
@@ -106,13 +106,13 @@ class BlockModule(nn.Module):
                 return self.run(code, mode.again(), *again)
 
         moving = itertools.compress(given, moves)
-        return (runs_once if self.once else runs_again)(run, *moving)
+        return self.rerun(run, *moving)
 
 
 class StageModule(nn.Module):
     """Blocks with their parameters: `code` with the tensors `state` by name."""
 
-    def __init__(self, code: StageCode, state: Mapping[str, torch.Tensor], recompute: bool, once: bool = False) -> None:
+    def __init__(self, code: StageCode, state: Mapping[str, torch.Tensor], rerun: Rerun | None = None) -> None:
         super().__init__()
         self.code = code
         reads = [[name[2:] for name in block.inputs if name.startswith("p:")] for block in code.blocks]
@@ -121,10 +121,10 @@ class StageModule(nn.Module):
         # The backward of the block that makes the loss follows its forward at once: as in `costs`, it never recomputes.
         last = len(reads) - 1 if code.final else -1
         self.blocks = nn.ModuleList(
-            BlockModule({name: state[name] for name in names if name not in shared}, recompute and index != last, once)
+            BlockModule({name: state[name] for name in names if name not in shared}, None if index == last else rerun)
             for index, names in enumerate(reads)
         )
-        self.start = BlockModule({}, False)
+        self.start = BlockModule({})
         self.own = nn.Module()
         self.shared = frozenset(shared)
         for name in sorted(shared):

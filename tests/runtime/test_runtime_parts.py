@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from placer.plans.settings import RunSettings
@@ -14,7 +15,7 @@ from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_s
 from placer.runtime.stages.dropout import attention, dropout, row_keys
 from placer.runtime.stages.losses import counted, cross_entropy, times_share
 from placer.runtime.stages.pass_context import PassContext
-from placer.runtime.stages.recompute import runs_once
+from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_together
 from placer.runtime.stages.split_backward import backward_inputs
 
 ROWS = 6
@@ -147,6 +148,40 @@ def test_a_block_that_saves_other_tensors_when_it_runs_again_is_an_error() -> No
     (made,) = runs_once(lambda x: (next(runs)(x * 1.0) * x,), x)
     with pytest.raises(RuntimeError, match=r"ran again saved \d+ tensors where it saved \d+"):
         torch.autograd.grad(made.sum(), x)
+
+
+class _Told(torch.autograd.Function):
+    """x as it is; saves nothing, and tells when its backward is called."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: torch.Tensor, told: list[str]) -> torch.Tensor:
+        ctx.told = told  # type: ignore[attr-defined]
+        told.append("forward")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.told.append("backward")  # type: ignore[attr-defined]
+        return gradient, None
+
+
+@pytest.mark.parametrize(
+    ("rerun", "order"),
+    [
+        (runs_together, ["forward", "forward", "backward"]),
+        (runs_once, ["forward", "forward", "backward"]),
+        (runs_again, ["forward", "backward"]),
+    ],
+)
+def test_devices_that_share_a_block_run_all_of_it_again_before_anything_of_its_backward(
+    rerun: Rerun, order: list[str]
+) -> None:
+    told: list[str] = []
+    x = torch.tensor([2.0, 3.0], requires_grad=True)
+    (made,) = rerun(lambda x: (_Told.apply(x * x, told),), x)  # type: ignore[no-untyped-call]
+    (gradient,) = torch.autograd.grad(made.sum(), x)
+    assert gradient.tolist() == [4.0, 6.0]
+    assert told == order
 
 
 def test_clipping_is_torchs() -> None:
