@@ -75,7 +75,7 @@ def _argument(tree: ast.expr, values: Sequence[Value], rows: int) -> Argument:
             return value
         case ast.List(elts=parts):
             return tuple(_argument(part, values, rows) for part in parts)
-        case ast.Name(id=name) if _is_tensor(name):
+        case ast.Name(id=name) if _is_tensor(name) and int(name[1:]) < len(values):
             return values[int(name[1:])]
         case ast.Name(id=name) if name in (*ROWS, "inf", "nan"):
             return rows if name in ROWS else inf if name == "inf" else nan
