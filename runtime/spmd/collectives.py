@@ -98,7 +98,9 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, x: torch.Tensor, forward: Move, backward: Move) -> torch.Tensor:
         ctx.back = backward
-        return forward(x)
+        made = forward(x)
+        # Not x itself: autograd would take it for a view, in which nothing may be written.
+        return made.detach() if made is x else made
 
     @staticmethod
     def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
+from placer.runtime.spmd.collectives import with_gradient
 from placer.runtime.stages.dropout import attention, dropout, row_keys
 from placer.runtime.stages.losses import counted, cross_entropy, times_share
 from placer.runtime.stages.pass_context import PassContext
@@ -216,3 +217,12 @@ def test_a_gradient_that_lies_otherwise_in_memory_updates_alike(optimizer: str) 
         updater.step(1.0)
         made.append(weight.detach())
     assert torch.allclose(made[0], made[1], atol=1e-7) and torch.equal(made[1], made[2])
+
+
+def test_what_a_collective_gives_may_be_written_into_even_where_it_gives_what_it_got() -> None:
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    made = with_gradient(x * 2.0, lambda value: value, lambda gradient: 5.0 * gradient)
+    made.index_put_((torch.tensor([1]),), torch.tensor(7.0, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(made.sum(), x)
+    assert made.tolist() == [2.0, 7.0, 2.0]
+    assert gradient.tolist() == [10.0, 0.0, 10.0]
