@@ -28,7 +28,7 @@ from placer.costs.step_estimate import estimate
 from placer.errors import PlacerError
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan, Sharding
-from placer.program.ranks import position_of
+from placer.plans.transfers import position_of
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.rank_pool import RankPool
 from placer.runtime.dry import DryRuns, rank_classes

@@ -28,7 +28,7 @@ from placer.cluster.cluster import Cluster
 from placer.costs.communication.network import Network, require_hosts
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.memory.block_ranges import BlockRanges
-from placer.costs.memory.in_flight import InFlight, microbatches_in_flight
+from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import position_memory, stage_memory
 from placer.costs.precision import Numerics, Workload
 from placer.costs.timing.after_backward import AfterBackward, heeds
@@ -128,21 +128,14 @@ class Costs:
             ),
         )
 
-    def memory(
-        self, stages: tuple[Stage, ...], *, schedule: str, positions: int, position: int, microbatches: int,
-        total_stages: int, rows: int,
-    ) -> tuple[int, MemoryBytes]:  # fmt: skip
-        """The device of a position that holds `stages` with least bytes to spare, and what it holds.
-
-        `rows` are those of the largest microbatch.
-        """
-        in_flight = microbatches_in_flight(schedule, positions, total_stages, microbatches)[position]
-        return self._tightest(stages, in_flight, rows, accumulates=microbatches > 1)
-
     @remembered
-    def _tightest(
+    def memory(
         self, stages: tuple[Stage, ...], in_flight: InFlight, rows: int, *, accumulates: bool
     ) -> tuple[int, MemoryBytes]:
+        """The device of a position that holds `stages` with least bytes to spare, and what it holds.
+
+        `rows` are those of the largest microbatch; it `accumulates` gradients where there are several.
+        """
         devices, chips = stages[0].devices, self.cluster.devices
         each = replica_rows(rows, stages[0].shares, stages[0].replicas)
         loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}

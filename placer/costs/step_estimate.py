@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.costs.costs import Costs
+from placer.costs.memory.in_flight import InFlight, in_flight_of, microbatches_in_flight
 from placer.costs.timing.after_backward import host_bytes
+from placer.costs.timing.branched import BranchedOrder
 from placer.costs.timing.stage import StageSeconds, StageTimes
 from placer.costs.timing.step import StageCost, stalls, step_seconds
 from placer.graph import affine_sum
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
+from placer.plans.order import plan_actions
 from placer.plans.plan import Plan, Stage
+from placer.plans.schedule import BRANCHED
+from placer.plans.transfers import stage_graph, transfers
 from placer.spmd.cross_mesh import Mesh
 
 
@@ -33,7 +38,6 @@ def estimate_with(costs: Costs, plan: Plan) -> Ledger:
     own, fixed, flops = [costs.of_stage(plan, stage) for stage in plan.stages], costs.fixed(ranks), costs.flops
     seconds = _itemised(own, plan, stages, fixed)
     ranges = [one.ranges.of(stage.first, stage.last) for one, stage in zip(own, plan.stages, strict=True)]
-    sent, per_row = affine_sum(size for span in ranges for size in (span.sent, span.returned))
     reduced = sum(span.counts.trainable for span, stage in zip(ranges, plan.stages, strict=True) if stage.replicas > 1)
     return Ledger(
         step_seconds=seconds.total,
@@ -42,7 +46,7 @@ def estimate_with(costs: Costs, plan: Plan) -> Ledger:
         rows=rows,
         flops=flops.at(rows),
         peak_flops=sum(costs.cluster.devices[d].rate(costs.numerics.compute) for d in ranks),
-        sent_bytes=sent * len(plan.microbatches) + per_row * rows,
+        sent_bytes=_sent(own, plan),
         reduced_bytes=reduced * costs.numerics.weight_bytes,
     )
 
@@ -51,9 +55,11 @@ def stage_costs(costs: Costs, plan: Plan) -> tuple[StageCost, ...]:
     """The `StageCost` of each stage of a plan."""
     meshes = [Mesh.of(plan, stage) for stage in plan.stages]
     following: list[Mesh | tuple[int, ...]] = [*meshes[1:], ()]
+    if plan.schedule in BRANCHED:  # whose messages are of pairs of stages
+        following = [()] * len(meshes)
     return tuple(
         costs.of_stage(plan, stage).stage_cost(
-            stage, following=after, leading=meshes[0], rows=plan.microbatches[0], last_rows=plan.microbatches[-1],
+            stage, following=after, leading=meshes[0], rows=max(plan.microbatches), last_rows=plan.microbatches[-1],
             bucket_bytes=plan.bucket_bytes,
         )
         for stage, after in zip(plan.stages, following, strict=True)
@@ -74,14 +80,19 @@ def with_best_buckets(costs: Costs, plan: Plan) -> Plan:
 
 def tightest(costs: Costs, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
     """Of each position of `plan` the device with least bytes to spare, and what it holds at its fullest."""
-    positions, count = plan.positions, len(plan.microbatches)
     return tuple(
-        costs.of_stage(plan, plan.stages[p]).memory(
-            plan.stages[p::positions], schedule=plan.schedule, positions=positions, position=p, microbatches=count,
-            total_stages=len(plan.stages), rows=plan.microbatches[0],
+        costs.of_stage(plan, plan.stages[own[0]]).memory(
+            tuple(plan.stages[s] for s in own), flying, max(plan.microbatches), accumulates=len(plan.microbatches) > 1
         )
-        for p in range(positions)
-    )  # fmt: skip
+        for own, flying in zip(plan.stages_at, _in_flight(plan), strict=True)
+    )
+
+
+def _in_flight(plan: Plan) -> tuple[InFlight, ...]:
+    """What each position has in flight."""
+    if plan.schedule in BRANCHED:
+        return tuple(in_flight_of(*both) for both in zip(plan_actions(plan), plan.stages_at, strict=True))
+    return microbatches_in_flight(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
 
 
 def hosted(costs: Costs, plan: Plan) -> dict[int, int]:
@@ -98,16 +109,12 @@ def hosted(costs: Costs, plan: Plan) -> dict[int, int]:
 
 def _itemised(own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], fixed: float) -> Seconds:
     """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
-    positions, count = plan.positions, len(plan.microbatches)
-    step = step_seconds(stages, plan.schedule, positions=positions, microbatches=count, fixed=fixed)
-    turns = len(plan.stages) // positions
-    busy = [sum(_busy(cost, count) for cost in stages[p::positions]) for p in range(positions)]
-    slowest = slice(busy.index(max(busy)), None, positions)
-    placed, chosen = zip(own[slowest], plan.stages[slowest], strict=True), stages[slowest]
-    times = [_summed(one.stage_times, stage, plan.microbatches) for one, stage in placed]
-    communication = sum(cost.messages for cost in stages) / turns
-    if count > 1:
-        communication += stalls(plan.schedule, positions, count) * sum(cost.messages for cost in chosen) / turns
+    count = len(plan.microbatches)
+    slowest = max(plan.stages_at, key=lambda numbers: sum(_busy(stages[s], count) for s in numbers))
+    chosen = [stages[s] for s in slowest]
+    times = [_summed(own[s].stage_times, plan.stages[s], plan.microbatches) for s in slowest]
+    step, communication = (_branched if plan.schedule in BRANCHED else _chained)(own, plan, stages, chosen)
+    step += fixed
     spent = Seconds(
         forward=sum(part.forward for part in times),
         backward=sum(part.backward for part in times) + (count - 1) * sum(cost.accumulate for cost in chosen),
@@ -121,18 +128,62 @@ def _itemised(own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], f
     return replace(spent, bubble=max(0.0, step - spent.total))
 
 
+def _chained(
+    own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
+) -> tuple[float, float]:
+    """Seconds of a step of a chain of stages, and of the messages in them, `chosen` being of the slowest position."""
+    positions, count = plan.positions, len(plan.microbatches)
+    turns = len(stages) // positions
+    communication = sum(cost.messages for cost in stages) / turns
+    if count > 1:
+        communication += stalls(plan.schedule, positions, count) * sum(cost.messages for cost in chosen) / turns
+    return step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication
+
+
+def _branched(
+    own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
+) -> tuple[float, float]:
+    """Seconds of a step of a graph of stages, and how much of them messages cost."""
+    sent: dict[tuple[int, int, int], float] = {}
+    returned: dict[tuple[int, int, int], float] = {}
+    for transfer in transfers(plan):
+        source, target = plan.stages[transfer.source], Mesh.of(plan, plan.stages[transfer.target])
+        messages = own[transfer.source].messages
+        seconds = {rows: messages.between(source, target, transfer.values, rows) for rows in set(plan.microbatches)}
+        for number, rows in enumerate(plan.microbatches):
+            sent[transfer.source, transfer.target, number] = seconds[rows].forward
+            returned[transfer.source, transfer.target, number] = seconds[rows].backward
+    forward, backward = [], []
+    for one, stage, cost in zip(own, plan.stages, stages, strict=True):
+        passes = [one.stage_times.full(stage, rows) for rows in plan.microbatches]
+        forward.append([each.forward + each.gather_forward for each in passes])
+        backward.append([each.whole_backward + cost.accumulate * (m > 0) for m, each in enumerate(passes)])
+    step = BranchedOrder(
+        order=plan_actions(plan), graph=stage_graph(plan), forward=forward, backward=backward,
+        tail=[cost.tail for cost in stages], sent=sent, returned=returned,
+    ).step()  # fmt: skip
+    return step.seconds, step.communication
+
+
+def _sent(own: Sequence[Costs], plan: Plan) -> int:
+    """Bytes that a step sends between stages, on and back, by one device of each replica."""
+    if plan.schedule in BRANCHED:
+        crossing = [(own[sent.source].ranges.crossing, sent.values) for sent in transfers(plan)]
+        sizes = [size for values, names in crossing for size in (values.bytes_of(names), values.returned(names))]
+    else:
+        ranges = [one.ranges.of(stage.first, stage.last) for one, stage in zip(own, plan.stages, strict=True)]
+        sizes = [size for span in ranges for size in (span.sent, span.returned)]
+    sent, per_row = affine_sum(sizes)
+    return sent * len(plan.microbatches) + per_row * plan.rows
+
+
 def _summed(stage_times: StageTimes, stage: Stage, microbatches: tuple[int, ...]) -> StageSeconds:
     """Seconds of a stage over all microbatches."""
-    full, last = stage_times.full(stage, microbatches[0]), stage_times.full(stage, microbatches[-1])
-    many = len(microbatches) - 1
-    return StageSeconds(
-        forward=many * full.forward + last.forward,
-        backward=many * full.backward + last.backward,
-        weight=many * full.weight + last.weight,
-        recompute=many * full.recompute + last.recompute,
-        gather_forward=many * full.gather_forward + last.gather_forward,
-        gather_backward=many * full.gather_backward + last.gather_backward,
-    )
+    each = [(stage_times.full(stage, rows), count) for rows, count in Counter(microbatches).items()]
+    return StageSeconds(**{
+        field.name: sum(count * getattr(seconds, field.name) for seconds, count in each)
+        for field in fields(StageSeconds)
+    })  # fmt: skip
 
 
 def _busy(cost: StageCost, microbatches: int) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from placer.plans.order import plan_actions
 from placer.plans.plan import Plan
-from placer.plans.schedule import LOOPING, violations
+from placer.plans.schedule import BRANCHED, LOOPING, violations
+from placer.plans.transfers import stage_graph
 from placer.program.agreement import agreement
-from placer.program.lowering import like_devices, lower, plan_actions, rows_of_replica
+from placer.program.lowering import like_devices, lower, rows_of_replica
 from placer.program.ranks import ConnectedReplicas, connected_replicas
 
 # Microbatches per position, and one per stage, after which a schedule repeats itself: those that fill the pipeline,
@@ -19,7 +21,7 @@ FULL_TURNS = 2
 def disagreements(plan: Plan) -> Iterator[str]:
     """The schedule runs to its end, and all ranks agree on their communication."""
     plan = _shortened(plan)
-    broken = violations(plan_actions(plan), len(plan.stages), len(plan.microbatches))
+    broken = violations(plan_actions(plan), stage_graph(plan), len(plan.microbatches))
     if broken:
         yield from broken
         return
@@ -49,12 +51,13 @@ def _shortened(plan: Plan) -> Plan:
     """The plan with as many of its equal microbatches as show every turn of its schedule.
 
     Once the pipeline is full a schedule repeats the same turn for each further microbatch (interleaved: for each
-    further round of as many as there are positions), so that ranks which agree over some turns agree over all.
+    further round of as many as there are positions), so that ranks which agree over some turns agree over all. Nothing
+    is known of turns of `branched`.
     tests/plans/test_legality.py holds the schedules to it.
     """
     count, positions = len(plan.microbatches), plan.positions
     enough = len(plan.stages) + FULL_TURNS * positions
-    if plan.schedule in LOOPING and count % positions:
+    if plan.schedule in BRANCHED or (plan.schedule in LOOPING and count % positions):
         return plan
     if count <= enough or len(set(plan.microbatches[:-1])) > 1:
         return plan

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from placer.errors import UsageError
 from placer.plans.plan import Plan, Stage, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
+from placer.plans.transfers import position_of
 from placer.program.buckets import shared_parameters
-from placer.program.ranks import position_of
 from placer.rules.rows import whole_batch_reason
 from placer.spmd.device_graph import require_layout
 

@@ -3,7 +3,9 @@
 Rows of the global batch are cut into microbatches (`microbatches`: rows of each, in order); the rows of a microbatch
 are divided among the replicas of a stage (`replica_rows`). Stages are runs of consecutive blocks in graph order; stage
 s runs on `stages[s].devices`: replicas of `degree` devices each. With `interleaved` several stages share
-the same devices: stage s sits at pipeline position s % positions. Stages on other devices may have other numbers of
+the same devices: stage s sits at pipeline position s % positions. With `branched` stages are a graph: each waits for
+those alone of which it reads, and any number of them may share devices, so that branches of the model compute at the
+same time on different devices (horizontal placement). Stages on other devices may have other numbers of
 replicas, other shares and other degrees: what crosses between them is split and gathered (`placer.spmd.cross_mesh`).
 """
 
@@ -38,7 +40,7 @@ BUCKET_BYTES = 25 * 2**20
 
 # What torch.manual_seed takes.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "branched"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 # What FSDP2 does: parameters lie in shards. Under the others they are whole, and so are gradients.
 BY_FSDP: frozenset[Sharding] = frozenset({"gradients", "parameters"})
@@ -224,6 +226,14 @@ class Plan:
         for stage in self.stages:
             first.setdefault(stage.devices, stage)
         return tuple(first.values())
+
+    @cached_property
+    def stages_at(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the stages of each position, in their order."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for number, stage in enumerate(self.stages):
+            found.setdefault(stage.devices, []).append(number)
+        return tuple(map(tuple, found.values()))
 
     @cached_property
     def first_ranks(self) -> tuple[int, ...]:

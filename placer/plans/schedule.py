@@ -6,6 +6,7 @@
     1f1b         min(positions-1-p, m) forwards, then forward and backward in turn           (arXiv:2006.09503)
     interleaved  stage s at position s % positions; microbatches go in rounds of about `positions`, a round passes
                  all stages of a position before the next one starts                         (arXiv:2104.04473)
+    branched     stages that are a graph, any number of them at a position: `placer.plans.branched`
     zero-bubble  ZB-H1: as 1f1b with the backward split; the weight part W of a microbatch waits until p more input
                  parts I are done, so that it fills the bubble and memory stays that of 1f1b (arXiv:2401.10241)
 
@@ -23,15 +24,19 @@ from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 from placer.errors import UsageError
+from placer.plans.stage_graph import StageGraph, chain
 
 # F forward, B whole backward, I backward for the inputs only, W backward for the weights only (zero-bubble).
 ActionKind = Literal["F", "B", "I", "W"]
 
 Actions = tuple[tuple["Action", ...], ...]
 
+# Whose stages are a chain.
 NAMES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 SPLIT_BACKWARD = frozenset({"zero-bubble"})
 LOOPING = frozenset({"interleaved"})
+# Whose stages are a graph.
+BRANCHED = frozenset({"branched"})
 
 # For orders only: a backward counts as two forwards, each of its parts as one.
 UNITS: Mapping[ActionKind, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
@@ -75,8 +80,13 @@ def parse(written: str) -> Actions:
 
 
 def actions(name: str, positions: int, stages: int, microbatches: int) -> Actions:
-    """The actions of every position in order. Raises UsageError where the schedule cannot have this structure."""
+    """The actions of every position in order, of a chain of stages (of a plan: `placer.plans.order`).
+
+    Raises UsageError where the schedule cannot have this structure.
+    """
     refusal = structure_violation(name, positions, stages)
+    if name in BRANCHED:
+        refusal = f"{name} orders the stages of a plan, by what they read of each other"
     if refusal:
         raise UsageError(refusal)
     if microbatches < 1:
@@ -92,13 +102,13 @@ def actions(name: str, positions: int, stages: int, microbatches: int) -> Action
 
 def structure_violation(name: str, positions: int, stages: int) -> str:
     """Why `name` cannot run `stages` stages on `positions` positions; empty where it can."""
-    if name not in NAMES:
-        return f"there is no schedule {name!r}; known: {', '.join(NAMES)}"
+    if name not in (*NAMES, *BRANCHED):
+        return f"there is no schedule {name!r}; known: {', '.join((*NAMES, *BRANCHED))}"
     if positions < 1 or stages < 1:
         return f"{stages} stages on {positions} positions: there must be at least one of each"
     if name in LOOPING and stages % positions:
         return f"{name} gives every position equally many stages; {stages} stages do not divide by {positions}"
-    if name not in LOOPING and stages != positions:
+    if name not in LOOPING | BRANCHED and stages != positions:
         return f"{name} has one stage per position; found {stages} stages on {positions} positions (use interleaved)"
     return ""
 
@@ -108,16 +118,21 @@ def in_flight(schedule: Actions) -> tuple[int, ...]:
     return tuple(max(_alive(line), default=0) for line in schedule)
 
 
-def violations(schedule: Actions, stages: int, microbatches: int) -> tuple[str, ...]:
-    """Every rule the lists break; empty for a schedule that runs to its end."""
-    found = (*_count_violations(schedule, stages, microbatches), *_place_violations(schedule))
-    return found or tuple(_deadlocks(schedule, stages))
+def violations(schedule: Actions, stages: int | StageGraph, microbatches: int) -> tuple[str, ...]:
+    """Every rule the lists break; empty for a schedule that runs to its end. A number of `stages` is a chain."""
+    graph = _graph(stages)
+    found = (*_count_violations(schedule, len(graph.at), microbatches), *_place_violations(schedule))
+    return found or tuple(_deadlocks(schedule, graph))
 
 
 def timetable(
-    schedule: Actions, stages: int, seconds: Mapping[ActionKind, float] = UNITS
+    schedule: Actions, stages: int | StageGraph, seconds: Mapping[ActionKind, float] = UNITS
 ) -> dict[Action, tuple[float, float]]:
-    """Start and end of every action that can run when each position follows its list and messages take no time."""
+    """Start and end of every action that can run when each position follows its list and messages take no time.
+
+    `seconds` are of a stage of work 1; a number of `stages` is a chain of such.
+    """
+    graph = _graph(stages)
     times: dict[Action, tuple[float, float]] = {}
     clock, following = [0.0] * len(schedule), [0] * len(schedule)
     waiting: dict[Action, list[int]] = {}
@@ -127,13 +142,13 @@ def timetable(
         line = schedule[position]
         while following[position] < len(line):
             action = line[following[position]]
-            needs = prerequisites(action, stages)
+            needs = prerequisites(action, graph)
             missing = next((need for need in needs if need not in times), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(position)
                 break
             start = max([clock[position], *(times[need][1] for need in needs)])
-            clock[position] = start + seconds[action.kind]
+            clock[position] = start + graph.work[action.stage] * seconds[action.kind]
             times[action] = times[milestone(action)] = (start, clock[position])
             following[position] += 1
             runnable += waiting.pop(milestone(action), [])
@@ -145,14 +160,18 @@ def milestone(action: Action) -> Action:
     return Action(action.stage, "B", action.microbatch) if action.kind == "I" else action
 
 
-def prerequisites(action: Action, stages: int) -> tuple[Action, ...]:
+def prerequisites(action: Action, graph: StageGraph) -> tuple[Action, ...]:
     """The milestones that must be reached before `action`."""
     s, m = action.stage, action.microbatch
     if action.kind == "F":
-        return (Action(s - 1, "F", m),) if s else ()
+        return tuple(Action(before, "F", m) for before in graph.reads[s])
     if action.kind == "W":
         return (Action(s, "B", m),)
-    return (Action(s, "F", m), *((Action(s + 1, "B", m),) if s + 1 < stages else ()))
+    return (Action(s, "F", m), *(Action(after, "B", m) for after in graph.awaits[s]))
+
+
+def _graph(stages: int | StageGraph) -> StageGraph:
+    return chain(stages) if isinstance(stages, int) else stages
 
 
 def _gpipe(position: int, microbatches: int) -> tuple[Action, ...]:
@@ -245,10 +264,10 @@ def _place_violations(schedule: Actions) -> Iterator[str]:
                 yield f"{action} is at position {position}, but stage {action.stage} belongs to position {other}"
 
 
-def _deadlocks(schedule: Actions, stages: int) -> Iterator[str]:
-    done = timetable(schedule, stages)
+def _deadlocks(schedule: Actions, graph: StageGraph) -> Iterator[str]:
+    done = timetable(schedule, graph)
     for position, line in enumerate(schedule):
         stuck = next((action for action in line if action not in done), None)
         if stuck is not None:
-            needs = ", ".join(str(n) for n in prerequisites(stuck, stages) if n not in {milestone(a) for a in done})
+            needs = ", ".join(str(n) for n in prerequisites(stuck, graph) if n not in {milestone(a) for a in done})
             yield f"position {position} waits for ever at {stuck}, which needs {needs}"

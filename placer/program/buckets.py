@@ -20,7 +20,7 @@ from placer.costs.precision import FLOATING
 from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.program.ranks import stage_of_block
+from placer.plans.transfers import stage_of_block
 from placer.spmd.parameter_layouts import held_parameters
 
 

@@ -19,6 +19,7 @@ from typing import Literal
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import Action
+from placer.plans.transfers import position_of
 from placer.program.buckets import (
     GradientBucket,
     ddp_buckets,
@@ -33,7 +34,7 @@ from placer.program.buckets import (
 from placer.program.fsdp import sharded_collectives
 from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import sum_route
-from placer.program.ranks import like_ranks, position_of, rank_of, summed_ranks
+from placer.program.ranks import like_ranks, rank_of, summed_ranks
 from placer.spmd.parameter_layouts import held_parameters
 
 # The squared norm and the loss are summed in float64.

@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from placer.costs.precision import Numerics
 from placer.io.memo import remembered
+from placer.plans.order import plan_actions
 from placer.plans.plan import Plan, replica_rows
-from placer.plans.schedule import Action, Actions, actions, timetable
+from placer.plans.schedule import Action, Actions, timetable
+from placer.plans.transfers import Transfer, position_of, stage_graph, transfers
 from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
-from placer.program.ranks import ConnectedReplicas, Transfer, all_replicas, position_of, rank_of, transfers
+from placer.program.ranks import ConnectedReplicas, all_replicas, rank_of
 from placer.spmd.cross_mesh import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
 from placer.spmd.parameter_layouts import held_parameters, held_value, value_state
 
@@ -118,11 +120,6 @@ def rows_of_replica(plan: Plan, position: int, replica: int) -> tuple[int, ...]:
     return tuple(replica_rows(rows, mesh.shares, mesh.replicas)[replica] for rows in plan.microbatches)
 
 
-def plan_actions(plan: Plan) -> Actions:
-    """The plan's schedule: the actions of each position."""
-    return actions(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
-
-
 def crossings(plan: Plan, transfer: Transfer, gradient: bool) -> tuple[Crossing, ...]:
     """What a transfer moves: its values forward, the gradients of those that have one back."""
     ends = (transfer.target, transfer.source) if gradient else (transfer.source, transfer.target)
@@ -153,7 +150,7 @@ def _step(plan: Plan) -> _StepOrder:
         sent.setdefault((True, transfer.source), []).append((index, transfer))
         if transfer.differentiable:
             sent.setdefault((False, transfer.target), []).append((index, transfer))
-    return _StepOrder(schedule, timetable(schedule, len(plan.stages)), sent)
+    return _StepOrder(schedule, timetable(schedule, stage_graph(plan)), sent)
 
 
 def _lines(plan: Plan, step: _StepOrder, inner: int) -> list[list[_Item]]:

@@ -1,4 +1,4 @@
-"""Where stages sit, what crosses between them, and which replicas exchange messages.
+"""Which rank stands where, and which replicas exchange messages.
 
 Connected are the replicas of all positions that have rows in common: they exchange messages with each other only. Where
 all positions divide rows alike, these are replica i of each. Where 2 replicas feed 1, they are these 3; of 3 and 2 they
@@ -9,33 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import networkx
 
-from placer.graph import Graph, Summed
+from placer.graph import Summed
 from placer.plans.plan import Plan, Stage
+from placer.plans.schedule import BRANCHED
+from placer.plans.transfers import position_of, transfers
 from placer.spmd.cross_mesh import Division, overlaps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """What stage `source` sends to stage `target` for every microbatch: block outputs, in the order they are made.
-
-    `differentiable` are those of `values` whose gradients come back; it may be empty.
-    """
-
-    source: int
-    target: int
-    values: tuple[str, ...]
-    differentiable: tuple[str, ...]
-
-
-def position_of(plan: Plan) -> tuple[int, ...]:
-    """The pipeline position of each stage: the rank of its device set by first use."""
-    order: dict[tuple[int, ...], int] = {}
-    return tuple(order.setdefault(stage.devices, len(order)) for stage in plan.stages)
 
 
 def rank_of(plan: Plan, position: int, replica: int, inner: int = 0) -> int:
@@ -84,50 +66,6 @@ def summed_ranks(plan: Plan, stage: int, over: Summed, rank: int) -> tuple[int, 
     return line_ranks(plan, rank, fast)[over is Summed.INNER]
 
 
-def transfers(plan: Plan) -> tuple[Transfer, ...]:
-    """One transfer for every pair of stages at different positions where the later reads what the earlier makes.
-
-    Values go directly from where they are made to every reader, also over stages between. Inputs and the prologue are
-    never sent. Ordered by source, then target.
-    """
-    graph, positions = plan.graph, position_of(plan)
-    crossing: dict[tuple[int, int], set[str]] = {}
-    for reference, source, target in _reads(plan):
-        if positions[source] != positions[target]:
-            crossing.setdefault((source, target), set()).add(reference)
-    return tuple(_transfer(graph, *pair, found) for pair, found in sorted(crossing.items()))
-
-
-def _transfer(graph: Graph, source: int, target: int, found: set[str]) -> Transfer:
-    values = tuple(sorted(found, key=made_by))
-    differentiable = tuple(value for value in values if graph.value(value).requires_grad)
-    return Transfer(source=source, target=target, values=values, differentiable=differentiable)
-
-
-def made_by(reference: str) -> tuple[int, int]:
-    """Block and output number of a block output `b7.0`; (-1, k) for the prologue's."""
-    block, output = reference[1:].split(".")
-    return int(block), int(output)
-
-
-def stage_of_block(plan: Plan) -> dict[int, int]:
-    """The stage of each block."""
-    return {block: s for s, stage in enumerate(plan.stages) for block in range(stage.first, stage.last)}
-
-
-def _reads(plan: Plan) -> list[tuple[str, int, int]]:
-    """(value, stage that makes it, later stage that reads it)."""
-    home = stage_of_block(plan)
-    found = []
-    for index, block in enumerate(plan.graph.blocks):
-        for reference in block.inputs:
-            if reference.startswith("b") and made_by(reference)[0] >= 0:
-                source, target = home[made_by(reference)[0]], home[index]
-                if source != target:
-                    found.append((reference, source, target))
-    return found
-
-
 # For each position the replicas that are connected.
 ConnectedReplicas = tuple[tuple[int, ...], ...]
 
@@ -165,8 +103,16 @@ _ReplicaPlace = tuple[int, int]
 
 
 def _neighbours(plan: Plan) -> Iterator[tuple[_ReplicaPlace, _ReplicaPlace]]:
-    """Replicas of two positions that follow each other, with rows in common."""
+    """Replicas of two positions that exchange messages, with rows in common."""
     for rows in sorted(set(plan.microbatches)):
-        for (p, before), (q, after) in pairwise(enumerate(plan.meshes)):
-            for overlap in overlaps(rows, division(before), division(after)):
+        for p, q in _partners(plan):
+            for overlap in overlaps(rows, division(plan.meshes[p]), division(plan.meshes[q])):
                 yield (p, overlap.source), (q, overlap.target)
+
+
+def _partners(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Positions that follow each other; of stages that are a graph those of which one reads what the other makes."""
+    if plan.schedule not in BRANCHED:
+        return pairwise(range(plan.positions))
+    at = position_of(plan)
+    return iter(dict.fromkeys((at[transfer.source], at[transfer.target]) for transfer in transfers(plan)))

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from placer.errors import UsageError
 from placer.graph import Block, Graph, Parameter, Tensor
 from placer.plans.plan import Plan
+from placer.plans.transfers import Transfer, made_by, position_of, stage_of_block, transfers
 from placer.program.lowering import crossings
-from placer.program.ranks import Transfer, made_by, position_of, stage_of_block, transfers
 from placer.spmd.cross_mesh import Mesh, routes, row_dim
 from placer.spmd.parameter_layouts import value_state
 

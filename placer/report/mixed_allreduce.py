@@ -8,10 +8,11 @@ from pydantic import JsonValue
 
 from placer.costs.communication.mixed_allreduce import RouteName
 from placer.plans.plan import Plan
+from placer.plans.transfers import position_of
 from placer.program.buckets import gradient_buckets
 from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import SumStep, route_seconds, route_steps, sum_route
-from placer.program.ranks import like_ranks, position_of
+from placer.program.ranks import like_ranks
 from placer.report.printing import bytes_text, seconds_text
 
 NAMES: dict[RouteName, str] = {

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from placer.plans.plan import Plan
-from placer.program.ranks import position_of
+from placer.plans.transfers import position_of
 from placer.report.documents import Document, plan_document
 from placer.report.plan_table import STATE, ranges_text, rows_text
 from placer.report.printing import bytes_text, seconds_text, table, titled

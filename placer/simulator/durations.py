@@ -15,9 +15,9 @@ from placer.costs.costs import Costs
 from placer.costs.timing.stage import StageSeconds
 from placer.io.memo import remembered
 from placer.plans.plan import Plan, Stage
+from placer.plans.transfers import transfers
 from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
 from placer.program.lowering import crossings
-from placer.program.ranks import transfers
 from placer.simulator.timeline import SlicePart
 from placer.spmd.cross_mesh import Exchange, Mesh, parcels
 

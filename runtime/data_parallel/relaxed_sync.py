@@ -38,9 +38,9 @@ import torch
 from torch import distributed as dist
 
 from placer.plans.plan import Plan
+from placer.plans.transfers import position_of
 from placer.program.buckets import shared_parameters
 from placer.program.instructions import Collective, Program
-from placer.program.ranks import position_of
 from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.data_parallel.optimizer import Updater, clip_scale
 from placer.runtime.data_parallel.synchrony import rows_of

@@ -17,7 +17,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.program.ranks import transfers
+from placer.plans.transfers import transfers
 from placer.runtime.deepspeed.config import deepspeed
 from placer.runtime.deepspeed.run import DeepSpeedRun, Pairs, engine_of, loss_scale
 from placer.runtime.stages.microbatch import BatchSplit, Microbatch

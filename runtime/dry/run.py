@@ -26,10 +26,11 @@ from placer import legality
 from placer.errors import UsageError
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan
+from placer.plans.transfers import position_of
 from placer.program.instructions import Program
 from placer.program.lowering import lower
 from placer.program.peers import Disagreement, peer_disagreements
-from placer.program.ranks import connected_with, position_of, position_of_rank, replica_ranks
+from placer.program.ranks import connected_with, position_of_rank, replica_ranks
 from placer.runtime.checkpoint.training_state import TrainingState, require_optimizer_state
 from placer.runtime.dry.fake_tensors import bare, fake_batch, faked, shaped
 from placer.runtime.dry.fake_world import Answers, fake_world

@@ -22,10 +22,10 @@ from torch import distributed as dist
 from torch import fx
 
 from placer.graph import Tensor
+from placer.plans.order import plan_actions
 from placer.plans.plan import Plan
-from placer.plans.schedule import actions
+from placer.plans.transfers import position_of
 from placer.program.instructions import Message
-from placer.program.ranks import position_of
 from placer.rules.layouts import piece
 from placer.rules.two_axis_layouts import held_shape, pieces
 from placer.runtime.distributed.tensors import on_host
@@ -141,7 +141,7 @@ class Deliveries:
     """The order in which each rank of a plan reads and makes messages."""
 
     def __init__(self, plan: Plan) -> None:
-        lines = actions(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
+        lines = plan_actions(plan)
         # The part of a backward that makes gradients of inputs (I) reads and makes what the whole one does.
         self._order: dict[tuple[int, str, int], int] = {
             (action.stage, "F" if action.kind == "F" else "B", action.microbatch): index

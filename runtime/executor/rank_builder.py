@@ -12,10 +12,11 @@ from torch import nn
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
+from placer.plans.transfers import position_of
 from placer.program.buckets import shared_parameters
 from placer.program.collectives import tied_by_inner
 from placer.program.instructions import Program
-from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of, position_of_rank, replica_ranks
+from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of_rank, replica_ranks
 from placer.runtime.data_parallel.replicas import Replica, replica
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.world import Groups

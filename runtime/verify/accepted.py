@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from placer.plans.plan import Plan, Stage, replica_rows
-from placer.program.ranks import position_of, stage_of_block
+from placer.plans.transfers import position_of, stage_of_block
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.verify.eager.norms import Groups, NormRows
 

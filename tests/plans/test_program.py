@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from graphs import chain_graphs, gpt_graph
 from pipeline_plans import chain, pipeline_plan
 from placer.graph import Graph
+from placer.plans.order import plan_actions
 from placer.plans.plan import Plan, ScheduleName, Sharding
 from placer.plans.settings import RunSettings
+from placer.plans.transfers import transfers
 from placer.program.agreement import agreement
 from placer.program.buckets import ddp_buckets, gradient_buckets, shard_units
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
-from placer.program.lowering import lower, plan_actions
-from placer.program.ranks import connected_replicas, transfers
+from placer.program.lowering import lower
+from placer.program.ranks import connected_replicas
 
 SKIPS = ((0, 5), (1, 7), (2, 4))
 

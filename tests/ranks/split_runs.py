@@ -11,9 +11,10 @@ from torch import distributed as dist
 from examples.parity.cases import run_case
 from placer import tracer
 from placer.plans.plan import Plan
+from placer.plans.transfers import position_of
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
-from placer.program.ranks import position_of, replica_ranks
+from placer.program.ranks import replica_ranks
 from placer.runtime import VerifyReport, load
 from placer.runtime.checkpoint.checkpoint import Checkpoints
 from placer.runtime.checkpoint.folder import Progress

@@ -121,7 +121,7 @@ def test_an_unknown_operator_is_opaque_and_a_foreign_linear_is_not_torchs() -> N
 
 @pytest.mark.parametrize("text", ["-t0", "t0, 2 * t0", "t0, -[t0]"])
 def test_a_number_that_a_graph_reckons_from_a_tensor_is_refused(text: str) -> None:
-    op = Op(name="add", target="aten.add.Tensor", kind="elementwise", inputs=("i0",), arguments=text)
+    op = Op(name="add", target="aten.add.Tensor", kind="pointwise", inputs=("i0",), arguments=text)
     kind = BlockClass(inputs=(Tensor(shape=(Affine(0, 1),), dtype="float32"),), parameters=(), ops=(op,), outputs=())
     with pytest.raises(UsageError, match=r"argument 't0', which says nothing|reckons with '\[t0\]'"):
         call_of(kind, op, 3)

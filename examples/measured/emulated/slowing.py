@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from examples.measured.emulated.machines import Machines
 from examples.measured.emulated.trial import Trial, Verdict, predicted
 from placer.plans.plan import Plan
+from placer.plans.transfers import position_of
 from placer.program.instructions import Collective, Message
 from placer.program.lowering import lower, rows_of_replica
-from placer.program.ranks import position_of
 
 SLOWER_LINK, SLOWER_NODE = 10.0, 4.0
 

@@ -7,17 +7,19 @@
     1f1b          p - position run ahead; later as many again, if there are more microbatches
     zero-bubble   likewise p of them; of position + 1 the weight part waits, so that what arrived for it is kept too
     interleaved   backwards of later turns come before forwards of earlier ones: gradients count as always there
+    branched      as the lists of its stage graph have it (`in_flight_of`); gradients count as always there
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.plans.schedule import looped, looped_warmup
+from placer.plans.schedule import Action, looped, looped_warmup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,17 @@ def microbatches_in_flight(schedule: str, positions: int, stages: int, microbatc
     if schedule == "interleaved":
         return tuple(InFlight(first=0, later=peaks) for peaks in found)
     return tuple(_lone(schedule, position, peaks[0][0], microbatches) for position, peaks in enumerate(found))
+
+
+def in_flight_of(line: Sequence[Action], stages: Sequence[int]) -> InFlight:
+    """What a position has in flight that holds `stages` and does the actions of `line`."""
+    alive = dict.fromkeys(stages, 0)
+    peaks = []
+    for action in line:
+        alive[action.stage] += 1 if action.kind == "F" else -1
+        if action.kind == "F":
+            peaks.append(tuple(alive.values()))
+    return InFlight(first=0, later=_largest(np.unique(np.array(peaks, dtype=np.int64), axis=0)))
 
 
 def _lone(schedule: str, position: int, most: int, microbatches: int) -> InFlight:

@@ -45,16 +45,27 @@ class StageMessages:
             return TransferSeconds()
         sending, values = self.mesh(stage, stage.devices), self.ranges.crossing.leaving(stage.first, stage.last)
         if not self._alike(values, sending, following):
-            returned = tuple(value for value in values if self.work.whole.value(value).requires_grad)
-            return TransferSeconds(
-                forward=self._seconds(values, sending, following, rows, gradient=False),
-                backward=self._seconds(returned, following, sending, rows, gradient=True),
-            )
+            return self.between(stage, following, values, rows)
         span, most = self.ranges.of(stage.first, stage.last), max(replica_rows(rows, stage.shares, stage.replicas))
         if not span.messages:
             return TransferSeconds()
         returned_bytes = span.returned.at(most) if any(span.returned) else None
         return self.network.transfer(stage.devices, following.devices, sent=span.sent.at(most), returned=returned_bytes)
+
+    def between(self, stage: Stage, target: Mesh, values: tuple[str, ...], rows: int) -> TransferSeconds:
+        """Seconds of `values`, made in `stage`, on to `target` for a microbatch of `rows` rows, and back."""
+        sending, most = self.mesh(stage, stage.devices), max(replica_rows(rows, stage.shares, stage.replicas))
+        returned = tuple(value for value in values if self.work.whole.value(value).requires_grad)
+        if not self._alike(values, sending, target):
+            return TransferSeconds(
+                forward=self._seconds(values, sending, target, rows, gradient=False),
+                backward=self._seconds(returned, target, sending, rows, gradient=True),
+            )
+        crossing = self.ranges.crossing
+        back = crossing.returned(values).at(most) if returned else None
+        return self.network.transfer(
+            stage.devices, target.devices, sent=crossing.bytes_of(values).at(most), returned=back
+        )
 
     def _alike(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> bool:
         """Whether every device sends `values` to the one that stands like it on the other mesh."""

@@ -1,0 +1,90 @@
+"""What the stages of a plan read of each other, where they sit, and the graph that they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placer.graph import Graph
+from placer.plans.plan import Plan, Stage
+from placer.plans.schedule import BRANCHED
+from placer.plans.stage_graph import StageGraph, chain, of_reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """What stage `source` sends to stage `target` for every microbatch: block outputs, in the order they are made.
+
+    `differentiable` are those of `values` whose gradients come back; it may be empty.
+    """
+
+    source: int
+    target: int
+    values: tuple[str, ...]
+    differentiable: tuple[str, ...]
+
+
+def position_of(plan: Plan) -> tuple[int, ...]:
+    """The pipeline position of each stage: the rank of its device set by first use."""
+    order: dict[tuple[int, ...], int] = {}
+    return tuple(order.setdefault(stage.devices, len(order)) for stage in plan.stages)
+
+
+def transfers(plan: Plan) -> tuple[Transfer, ...]:
+    """One transfer for every pair of stages at different positions where the later reads what the earlier makes.
+
+    Values go directly from where they are made to every reader, also over stages between. Inputs and the prologue are
+    never sent. Ordered by source, then target.
+    """
+    graph, positions = plan.graph, position_of(plan)
+    crossing: dict[tuple[int, int], set[str]] = {}
+    for reference, source, target in _reads(plan):
+        if positions[source] != positions[target]:
+            crossing.setdefault((source, target), set()).add(reference)
+    return tuple(_transfer(graph, *pair, found) for pair, found in sorted(crossing.items()))
+
+
+def _transfer(graph: Graph, source: int, target: int, found: set[str]) -> Transfer:
+    values = tuple(sorted(found, key=made_by))
+    differentiable = tuple(value for value in values if graph.value(value).requires_grad)
+    return Transfer(source=source, target=target, values=values, differentiable=differentiable)
+
+
+def made_by(reference: str) -> tuple[int, int]:
+    """Block and output number of a block output `b7.0`; (-1, k) for the prologue's."""
+    block, output = reference[1:].split(".")
+    return int(block), int(output)
+
+
+def stage_of_block(plan: Plan) -> dict[int, int]:
+    """The stage of each block."""
+    return {block: s for s, stage in enumerate(plan.stages) for block in range(stage.first, stage.last)}
+
+
+def _reads(plan: Plan) -> list[tuple[str, int, int]]:
+    """(value, stage that makes it, later stage that reads it)."""
+    home = stage_of_block(plan)
+    found = []
+    for index, block in enumerate(plan.graph.blocks):
+        for reference in block.inputs:
+            if reference.startswith("b") and made_by(reference)[0] >= 0:
+                source, target = home[made_by(reference)[0]], home[index]
+                if source < target:
+                    found.append((reference, source, target))
+    return found
+
+
+def stage_graph(plan: Plan) -> StageGraph:
+    """What waits for what: a chain, but under `branched` what the stages read of each other."""
+    if plan.schedule not in BRANCHED:
+        return chain(len(plan.stages), plan.positions)
+    reads = [(source, target, plan.graph.value(value).requires_grad) for value, source, target in _reads(plan)]
+    return of_reads(position_of(plan), reads, [_work(plan, stage) for stage in plan.stages])
+
+
+def _work(plan: Plan, stage: Stage) -> float:
+    """Seconds of a stage's forward at the peak of its slowest device: enough to order stages by."""
+    blocks = plan.graph.blocks[stage.first : stage.last]
+    flops = sum(op.forward_flops.at(plan.rows) for block in blocks for op in plan.graph.classes[block.kind].ops)
+    dtype = "float32" if plan.settings.precision == "bfloat16-autocast" else plan.settings.precision
+    slowest = min(plan.cluster.devices[device].rate(dtype) for device in stage.devices)
+    return (1 + flops) / (len(stage.devices) * slowest)
