@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
 from placer.plans.plan import Alternative
+from placer.plans.schedule import BRANCHED
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.strategies.background import MANY_DEVICES, Forked
@@ -22,7 +23,7 @@ from placer.strategies.baselines.standard import Baseline
 from placer.strategies.space.pin_conflicts import require_pins
 
 BASELINES = ("single", "data", "sharded", "even", "megatron")
-SEARCHES = ("stages",)
+SEARCHES = ("stages", "horizontal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,9 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
         return next(run.found for run in reversed(runs) if isinstance(run.found, Infeasible))
     best, winner = min(legal, key=lambda entry: entry[0].order)
     solved = [run.found for run in runs if isinstance(run.found, Solution)]
-    bounds = [found.bound for found in solved if found.bound is not None]
+    # What is proven of chains of stages says nothing of a graph of them.
+    proven = best.plan.schedule not in BRANCHED
+    bounds = [found.bound for found in solved if proven and found.bound is not None]
     return Solution(
         plan=replace(best.plan, strategy=winner.name),
         bound=min(max(bounds), best.seconds) if bounds else None,

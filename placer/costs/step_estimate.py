@@ -160,7 +160,8 @@ def _branched(
         backward.append([each.whole_backward + cost.accumulate * (m > 0) for m, each in enumerate(passes)])
     step = BranchedOrder(
         order=plan_actions(plan), graph=stage_graph(plan), forward=forward, backward=backward,
-        tail=[cost.tail for cost in stages], sent=sent, returned=returned,
+        reduction=[cost.reduction for cost in stages], optimizer=[cost.optimizer for cost in stages], sent=sent,
+        returned=returned,
     ).step()  # fmt: skip
     return step.seconds, step.communication
 

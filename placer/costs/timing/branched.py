@@ -1,10 +1,10 @@
 """The step time of stages that are a graph (schedule `branched`): the order of the plan, played with its seconds.
 
-    step = max over positions of (end of its last action + tail) + fixed
+    step = max over positions of (end of its last action + reduction) + fixed + max over positions of optimizer
 
-An action starts when its position is free and what it reads is there. A message takes its seconds from when it is made
-and its reader has done all that comes before it in the order of its program: what the reader begins, in the times of
-that order, before the message is made.
+since nobody updates before all have met in the world's own collectives. An action starts when its position is free and
+what it reads is there. A message takes its seconds from when it is made and its reader has done all that comes before it
+in the order of its program: what the reader begins, in the times of that order, before the message is made.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class BranchedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchedOrder:
-    """The order of a plan and its seconds: of both passes of the stages, of what follows the last backward (`tail`) of
-    each stage, and of the messages on and back."""
+    """The order of a plan and its seconds: of both passes of the stages, of what each stage reduces behind its last
+    backward, of its update, and of the messages on and back."""
 
     order: Actions
     graph: StageGraph
     forward: PassSeconds
     backward: PassSeconds
-    tail: Sequence[float]
+    reduction: Sequence[float]
+    optimizer: Sequence[float]
     sent: MessageSeconds
     returned: MessageSeconds
 
@@ -66,10 +67,14 @@ class BranchedOrder:
                 begin = max(begin, arrived)
             ends[action] = begin + self._seconds(action)
             done[position].append(ends[action])
-        tails = [0.0] * len(done)
-        for own, position in zip(self.tail, at, strict=True):
-            tails[position] += own
-        return max(line[-1] + tail for line, tail in zip(done, tails, strict=True))
+        reduced = zip(done, self._by_position(self.reduction), strict=True)
+        return max(line[-1] + behind for line, behind in reduced) + max(self._by_position(self.optimizer))
+
+    def _by_position(self, seconds: Sequence[float]) -> list[float]:
+        found = [0.0] * len(self.order)
+        for own, position in zip(seconds, self.graph.at, strict=True):
+            found[position] += own
+        return found
 
     def _message(self, made: Action, read: Action) -> float:
         sent = self.sent if made.kind == "F" else self.returned

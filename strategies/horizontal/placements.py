@@ -1,0 +1,78 @@
+"""A position for every block, made a plan and judged.
+
+Blocks that follow each other in the model's order on one position are a stage. It ends where something is sent, so
+that it goes at once, and before what must be waited for, so that what does not need it is done by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from placer.costs.step_estimate import estimate_with
+from placer.plans.plan import Layout, Plan, Stage
+from placer.search.problem import Problem
+from placer.strategies.horizontal.block_graph import BlockGraph
+from placer.strategies.space.outline import Outline, fused
+
+#: Of each block the number of its position in the outline.
+Placement: TypeAlias = tuple[int, ...]
+#: Bytes that do not fit, then seconds of a step: the smaller is the better.
+Score: TypeAlias = tuple[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """Placements of the blocks of a problem over the positions of an outline, under a layout if there is one."""
+
+    problem: Problem
+    blocks: BlockGraph
+    outline: Outline
+    layout: Layout | None
+    recompute: bool
+
+    def plan(self, placement: Placement) -> Plan:
+        """The plan of a placement."""
+        problem, outline = self.problem, self.outline
+        stages = tuple(
+            Stage(
+                first=first, last=last, devices=outline.devices(placement[first]), shares=outline.shares,
+                sharding=outline.sharding, recompute=self.recompute, layout=None if self.layout is None else 0,
+                degree=outline.degree,
+            )
+            for first, last in self._ranges(placement)
+        )  # fmt: skip
+        return Plan(
+            model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings,
+            stages=stages, schedule="branched", microbatches=outline.microbatches, seed=problem.seed,
+            layouts=() if self.layout is None else (self.layout,),
+        )  # fmt: skip
+
+    def finished(self, placement: Placement) -> Plan:
+        """The plan with its gradients in the best buckets."""
+        return fused(self.problem, self.plan(placement))
+
+    def score(self, placement: Placement) -> Score:
+        """Of the plan of a placement, in the words of the one estimate."""
+        plan = self.plan(placement)
+        ledger = estimate_with(self.problem.costs, plan)
+        devices = self.problem.cluster.devices
+        over = 0
+        for mesh, held in zip(plan.meshes, ledger.memory, strict=True):
+            over += max(0, held.total - min(devices[device].memory_bytes for device in mesh.devices))
+        return over, ledger.step_seconds
+
+    def _ranges(self, placement: Placement) -> Iterator[tuple[int, int]]:
+        first = 0
+        for block in range(1, self.blocks.size + 1):
+            if block == self.blocks.size or self._parted(placement, block):
+                yield first, block
+                first = block
+
+    def _parted(self, placement: Placement, block: int) -> bool:
+        """Whether a stage begins at `block`."""
+        own, before = placement[block], placement[block - 1]
+        waits = any(placement[maker] != own for maker, _ in self.blocks.reads[block])
+        sends = any(placement[reader] != before for reader in self.blocks.readers[block - 1])
+        return own != before or waits or sends

@@ -1,0 +1,157 @@
+"""`horizontal`: the best plan whose stages are a graph, so that branches of the model compute at the same time.
+
+Outlines are numbers of positions, replicas, microbatches (powers of two) and device orders; positions are alike. Of
+each outline two first placements are judged (`earliest`), with recompute or sharded state where they do not fit
+without; from those of the most promising outlines blocks are moved on (`descent`). Nothing is proven: there is no bound. Where a
+model does not branch there is nothing to place. Layouts that cut ops are those of the pins; without such pins none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from placer.errors import Infeasible
+from placer.plans.plan import Layout
+from placer.search.judge import Verdict, judge
+from placer.search.problem import Problem, Solution
+from placer.strategies.horizontal.block_graph import BlockGraph
+from placer.strategies.horizontal.descent import Descent
+from placer.strategies.horizontal.earliest import block_seconds, finished_first, in_ranges
+from placer.strategies.horizontal.placements import Placement, Placing, Score
+from placer.strategies.intra_op.layouts import layouts
+from placer.strategies.space.device_orders import device_orders
+from placer.strategies.space.outline import (
+    Outline,
+    microbatch_rows,
+    position_counts,
+    recomputes,
+    replica_counts,
+    shardings,
+)
+from placer.strategies.space.pin_conflicts import require_pins
+
+# More branches than this rarely compute at the same time, and longer pipelines are found by `stages`.
+MOST_POSITIONS = 8
+# First placements that are judged, and of how many the best blocks are moved.
+MOST_OUTLINES, IMPROVED = 160, 8
+# More microbatches than this per position change little but take long to play.
+MOST_MICROBATCHES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """A first placement and what it is worth."""
+
+    score: Score
+    placing: Placing
+    placement: Placement
+
+
+class Horizontal:
+    """List scheduling, then descent over the positions of blocks, judged by the estimate."""
+
+    name = "horizontal"
+    exact = False
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan that was found; why there is none. Raises UsageError for contradicting pins."""
+        require_pins(problem)
+        blocks = BlockGraph.of(problem.graph)
+        if problem.pins.schedule not in (None, "branched"):
+            return Infeasible(binding=f"the pin schedule={problem.pins.schedule} is of a chain of stages")
+        if not blocks.branches:
+            return Infeasible(binding="every block of the model waits for the one before it: it has no branches")
+        starts, judged = _starts(problem, blocks)
+        return _improved(problem, blocks, starts, judged)
+
+
+def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
+    """The best first placement of each outline, the most promising first, and how many were judged."""
+    found: list[_Start] = []
+    judged = 0
+    for outline, layout in _outlines(problem):
+        if judged >= MOST_OUTLINES or (found and (problem.spent or judged >= (problem.budget or judged + 1))):
+            break
+        costs = problem.costs.under(layout)
+        seconds = block_seconds(costs, outline)
+        placing = Placing(
+            problem=problem, blocks=blocks, outline=outline, layout=layout, recompute=recomputes(problem)[0]
+        )
+        for placement in dict.fromkeys((finished_first(costs, outline, blocks, seconds), in_ranges(outline, seconds))):
+            judged += 1
+            found.append(_start(placing, placement))
+    return sorted(found, key=lambda start: (start.score, start.placing.outline, start.placement)), judged
+
+
+def _start(placing: Placing, placement: Placement) -> _Start:
+    """With forwards run again, with its state in shards, or both, where it does not fit otherwise."""
+    found = [_Start(score=placing.score(placement), placing=placing, placement=placement)]
+    if found[0].score[0]:
+        found += [_Start(score=own.score(placement), placing=own, placement=placement) for own in _roomier(placing)]
+    return min(found, key=lambda start: start.score)
+
+
+def _roomier(placing: Placing) -> Iterator[Placing]:
+    """The same outline in ways that hold less."""
+    states = shardings(placing.problem.pins, placing.outline.replicas, "branched")
+    for state in dict.fromkeys((placing.outline.sharding, states[-1])):
+        for again in recomputes(placing.problem):
+            if (state, again) != (placing.outline.sharding, placing.recompute):
+                yield replace(placing, outline=placing.outline.sharded(state), recompute=again)
+
+
+def _improved(problem: Problem, blocks: BlockGraph, starts: list[_Start], judged: int) -> Solution | Infeasible:
+    """The best plan by moving blocks from each of the first `starts`."""
+    best: Verdict | None = None
+    complaint = ""
+    rng = random.Random(problem.seed)
+    for start in starts[:IMPROVED]:
+        left = None if problem.budget is None else problem.budget - judged
+        if best is not None and (problem.spent or (left is not None and left <= 0)):
+            break
+        descent = Descent(start.placing.score, rng, most=left, over=lambda: problem.spent)
+        placement = descent.down(start.placement, blocks, start.placing.outline.positions)
+        verdict = judge(problem.costs, start.placing.finished(placement), lowered=False)
+        judged += descent.evaluations
+        if not verdict.legal:
+            complaint = verdict.complaint
+        elif best is None or verdict.order < best.order:
+            best = verdict
+    if best is None:
+        return Infeasible(binding=complaint or "pins or cluster leave no placement of branches")
+    return Solution(plan=best.plan, evaluations=judged)
+
+
+def _outlines(problem: Problem) -> list[tuple[Outline, Layout | None]]:
+    """The outlines to try: those of most devices first, of them those of fewest microbatches, then of positions."""
+    found = [
+        (outline, layout)
+        for layout in _layouts(problem)
+        for positions in position_counts(problem, 1 if layout is None else layout.degree)
+        if 1 < positions <= MOST_POSITIONS
+        for outline in _divided(problem, positions, 1 if layout is None else layout.degree)
+    ]
+    return sorted(found, key=lambda entry: (-len(entry[0].used), entry[0].count, entry[0].positions, entry[0]))
+
+
+def _divided(problem: Problem, positions: int, degree: int) -> Iterator[Outline]:
+    for replicas in replica_counts(problem, positions, degree):
+        state = shardings(problem.pins, replicas, "branched")[:1]
+        for rows in microbatch_rows(problem, replicas):
+            count = -(-problem.rows // rows)
+            if (count & (count - 1) and problem.pins.microbatches is None) or count > MOST_MICROBATCHES * positions:
+                continue
+            for order in device_orders(problem.cluster, positions, replicas, degree) if state else ():
+                yield Outline(
+                    positions=positions, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
+                    schedule="branched", sharding=state[0], layout=-1, degree=degree, device_order=order,
+                )  # fmt: skip
+
+
+def _layouts(problem: Problem) -> tuple[Layout | None, ...]:
+    """The layouts of pinned axes; no layout where no axis is pinned."""
+    if all(degree in (None, 1) for _, degree in problem.pins.axes):
+        return (None,)
+    return layouts(problem, problem.costs)
