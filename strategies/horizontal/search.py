@@ -2,8 +2,9 @@
 
 Outlines are numbers of positions, replicas, microbatches (powers of two) and device orders; positions are alike. Of
 each outline two first placements are judged (`earliest`), with recompute or sharded state where they do not fit
-without; from those of the most promising outlines blocks are moved on (`descent`). Nothing is proven: there is no bound. Where a
-model does not branch there is nothing to place. Layouts that cut ops are those of the pins; without such pins none.
+without; from those of the most promising outlines blocks are moved on (`descent`). Nothing is proven: there is no
+bound. Where a model does not branch there is nothing to place. Layouts that cut ops are those of the pins; without such
+pins none.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     step = max over positions of (end of its last action + reduction) + fixed + max over positions of optimizer
 
 since nobody updates before all have met in the world's own collectives. An action starts when its position is free and
-what it reads is there. A message takes its seconds from when it is made and its reader has done all that comes before it
-in the order of its program: what the reader begins, in the times of that order, before the message is made.
+what it reads is there. A message takes its seconds from when it is made and its reader has done all that comes before
+it in the order of its program: what the reader begins, in the times of that order, before the message is made.
 """
 
 from __future__ import annotations

@@ -4,12 +4,16 @@ Nodes in execution order fall into runs of one unit (`units`), with gaps between
 embeddings, downsampling, final norm and head) is a block of its own, unless it is small and between two units of one
 stack; a gap without weights is divided where the fewest bytes cross. Runs in execution order are convex and all values
 flow forward.
+
+What could compute at the same time is not one block: a gap is divided where nothing before is read behind (between two
+towers), and a run that reads what it is given on `MANY_BRANCHES` ways or more into these and what joins them
+(`branches`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import fx, nn
@@ -18,6 +22,7 @@ from placer.tracer.export.cleaning import Plain, target_name, within
 from placer.tracer.export.symbolic_rows import is_size
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.meta_run import Played
+from placer.tracer.partition.branches import branch_ends
 from placer.tracer.partition.prologue import prologue_of, written_by
 from placer.tracer.partition.units import units_of
 
@@ -58,6 +63,7 @@ class _NodeRange:
     unit: str
     first: int
     last: int
+    branch: bool = False
 
 
 def partition(plain: Plain, model: nn.Module, facts: dict[fx.Node, Played]) -> Partition:
@@ -68,6 +74,7 @@ def partition(plain: Plain, model: nn.Module, facts: dict[fx.Node, Played]) -> P
     units = units_of(model, order, flow.values)
     runs = _runs(order, units)
     runs = _without_small_gaps(runs, order, flow, units)
+    runs = [part for run in runs for part in _apart(run, order, flow)]
     runs = _joined_writes(runs, order, facts)
     pieces = _named(runs, order, plain, units)
     return Partition(
@@ -174,6 +181,14 @@ def _stands_alone(
     return not same_stack or weight >= enough
 
 
+def _apart(run: _NodeRange, order: list[fx.Node], flow: _Flow) -> list[_NodeRange]:
+    """The parts of a run that need nothing of each other, each with weights, and what joins them."""
+    nodes = order[run.first : run.last]
+    ends = branch_ends(nodes, [bool(flow.weights[node]) for node in nodes], gap=not run.unit)
+    edges = pairwise((run.first, *(run.first + end for end in ends), run.last))
+    return [replace(run, first=first, last=last, branch=bool(ends)) for first, last in edges]
+
+
 def _joined_writes(runs: list[_NodeRange], order: list[fx.Node], facts: dict[fx.Node, Played]) -> list[_NodeRange]:
     """Join runs so that no cut lies between a value and an in-place write into it, or between a buffer that is written
     and who reads it: two stages would each have their own."""
@@ -212,7 +227,7 @@ def _named(runs: list[_NodeRange], order: list[fx.Node], plain: Plain, units: li
     for run in runs:
         nodes = tuple(order[run.first : run.last])
         root = run.unit.partition("@")[0]
-        name = root or _gap_name(nodes, plain, units)
+        name = root if root and not run.branch else _gap_name(nodes, plain, units)
         taken[name] = taken.get(name, 0) + 1
         pieces.append(BlockNodes(name=name if taken[name] == 1 else f"{name}@{taken[name]}", root=root, nodes=nodes))
     return tuple(pieces)
