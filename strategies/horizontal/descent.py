@@ -11,19 +11,17 @@ import random
 from collections.abc import Callable, Iterator
 
 from placer.strategies.horizontal.block_graph import BlockGraph
-from placer.strategies.horizontal.placements import Placement, Score
+from placer.strategies.horizontal.placements import Placement, Placing, Score
 
 # What counts as better: less is rounding.
 LEAST_GAIN = 1e-9
 
 
 class Descent:
-    """Counts what it asks of `score`, at most `most` times and until `over`."""
+    """Judges placements, at most `most` of them and until `over`."""
 
-    def __init__(
-        self, score: Callable[[Placement], Score], rng: random.Random, *, most: int | None, over: Callable[[], bool]
-    ) -> None:
-        self._score, self._rng, self._most, self._over = score, rng, most, over
+    def __init__(self, placing: Placing, rng: random.Random, *, most: int | None, over: Callable[[], bool]) -> None:
+        self._placing, self._rng, self._most, self._over = placing, rng, most, over
         self._known: dict[Placement, Score] = {}
 
     @property
@@ -39,14 +37,14 @@ class Descent:
     def scored(self, placement: Placement) -> Score:
         """What a placement is worth."""
         if placement not in self._known:
-            self._known[placement] = self._score(placement)
+            self._known[placement] = self._placing.score(placement)
         return self._known[placement]
 
-    def down(self, start: Placement, blocks: BlockGraph, positions: int) -> Placement:
+    def down(self, start: Placement) -> Placement:
         """The placement from which no move helps, or the best so far when the budget is spent."""
         best, least = start, self.scored(start)
         while True:
-            for moved in self._shuffled(best, blocks, positions):
+            for moved in self._shuffled(best):
                 if self.spent:
                     return best
                 score = self.scored(moved)
@@ -56,8 +54,9 @@ class Descent:
             else:
                 return best
 
-    def _shuffled(self, placement: Placement, blocks: BlockGraph, positions: int) -> list[Placement]:
-        found = list(dict.fromkeys(neighbours(placement, blocks, positions)))
+    def _shuffled(self, placement: Placement) -> list[Placement]:
+        every = neighbours(placement, self._placing.blocks, self._placing.outline.positions)
+        found = list(filter(self._placing.allowed, dict.fromkeys(every)))
         self._rng.shuffle(found)
         return found
 

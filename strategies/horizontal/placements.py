@@ -32,6 +32,10 @@ class Placing:
     layout: Layout | None
     recompute: bool
 
+    def allowed(self, placement: Placement) -> bool:
+        """Whether as many positions are used as are pinned."""
+        return self.problem.pins.pipeline in (None, len(set(placement)))
+
     def plan(self, placement: Placement) -> Plan:
         """The plan of a placement."""
         problem, outline = self.problem, self.outline

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
 from placer.plans.plan import Layout
-from placer.search.judge import Verdict, judge
+from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.horizontal.block_graph import BlockGraph
 from placer.strategies.horizontal.descent import Descent
@@ -64,8 +64,7 @@ class Horizontal:
             return Infeasible(binding=f"the pin schedule={problem.pins.schedule} is of a chain of stages")
         if not blocks.branches:
             return Infeasible(binding="every block of the model waits for the one before it: it has no branches")
-        starts, judged = _starts(problem, blocks)
-        return _improved(problem, blocks, starts, judged)
+        return _improved(problem, *_starts(problem, blocks))
 
 
 def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
@@ -81,8 +80,9 @@ def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
             problem=problem, blocks=blocks, outline=outline, layout=layout, recompute=recomputes(problem)[0]
         )
         for placement in dict.fromkeys((finished_first(costs, outline, blocks, seconds), in_ranges(outline, seconds))):
-            judged += 1
-            found.append(_start(placing, placement))
+            if placing.allowed(placement) and not (found and judged >= (problem.budget or judged + 1)):
+                judged += 1
+                found.append(_start(placing, placement))
     return sorted(found, key=lambda start: (start.score, start.placing.outline, start.placement)), judged
 
 
@@ -103,7 +103,7 @@ def _roomier(placing: Placing) -> Iterator[Placing]:
                 yield replace(placing, outline=placing.outline.sharded(state), recompute=again)
 
 
-def _improved(problem: Problem, blocks: BlockGraph, starts: list[_Start], judged: int) -> Solution | Infeasible:
+def _improved(problem: Problem, starts: list[_Start], judged: int) -> Solution | Infeasible:
     """The best plan by moving blocks from each of the first `starts`."""
     best: Verdict | None = None
     complaint = ""
@@ -112,12 +112,13 @@ def _improved(problem: Problem, blocks: BlockGraph, starts: list[_Start], judged
         left = None if problem.budget is None else problem.budget - judged
         if best is not None and (problem.spent or (left is not None and left <= 0)):
             break
-        descent = Descent(start.placing.score, rng, most=left, over=lambda: problem.spent)
-        placement = descent.down(start.placement, blocks, start.placing.outline.positions)
+        descent = Descent(start.placing, rng, most=left, over=lambda: problem.spent)
+        placement = start.placement if descent.spent else descent.down(start.placement)
         verdict = judge(problem.costs, start.placing.finished(placement), lowered=False)
         judged += descent.evaluations
-        if not verdict.legal:
-            complaint = verdict.complaint
+        pins = broken_pins(verdict.plan, problem.pins)
+        if pins or not verdict.legal:
+            complaint = "; ".join(pins) or verdict.complaint
         elif best is None or verdict.order < best.order:
             best = verdict
     if best is None:

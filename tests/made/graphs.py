@@ -49,6 +49,35 @@ def chain_graph(
     return _graph("chain", rows, classes, placed, (Input(name="x", tensor=_rows_tensor(16, dtype, False)),))
 
 
+def branching_graph(
+    blocks: Sequence[BlockSpec], reads: Sequence[Sequence[int]], *, rows: int = 8, dtype: str = "float32"
+) -> Graph:
+    """Blocks that read the outputs of the earlier blocks `reads` gives for each; who reads of none reads the input."""
+    classes: list[BlockClass] = []
+    placed: list[Block] = []
+    for index, (spec, makers) in enumerate(zip(blocks, reads, strict=True)):
+        sizes = tuple(blocks[maker].output for maker in makers) or (16,)
+        kind = _chain_class(spec, sizes, dtype)
+        if kind not in classes:
+            classes.append(kind)
+        inputs = tuple(f"b{maker}.0" for maker in makers) or ("x:x",)
+        name = f"blocks.{index}"
+        placed.append(Block(name=name, kind=classes.index(kind), inputs=inputs, parameters=(f"{name}.weight",)))
+    return _graph("branching", rows, classes, placed, (Input(name="x", tensor=_rows_tensor(16, dtype, False)),))
+
+
+@st.composite
+def branching_graphs(draw: st.DrawFn, *, least: int = 3, most: int = 9) -> Graph:
+    """A random graph of blocks, each reading of one to three earlier ones or of the input; the last reads all ends."""
+    blocks = draw(st.lists(block_specs(), min_size=least, max_size=most))
+    reads: list[list[int]] = []
+    for index in range(len(blocks) - 1):
+        reads.append(sorted(draw(st.sets(st.integers(0, index - 1), max_size=3))) if index else [])
+    read = {maker for makers in reads for maker in makers}
+    reads.append([index for index in range(len(blocks) - 1) if index not in read])
+    return branching_graph(blocks, reads)
+
+
 def gpt_graph(
     *,
     layers: int = 4,

@@ -22,7 +22,7 @@ from placer.plans.settings import RunSettings
 from placer.rules.rows import whole_batch_reason
 from placer.search.problem import Pins
 
-SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "1f1b", "gpipe", "zero-bubble", "interleaved")
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "1f1b", "gpipe", "zero-bubble", "interleaved", "branched")
 SHARDINGS: tuple[Sharding, ...] = (*("none",) * 3, "optimizer", "gradients", "parameters")
 DRAWS = 200
 # How often a layout is searched: that takes seconds.
@@ -80,13 +80,15 @@ def _drawn(draw: Random, graph: Graph, model: ModelRef, ranks: int) -> Plan:
     turns = draw.choice((2, 3)) if schedule == "interleaved" else 1
     turns = max(1, min(turns, len(graph.blocks) // shape.positions))
     shape = replace(shape, stages=shape.positions * turns, shares=_shares(draw, shape.replicas))
+    if schedule == "branched":
+        shape = replace(shape, stages=draw.randint(shape.positions, min(len(graph.blocks), 3 * shape.positions)))
     layouts = _layouts(draw, graph, model, shape)
     return Plan(
         model=model,
         graph=graph,
         cluster=processes(shape.world),
         settings=_settings(draw),
-        stages=_stages(draw, graph, shape, len(layouts)),
+        stages=_stages(draw, graph, shape, len(layouts), _places(draw, shape, schedule)),
         schedule=schedule if turns > 1 or schedule != "interleaved" else "1f1b",
         microbatches=(ROWS,) if whole else _microbatches(draw, shape, max((one.apart for one in layouts), default=1)),
         layouts=layouts,
@@ -127,7 +129,16 @@ def _layouts(draw: Random, graph: Graph, model: ModelRef, shape: _Shape) -> tupl
     return tuple(random_layout(draw, cutting) for _ in range(draw.randint(1, min(shape.stages, 2))))
 
 
-def _stages(draw: Random, graph: Graph, shape: _Shape, layouts: int) -> tuple[Stage, ...]:
+def _places(draw: Random, shape: _Shape, schedule: ScheduleName) -> tuple[int, ...]:
+    """The position of each stage: in turn, or any where stages are a graph."""
+    places = [stage % shape.positions for stage in range(shape.stages)]
+    if schedule == "branched":
+        places[shape.positions :] = draw.choices(range(shape.positions), k=shape.stages - shape.positions)
+        draw.shuffle(places)
+    return tuple(places)
+
+
+def _stages(draw: Random, graph: Graph, shape: _Shape, layouts: int, places: tuple[int, ...]) -> tuple[Stage, ...]:
     devices, size = list(range(shape.world)), shape.replicas * shape.degree
     if draw.random() < 0.3:
         draw.shuffle(devices)
@@ -138,14 +149,14 @@ def _stages(draw: Random, graph: Graph, shape: _Shape, layouts: int) -> tuple[St
         Stage(
             first=first,
             last=last,
-            devices=tuple(devices[index % shape.positions * size : (index % shape.positions + 1) * size]),
+            devices=tuple(devices[place * size : (place + 1) * size]),
             shares=shape.shares,
             recompute=draw.random() < again,
             layout=draw.randrange(layouts) if layouts else None,
             degree=shape.degree,
             sharding=sharding if alike or shape.replicas == 1 else draw.choice(SHARDINGS),
         )
-        for index, (first, last) in enumerate(pairwise(ends))
+        for place, (first, last) in zip(places, pairwise(ends), strict=True)
     )
 
 

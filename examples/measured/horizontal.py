@@ -1,0 +1,184 @@
+"""Branches on devices of their own: what plans gain by it, estimated, simulated, checked and measured.
+
+python -m examples.measured.horizontal                   full-size models on 2, 4 and 8 equal devices and two unequal
+python -m examples.measured.horizontal --models clip     one of them
+python -m examples.measured.horizontal --verify          their small twins, on 2 to 4 processes, against one device
+python -m examples.measured.horizontal --run             two towers on 2 processes, measured in turns
+
+A line of the table holds the best plan whose stages are a chain against the best whose stages are a graph; the last two
+columns are estimated over simulated seconds of both. Exits 1 where a plan differs from one device, or an estimate of a
+graph of stages from its simulation by more than 2%.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import placer
+from examples.branching import BRANCHING, branching_batch
+from examples.models import MODELS, example_batch
+from placer.errors import InfeasibleError
+
+CLUSTERS = ("h100x2", "h100x4", "h100x8", "h100x1+a100x1")
+ROWS = {"two_towers": 256, "clip": 256, "inception": 64, "multi_task": 256, "dlrm": 2048, "t5_base": 32, "unet": 8}
+ALLOWED = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One model on one cluster: seconds of the best chain and the best graph of stages, each over its simulation."""
+
+    model: str
+    cluster: str
+    chain: float
+    graph: float
+    chain_over_simulated: float
+    graph_over_simulated: float
+
+    @property
+    def gain(self) -> float:
+        """How much shorter the step is when both are allowed."""
+        return 1 - min(self.chain, self.graph) / self.chain
+
+
+def lines(models: Sequence[str], clusters: Sequence[str]) -> Iterator[Line]:
+    """Every model on every cluster."""
+    for name in models:
+        factory, batch = _full(name)
+        for cluster in clusters:
+            found = []
+            for strategy in ("stages", "horizontal"):
+                try:
+                    plan = placer.plan(factory, cluster, batch=batch, strategy=strategy)
+                except InfeasibleError:
+                    found.append((float("inf"), float("nan")))
+                    continue
+                assert plan.ledger is not None
+                seconds = plan.ledger.step_seconds
+                found.append((seconds, seconds / placer.simulate(plan).ledger.step_seconds))
+            (chain, chained), (graph, graphed) = found
+            yield Line(
+                model=name, cluster=cluster, chain=chain, graph=graph, chain_over_simulated=chained,
+                graph_over_simulated=graphed,
+            )  # fmt: skip
+
+
+def verified(models: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    """(model, processes, what `placer verify` found wrong, nothing where all is equal) of the small twins."""
+    for name in models:
+        factory, batch = _small(name)
+        for processes in (2, 3, 4):
+            try:
+                plan = placer.plan(
+                    factory, f"localx{processes}", batch=batch, strategy="horizontal", pins=[f"pipeline={processes}"]
+                )
+            except InfeasibleError as error:
+                yield name, processes, f"no plan: {error}"
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                plan.save(Path(folder, "plan.json"))
+                ran = _placer("verify", str(Path(folder, "plan.json")), "--steps", "2")
+            yield name, processes, "" if ran.returncode == 0 else ran.stdout[-500:] + ran.stderr[-500:]
+
+
+def measured(rounds: int, steps: int) -> dict[str, list[float]]:
+    """Median seconds of a step of two towers on 2 processes, by a chain of 2 stages and by their graph, in turns."""
+    batch = branching_batch(BRANCHING["two_towers"][0](), 128)
+    found: dict[str, list[float]] = {"chain": [], "graph": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, strategy in (("chain", "stages"), ("graph", "horizontal")):
+            plan = placer.plan(
+                "examples.branching:two_towers", "localx2", batch=batch, strategy=strategy,
+                pins=["pipeline=2", "data=1", "microbatches=1"],
+            )  # fmt: skip
+            plan.save(Path(folder, f"{name}.json"))
+        for _ in range(rounds):
+            for name, seconds in found.items():
+                ran = _on_two(str(Path(folder, f"{name}.json")), steps)
+                seconds.append(json.loads(ran)["median_step_seconds"])
+    return found
+
+
+def _on_two(plan: str, steps: int) -> str:
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    run = [*ranks, sys.executable, "-m", "placer", "execute", plan, "--steps", str(steps), "--json"]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout
+
+
+def _placer(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "placer", *arguments], capture_output=True, text=True, check=False)
+
+
+def _full(name: str) -> tuple[str, dict[str, torch.Tensor] | dict[str, tuple[int, ...]]]:
+    """The factory of a model by name, and a batch."""
+    if name in BRANCHING:
+        return f"examples.branching:{name}", branching_batch(BRANCHING[name][0](), ROWS[name])
+    length = 512 if name == "t5_base" else 12
+    return f"examples.models:{name}", example_batch(MODELS[name][0](), ROWS[name], length)
+
+
+def _small(name: str) -> tuple[str, dict[str, torch.Tensor] | dict[str, tuple[int, ...]]]:
+    if name in BRANCHING:
+        return f"examples.branching:tiny_{name}", branching_batch(BRANCHING[name][1](), 8)
+    small = MODELS[name][1]
+    return f"examples.models:{small.__name__}", example_batch(small(), 8)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What was asked; 1 where something differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
+    parser.add_argument("--clusters", nargs="+", default=CLUSTERS)
+    parser.add_argument("--verify", action="store_true", help="run small twins against one device")
+    parser.add_argument("--run", action="store_true", help="measure two towers on 2 processes")
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args(arguments)
+    if asked.verify:
+        return _verify(asked.models)
+    return _run(asked.rounds) if asked.run else _compare(asked.models, asked.clusters)
+
+
+def _compare(models: Sequence[str], clusters: Sequence[str]) -> int:
+    table = Table("model", "cluster", "chain ms", "graph ms", "gain", "chain est/sim", "graph est/sim")
+    wrong = 0
+    for line in lines(models, clusters):
+        wrong += abs(line.graph_over_simulated - 1) > ALLOWED
+        table.add_row(
+            line.model, line.cluster, f"{1e3 * line.chain:.3f}", f"{1e3 * line.graph:.3f}", f"{line.gain:.1%}",
+            f"{line.chain_over_simulated:.4f}", f"{line.graph_over_simulated:.4f}",
+        )  # fmt: skip
+    Console().print(table)
+    return int(wrong > 0)
+
+
+def _verify(models: Sequence[str]) -> int:
+    wrong = 0
+    for name, processes, found in verified(models):
+        print(f"{name} on {processes} processes: {found or 'equal'}", flush=True)
+        wrong += bool(found) and not found.startswith("no plan")
+    return int(wrong > 0)
+
+
+def _run(rounds: int) -> int:
+    found = measured(rounds, steps=6)
+    for name, seconds in found.items():
+        print(f"{name}: {', '.join(f'{each:.3f}' for each in seconds)} s a step")
+    ratio = statistics.median(found["graph"]) / statistics.median(found["chain"])
+    print(f"graph over chain: {ratio:.3f}")
+    return int(ratio >= 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

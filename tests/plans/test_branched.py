@@ -1,0 +1,110 @@
+"""Stages that are a graph: their order, what it keeps in flight, and the estimate beside the simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import placer
+from clusters import INSIDE, SLOW, cluster
+from graphs import BlockSpec, branching_graph, branching_graphs
+from pipeline_plans import pipeline_plan
+from placer.errors import UsageError
+from placer.graph import Graph
+from placer.legality import check
+from placer.plans.branched import branched_actions
+from placer.plans.order import plan_actions
+from placer.plans.plan import Plan, Stage
+from placer.plans.schedule import actions, text, timetable, violations
+from placer.plans.stage_graph import StageGraph, chain, of_reads
+from placer.plans.transfers import stage_graph
+
+TOWERS = ((), (0,), (), (2,), (1, 3))
+
+
+@st.composite
+def stage_graphs(draw: st.DrawFn) -> StageGraph:
+    """Any graph of up to 8 stages on up to 4 positions, with or without gradients along its edges."""
+    count = draw(st.integers(1, 8))
+    at = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    names = sorted(set(at))
+    pairs = [(s, t) for t in range(count) for s in range(t)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    reads = [(source, target, draw(st.booleans())) for source, target in chosen]
+    work = draw(st.lists(st.floats(0.125, 8), min_size=count, max_size=count))
+    return of_reads([names.index(position) for position in at], reads, work)
+
+
+def branched_plan(graph: Graph, places: tuple[int, ...], microbatches: tuple[int, ...] = (8,)) -> Plan:
+    """Every block a stage, on the device that `places` says."""
+    names = {place: index for index, place in enumerate(dict.fromkeys(places))}
+    plan = pipeline_plan(
+        graph, microbatches=microbatches, machines=cluster(per_node=len(names), device=SLOW, inside=INSIDE)
+    )
+    stages = tuple(Stage(first=i, last=i + 1, devices=(names[place],)) for i, place in enumerate(places))
+    return replace(plan, stages=stages, schedule="branched" if len(stages) > 1 else "1f1b")
+
+
+@given(stage_graphs(), st.integers(1, 9))
+def test_every_graph_has_an_order_that_runs_to_its_end(graph: StageGraph, microbatches: int) -> None:
+    assert violations(branched_actions(graph, microbatches), graph, microbatches) == ()
+
+
+@given(stage_graphs(), st.integers(1, 9))
+def test_a_stage_keeps_no_more_in_flight_than_a_pipeline_as_deep_as_what_is_behind_it(
+    graph: StageGraph, microbatches: int
+) -> None:
+    for line in branched_actions(graph, microbatches):
+        alive = dict.fromkeys({action.stage for action in line}, 0)
+        for action in line:
+            alive[action.stage] += 1 if action.kind == "F" else -1
+            assert alive[action.stage] <= graph.depth[action.stage] + 1
+
+
+@pytest.mark.parametrize(("positions", "microbatches"), [(1, 3), (2, 5), (4, 9), (5, 2)])
+def test_a_chain_gets_the_order_of_1f1b(positions: int, microbatches: int) -> None:
+    assert text(branched_actions(chain(positions), microbatches)) == text(
+        actions("1f1b", positions, positions, microbatches)
+    )
+
+
+def test_towers_on_two_devices_compute_at_the_same_time() -> None:
+    graph = branching_graph([BlockSpec()] * 5, TOWERS)
+    plan = branched_plan(graph, (0, 0, 1, 1, 1))
+    assert text(plan_actions(plan)) == "0F0 1F0 1B0 0B0\n2F0 3F0 4F0 4B0 3B0 2B0"
+    times = timetable(plan_actions(plan), stage_graph(plan))
+    assert max(end for _, end in times.values()) == pytest.approx(9 * stage_graph(plan).work[0])
+
+
+def test_the_order_of_a_graph_is_asked_of_a_plan() -> None:
+    with pytest.raises(UsageError, match="branched orders the stages of a plan, by what they read of each other"):
+        actions("branched", 2, 3, 1)
+
+
+@settings(max_examples=60)
+@given(branching_graphs(), st.data())
+def test_a_plan_of_branches_is_legal_and_estimated_as_it_is_simulated(graph: Graph, data: st.DataObject) -> None:
+    count = len(graph.blocks)
+    places = tuple(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)))
+    microbatches = data.draw(st.sampled_from([(8,), (4, 4), (3, 3, 2), (2, 2, 2, 2), (1, 5, 2)]))
+    plan = branched_plan(graph, places, microbatches)
+    assert check(plan) == ()
+    estimated, simulated = placer.estimate(plan).step_seconds, placer.simulate(plan).ledger.step_seconds
+    assert abs(estimated - simulated) <= 0.02 * simulated
+
+
+def test_a_stage_between_does_not_delay_one_that_needs_nothing_of_it() -> None:
+    graph = branching_graph([BlockSpec()] * 5, TOWERS)
+    beside, behind = branched_plan(graph, (0, 0, 1, 1, 1)), branched_plan(graph, (0, 0, 0, 0, 0))
+    seconds = [placer.estimate(plan).step_seconds for plan in (beside, behind)]
+    assert seconds[0] < 0.75 * seconds[1]
+
+
+def test_a_plan_of_branches_is_the_same_when_it_is_read_back() -> None:
+    plan = branched_plan(branching_graph([BlockSpec()] * 5, TOWERS), (0, 0, 1, 1, 1), (4, 4))
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert plan_actions(again) == plan_actions(plan)

@@ -1,0 +1,105 @@
+"""Branches on devices of their own: the strategy `horizontal`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from clusters import SLOW, cluster
+from graphs import BlockSpec, branching_graph, branching_graphs, chain_graph
+from placer.cluster.cluster import Link
+from placer.errors import InfeasibleError
+from placer.graph import Graph
+from placer.legality import check
+from placer.search.judge import solve_with
+from placer.search.problem import Pins, Problem
+from placer.strategies.horizontal.block_graph import BlockGraph
+from placer.strategies.horizontal.descent import neighbours
+from problems import FREE, problem
+
+HEAVY = BlockSpec(flops=50_000_000, parameters=5_000_000)
+THIN = Link(name="thin", latency_seconds=1e-5, bandwidth=1e8)
+# Two towers of three blocks and a head.
+TOWERS = ((), (0,), (1,), (), (3,), (4,), (2, 5))
+
+
+def towers() -> Graph:
+    """Two towers whose weights are dear to sum over replicas."""
+    return branching_graph([HEAVY] * 6 + [BlockSpec()], TOWERS)
+
+
+def of_two(graph: Graph, pins: Pins = FREE, budget: int | None = None) -> Problem:
+    """A problem on two slow devices with little between them."""
+    return replace(problem(graph, cluster(per_node=2, device=SLOW, inside=THIN), pins=pins, rows=2), budget=budget)
+
+
+def test_two_towers_are_faster_beside_each_other_than_any_chain_of_stages() -> None:
+    graph, chain = solve_with(of_two(towers()), "horizontal").plan, solve_with(of_two(towers()), "stages").plan
+    assert graph.ledger is not None and chain.ledger is not None
+    assert graph.schedule == "branched"
+    assert graph.ledger.step_seconds < 0.8 * chain.ledger.step_seconds
+    homes = {block: stage.devices for stage in graph.stages for block in range(stage.first, stage.last)}
+    assert homes[0] == homes[1] == homes[2] != homes[3] == homes[4] == homes[5]
+
+
+def test_auto_takes_the_graph_of_stages_and_claims_no_bound_for_it() -> None:
+    found = solve_with(of_two(towers()), "auto").plan
+    assert (found.strategy, found.schedule, found.bound) == ("horizontal", "branched", None)
+
+
+def test_the_pin_of_another_schedule_forbids_it() -> None:
+    with pytest.raises(InfeasibleError, match=r"schedule=1f1b is of a chain of stages"):
+        solve_with(of_two(towers(), Pins(schedule="1f1b")), "horizontal")
+    assert solve_with(of_two(towers(), Pins(schedule="1f1b")), "auto").plan.schedule == "1f1b"
+
+
+def test_a_model_without_branches_is_told_so() -> None:
+    with pytest.raises(InfeasibleError, match=r"waits for the one before it: it has no branches"):
+        solve_with(of_two(chain_graph([HEAVY] * 4)), "horizontal")
+
+
+@pytest.mark.parametrize(
+    "pins", [Pins(pipeline=2), Pins(data=1, microbatches=2), Pins(recompute=True), Pins(schedule="branched")]
+)
+def test_pins_are_honoured(pins: Pins) -> None:
+    # `solve_with` refuses a plan that breaks one.
+    assert solve_with(of_two(towers(), pins), "horizontal").plan.schedule == "branched"
+
+
+def test_the_budget_ends_it_early_with_a_plan() -> None:
+    found = solve_with(of_two(towers(), budget=6), "horizontal")
+    assert found.evaluations <= 6
+    assert check(found.plan) == ()
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    first, second = (solve_with(of_two(towers()), "horizontal").plan.to_json() for _ in range(2))
+    assert first == second
+
+
+@settings(max_examples=15, deadline=None)
+@given(branching_graphs())
+def test_whatever_branches_gets_a_legal_plan(graph: Graph) -> None:
+    given = of_two(graph)
+    if BlockGraph.of(graph).branches:
+        assert check(solve_with(given, "horizontal").plan) == ()
+    else:
+        with pytest.raises(InfeasibleError, match="no branches"):
+            solve_with(given, "horizontal")
+
+
+def test_runs_are_what_does_not_branch() -> None:
+    blocks = BlockGraph.of(towers())
+    assert blocks.runs == ((0, 1, 2), (3, 4, 5), (6,))
+    assert blocks.readers[2] == (6,)
+
+
+def test_a_move_takes_a_run_or_a_part_of_it_to_one_other_position() -> None:
+    blocks = BlockGraph.of(towers())
+    start = (0,) * 7
+    found = set(neighbours(start, blocks, 2))
+    assert (1, 1, 1, 0, 0, 0, 0) in found and (0, 1, 1, 0, 0, 0, 0) in found and (1, 0, 0, 0, 0, 0, 0) in found
+    assert start not in found
+    assert all(len(set(moved)) == 2 for moved in found)
