@@ -19,7 +19,7 @@ from placer.strategies.horizontal.block_graph import BlockGraph
 from placer.strategies.horizontal.descent import neighbours
 from problems import FREE, problem
 
-HEAVY = BlockSpec(flops=50_000_000, parameters=5_000_000)
+HEAVY = BlockSpec(flops=50_000_000, parameters=200_000)
 THIN = Link(name="thin", latency_seconds=1e-5, bandwidth=1e8)
 # Two towers of three blocks and a head.
 TOWERS = ((), (0,), (1,), (), (3,), (4,), (2, 5))
