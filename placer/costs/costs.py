@@ -82,8 +82,11 @@ class Costs:
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
         """The costs of the graph as a stage of `plan` cuts it."""
         layout = None if stage.layout is None else plan.layouts[stage.layout]
-        if layout is None or self.under(layout).block_times.holds(stage):
-            return self.under(layout)
+        if layout is None:
+            return self
+        own = self.under(layout)
+        if own.block_times.holds(stage.devices):
+            return own
         # Replicas of devices in any other order are priced as if they stood one after the other.
         runs = all(b == a + 1 for a, b in pairwise(stage.devices))
         return self.under(layout, stage.devices[0] % stage.degree if runs else 0)

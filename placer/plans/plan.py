@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -233,11 +233,7 @@ class Plan:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The device of each rank: position by position, replica by replica."""
-        seen: dict[int, None] = {}
-        for stage in self.stages:
-            for device in stage.devices:
-                seen.setdefault(device)
-        return tuple(seen)
+        return tuple(dict.fromkeys(chain.from_iterable(dict.fromkeys(stage.devices for stage in self.stages))))
 
     @property
     def gap(self) -> float | None:
