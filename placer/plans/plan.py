@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,6 +35,9 @@ SCHEMA_VERSION = 2
 
 # What DDP takes where nothing is said (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 BUCKET_BYTES = 25 * 2**20
+
+# What `replica_rows` remembers: stages of a plan divide rows in few ways, and microbatches have two sizes.
+REMEMBERED = 4096
 
 # What torch.manual_seed takes.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -293,6 +296,7 @@ class Plan:
         return plan_table(self)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def replica_rows(rows: int, shares: tuple[int, ...], replicas: int) -> tuple[int, ...]:
     """Rows of each replica: proportional to `shares` (equal if empty), remainders to the largest, then the first."""
     weights = shares or (1,) * replicas

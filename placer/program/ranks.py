@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import networkx
@@ -17,6 +18,10 @@ import networkx
 from placer.graph import Graph, Summed
 from placer.plans.plan import Plan, Stage
 from placer.spmd.cross_mesh import Division, overlaps
+
+
+# What `made_by` remembers: the values between the blocks of some models.
+REMEMBERED = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +109,7 @@ def _transfer(graph: Graph, source: int, target: int, found: set[str]) -> Transf
     return Transfer(source=source, target=target, values=values, differentiable=differentiable)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def made_by(reference: str) -> tuple[int, int]:
     """Block and output number of a block output `b7.0`; (-1, k) for the prologue's."""
     block, output = reference[1:].split(".")

@@ -35,7 +35,7 @@ class LocalSearch:
         stale, round_ = 0, 0
         while not walk.over and stale < STALE * (1 if problem.until is None and problem.budget is None else 10**9):
             before = walk.best[0] if walk.best else None
-            start = seeds[round_ % len(seeds)] if round_ < len(seeds) else walk.drawn()
+            start = seeds[round_ % len(seeds)] if round_ < len(seeds) else walk.begun()
             if start is not None:
                 _searched(walk, start)
             round_ += 1

@@ -16,6 +16,8 @@ def swap_positions(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | Non
         return None
     one, other = rng.sample(range(plan.positions), 2)
     a, b = plan.meshes[one], plan.meshes[other]
+    if _looks(around, a) == _looks(around, b):
+        return None
     return at_position(at_position(plan, one, lambda s: _placed(s, b)), other, lambda s: _placed(s, a))
 
 
@@ -30,6 +32,9 @@ def turn_positions(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | Non
     else:
         order.insert(rng.randrange(count), order.pop(rng.randrange(count)))
     meshes = plan.meshes
+    looks = [_looks(around, mesh) for mesh in meshes]
+    if [looks[index] for index in order] == looks:
+        return None
     stages = (_placed(s, meshes[order[index % count]]) for index, s in enumerate(plan.stages))
     return replace(plan, stages=tuple(stages))
 
@@ -41,6 +46,9 @@ def swap_units(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
     if len(a[0]) != len(b[0]):
         return None
     i, j = rng.randrange(len(a)), rng.randrange(len(b))
+    kind = around.kinds
+    if [kind[device] for device in a[i]] == [kind[device] for device in b[j]]:
+        return None
     if one == other:
         a[i], a[j] = a[j], a[i]
         return _with_units(plan, one, a)
@@ -128,6 +136,11 @@ def _with_units(plan: Plan, position: int, own: list[Unit]) -> Plan:
         return replace(stage, devices=devices, shares=stage.shares if len(own) == stage.replicas else ())
 
     return at_position(plan, position, change)
+
+
+def _looks(around: Neighbourhood, mesh: Stage) -> object:
+    """What tells positions apart that change places: like ones on like devices take as long the other way round."""
+    return [around.kinds[device] for device in mesh.devices], mesh.shares, mesh.degree, mesh.layout
 
 
 def _placed(stage: Stage, mesh: Stage) -> Stage:

@@ -58,6 +58,11 @@ class Neighbourhood:
         """What a stage's layout may be."""
         return (None, *range(len(self.layouts)))
 
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Of each device the first one like it."""
+        return self.costs.block_times.device_class
+
     def degree(self, layout: int | None) -> int:
         """The devices of a replica under a layout."""
         return 1 if layout is None else self.layouts[layout].degree
@@ -73,9 +78,11 @@ class Neighbourhood:
 
     def holds(self, stage: Stage) -> bool:
         """Whether the replicas of a stage are such groups; what others cost is not known exactly."""
-        if stage.layout is None:
-            return stage.degree == 1
-        return self.costs.under(self.layouts[stage.layout]).block_times.holds(stage.devices)
+        return stage.degree == 1 if stage.layout is None else self._holds(stage.layout, stage.devices)
+
+    @remembered
+    def _holds(self, layout: int, devices: tuple[int, ...]) -> bool:
+        return self.costs.under(self.layouts[layout]).block_times.holds(devices)
 
     def free(self, plan: Plan, degree: int) -> list[Unit]:
         """The groups of so many devices of which no stage uses any."""

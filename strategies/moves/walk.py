@@ -33,7 +33,7 @@ from placer.strategies.intra_op.layouts import layouts, roomy_layouts
 from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import lighter, repaired
-from placer.strategies.moves.table import MOVES, moved
+from placer.strategies.moves.table import drawn, moved
 from placer.strategies.space.pin_conflicts import require_pins
 
 SEEDS: tuple[type[Baseline], ...] = (SingleDevice, DataParallel, ShardedDataParallel, EvenPipeline, Megatron)
@@ -43,8 +43,6 @@ BEST = 12
 BARREN = 2_000
 # Draws of an outline for one plan.
 DRAWS = 20
-# A move that led to better plans is tried so much oftener, up to so many times.
-MOST_OFTEN = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -134,11 +132,11 @@ class Walk:
         if not any(seed.legal for seed in found) and not self.over:
             roomy = roomy_layouts(self.problem, self.problem.costs)
             self._widen(roomy)
-            drawn = (self.drawn() for _ in range(DRAWS))
+            drawn = (self.begun() for _ in range(DRAWS))
             found += [seed for seed in drawn if seed is not None]
         return sorted(found)
 
-    def drawn(self) -> Seen | None:
+    def begun(self) -> Seen | None:
         """A legal plan drawn at random, or one that is nearly so."""
         for _ in range(DRAWS):
             plan = outlined(self.around, self.rng)
@@ -149,9 +147,7 @@ class Walk:
 
     def neighbour(self, seen: Seen) -> Seen | None:
         """A plan one move from `seen`, lightened if it is faster and holds too much."""
-        names = list(MOVES)
-        weights = [min(MOST_OFTEN, 1.0 + self._gains[name]) for name in names]
-        (name,) = self.rng.choices(names, weights)
+        name = drawn(self.rng, self._gains)
         found = self.tried(moved(self.around, seen.plan, name, self.rng))
         if found is not None and not found.legal and found.seconds < seen.seconds:
             found = self.lightened(found)

@@ -90,7 +90,6 @@ class BlockTimes:
         starts = range(self.work.offset, self.network.cluster.size - self.work.degree + 1, self.work.degree)
         return tuple(tuple(range(start, start + self.work.degree)) for start in starts)
 
-    @remembered
     def holds(self, devices: tuple[int, ...]) -> bool:
         """Whether the replicas on `devices` are among `groups`."""
         replicas = (devices[start : start + self.work.degree] for start in range(0, len(devices), self.work.degree))
