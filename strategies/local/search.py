@@ -32,13 +32,13 @@ class LocalSearch:
         pins."""
         walk = Walk(problem)
         seeds = walk.seeds()
-        stale, round_ = 0, 0
-        while not walk.over and stale < STALE * (1 if problem.until is None and problem.budget is None else 10**9):
+        stale, begun = 0, 0
+        while not walk.over and (walk.limited or stale < STALE):
             before = walk.best[0] if walk.best else None
-            start = seeds[round_ % len(seeds)] if round_ < len(seeds) else walk.begun()
+            start = seeds[begun] if begun < len(seeds) else walk.begun()
             if start is not None:
                 _searched(walk, start)
-            round_ += 1
+            begun += 1
             stale = stale + 1 if walk.best and walk.best[0] is before else 0
         return walk.result(self.name)
 

@@ -91,7 +91,7 @@ class Walk:
     @property
     def over(self) -> bool:
         """Whether nothing more may be evaluated, or nothing new is found."""
-        return bool(self.ended) or self._barren >= BARREN or (not self._limited and self.evaluations >= EVALUATIONS)
+        return bool(self.ended) or self._barren >= BARREN or (not self.limited and self.evaluations >= EVALUATIONS)
 
     @property
     def ended(self) -> Ended:
@@ -101,7 +101,8 @@ class Walk:
         return "seconds" if self.problem.spent else ""
 
     @property
-    def _limited(self) -> bool:
+    def limited(self) -> bool:
+        """Whether a budget says when it is over."""
         return self.problem.budget is not None or self.problem.until is not None
 
     def tried(self, plan: Plan | None) -> Seen | None:
