@@ -2,7 +2,7 @@
 
     begin     the baselines' plans, plans drawn at random from the outlines
     turn      as many children as there are plans: two parents (the better of two drawn ones each, by rank or by seconds
-              alone), crossed or not, then moved once or twice; of both generations the survivors
+              alone), crossed or not, then moved up to three times; of both generations the survivors
               the fastest plan goes on by itself for some moves, as `local` does
 
 In: a Problem. Out: the fastest plan seen, without a bound, and as alternatives the front: the plans that take less
@@ -27,7 +27,8 @@ CROSSED, BY_SECONDS = 0.6, 0.5
 # Moves in a row without a better plan after which the fastest rests until the next turn.
 POLISH = 60
 # Turns without a faster plan after which a search ends where no budget is given.
-STALE = 15
+STALE = 25
+MOST_MOVES = 3
 MOST_ALTERNATIVES = 12
 GIB = 2**30
 
@@ -93,7 +94,7 @@ def _child(walk: Walk, people: Sequence[Seen]) -> Seen | None:
     plan = _parent(walk, people).plan
     if rng.random() < CROSSED:
         plan = crossed(around, plan, _parent(walk, people).plan, rng) or plan
-    for _ in range(rng.randint(1, 2)):
+    for _ in range(rng.randint(1, MOST_MOVES)):
         plan = moved(around, plan, drawn(rng, {}), rng) or plan
     return walk.lightened(walk.tried(plan))
 

@@ -4,7 +4,7 @@
               sharding over one replica becomes none, of gradients under a schedule that splits backwards the
               optimizer's; microbatches too small for all replicas grow; where rows mix, one replica and one microbatch;
               what settings or pins fix is as they say
-    memory    (`lighter`) where a position holds too much its stages recompute, then shard, or microbatches are halved
+    memory    (`lighter`) where a position holds too much its stages recompute, shard, or microbatches are halved
 
 None is returned where that is not enough: an empty stage, a replica of devices that are no group, a broken pin.
 A microbatch that is not the last has as many rows as the first, which has most: so the closed form prices them.
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 from math import gcd, lcm
+from random import Random
 
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.plans.plan import BY_FSDP, Plan, ScheduleName, Sharding, Stage, replica_rows
@@ -23,10 +24,11 @@ from placer.plans.schedule import LOOPING, SPLIT_BACKWARD
 from placer.search.evaluator import Score
 from placer.search.judge import broken_pins
 from placer.search.problem import Pins
-from placer.strategies.moves.neighbourhood import Neighbourhood, at_position, loops
+from placer.strategies.moves.neighbourhood import Neighbourhood, loops
 from placer.strategies.space.outline import schedule_name
 
 FREE = Pins()
+SHARDED: tuple[Sharding, ...] = ("optimizer", "gradients", "parameters")
 
 
 def repaired(around: Neighbourhood, plan: Plan) -> Plan | None:
@@ -53,27 +55,30 @@ def repaired(around: Neighbourhood, plan: Plan) -> Plan | None:
     return None if pins != FREE and broken_pins(found, pins) else found
 
 
-def lighter(around: Neighbourhood, plan: Plan, score: Score) -> Iterator[Plan]:
-    """Plans that hold less where `plan` holds too much, each less than the one before."""
+def lighter(around: Neighbourhood, plan: Plan, score: Score, rng: Random) -> Iterator[Plan]:
+    """Plans that hold less where `plan` holds too much, in any order: over-full positions that recompute, that divide
+    their state, or both; and microbatches of half as many rows."""
     devices = plan.cluster.devices
-    over = [p for p, (d, held) in enumerate(score.held_by) if held.total > devices[d].memory_bytes]
-    changes = (
-        lambda stage: replace(stage, recompute=True),
-        lambda stage: replace(stage, sharding="optimizer" if stage.sharding == "none" else stage.sharding),
-        lambda stage: replace(stage, sharding="parameters"),
-    )
-    for change in changes:
-        before = plan
-        for position in over:
-            plan = at_position(plan, position, change)
-        found = repaired(around, plan)
-        if found is not None and found.stages != before.stages:
-            plan = found
-            yield plan
+    over = {p for p, (d, held) in enumerate(score.held_by) if held.total > devices[d].memory_bytes}
+    ways = [(again, kept) for kept in (None, *SHARDED) for again in (False, True) if again or kept]
+    rng.shuffle(ways)
+    for again, kept in ways:
+        stages = tuple(
+            _lightened(stage, again, kept) if index % plan.positions in over else stage
+            for index, stage in enumerate(plan.stages)
+        )
+        found = None if stages == plan.stages else repaired(around, replace(plan, stages=stages))
+        if found is not None:
+            yield found
     if plan.microbatches[0] > 1:
         found = repaired(around, replace(plan, microbatches=cut_rows(plan.rows, plan.microbatches[0] // 2)))
         if found is not None:
             yield found
+
+
+def _lightened(stage: Stage, again: bool, kept: Sharding | None) -> Stage:
+    """The stage that recomputes too, or keeps its state so."""
+    return replace(stage, recompute=stage.recompute or again, sharding=kept or stage.sharding)
 
 
 def cut_rows(rows: int, size: int) -> tuple[int, ...]:

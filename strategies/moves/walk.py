@@ -17,7 +17,7 @@ from random import Random
 
 from placer.costs.step_estimate import with_best_buckets
 from placer.errors import Infeasible
-from placer.plans.plan import Alternative, Plan
+from placer.plans.plan import Alternative, Layout, Plan
 from placer.search.evaluator import Evaluator, Score
 from placer.search.judge import judge
 from placer.search.problem import Ended, Problem, Solution
@@ -38,9 +38,11 @@ from placer.strategies.space.pin_conflicts import require_pins
 
 SEEDS: tuple[type[Baseline], ...] = (SingleDevice, DataParallel, ShardedDataParallel, EvenPipeline, Megatron)
 # Plans that are evaluated where no budget is given: some seconds on small problems.
-EVALUATIONS = 8_000
+EVALUATIONS = 5_000
 BEST = 12
-BARREN = 2_000
+BARREN = 3_000
+# How often a neighbour is two moves away: some gains need a replica more and state that is divided over them at once.
+TWICE = 0.2
 # Draws of an outline for one plan.
 DRAWS = 20
 
@@ -85,6 +87,7 @@ class Walk:
         self.around = Neighbourhood.of(problem, ())
         self._known: dict[Hashable, Seen | None] = {}
         self._barren = 0
+        self._seeded = False
         self._gains = Counter[str]()
         self._complaint = ""
 
@@ -95,10 +98,10 @@ class Walk:
 
     @property
     def ended(self) -> Ended:
-        """What of the budget is used up."""
+        """What of the budget is used up; seconds do not end a search for a first plan among the baselines."""
         if self.problem.budget is not None and self.evaluations >= self.problem.budget:
             return "evaluations"
-        return "seconds" if self.problem.spent else ""
+        return "seconds" if self.problem.spent and (self.best or self._seeded) else ""
 
     @property
     def limited(self) -> bool:
@@ -127,9 +130,11 @@ class Walk:
     def seeds(self) -> list[Seen]:
         """The baselines' plans, the best first; then plans drawn at random where none of them is legal."""
         require_pins(self.problem)
-        cut = layouts(self.problem, self.problem.costs)
-        self.around = Neighbourhood.of(self.problem, cut)
-        found = [seed for kind in SEEDS for seed in self._baseline(kind())]
+        found = [seed for kind in SEEDS if not self.over for seed in self._baseline(kind())]
+        self._seeded = True
+        if not self.over:
+            self._widen(layouts(self.problem, self.problem.costs))
+        found = [replace(seed, plan=replace(seed.plan, layouts=self.around.layouts)) for seed in found]
         if not any(seed.legal for seed in found) and not self.over:
             roomy = roomy_layouts(self.problem, self.problem.costs)
             self._widen(roomy)
@@ -147,9 +152,13 @@ class Walk:
         return None
 
     def neighbour(self, seen: Seen) -> Seen | None:
-        """A plan one move from `seen`, lightened if it is faster and holds too much."""
+        """A plan one move from `seen`, sometimes two, lightened if it is faster and holds too much."""
         name = drawn(self.rng, self._gains)
-        found = self.tried(moved(self.around, seen.plan, name, self.rng))
+        plan = moved(self.around, seen.plan, name, self.rng)
+        if plan is not None and self.rng.random() < TWICE:
+            name = drawn(self.rng, self._gains)
+            plan = moved(self.around, plan, name, self.rng)
+        found = self.tried(plan)
         if found is not None and not found.legal and found.seconds < seen.seconds:
             found = self.lightened(found)
         if found is not None and found.better(seen):
@@ -161,7 +170,7 @@ class Walk:
         if seen is None or seen.legal:
             return seen
         found = [seen]
-        for plan in lighter(self.around, seen.plan, seen.score):
+        for plan in lighter(self.around, seen.plan, seen.score, self.rng):
             made = self.tried(plan)
             if made is not None and made.legal:
                 return made
@@ -187,12 +196,12 @@ class Walk:
         plan = tidied(seen.plan)
         return plan if self.problem.pins.bucket is not None else with_best_buckets(self.problem.costs, plan)
 
-    def _widen(self, more: Iterable[object]) -> None:
+    def _widen(self, more: Iterable[Layout]) -> None:
         """More layouts to choose from, behind those there were: numbers stay."""
         both = dict.fromkeys((*self.around.layouts, *more))
         if len(both) == len(self.around.layouts):
             return
-        self.around = Neighbourhood(self.problem, tuple(both))  # type: ignore[arg-type]
+        self.around = Neighbourhood(self.problem, tuple(both))
 
     def _baseline(self, solver: Baseline) -> Iterator[Seen]:
         """The best plan of the first group of candidates with a legal one; else the lightest of all."""

@@ -24,16 +24,9 @@ from placer.strategies.moves.neighbourhood import Neighbourhood
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import repaired
 from placer.strategies.moves.table import MOVES
-from problems import device, nodes, problem, random_problem, tapered_problem, unequal_problem
-from split_blocks import random_chain
+from problems import device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
 
 MAKERS = {"equal": random_problem, "unequal": unequal_problem, "tapered": tapered_problem}
-
-
-def split_problem(seed: int) -> Problem:
-    rng = random.Random(seed)
-    machines = nodes(device(rate=1e11, bandwidth=1e10), per_node=2, count=rng.choice((1, 2)))
-    return problem(random_chain(rng), machines, rows=rng.randint(2, 6), seed=seed)
 
 
 def wandered(given: Problem, count: int) -> Iterator[Plan]:
