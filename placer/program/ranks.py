@@ -19,7 +19,6 @@ from placer.graph import Graph, Summed
 from placer.plans.plan import Plan, Stage
 from placer.spmd.cross_mesh import Division, overlaps
 
-
 # What `made_by` remembers: the values between the blocks of some models.
 REMEMBERED = 65_536
 

@@ -21,7 +21,7 @@ from placer.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What a plan takes. `broken`: rules of its shape; where there are any it has no seconds, and nothing else is known.
+    """What a plan takes. `broken`: rules of its shape; where there are any nothing else is known of it.
 
     excess: bytes beyond the memory of its positions' fullest devices and of hosts, added up. peak: bytes of the fullest
     device.

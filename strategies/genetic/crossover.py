@@ -1,10 +1,10 @@
 """Crossover: of two plans a third that has parts of both.
 
-    joined      the stages of one up to a block, those of the other from there on: runs of blocks stay runs; a device that
-                both name stays with the first, and a stage that loses all of its own gets some that nobody uses
-    inherited   the stages of one, each with the recompute, the sharding and, of equal degree, the layout of the stage of
-                the other that has its middle block
-    settings    the stages of one with the schedule and the microbatches of the other
+joined      the stages of one up to a block, those of the other from there on: runs of blocks stay runs; a device
+            that both name stays with the first, a stage that loses all of its own gets some that nobody uses
+inherited   the stages of one, each with the recompute, the sharding and, of equal degree, the layout of the stage
+            of the other that has its middle block
+settings    the stages of one with the schedule and the microbatches of the other
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def aims(seen: Seen) -> tuple[float, float, float]:
 
 
 def survivors(plans: Sequence[Seen], count: int) -> list[Seen]:
-    """So many of the plans: front after front, of the last one those that stand apart; then the ones that do not fit."""
+    """So many of the plans: front after front, of the last those that stand apart; then the ones that do not fit."""
     legal = [_Individual(seen) for seen in plans if seen.legal]
     chosen = tools.selNSGA2(legal, min(count, len(legal))) if legal else []
     rest = sorted(seen for seen in plans if not seen.legal)

@@ -1,1 +1,1 @@
-"""Moves over plans: from a plan to one that differs in a choice or two, repaired where a small change makes it legal."""
+"""Moves over plans: from a plan to one that differs in a choice or two, repaired where a small change is enough."""

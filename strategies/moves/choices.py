@@ -66,4 +66,6 @@ def rebucket(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
     """The size of buckets that exposes least, or any."""
     if not plan.fuses or not plan.reduces_beside:
         return None
-    return with_best_buckets(around.costs, plan) if rng.random() < 0.5 else replace(plan, bucket_bytes=rng.choice(SIZES))
+    return (
+        with_best_buckets(around.costs, plan) if rng.random() < 0.5 else replace(plan, bucket_bytes=rng.choice(SIZES))
+    )

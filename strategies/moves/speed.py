@@ -29,6 +29,11 @@ class KindSpeed:
     plans: int
     seconds: float
 
+    @property
+    def per_second(self) -> float:
+        """Plans a second on one core; 0 where the moves led to none."""
+        return self.plans / self.seconds if self.plans else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
@@ -53,7 +58,7 @@ class Speed:
     @property
     def per_second(self) -> float:
         """Plans a second on one core."""
-        return self.plans / self.seconds if self.seconds else 0.0
+        return self.plans / self.seconds if self.plans else 0.0
 
 
 def evaluation_speed(problem: Problem, plans: int) -> Speed:

@@ -1,7 +1,7 @@
 """The table of moves: name -> a function from a plan to a neighbour of it, or None where it has none of the kind.
 
 How often a kind is tried before anything is known of it says `often`: choices of a stage are many, cheap to evaluate
-and matter everywhere; shapes of single positions are dear (what crosses between unlike ones is priced parcel by parcel).
+and matter everywhere; shapes of single positions are dear: what crosses between unlike ones is priced part by part.
 """
 
 from __future__ import annotations

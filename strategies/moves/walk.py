@@ -2,7 +2,7 @@
 
 In: a Problem. A walk counts the plans it evaluates, evaluates none twice, and keeps the `BEST` legal ones. It is over
 when the budget's evaluations or seconds are used up, when the limit is reached that holds where there is no budget, or
-when `BARREN` moves in a row led to nothing new. Out (`result`): the best of the kept ones whose communication holds too.
+when `BARREN` moves in a row led to nothing new. Out (`result`): the best of the kept ones whose communication holds.
 
     order of plans   bytes beyond memory, then seconds, devices, stages, microbatches
 """

@@ -5,23 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.api import capture
+from placer.cli.commands.plan import named_shapes
 from placer.cli.options import Batch, Json, print_result
 from placer.cluster.cluster import Cluster
-from placer.io.usercode import named
 from placer.plans.plan import ModelRef
 from placer.plans.settings import RunSettings
+from placer.report.documents import Document
+from placer.report.printing import table
 from placer.search.problem import Problem
 
 if TYPE_CHECKING:
     from placer.graph import Graph
     from placer.strategies.moves.speed import Speed
 
-# GPT-3 175B (arXiv:2005.14165, table 2.1) in its batch of 1,536 sequences, on 1,024 devices.
+# GPT-3 175B (arXiv:2005.14165, table 2.1), 1,536 of its sequences a step, on 1,024 devices.
 SIZES = {"n_layer": 96, "n_embd": 12288, "n_head": 96, "n_positions": 2048, "vocab_size": 51200}
-BATCH = "1536x2048"
+BATCH = {"input_ids": (1536, 2048), "labels": (1536, 2048)}
 CLUSTER = "a100-80gb-sxm4x8*128"
 
 
@@ -33,7 +36,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the walk.")] = 0,
     json: Json = False,
 ) -> None:
-    """Walk from plan to plan as a search does; plans a second of the processor, moves and repairs among them."""
+    """Walk from plan to plan as a search does: plans a second of the processor, moves and repairs among them."""
     from placer.strategies.moves.speed import evaluation_speed
 
     machines = Cluster.load(cluster)
@@ -47,28 +50,30 @@ def evaluate(
 
 
 def _captured(model: str | None, batch: str | None, devices: int) -> Graph:
+    shapes = named_shapes(batch) if batch and "=" in batch else batch
     if model is not None:
-        from placer.cli.commands.plan import named_shapes
+        return capture(model, batch=shapes, devices=devices)
+    import torch
+    import transformers
 
-        return capture(model, batch=named_shapes(batch) if batch and "=" in batch else batch, devices=devices)
-    build, config, device = (
-        named(f"{name}", "the default model")
-        for name in ("transformers:GPT2LMHeadModel", "transformers:GPT2Config", "torch:device")
+    with torch.device("meta"):
+        made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, use_cache=False))
+    return capture(made, batch=shapes or BATCH, devices=devices)
+
+
+def _view(found: Speed) -> RenderableType:
+    told = Text(
+        f"{found.per_second:,.0f} neighbouring plans a second on one core: {found.plans} plans ({found.legal} legal) "
+        f"of {found.blocks} blocks on {found.devices} devices, from one of {found.positions} positions on, "
+        f"in {found.seconds:.2f} s"
     )
-    with device("meta"):  # type: ignore[operator]
-        made = build(config(**SIZES, use_cache=False))  # type: ignore[operator]
-    return capture(made, batch=batch or BATCH, devices=devices)
+    view = table("move", "plans", "plans a second", left=1)
+    for kind in sorted(found.kinds, key=lambda kind: -kind.plans):
+        view.add_row(kind.name, str(kind.plans), f"{kind.per_second:,.0f}")
+    return Group(view, told)
 
 
-def _view(found: Speed) -> Text:
-    return Text(
-        f"{found.per_second:,.0f} neighbouring plans a second on one core: {found.plans} plans ({found.legal} legal) of "
-        f"{found.blocks} blocks on {found.devices} devices in {found.seconds:.2f} s of its time, the best of "
-        f"{found.positions} positions and {found.step_seconds:.4g} s a step"
-    )
-
-
-def _document(found: Speed) -> dict[str, int | float]:
+def _document(found: Speed) -> Document:
     return {
         "plans_per_second": found.per_second,
         "plans": found.plans,
@@ -77,5 +82,13 @@ def _document(found: Speed) -> dict[str, int | float]:
         "blocks": found.blocks,
         "devices": found.devices,
         "positions": found.positions,
-        "step_time_seconds": found.step_seconds,
+        "moves": [
+            {
+                "move": kind.name,
+                "plans": kind.plans,
+                "processor_time_seconds": kind.seconds,
+                "plans_per_second": kind.per_second,
+            }
+            for kind in found.kinds
+        ],
     }
