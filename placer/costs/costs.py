@@ -126,7 +126,8 @@ class Costs:
         last_rows: int, bucket_bytes: int | None,
     ) -> StageCost:  # fmt: skip
         full, last = self.stage_times.full(stage, rows), self.stage_times.full(stage, last_rows)
-        slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
+        alike = stage.devices[:1] if self.block_times.uniform else stage.devices
+        slow = min(alike, key=lambda d: memory_rate(self.cluster.devices[d]))
         sent = self.messages.after(stage, self.messages.mesh(stage, following), rows)
         leaders = self.messages.mesh(stage, leading)
         return StageCost(
@@ -161,7 +162,10 @@ class Costs:
     ) -> tuple[int, MemoryBytes]:
         devices, chips = stages[0].devices, self.cluster.devices
         each = replica_rows(rows, stages[0].shares, stages[0].replicas)
-        loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}
+        if self.block_times.uniform and len(set(each)) == 1:
+            loads = {(chips[devices[0]], each[0]): devices[0]}
+        else:
+            loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}
         found = []
         for (chip, own), device in loads.items():
             held = tuple(self._held(_Held.of(stage, chip.backend, own, accumulates)) for stage in stages)
