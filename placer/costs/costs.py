@@ -23,13 +23,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
-from placer.cluster.cluster import Cluster
+from placer.cluster.cluster import Backend, Cluster
 from placer.costs.communication.network import Network, require_hosts
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.in_flight import InFlight
-from placer.costs.memory.peak import position_memory, stage_memory
+from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.precision import Numerics, Workload
 from placer.costs.timing.after_backward import AfterBackward, heeds
 from placer.costs.timing.messages import StageMessages
@@ -38,7 +39,7 @@ from placer.costs.timing.step import StageCost
 from placer.graph import Affine, Graph, affine_sum
 from placer.io.memo import once, remembered
 from placer.plans.ledger import MemoryBytes
-from placer.plans.plan import Layout, Plan, Stage, replica_rows
+from placer.plans.plan import Layout, Plan, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings
 from placer.spmd.cross_mesh import Mesh
 from placer.spmd.device_graph import local_graph
@@ -71,6 +72,7 @@ class Costs:
         self.stage_times = StageTimes(self.work, self.ranges, self.block_times)
         self.after_backward = AfterBackward(self.work, self.priced, self.ranges, self.stage_times, self.network)
         self._under: dict[tuple[int, int], Costs] = {}
+        self._on: dict[tuple[int, tuple[int, ...]], Costs] = {}
 
     def under(self, layout: Layout | None, offset: int = 0) -> Costs:
         """The costs of the graph cut as `layout` says; these, where there is none."""
@@ -81,12 +83,18 @@ class Costs:
 
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
         """The costs of the graph as a stage of `plan` cuts it."""
-        layout = None if stage.layout is None else plan.layouts[stage.layout]
-        if layout is None or self.under(layout).block_times.holds(stage):
-            return self.under(layout)
+        if stage.layout is None:
+            return self
+        layout = plan.layouts[stage.layout]  # kept by the costs under it, so that none leaves its id to another
+        return once(self._on, (id(layout), stage.devices), self._under_on, layout, stage.devices)
+
+    def _under_on(self, layout: Layout, devices: tuple[int, ...]) -> Costs:
+        own = self.under(layout)
+        if own.block_times.holds(devices):
+            return own
         # Replicas of devices in any other order are priced as if they stood one after the other.
-        runs = all(b == a + 1 for a, b in pairwise(stage.devices))
-        return self.under(layout, stage.devices[0] % stage.degree if runs else 0)
+        runs = all(b == a + 1 for a, b in pairwise(devices))
+        return self.under(layout, devices[0] % layout.degree if runs else 0)
 
     def fixed(self, devices: tuple[int, ...]) -> float:
         """Seconds of the world's own collectives: the loss, and the norm if gradients are clipped."""
@@ -97,7 +105,6 @@ class Costs:
         """Forward and backward FLOPs of the model."""
         return affine_sum(size for _, op in self.graph.ops for size in (op.forward_flops, op.backward_flops))
 
-    @remembered
     def stage_cost(
         self, stage: Stage, *, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
         last_rows: int, bucket_bytes: int | None = None,
@@ -109,8 +116,18 @@ class Costs:
         `following` are the next stage's devices (empty for the last stage), `leading` the first position's; of a mesh
         that differs from this stage's in its replicas, shares, degree or layout they are a `Mesh`.
         """
+        # The first position counts only where an earlier stage holds parameters of this one.
+        tied = self.ranges.of(stage.first, stage.last).tied
+        return self._stage_cost(stage, following, leading if tied else stage.devices, rows, last_rows, bucket_bytes)
+
+    @remembered
+    def _stage_cost(
+        self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
+        last_rows: int, bucket_bytes: int | None,
+    ) -> StageCost:  # fmt: skip
         full, last = self.stage_times.full(stage, rows), self.stage_times.full(stage, last_rows)
-        slow = min(stage.devices, key=lambda d: memory_rate(self.cluster.devices[d]))
+        alike = stage.devices[:1] if self.block_times.uniform else stage.devices
+        slow = min(alike, key=lambda d: memory_rate(self.cluster.devices[d]))
         sent = self.messages.after(stage, self.messages.mesh(stage, following), rows)
         leaders = self.messages.mesh(stage, leading)
         return StageCost(
@@ -138,19 +155,42 @@ class Costs:
         """
         devices, chips = stages[0].devices, self.cluster.devices
         each = replica_rows(rows, stages[0].shares, stages[0].replicas)
-        loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}
+        if self.block_times.uniform and len(set(each)) == 1:
+            loads = {(chips[devices[0]], each[0]): devices[0]}
+        else:
+            loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}
         found = []
         for (chip, own), device in loads.items():
-            held = tuple(
-                stage_memory(
-                    self._ranges[chip.backend].of(stage.first, stage.last), self.numerics, self.priced, rows=own,
-                    recompute=stage.recompute, sharding=stage.sharding, replicas=stage.replicas,
-                    accumulates=accumulates,
-                )
-                for stage in stages
-            )  # fmt: skip
+            held = tuple(self._held(_Held.of(stage, chip.backend, own, accumulates)) for stage in stages)
             found.append((device, position_memory(held, in_flight, chip)))
         return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
+
+    @remembered
+    def _held(self, held: _Held) -> StageMemory:
+        return stage_memory(
+            self._ranges[held.backend].of(held.first, held.last), self.numerics, self.priced, rows=held.rows,
+            recompute=held.recompute, sharding=held.sharding, replicas=held.replicas, accumulates=held.accumulates,
+        )  # fmt: skip
+
+
+class _Held(NamedTuple):
+    """What the bytes of a stage on one device depend on: wherever the device is, whatever is in flight."""
+
+    first: int
+    last: int
+    recompute: bool
+    sharding: Sharding
+    replicas: int
+    backend: Backend
+    rows: int
+    accumulates: bool
+
+    @staticmethod
+    def of(stage: Stage, backend: Backend, rows: int, accumulates: bool) -> _Held:
+        """Of a stage for microbatches of `rows` rows on the device's replica."""
+        return _Held(
+            stage.first, stage.last, stage.recompute, stage.sharding, stage.replicas, backend, rows, accumulates
+        )
 
 
 def workload(graph: Graph, settings: RunSettings, layout: Layout | None, offset: int) -> Workload:

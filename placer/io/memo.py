@@ -21,9 +21,12 @@ def remembered(make: Method[Owner, Arguments, Value]) -> Method[Owner, Arguments
     def known(self: Owner, /, *given: Arguments.args, **named: Arguments.kwargs) -> Value:
         key = (given, *named.items()) if named else given
         kept: dict[object, Value] = self.__dict__.setdefault(name, {})
-        if key not in kept:
-            kept[key] = make(self, *given, **named)
-        return kept[key]
+        try:
+            return kept[key]  # hashed once: a key may hold the devices of a stage
+        except KeyError:
+            pass
+        found = kept[key] = make(self, *given, **named)
+        return found
 
     return known
 
@@ -33,6 +36,9 @@ def once(
     **named: Arguments.kwargs,
 ) -> Value:  # fmt: skip
     """What is known by a key that stands for all arguments with the same result; else it is made of these, and kept."""
-    if key not in known:
-        known[key] = make(*own, **named)
-    return known[key]
+    try:
+        return known[key]
+    except KeyError:
+        pass
+    found = known[key] = make(*own, **named)
+    return found

@@ -23,6 +23,8 @@ from placer.program.unsupported import unequal_meshes
 
 GIB = 2**30
 Rules: TypeAlias = dict[str, Callable[[Plan], Iterator[str]]]
+# Of each position the device with least bytes to spare, and what it holds.
+Tightest: TypeAlias = tuple[tuple[int, MemoryBytes], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def check(plan: Plan, costs: Costs | None = None, *, lowered: bool = True) -> tu
     for known, asked, found in _CHECKED:
         if asked == lowered and all(a is b for a, b in zip(known, read, strict=True)):
             return found
-    memory: Rules = {"memory": lambda plan: _over_full(plan, costs)}
+    memory: Rules = {"memory": lambda plan: over_full(plan, costs or costs_of(plan))}
     tiers = (STRUCTURE, CROSSING, memory, AGREEMENT if lowered else {})
     broken = next(filter(None, (_broken(plan, rules) for rules in tiers)), ())
     _CHECKED.append((read, lowered, broken))
@@ -80,11 +82,13 @@ def _broken(plan: Plan, rules: Rules) -> tuple[Violation, ...]:
     return tuple(Violation(rule=name, message=message) for name, rule in rules.items() for message in rule(plan))
 
 
-def _over_full(plan: Plan, costs: Costs | None) -> Iterator[str]:
-    """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has."""
-    costs = costs or costs_of(plan)
+def over_full(plan: Plan, costs: Costs, held_by: Tightest | None = None) -> Iterator[str]:
+    """What the estimate says a device holds at its fullest, and the host of its node, is no more than it has.
+
+    held_by: `tightest(costs, plan)`, where it is known.
+    """
     over: dict[str, list[int]] = {}
-    for device, held in tightest(costs, plan):
+    for device, held in tightest(costs, plan) if held_by is None else held_by:
         available = plan.cluster.devices[device].memory_bytes
         if held.total > available:
             category, size = _largest(held)

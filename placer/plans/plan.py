@@ -15,8 +15,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
+from functools import cached_property, lru_cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,6 +37,9 @@ SCHEMA_VERSION = 2
 
 # What DDP takes where nothing is said (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 BUCKET_BYTES = 25 * 2**20
+
+# What `replica_rows` remembers: stages of a plan divide rows in few ways, and microbatches have two sizes.
+REMEMBERED = 4096
 
 # What torch.manual_seed takes.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -243,11 +246,7 @@ class Plan:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The device of each rank: position by position, replica by replica."""
-        seen: dict[int, None] = {}
-        for stage in self.stages:
-            for device in stage.devices:
-                seen.setdefault(device)
-        return tuple(seen)
+        return tuple(dict.fromkeys(chain.from_iterable(dict.fromkeys(stage.devices for stage in self.stages))))
 
     @property
     def gap(self) -> float | None:
@@ -307,6 +306,7 @@ class Plan:
         return plan_table(self)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def replica_rows(rows: int, shares: tuple[int, ...], replicas: int) -> tuple[int, ...]:
     """Rows of each replica: proportional to `shares` (equal if empty), remainders to the largest, then the first."""
     weights = shares or (1,) * replicas

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from placer.graph import Graph
 from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
 from placer.plans.stage_graph import StageGraph, chain, of_reads
+
+# What `made_by` remembers: the values between the blocks of some models.
+REMEMBERED = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ def _transfer(graph: Graph, source: int, target: int, found: set[str]) -> Transf
     return Transfer(source=source, target=target, values=values, differentiable=differentiable)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def made_by(reference: str) -> tuple[int, int]:
     """Block and output number of a block output `b7.0`; (-1, k) for the prologue's."""
     block, output = reference[1:].split(".")

@@ -7,6 +7,7 @@ where it is cut on the very dim that grows with the rows.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from placer.errors import UsageError
@@ -90,6 +91,18 @@ def _cut(plan: Plan, transfer: Transfer, source: int, target: int) -> Iterator[s
 
 def _mixed(graph: Graph) -> frozenset[str]:
     """The block outputs without a dim of rows that are computed from rows."""
+    for known, found in _KNOWN:
+        if known is graph:
+            return found
+    _KNOWN.append((graph, _found_mixed(graph)))
+    return _KNOWN[-1][1]
+
+
+# What was asked for last: searches ask for one graph again and again.
+_KNOWN: deque[tuple[Graph, frozenset[str]]] = deque(maxlen=8)
+
+
+def _found_mixed(graph: Graph) -> frozenset[str]:
     rowed = {f"x:{entry.name}" for entry in graph.inputs if entry.tensor.batched}
     for number, block in ((-1, graph.prologue), *enumerate(graph.blocks)):
         found = _from_rows(graph, block, rowed)

@@ -104,6 +104,8 @@ BUILT_IN = {
     "megatron": "placer.strategies.baselines.megatron:Megatron",
     "exhaustive": "placer.strategies.oracle.exhaustive:Exhaustive",
     "stages": "placer.strategies.inter_op.search:Stages",
+    "genetic": "placer.strategies.genetic.search:Genetic",
+    "local": "placer.strategies.local.search:LocalSearch",
     "horizontal": "placer.strategies.horizontal.search:Horizontal",
     "auto": "placer.strategies.auto:Portfolio",
 }

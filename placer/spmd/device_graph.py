@@ -10,6 +10,7 @@ rows of its own (`Layout.apart`), the sizes are counted in those.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from placer.errors import UsageError
@@ -41,6 +42,17 @@ def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = ()) -> 
 
 def require_layout(graph: Graph, layout: Layout) -> None:
     """Raise UsageError where the layout is of another graph, or neighbours disagree about a value between them."""
+    if any(known is graph and sound is layout for known, sound in _SOUND):
+        return
+    _require_layout(graph, layout)
+    _SOUND.append((graph, layout))
+
+
+# Those that were asked for last and are sound: searches ask for the same layouts again and again.
+_SOUND: deque[tuple[Graph, Layout]] = deque(maxlen=64)
+
+
+def _require_layout(graph: Graph, layout: Layout) -> None:
     if layout.degree < 1 or len(layout.splits) != len(graph.classes):
         raise UsageError(
             f"a layout over {layout.degree} devices splits {len(layout.splits)} block classes, "

@@ -21,6 +21,7 @@ HEAVY = {
     "torch": ("placer.tracer", "placer.runtime", "placer.cluster.calibrate", "placer.demo"),
     "transformers": ("placer.tracer", "placer.runtime", "placer.demo"),
     "ortools": ("placer.strategies",),
+    "deap": ("placer.strategies.genetic.selection",),
 }
 
 # Two rooms, of which the first never imports the second, not even inside a function.

@@ -11,6 +11,7 @@ from placer.graph import Graph
 from placer.plans.plan import ModelRef
 from placer.plans.settings import RunSettings
 from placer.search.problem import Pins, Problem
+from split_blocks import random_chain
 
 SETTINGS = RunSettings()
 FREE = Pins()
@@ -73,6 +74,13 @@ def unequal_problem(seed: int) -> Problem:
 def tapered_problem(seed: int) -> Problem:
     """A problem as convnets pose it: early blocks compute much, late ones hold much, links are slow."""
     return drawn_taper(random.Random(seed), seed)
+
+
+def split_problem(seed: int) -> Problem:
+    """Models whose ops layouts cut, on one or two nodes of two devices."""
+    rng = random.Random(seed)
+    machines = nodes(device(rate=1e11, bandwidth=1e10), per_node=2, count=rng.choice((1, 2)))
+    return problem(random_chain(rng), machines, rows=rng.randint(2, 6), seed=seed)
 
 
 def drawn_taper(rng: random.Random, seed: int = 0) -> Problem:

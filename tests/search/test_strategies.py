@@ -21,6 +21,7 @@ from problems import cluster, device, nodes, problem, random_problem
 ALL = tuple(BUILT_IN)
 BASELINES = ("single", "data", "sharded", "even", "megatron")
 EXACT = ("exhaustive", "stages", "auto")
+BY_MOVES = ("local", "genetic")
 SEEDS = range(300, 308)
 
 
@@ -59,8 +60,8 @@ def test_the_same_problem_gives_the_same_plan_byte_for_byte(name: str) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_no_exact_strategy_loses_to_a_baseline(name: str) -> None:
+@pytest.mark.parametrize("name", (*EXACT, *BY_MOVES))
+def test_no_search_loses_to_a_baseline(name: str) -> None:
     for seed in SEEDS:
         given = random_problem(seed)
         best = solved(given, name)

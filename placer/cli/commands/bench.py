@@ -1,4 +1,5 @@
-"""`placer bench`: published problems beside published results, and plans beside what a person writes with torch."""
+"""`placer bench`: published problems beside published results, plans beside what a person writes with torch, and how
+many plans a search evaluates a second."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from placer.cli.commands.bench_evaluate import evaluate
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError
 from placer.placement.benchmark import FAMILIES, BenchRow, family
@@ -21,6 +23,9 @@ app = typer.Typer(
     name="bench", help="Published problems and hand-written code: our results beside theirs.", no_args_is_help=True,
     rich_markup_mode=None,
 )  # fmt: skip
+
+
+app.command("evaluate")(evaluate)
 
 
 @app.command("placement")

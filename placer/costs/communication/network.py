@@ -18,7 +18,7 @@ from placer.cluster.topology import Bottleneck, bottleneck, link_between_nodes, 
 from placer.costs.communication.collectives import CollectiveKind, over_levels
 from placer.costs.communication.mixed_allreduce import mixed_sum
 from placer.errors import UsageError
-from placer.io.memo import remembered
+from placer.io.memo import once, remembered
 
 # Of a message, whether each end is a CPU; () where all devices are of one kind.
 _OnCpus: TypeAlias = tuple[bool, ...]
@@ -154,14 +154,16 @@ def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[
     wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
     out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
     known: dict[tuple[object, int, _OnCpus], LinkCost] = {}
+    between: dict[tuple[tuple[int, int], int, _OnCpus], LinkCost] = {}
     found = {}
     for source, target in wanted:
         ends = node[source], node[target]
         senders = out[ends[0]] if ends[0] != ends[1] else 1
-        key = (_way(cluster, *ends), senders, _on_cpus(cluster, source, target))
-        if key not in known:
-            known[key] = _one_way(cluster, *ends, *key[1:])
-        found[source, target] = known[key]
+        kind = (ends, senders, _on_cpus(cluster, source, target))
+        if kind not in between:
+            key = (_way(cluster, *ends), *kind[1:])
+            between[kind] = once(known, key, _one_way, cluster, *ends, *kind[1:])
+        found[source, target] = between[kind]
     return found
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from placer.costs.precision import Numerics, Workload
 from placer.graph import ITEM_BYTES, Block, Parameter, Summed
+from placer.io.memo import remembered
 
 
 class ParameterCounts(NamedTuple):
@@ -41,6 +42,7 @@ class ParameterSums:
 
     work: Workload
 
+    @remembered
     def of(self, first: int, last: int) -> ParameterCounts:
         """What blocks first..last-1 hold."""
         counts = [b - a for a, b in zip(self._sums[first], self._sums[last], strict=True)]

@@ -88,6 +88,7 @@ class KeptValues:
     backend: Backend
     crossing: CrossingValues
 
+    @remembered
     def kept(self, first: int, last: int, recompute: bool) -> Affine:
         """Bytes that blocks first..last-1 keep: with recompute their inputs, but all that the model's last saves."""
         final = len(self.work.graph.blocks) - 1

@@ -32,6 +32,8 @@ class StageMessages:
     ranges: BlockRanges
     network: Network
     _exchanges: dict[object, tuple[object, Exchange]] = field(default_factory=dict)
+    #: Seconds by what crosses, whatever the values are called: alike at most cuts of a model of equal blocks.
+    _known: dict[object, float] = field(default_factory=dict)
 
     def mesh(self, stage: Stage, other: tuple[int, ...] | Mesh) -> Mesh:
         """The mesh of other devices, which are divided as those of `stage` where nothing else is said."""
@@ -84,8 +86,21 @@ class StageMessages:
         # The layouts are kept with it: what is gone may leave its id to another.
         key = (values, id(source.layout), id(target.layout), source.degree, target.degree)
         _, exchange = once(self._exchanges, key, self._exchange, values, source, target)
+        alike = tuple((one.tensor, one.have, one.want) for one in exchange.crossings)
+        return once(
+            self._known, (alike, source, target, rows, gradient), self._played, exchange, source, target, rows,
+            gradient=gradient,
+        )  # fmt: skip
+
+    def _played(self, exchange: Exchange, source: Mesh, target: Mesh, rows: int, *, gradient: bool) -> float:
         sent = parcels(exchange, source, target, rows, gradient=gradient)
-        return self.network.exchange([(one.source, one.target, self._bytes(one, exchange.apart)) for one in sent])
+        sizes: dict[tuple[int, int], int] = {}  # most parcels are of one bundle and of equally many rows
+        return self.network.exchange(
+            [
+                (one.source, one.target, once(sizes, (id(one.bundle), one.rows), self._bytes, one, exchange.apart))
+                for one in sent
+            ]
+        )
 
     def _bytes(self, parcel: Parcel, apart: int) -> int:
         return sum(self.work.numerics.bytes_of(tensor, parcel.rows // apart) for tensor in parcel.bundle.tensors)

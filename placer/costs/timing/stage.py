@@ -90,10 +90,9 @@ class BlockTimes:
         starts = range(self.work.offset, self.network.cluster.size - self.work.degree + 1, self.work.degree)
         return tuple(tuple(range(start, start + self.work.degree)) for start in starts)
 
-    def holds(self, stage: Stage) -> bool:
-        """Whether the replicas of `stage` are among `groups`."""
-        starts = range(0, len(stage.devices), self.work.degree)
-        replicas = (stage.devices[start : start + self.work.degree] for start in starts)
+    def holds(self, devices: tuple[int, ...]) -> bool:
+        """Whether the replicas on `devices` are among `groups`."""
+        replicas = (devices[start : start + self.work.degree] for start in range(0, len(devices), self.work.degree))
         return all(self._group_of[own[0]] == own for own in replicas)
 
     @cached_property

@@ -1,0 +1,1 @@
+"""`genetic`: a population of plans under three aims, by NSGA-II."""

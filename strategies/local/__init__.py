@@ -1,0 +1,1 @@
+"""`local`: iterated local search over the moves."""

@@ -1,0 +1,233 @@
+"""Walk: what a search by moves has seen so far, within its budget; its seeds, its neighbours, its result.
+
+In: a Problem. A walk counts the plans it evaluates, evaluates none twice, and keeps the `BEST` legal ones. It is over
+when the budget's evaluations or seconds are used up, when the limit is reached that holds where there is no budget, or
+when `BARREN` moves in a row led to nothing new. Out (`result`): the best of the kept ones whose communication holds.
+
+    order of plans   bytes beyond memory, then seconds, devices, stages, microbatches
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from placer.costs.step_estimate import with_best_buckets
+from placer.errors import Infeasible
+from placer.plans.plan import Alternative, Layout, Plan
+from placer.search.evaluator import Evaluator, Score
+from placer.search.judge import judge
+from placer.search.problem import Ended, Problem, Solution
+from placer.strategies.baselines.megatron import Megatron
+from placer.strategies.baselines.standard import (
+    Baseline,
+    DataParallel,
+    EvenPipeline,
+    ShardedDataParallel,
+    SingleDevice,
+)
+from placer.strategies.intra_op.layouts import layouts, roomy_layouts
+from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
+from placer.strategies.moves.outlined import outlined
+from placer.strategies.moves.repair import lighter, repaired
+from placer.strategies.moves.table import drawn, moved
+from placer.strategies.space.pin_conflicts import require_pins
+
+SEEDS: tuple[type[Baseline], ...] = (SingleDevice, DataParallel, ShardedDataParallel, EvenPipeline, Megatron)
+# Plans that are evaluated where no budget is given: some seconds on small problems.
+EVALUATIONS = 5_000
+BEST = 12
+BARREN = 3_000
+# How often a neighbour is two moves away: some gains need a replica more and state that is divided over them at once.
+TWICE = 0.2
+# Draws of an outline for one plan.
+DRAWS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Seen:
+    """A plan with its score, which plans are compared by."""
+
+    excess: int
+    seconds: float
+    devices: int
+    stages: int
+    microbatches: int
+    number: int
+    plan: Plan = field(compare=False)
+    score: Score = field(compare=False)
+
+    @property
+    def legal(self) -> bool:
+        """Whether it breaks no rule, communication apart."""
+        return self.score.legal
+
+    def better(self, other: Seen) -> bool:
+        """Whether it comes before `other`; of equal ones neither does."""
+        return self.value < other.value
+
+    @property
+    def value(self) -> tuple[int, float, int, int, int]:
+        """What it is compared by, without when it was found."""
+        return self.excess, self.seconds, self.devices, self.stages, self.microbatches
+
+
+class Walk:
+    """The plans seen on the way, of a problem whose pins do not contradict each other."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.rng = Random(problem.seed)
+        self.evaluator = Evaluator(problem.costs)
+        self.evaluations = 0
+        self.best: list[Seen] = []
+        self.around = Neighbourhood.of(problem, ())
+        self._known: dict[Hashable, Seen | None] = {}
+        self._barren = 0
+        self._seeded = False
+        self._gains = Counter[str]()
+        self._complaint = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more may be evaluated, or nothing new is found."""
+        return bool(self.ended) or self._barren >= BARREN or (not self.limited and self.evaluations >= EVALUATIONS)
+
+    @property
+    def ended(self) -> Ended:
+        """What of the budget is used up; seconds do not end a search for a first plan among the baselines."""
+        if self.problem.budget is not None and self.evaluations >= self.problem.budget:
+            return "evaluations"
+        return "seconds" if self.problem.spent and (self.best or self._seeded) else ""
+
+    @property
+    def limited(self) -> bool:
+        """Whether a budget says when it is over."""
+        return self.problem.budget is not None or self.problem.until is not None
+
+    def tried(self, plan: Plan | None) -> Seen | None:
+        """The plan with its score, evaluated if it is new; None for none, for an unsound shape, and when it is over."""
+        if plan is None:
+            self._barren += 1
+            return None
+        key = (plan.stages, plan.schedule, plan.microbatches, plan.bucket_bytes)
+        if key in self._known:
+            self._barren += 1
+            return self._known[key]
+        if self.over:
+            return None
+        self._barren = 0
+        self.evaluations += 1
+        self._known[key] = found = self._seen(plan)
+        if found is not None and found.legal:
+            insort(self.best, found)
+            del self.best[BEST:]
+        return found
+
+    def seeds(self) -> list[Seen]:
+        """The baselines' plans, the best first; then plans drawn at random where none of them is legal."""
+        require_pins(self.problem)
+        found = [seed for kind in SEEDS if not self.over for seed in self._baseline(kind())]
+        self._seeded = True
+        if not self.over:
+            self._widen(layouts(self.problem, self.problem.costs))
+        found = [replace(seed, plan=replace(seed.plan, layouts=self.around.layouts)) for seed in found]
+        if not any(seed.legal for seed in found) and not self.over:
+            roomy = roomy_layouts(self.problem, self.problem.costs)
+            self._widen(roomy)
+            drawn = (self.begun() for _ in range(DRAWS))
+            found += [seed for seed in drawn if seed is not None]
+        return sorted(found)
+
+    def begun(self) -> Seen | None:
+        """A legal plan drawn at random, or one that is nearly so."""
+        for _ in range(DRAWS):
+            plan = outlined(self.around, self.rng)
+            found = self.lightened(None if plan is None else self.tried(repaired(self.around, plan)))
+            if found is not None or self.over:
+                return found
+        return None
+
+    def neighbour(self, seen: Seen) -> Seen | None:
+        """A plan one move from `seen`, sometimes two, lightened if it is faster and holds too much."""
+        name = drawn(self.rng, self._gains)
+        plan = moved(self.around, seen.plan, name, self.rng)
+        if plan is not None and self.rng.random() < TWICE:
+            name = drawn(self.rng, self._gains)
+            plan = moved(self.around, plan, name, self.rng)
+        found = self.tried(plan)
+        if found is not None and not found.legal and found.seconds < seen.seconds:
+            found = self.lightened(found)
+        if found is not None and found.better(seen):
+            self._gains[name] += 1
+        return found
+
+    def lightened(self, seen: Seen | None) -> Seen | None:
+        """`seen`, or where it holds too much the first lighter plan that does not, or the lightest."""
+        if seen is None or seen.legal:
+            return seen
+        found = [seen]
+        for plan in lighter(self.around, seen.plan, seen.score, self.rng):
+            made = self.tried(plan)
+            if made is not None and made.legal:
+                return made
+            found += [made] if made is not None else []
+        return min(found)
+
+    def result(self, name: str, alternatives: tuple[Alternative, ...] = ()) -> Solution | Infeasible:
+        """The best plan whose communication holds, or what binds."""
+        for seen in self.best:
+            plan = self._finished(seen)
+            verdict = judge(self.problem.costs, plan)
+            if verdict.legal:
+                return Solution(
+                    plan=replace(verdict.plan, strategy=name), alternatives=alternatives, evaluations=self.evaluations,
+                    ended=self.ended,
+                )  # fmt: skip
+            self._complaint = verdict.complaint
+        more = "a larger budget" if self.ended else "the strategy auto"
+        binding = self._complaint or "pins or cluster leave no plan that moves lead to"
+        return Infeasible(binding=binding, advice=f"Try {more}")
+
+    def _finished(self, seen: Seen) -> Plan:
+        plan = tidied(seen.plan)
+        return plan if self.problem.pins.bucket is not None else with_best_buckets(self.problem.costs, plan)
+
+    def _widen(self, more: Iterable[Layout]) -> None:
+        """More layouts to choose from, behind those there were: numbers stay."""
+        both = dict.fromkeys((*self.around.layouts, *more))
+        if len(both) == len(self.around.layouts):
+            return
+        self.around = Neighbourhood(self.problem, tuple(both))
+
+    def _baseline(self, solver: Baseline) -> Iterator[Seen]:
+        """The best plan of the first group of candidates with a legal one; else the lightest of all."""
+        if not solver.cuts_ops and any(degree and degree > 1 for _, degree in self.problem.pins.axes):
+            return
+        lightest: list[Seen] = []
+        for group in solver.candidates(self.problem):
+            self._widen(layout for plan in group for layout in plan.layouts)
+            found = [seen for plan in group if (seen := self.tried(self.around.adopted(plan))) is not None]
+            legal = [seen for seen in found if seen.legal]
+            if legal:
+                yield min(legal)
+                return
+            lightest = sorted([*lightest, *found])[:1]
+            if self.over:
+                break
+        yield from lightest
+
+    def _seen(self, plan: Plan) -> Seen | None:
+        score = self.evaluator.score(plan)
+        if score.seconds is None:
+            self._complaint = self._complaint or score.broken[0].message
+            return None
+        if score.excess and not self.best:
+            self._complaint = self.evaluator.violations(plan)[0].message
+        return Seen(
+            excess=score.excess, seconds=score.seconds, devices=plan.world_size, stages=len(plan.stages),
+            microbatches=len(plan.microbatches), number=self.evaluations, plan=plan, score=score,
+        )  # fmt: skip

@@ -1,0 +1,122 @@
+"""The evaluator says of every plan what estimate and check say, however it was come by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from graphs import gpt_graph
+from placer.cluster.cluster import Cluster
+from placer.costs.costs import Costs
+from placer.costs.step_estimate import estimate_with
+from placer.legality import check
+from placer.legality.known_rules import READS, KnownRules
+from placer.legality.structure import STRUCTURE
+from placer.plans.plan import Plan, Stage
+from placer.plans.settings import RunSettings
+from placer.search.evaluator import Evaluator
+from placer.search.problem import Problem
+from placer.strategies.intra_op.layouts import layouts
+from placer.strategies.moves.neighbourhood import Neighbourhood
+from placer.strategies.moves.outlined import outlined
+from placer.strategies.moves.repair import repaired
+from placer.strategies.moves.table import MOVES
+from problems import device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
+
+MAKERS = {"equal": random_problem, "unequal": unequal_problem, "tapered": tapered_problem}
+
+
+def wandered(given: Problem, count: int) -> Iterator[Plan]:
+    """Plans of a walk by moves, repaired or as they are, legal or not."""
+    rng = random.Random(given.seed)
+    around = Neighbourhood.of(given, layouts(given, given.costs))
+    start = next(plan for plan in (outlined(around, rng) for _ in range(1000)) if plan is not None)
+    plan = start
+    for _ in range(count):
+        made = MOVES[rng.choice(list(MOVES))].move(around, plan, rng)
+        if made is None or not all(stage.devices and stage.first < stage.last for stage in made.stages):
+            continue
+        yield made
+        plan = repaired(around, made) or start
+
+
+def agreed(evaluator: Evaluator, plan: Plan) -> None:
+    fresh = Costs(plan.graph, plan.cluster, plan.settings)
+    score, broken = evaluator.score(plan), check(plan, fresh, lowered=False)
+    assert evaluator.violations(plan) == broken
+    assert score.legal == (not broken)
+    if score.seconds is not None:
+        ledger = estimate_with(fresh, plan)
+        assert score.seconds == ledger.step_seconds
+        assert tuple(held for _, held in score.held_by) == ledger.memory
+        assert score.peak == max(held.total for held in ledger.memory)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_thousands_of_neighbours_are_scored_as_estimate_and_check_say(kind: str) -> None:
+    legal = illegal = 0
+    for seed in range(30):
+        given = MAKERS[kind](seed)
+        evaluator = Evaluator(given.costs)
+        for plan in wandered(given, 40):
+            agreed(evaluator, plan)
+            legal, illegal = legal + evaluator.score(plan).legal, illegal + (not evaluator.score(plan).legal)
+    assert legal > 100
+    assert illegal > 50
+
+
+def test_plans_whose_replicas_are_cut_are_scored_so_too() -> None:
+    split = 0
+    for seed in range(12):
+        given = split_problem(seed)
+        evaluator = Evaluator(given.costs)
+        for plan in wandered(given, 25):
+            agreed(evaluator, plan)
+            split += any(stage.degree > 1 for stage in plan.stages)
+    assert split > 30
+
+
+def test_hosts_that_hold_the_state_are_asked_too() -> None:
+    settings = RunSettings(offload="optimizer", precision="bfloat16")
+    given = problem(gpt_graph(layers=4, hidden=512), Cluster.load("a100-80gb-sxm4x2"), settings=settings)
+    evaluator = Evaluator(given.costs)
+    for plan in wandered(given, 30):
+        agreed(evaluator, plan)
+
+
+def test_a_large_model_on_many_devices_is_scored_so_too() -> None:
+    graph = gpt_graph(layers=24, hidden=1024, heads=16, sequence=128, vocabulary=1000, rows=256)
+    given = problem(graph, Cluster.load("a100-80gb-sxm4x8*16"), settings=RunSettings(precision="bfloat16"))
+    evaluator = Evaluator(given.costs)
+    for plan in wandered(given, 25):
+        agreed(evaluator, plan)
+
+
+def test_every_rule_says_what_it_reads_of_a_plan() -> None:
+    assert set(STRUCTURE) <= set(READS)
+
+
+def test_a_rule_is_asked_again_where_what_it_reads_has_changed() -> None:
+    given = problem(gpt_graph(layers=4), nodes(device(), per_node=2, count=2))
+    stages = (Stage(first=0, last=3, devices=(0,)), Stage(first=3, last=6, devices=(1,)))
+    plan = Plan(
+        model=given.model, graph=given.graph, cluster=given.cluster, settings=given.settings, stages=stages,
+        schedule="1f1b", microbatches=(given.rows,),
+    )  # fmt: skip
+    rules = KnownRules(given.costs)
+    assert not rules.broken(plan)
+    spoilt = (
+        replace(plan, stages=(stages[0], replace(stages[1], last=5))),
+        replace(plan, stages=(stages[0], replace(stages[1], devices=(9,)))),
+        replace(plan, stages=(stages[0], replace(stages[1], sharding="optimizer"))),
+        replace(plan, stages=(stages[0], replace(stages[1], shares=(1, 2)))),
+        replace(plan, stages=(stages[0], replace(stages[1], degree=2))),
+        replace(plan, microbatches=(0, given.rows)),
+        replace(plan, schedule="interleaved", stages=(*stages, replace(stages[0], first=6, last=6))),
+    )
+    for wrong in spoilt:
+        assert rules.broken(wrong) == check(wrong, given.costs, lowered=False) != ()
+    assert not rules.broken(plan)
