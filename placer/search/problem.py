@@ -104,6 +104,7 @@ BUILT_IN = {
     "megatron": "placer.strategies.baselines.megatron:Megatron",
     "exhaustive": "placer.strategies.oracle.exhaustive:Exhaustive",
     "stages": "placer.strategies.inter_op.search:Stages",
+    "policy": "placer.strategies.policy.strategy:Policy",
     "auto": "placer.strategies.auto:Portfolio",
 }
 

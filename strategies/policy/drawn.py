@@ -1,4 +1,4 @@
-"""Problems drawn by seed, to learn from and to be judged on: chains, transformers, convnets on equal and unequal machines.
+"""Problems drawn by seed, to learn from and to be judged on: small graphs on equal and on unequal machines.
 
     chain        blocks of a few kinds whose sizes differ by orders of magnitude, some with skips or a tied weight
     transformer  a wide first block, equal layers of real products (so that there are tensor layouts), a head
@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from placer.cluster.cluster import Cluster, Curve, Device, Level, Link, Node
 from placer.graph import Affine, Block, BlockClass, Graph, Input, Loss, Op, OpKind, Parameter, Tensor
@@ -100,7 +101,7 @@ def _convnet(rng: random.Random, count: int) -> Graph:
 
 
 def _chain_graph(name: str, kinds: Sequence[_Kind], *, skips: Sequence[tuple[int, int]], tied: int) -> Graph:
-    """Block i reads block i - 1, the target of a skip also its source; with `tied` that block has the first's weight."""
+    """Block i reads block i - 1, a skip's target also its source; with `tied` that block has the first's weight."""
     classes: list[BlockClass] = []
     blocks = []
     for index, kind in enumerate(kinds):
@@ -235,7 +236,7 @@ def _parts(rng: random.Random, total: int, parts: int) -> list[int]:
     """`total` in so many positive parts, fewer where it is small."""
     cuts = sorted(rng.sample(range(1, total), min(parts, total) - 1))
     ends = [0, *cuts, total]
-    return [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    return [b - a for a, b in pairwise(ends)]
 
 
 def _chip(rng: random.Random, name: str, memory: float, rate: float, *, apart: bool) -> Device:
@@ -243,7 +244,8 @@ def _chip(rng: random.Random, name: str, memory: float, rate: float, *, apart: b
     rate *= 10 ** rng.uniform(-0.6, 0.6) if apart else 1.0
     memory *= 10 ** rng.uniform(-0.4, 0.4) if apart else 1.0
     return Device(
-        name=name, backend="cuda", memory_bytes=max(1, int(memory)), memory_bandwidth=rate / 10 ** rng.uniform(1.5, 2.2),
+        name=name, backend="cuda", memory_bytes=max(1, int(memory)),
+        memory_bandwidth=rate / 10 ** rng.uniform(1.5, 2.2),
         rates=(("float32", rate),), launch_seconds=10 ** rng.uniform(-6, -5),
         curve=Curve(points=((1e6, 0.05), (1e9, 0.5), (1e11, 0.85))),
     )  # fmt: skip

@@ -27,7 +27,9 @@ class LayoutGame(gymnasium.Env[Numbers, np.int64]):
         self.action_space = spaces.Discrete(MOST_OPTIONS)
         self._problems, self._episodes, self._left = problems, episodes, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Numbers, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Numbers, dict[str, Any]]:
         """The first state of the next episode; problems come in their own order, whatever the seed."""
         super().reset(seed=seed)
         if self._left == 0:

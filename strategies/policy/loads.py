@@ -1,9 +1,9 @@
 """Seconds that a microbatch's blocks take at each position of an outline, and how fast all machines are together.
 
-    seconds of position q      of the whole model, forward and backward, on the slowest of its devices with its rows
-    share of stage s           (1 / seconds of its position) / sum over the stages from s on of the same: where all of
-                               them would take equally long
-    unit                       seconds of the whole batch if every device computed at once, each at its own speed
+seconds of position q      of the whole model, forward and backward, on the slowest of its devices with its rows
+share of stage s           (1 / seconds of its position) / sum over the stages from s on of the same: where all of
+                           them would take equally long
+unit                       seconds of the whole batch if every device computed at once, each at its own speed
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a finished plan is worth: seconds by the one estimate, legality by the one check, as a reward.
 
-    legal          log(reference / seconds), within [-2, 3]
-    illegal        -2.5 - log(bytes / room) / 2 of the fullest device, at least -4: worse than any legal one
-    reference      the fastest legal greedy plan (`greedy`); the fastest of them where none is legal
+legal          log(reference / seconds), within [-2, 3]
+illegal        -2.5 - log(bytes / room) / 2 of the fullest device, at least -4: worse than any legal one
+reference      the fastest legal greedy plan (`greedy`); the fastest of them where none is legal
 """
 
 from __future__ import annotations

@@ -1,0 +1,74 @@
+"""`policy`: the shipped scorer plays plans for the problem at hand and is bent towards the best of them.
+
+The plan of its best options is the first; what it learns from one problem is forgotten after it. There is no bound.
+Where nothing fits after half of the plans, the rest are played with layouts that hold less on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placer.errors import Infeasible
+from placer.search.judge import judge
+from placer.search.problem import Ended, Problem, Solution
+from placer.strategies.policy.decoding import Limits, Played, Player, ranked, search
+from placer.strategies.policy.game import Game
+from placer.strategies.policy.network import load_scorer, one_thread
+from placer.strategies.space.pin_conflicts import require_pins
+
+# Plans where no budget is given: some seconds.
+EVALUATIONS = 512
+# Plans that are lowered to see whether their communication holds, the best first.
+LOWERED = 8
+
+
+class Policy:
+    """Learned on small problems, tuned to each."""
+
+    name = "policy"
+    exact = False
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan played; what binds where none is legal. Raises UsageError for contradicting pins."""
+        require_pins(problem)
+        budget = EVALUATIONS if problem.budget is None else problem.budget
+        with one_thread():
+            found = _search(problem, budget, roomy=False)
+            if not _legal(found) and len(found) < budget and not problem.spent:
+                found = [*found, *_search(problem, budget - len(found), roomy=True)]
+        return _solution(problem, found)
+
+
+def _search(problem: Problem, budget: int, *, roomy: bool) -> list[Played]:
+    game = Game(problem, roomy=roomy)
+    if game.start is None:
+        return []
+    limits = Limits(evaluations=budget, patience=budget if roomy else -(-budget // 2), over=lambda: problem.spent)
+    return search(Player(game, load_scorer()), limits, seed=problem.seed)
+
+
+def _legal(found: Sequence[Played]) -> list[Played]:
+    return [played for played in ranked(found) if played.outcome.legal]
+
+
+def _solution(problem: Problem, found: Sequence[Played]) -> Solution | Infeasible:
+    """The best of those that also agree on communication."""
+    for played in _legal(found)[:LOWERED]:
+        verdict = judge(problem.costs, played.outcome.verdict.plan)
+        if verdict.legal:
+            return Solution(plan=verdict.plan, evaluations=len(found), ended=_ended(problem, found))
+    if not found:
+        return Infeasible(
+            binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
+        )
+    nearest = ranked(found)[0].outcome.verdict
+    return Infeasible(
+        binding=f"none of {len(found)} plans fits; of the nearest, {nearest.complaint}",
+        advice="Use more devices, devices with more memory, or fewer rows; or try the strategy auto",
+    )
+
+
+def _ended(problem: Problem, found: Sequence[Played]) -> Ended:
+    if problem.budget is not None and len(found) >= problem.budget:
+        return "evaluations"
+    return "seconds" if problem.spent else ""
