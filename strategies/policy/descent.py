@@ -1,4 +1,4 @@
-"""Adam (arXiv:1412.6980, algorithm 1), written out: torch's own first imports its compiler, for longer than a search."""
+"""Adam (arXiv:1412.6980, algorithm 1), written out: torch's own first imports its compiler, longer than a search."""
 
 from __future__ import annotations
 

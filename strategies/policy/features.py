@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import log, log1p, log2
 from typing import get_args
 
@@ -222,7 +223,7 @@ class Features:
         """The share of the longest block in the seconds of all."""
         sums = self._costs(layout).block_times.of(0, 1)
         whole = [a + b for a, b in zip(sums.forward, sums.backward, strict=True)]
-        return max(b - a for a, b in zip(whole, whole[1:], strict=False)) / max(whole[-1], SMALL)
+        return max(b - a for a, b in pairwise(whole)) / max(whole[-1], SMALL)
 
     def _costs(self, layout: int) -> Costs:
         return self.game.problem.costs.under(self.game.layouts[layout] if layout >= 0 else None)

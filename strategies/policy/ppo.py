@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sb3_contrib import MaskablePPO
@@ -61,11 +61,11 @@ class Progress(BaseCallback):
         self._rewards, self._legal = [], []
 
 
-def learner(environments: list[Callable[[], LayoutGame]], *, seed: int, tensorboard: Path | None) -> MaskablePPO:
+def learner(environments: Sequence[Callable[[], LayoutGame]], *, seed: int, tensorboard: Path | None) -> MaskablePPO:
     """PPO over these environments. Rewards come once, at the end, so that nothing is discounted."""
     first, last = LEARNING_RATES
     return MaskablePPO(
-        OptionPolicy, DummyVecEnv(environments),  # type: ignore[arg-type]
+        OptionPolicy, DummyVecEnv(list(environments)),  # type: ignore[arg-type]
         n_steps=ROLLOUT // len(environments), batch_size=BATCH, n_epochs=4, gamma=1.0, gae_lambda=0.95, ent_coef=0.01,
         learning_rate=lambda left: last + (first - last) * left, seed=seed, device="cpu",
         policy_kwargs={"ortho_init": False}, tensorboard_log=None if tensorboard is None else str(tensorboard),

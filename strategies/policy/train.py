@@ -22,8 +22,9 @@ from placer.search.problem import Problem
 from placer.strategies.policy.drawn import SEEN, drawn_problem
 from placer.strategies.policy.network import SHIPPED, one_thread, save_scorer
 
-ENVIRONMENTS = 16
-EPISODES = 48
+# Problems played at a time, and plans of each before the next one.
+ENVIRONMENTS = 32
+EPISODES = 32
 # Rollouts between two lines of the log.
 ROLLOUTS_A_LINE = 10
 
@@ -85,7 +86,7 @@ def train(*, steps: int, seed: int, out: Path, tensorboard: Path | None = None, 
 def main() -> None:
     """Parse, train, keep."""
     parser = argparse.ArgumentParser(prog="python -m placer.strategies.policy.train", description=__doc__)
-    parser.add_argument("--steps", type=int, default=600_000, help="decisions (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=560_000, help="decisions (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=SHIPPED, help="where the weights go (default: the shipped ones)")
     parser.add_argument("--tensorboard", type=Path, help="a folder for curves")
