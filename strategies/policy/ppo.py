@@ -65,7 +65,7 @@ def learner(environments: Sequence[Callable[[], LayoutGame]], *, seed: int, tens
     """PPO over these environments. Rewards come once, at the end, so that nothing is discounted."""
     first, last = LEARNING_RATES
     return MaskablePPO(
-        OptionPolicy, DummyVecEnv(list(environments)),  # type: ignore[arg-type]
+        OptionPolicy, DummyVecEnv(list(environments)),
         n_steps=ROLLOUT // len(environments), batch_size=BATCH, n_epochs=4, gamma=1.0, gae_lambda=0.95, ent_coef=0.01,
         learning_rate=lambda left: last + (first - last) * left, seed=seed, device="cpu",
         policy_kwargs={"ortho_init": False}, tensorboard_log=None if tensorboard is None else str(tensorboard),
