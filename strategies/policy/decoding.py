@@ -25,6 +25,8 @@ from placer.strategies.policy.outcome import Outcome, outcome
 
 # Plans of a round, those imitated, steps of gradient descent after a round and their size.
 ROUND, ELITE, STEPS, RATE = 16, 8, 3, 1e-3
+# Plans that are looked at for a legal one even where the seconds are over.
+SOME = 64
 ENTROPY = 0.003
 # By how much the temperature rises where a round is mostly plans known already; how many rounds may bring nothing.
 WARMER, HOTTEST, STALLED = 1.25, 4.0, 12
@@ -48,7 +50,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many plans may be looked at, in all and while none is legal, and when it is over after the first."""
+    """How many plans may be looked at, in all and while none is legal; when it is over once one is, or after some."""
 
     evaluations: int
     patience: int
@@ -57,16 +59,19 @@ class Limits:
     def reached(self, known: Iterable[Played]) -> bool:
         """Whether to end with these."""
         played = tuple(known)
-        hopeless = len(played) >= self.patience and not any(each.outcome.legal for each in played)
-        return hopeless or len(played) >= self.evaluations or (bool(played) and self.over())
+        if len(played) >= self.evaluations:
+            return True
+        legal = any(each.outcome.legal for each in played)
+        return (not legal and len(played) >= self.patience) or ((legal or len(played) >= SOME) and self.over())
 
 
 @dataclass(frozen=True, eq=False)
 class Player:
-    """Plays one game by a scorer (None: every option is as likely); remembers what it saw."""
+    """Plays one game by a scorer (None: every option is as likely); remembers what it saw and `played`, in order."""
 
     game: Game
     scorer: Scorer | None
+    played: dict[State, Played] = field(default_factory=dict)
     _seen: dict[State, tuple[tuple[State, ...], Numbers]] = field(default_factory=dict)
 
     def best(self) -> Episode:
@@ -127,13 +132,11 @@ def search(player: Player, limits: Limits, *, seed: int, learns: bool = True) ->
     """The plans played within the limits, in order, none twice; the scorer is changed if it `learns`."""
     generator = torch.Generator().manual_seed(seed)
     descent = Descent(player.scorer.parameters(), RATE) if player.scorer and learns else None
-    known: dict[State, Played] = {}
-    first = [player.best()] if player.scorer else []
-    _look_at(player, first, known, limits)
-    temperature, stalled = 1.0, 0
+    known, temperature, stalled = player.played, 1.0, 0
+    _look_at(player, [player.best()] if player.scorer else [], limits)
     while not limits.reached(known.values()) and stalled < STALLED:
         before = len(known)
-        _look_at(player, player.drawn(ROUND, generator, temperature), known, limits)
+        _look_at(player, player.drawn(ROUND, generator, temperature), limits)
         stalled = 0 if len(known) > before else stalled + 1
         if len(known) - before < ROUND // 2:
             temperature = min(HOTTEST, temperature * WARMER)
@@ -150,8 +153,9 @@ def ranked(played: Iterable[Played]) -> list[Played]:
     return sorted(played, key=lambda each: each.outcome.order)
 
 
-def _look_at(player: Player, episodes: Sequence[Episode], known: dict[State, Played], limits: Limits) -> None:
+def _look_at(player: Player, episodes: Sequence[Episode], limits: Limits) -> None:
     """Add the outcomes of plans not known yet."""
+    known = player.played
     for episode in episodes:
         if episode.end not in known and not limits.reached(known.values()):
             found = outcome(player.game.problem.costs, player.game.plan(episode.end))

@@ -33,30 +33,42 @@ class Policy:
         require_pins(problem)
         budget = EVALUATIONS if problem.budget is None else problem.budget
         with one_thread():
-            found = _search(problem, budget, roomy=False)
+            found, ended = _search(problem, budget, roomy=False)
             if not _legal(found) and len(found) < budget and not problem.spent:
-                found = [*found, *_search(problem, budget - len(found), roomy=True)]
-        return _solution(problem, found)
+                more, ended = _search(problem, budget - len(found), roomy=True)
+                found = [*found, *more]
+        return _solution(problem, found, ended)
 
 
-def _search(problem: Problem, budget: int, *, roomy: bool) -> list[Played]:
+def _search(problem: Problem, budget: int, *, roomy: bool) -> tuple[list[Played], Ended]:
+    """What was played, and what ended it; raises KeyboardInterrupt where that came before a legal plan."""
     game = Game(problem, roomy=roomy)
     if game.start is None:
-        return []
+        return [], ""
+    player = Player(game, load_scorer())
     limits = Limits(evaluations=budget, patience=budget if roomy else -(-budget // 2), over=lambda: problem.spent)
-    return search(Player(game, load_scorer()), limits, seed=problem.seed)
+    try:
+        found = search(player, limits, seed=problem.seed)
+    except KeyboardInterrupt:
+        found = list(player.played.values())
+        if not _legal(found):
+            raise
+        return found, "interrupt"
+    if problem.budget is not None and len(found) >= budget:
+        return found, "evaluations"
+    return found, "seconds" if problem.spent else ""
 
 
 def _legal(found: Sequence[Played]) -> list[Played]:
     return [played for played in ranked(found) if played.outcome.legal]
 
 
-def _solution(problem: Problem, found: Sequence[Played]) -> Solution | Infeasible:
+def _solution(problem: Problem, found: Sequence[Played], ended: Ended) -> Solution | Infeasible:
     """The best of those that also agree on communication."""
     for played in _legal(found)[:LOWERED]:
         verdict = judge(problem.costs, played.outcome.verdict.plan)
         if verdict.legal:
-            return Solution(plan=verdict.plan, evaluations=len(found), ended=_ended(problem, found))
+            return Solution(plan=verdict.plan, evaluations=len(found), ended=ended)
     if not found:
         return Infeasible(
             binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
@@ -66,9 +78,3 @@ def _solution(problem: Problem, found: Sequence[Played]) -> Solution | Infeasibl
         binding=f"none of {len(found)} plans fits; of the nearest, {nearest.complaint}",
         advice="Use more devices, devices with more memory, or fewer rows; or try the strategy auto",
     )
-
-
-def _ended(problem: Problem, found: Sequence[Played]) -> Ended:
-    if problem.budget is not None and len(found) >= problem.budget:
-        return "evaluations"
-    return "seconds" if problem.spent else ""
