@@ -95,8 +95,13 @@ class OutlineOptions:
     def _schedule(self, outline: Outline) -> Iterator[Outline]:
         for schedule, virtual in schedules(self.problem, outline.positions):
             option = replace(outline, schedule=schedule, virtual=virtual)
-            if self._states(option) and stage_ends(self.problem, option):
+            if self._states(option) and self._has_cuts(outline.positions, virtual):
                 yield option
+
+    @remembered
+    def _has_cuts(self, positions: int, virtual: int) -> bool:
+        """Whether pinned blocks leave cuts for so many stages."""
+        return bool(stage_ends(self.problem, replace(self.blank, positions=positions, virtual=virtual)))
 
     def _devices(self, outline: Outline) -> Iterator[Outline]:
         """Every order and shares of devices on which the state can be kept as pinned."""

@@ -35,7 +35,9 @@ Pin = Annotated[
 Opaque = Annotated[
     list[str] | None, typer.Option(help="A submodule that is not looked into: one op, counted by running it once.")
 ]
-Strategy = Annotated[str, typer.Option(help="auto, stages, exhaustive, single, data, sharded, even or megatron.")]
+Strategy = Annotated[
+    str, typer.Option(help="auto, stages, policy, exhaustive, single, data, sharded, even or megatron.")
+]
 Precision = Annotated[PrecisionName, typer.Option(help="What the step computes in.")]
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")]
 LearningRate = Annotated[float, typer.Option(help="The learning rate of the run.")]
