@@ -35,7 +35,7 @@ from placer.strategies.policy.drawn import LARGER, drawn_problem
 from placer.strategies.policy.game import Game
 from placer.strategies.policy.greedy import greedy_plans
 from placer.strategies.policy.network import SHIPPED, Scorer, fresh_scorer, load_scorer, one_thread
-from placer.strategies.policy.outcome import outcome
+from placer.strategies.policy.outcomes import outcome
 
 # Seeds of problems that no training drew (those are from 1,000,000 on) and no test uses.
 FIRST_SEED = 70_000

@@ -21,7 +21,7 @@ from placer.strategies.policy.descent import Descent
 from placer.strategies.policy.features import Features, Numbers, mask
 from placer.strategies.policy.game import Game, State
 from placer.strategies.policy.network import Scorer
-from placer.strategies.policy.outcome import Outcome, outcome
+from placer.strategies.policy.outcomes import Outcome, outcome
 
 # Plans of a round, those imitated, steps of gradient descent after a round and their size.
 ROUND, ELITE, STEPS, RATE = 16, 8, 3, 1e-3

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from placer.search.problem import Problem
 from placer.strategies.policy.features import REACH, SIZE, Features, Numbers, mask
 from placer.strategies.policy.game import MOST_OPTIONS, Game, State
-from placer.strategies.policy.outcome import outcome, reference_seconds
+from placer.strategies.policy.outcomes import outcome, reference_seconds
 
 
 class LayoutGame(gymnasium.Env[Numbers, np.int64]):

@@ -2,7 +2,7 @@
 
 A decision has at most `MOST_OPTIONS` options, each the state after it. Options from which no plan of sound structure
 within the pins can follow are not there; decisions with one option are made at once. What does not fit in memory is
-allowed: its outcome says by how much (`outcome`).
+allowed: its outcome says by how much (`outcomes`).
 
 Graphs are coarsened as they are cut: a stage's end moves in steps of an eighth of its blocks (`stage_ends`).
 """

@@ -63,7 +63,7 @@ class Log:
             self._rewards, self._legal = [], []
 
 
-def train(*, steps: int, seed: int, out: Path, tensorboard: Path | None = None, command: str = "") -> None:
+def train_policy(*, steps: int, seed: int, out: Path, tensorboard: Path | None = None, command: str = "") -> None:
     """Train for so many decisions, keep weights and log. Raises UsageError where the extra is missing."""
     require_extra("rl", "sb3_contrib")
     from placer.strategies.policy import environment, ppo  # libraries of the extra
@@ -94,7 +94,7 @@ def main() -> None:
     words = [f"--steps {given.steps}", f"--seed {given.seed}"]
     command = shlex.join(["python", "-m", "placer.strategies.policy.train", *" ".join(words).split()])
     try:
-        train(steps=given.steps, seed=given.seed, out=given.out, tensorboard=given.tensorboard, command=command)
+        train_policy(steps=given.steps, seed=given.seed, out=given.out, tensorboard=given.tensorboard, command=command)
     except PlacerError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from statistics import fmean
 
@@ -21,6 +21,7 @@ from safetensors import safe_open
 from torch import nn
 
 from clusters import FAST, SLOW, with_host
+from examples.measured.learned import Row, gap_of, row
 from graphs import BlockSpec, chain_graph
 from placer.errors import Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.legality import check
@@ -37,10 +38,10 @@ from placer.strategies.policy.features import OPTION, REACH, SIZE, Features
 from placer.strategies.policy.game import MOST_OPTIONS, Game, State
 from placer.strategies.policy.greedy import greedy_plans
 from placer.strategies.policy.network import SHIPPED, Scorer, fresh_scorer, load_scorer, save_scorer
-from placer.strategies.policy.outcome import outcome, reference_seconds
+from placer.strategies.policy.outcomes import outcome, reference_seconds
 from placer.strategies.policy.outline_options import thinned
 from placer.strategies.policy.strategy import Policy
-from placer.strategies.policy.train import train
+from placer.strategies.policy.train import train_policy
 from problems import cluster, device, nodes, problem, random_problem, tapered_problem, unequal_problem
 from split_blocks import chain_of, mlp
 
@@ -343,7 +344,7 @@ def test_an_episode_of_the_environment_ends_with_the_reward_of_its_plan() -> Non
 
 def test_a_training_keeps_weights_that_play_and_a_log(tmp_path: Path) -> None:
     out = tmp_path / "policy.safetensors"
-    train(steps=1, seed=5, out=out, command="test")
+    train_policy(steps=1, seed=5, out=out, command="test")
     first = fresh_scorer(5).state_dict()
     assert any(not torch.equal(weight, first[name]) for name, weight in load_scorer(out).state_dict().items())
     assert (tmp_path / "training.txt").read_text().startswith("$ test\n")
@@ -352,7 +353,7 @@ def test_a_training_keeps_weights_that_play_and_a_log(tmp_path: Path) -> None:
 def test_training_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "sb3_contrib", None)
     with pytest.raises(UsageError, match=r"sb3_contrib.*pip install 'placer-planner\[rl\]'"):
-        train(steps=1, seed=5, out=tmp_path / "policy.safetensors")
+        train_policy(steps=1, seed=5, out=tmp_path / "policy.safetensors")
 
 
 def test_settings_fix_recompute_for_every_stage() -> None:
@@ -368,3 +369,26 @@ def test_problems_to_be_judged_on_are_larger_than_any_seen() -> None:
         assert len(judged.graph.blocks) > len(drawn.graph.blocks)
         assert judged.cluster.size > drawn.cluster.size
         assert drawn == drawn_problem(seed)
+
+
+def held(trained: float, rival: float) -> Row:
+    return Row(seed=0, name="", blocks=1, devices=1, players={"trained": (trained,)}, others={"greedy": rival})
+
+
+def test_a_gap_is_what_a_rival_takes_longer_and_infinite_where_it_has_no_plan() -> None:
+    rows = [held(2.0, 3.0), held(2.0, 2.0), held(4.0, 3.0), held(1.0, inf), held(1.0, inf)]
+    found = gap_of(rows, "greedy", 64, 0)
+    assert [each.gap("greedy", 0) for each in rows] == [3 / 2 - 1, 0.0, 3 / 4 - 1, inf, inf]
+    assert (found.median, found.faster, found.slower) == (3 / 2 - 1, 3, 1)
+    assert found.low <= found.median <= found.high
+    assert held(inf, 2.0).gap("greedy", 0) == -1.0
+    assert held(inf, inf).gap("greedy", 0) == 0.0
+
+
+def test_a_row_holds_every_rival_on_one_problem() -> None:
+    found = row(70_002, SHIPPED, (1, 6))
+    assert set(found.players) == {"trained", "untuned", "untrained", "random"}
+    for seconds in found.players.values():
+        assert seconds[0] >= seconds[1] > 0
+    assert found.others["greedy"] > 0
+    assert found.players["trained"][0] == found.players["untuned"][0]
