@@ -70,11 +70,20 @@ def _solution(problem: Problem, found: Sequence[Played], ended: Ended) -> Soluti
         if verdict.legal:
             return Solution(plan=verdict.plan, evaluations=len(found), ended=ended)
     if not found:
-        return Infeasible(
-            binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
-        )
+        return _nothing(problem)
     nearest = ranked(found)[0].outcome.verdict
     return Infeasible(
         binding=f"none of {len(found)} plans fits; of the nearest, {nearest.complaint}",
         advice="Use more devices, devices with more memory, or fewer rows; or try the strategy auto",
+    )
+
+
+def _nothing(problem: Problem) -> Infeasible:
+    """Why there is no plan to play."""
+    if problem.graph.loss.reduction == "none":
+        return Infeasible(
+            binding=f"the model {problem.graph.name} returns no loss", advice="Give labels in the batch, or a loss_fn"
+        )
+    return Infeasible(
+        binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
     )

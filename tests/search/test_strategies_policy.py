@@ -159,6 +159,13 @@ def test_pins_that_leave_no_plan_bind() -> None:
         solve_with(given, "policy")
 
 
+def test_a_model_without_a_loss_has_no_plan() -> None:
+    graph = chain_graph(BLOCKS, rows=8)
+    lossless = replace(graph, loss=replace(graph.loss, reduction="none"))
+    with pytest.raises(InfeasibleError, match="the model chain returns no loss"):
+        solve_with(problem(lossless, cluster(device())), "policy")
+
+
 def test_what_fits_nowhere_names_the_memory_that_binds() -> None:
     given = replace(problem(chain_graph(BLOCKS, rows=8), cluster(*[device(memory=2000)] * 2)), budget=20)
     found = Policy().solve(given)
