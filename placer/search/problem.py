@@ -107,6 +107,7 @@ BUILT_IN = {
     "genetic": "placer.strategies.genetic.search:Genetic",
     "local": "placer.strategies.local.search:LocalSearch",
     "horizontal": "placer.strategies.horizontal.search:Horizontal",
+    "policy": "placer.strategies.policy.strategy:Policy",
     "auto": "placer.strategies.auto:Portfolio",
 }
 

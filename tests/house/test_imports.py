@@ -18,11 +18,16 @@ DOORS = {
 
 # Who may import a heavy library at the top of a file; elsewhere only inside the function that needs it.
 HEAVY = {
-    "torch": ("placer.tracer", "placer.runtime", "placer.cluster.calibrate", "placer.demo"),
+    "torch": (
+        "placer.tracer", "placer.runtime", "placer.cluster.calibrate", "placer.demo", "placer.strategies.policy",
+    ),
     "transformers": ("placer.tracer", "placer.runtime", "placer.demo"),
     "ortools": ("placer.strategies",),
     "deap": ("placer.strategies.genetic.selection",),
-}
+    "gymnasium": ("placer.strategies.policy.environment",),
+    "sb3_contrib": ("placer.strategies.policy.ppo",),
+    "stable_baselines3": ("placer.strategies.policy.ppo",),
+}  # fmt: skip
 
 # Two rooms, of which the first never imports the second, not even inside a function.
 NEVER = [

@@ -32,13 +32,19 @@ def test_every_package_folder_is_listed(checkout: Path) -> None:
 
 
 def test_every_data_folder_is_listed(checkout: Path) -> None:
-    patterns = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["placer"]
-    listed = {path for pattern in patterns for path in (checkout / "placer").glob(pattern)}
-    tracked = _tracked(checkout)
+    described = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["setuptools"]
+    listed = {
+        path
+        for package, patterns in described["package-data"].items()
+        for pattern in patterns
+        for path in _folder(checkout, package).glob(pattern)
+    }
     data = {
         checkout / name
-        for name in tracked
-        if name.startswith("placer/") and not name.endswith((".py", "README.md")) and not (checkout / name).is_symlink()
+        for name in _tracked(checkout)
+        if name.startswith(("placer/", "strategies/", "runtime/"))
+        and not name.endswith((".py", "README.md"))
+        and not (checkout / name).is_symlink()
     }
     assert data <= listed
 
@@ -57,6 +63,11 @@ def test_nothing_else_lies_at_the_top_level(checkout: Path) -> None:
 def test_the_distribution_is_not_called_placer() -> None:
     assert version("placer-planner")
     assert placer.__name__ == "placer"
+
+
+def _folder(checkout: Path, package: str) -> Path:
+    """Where a package lies in the source tree."""
+    return (checkout / package.replace(".", "/")).resolve()
 
 
 def _tracked(checkout: Path) -> list[str]:

@@ -36,7 +36,10 @@ Opaque = Annotated[
     list[str] | None, typer.Option(help="A submodule that is not looked into: one op, counted by running it once.")
 ]
 Strategy = Annotated[
-    str, typer.Option(help="auto, stages, local, genetic, exhaustive, single, data, sharded, even or megatron.")
+    str,
+    typer.Option(
+        help="auto, stages, horizontal, local, genetic, policy, exhaustive, single, data, sharded, even or megatron."
+    ),
 ]
 Precision = Annotated[PrecisionName, typer.Option(help="What the step computes in.")]
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")]
