@@ -9,10 +9,10 @@ from typing import get_args
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.costs.step_estimate import with_best_buckets
 from placer.plans.plan import Plan, ScheduleName, Sharding
-from placer.plans.schedule import LOOPING
+from placer.plans.schedule import BRANCHED, LOOPING
 from placer.strategies.moves.neighbourhood import Neighbourhood, everywhere, loops
 
-SCHEDULES: tuple[ScheduleName, ...] = tuple(name for name in get_args(ScheduleName) if name not in LOOPING)
+SCHEDULES: tuple[ScheduleName, ...] = tuple(name for name in get_args(ScheduleName) if name not in LOOPING | BRANCHED)
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 
 

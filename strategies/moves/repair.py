@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import reduce
 from math import gcd, lcm
 from random import Random
+from typing import get_args
 
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.plans.plan import BY_FSDP, Plan, ScheduleName, Sharding, Stage, replica_rows
@@ -143,7 +144,7 @@ def _sharding(around: Neighbourhood, stage: Stage, schedule: ScheduleName) -> Sh
     pinned = around.problem.pins.shard
     wanted: Sharding = stage.sharding
     if pinned is not None and pinned != wanted:
-        wanted = next(known for known in ("none", "optimizer", "gradients", "parameters") if known == pinned)  # type: ignore[assignment]
+        wanted = next(known for known in get_args(Sharding) if known == pinned)
     if wanted == "none" or stage.replicas == 1:
         return "none"
     if around.problem.cluster.unlike(stage.devices):

@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from placer.costs.costs import Costs
+from placer.costs.memory.in_flight import microbatches_in_flight
 from placer.io.memo import remembered
-from placer.plans.plan import BY_FSDP, ScheduleName, Sharding, Stage
+from placer.plans.plan import BY_FSDP, Sharding, Stage
+from placer.plans.schedule import NAMES
 from placer.strategies.policy.game import DECISIONS, MOST_OPTIONS, Game, State
 from placer.strategies.policy.loads import Loads
 from placer.strategies.space.outline import Outline, recomputes
@@ -106,7 +108,7 @@ class Features:
         yield log1p(self._messages(outline) / max(level, SMALL))
         yield from (log1p(seconds / unit) for seconds in self._after_backward(outline))
         yield float(bool(outline.shares))
-        yield from (float(outline.schedule == name) for name in get_args(ScheduleName))
+        yield from (float(outline.schedule == name) for name in NAMES)
         yield from (float(outline.sharding == name) for name in get_args(Sharding))
         yield from self._fills(outline)
 
@@ -150,10 +152,8 @@ class Features:
             )
             for (first, last), again in zip(ranges, recompute, strict=True)
         )  # fmt: skip
-        device, held = costs.memory(
-            stages, schedule=outline.schedule, positions=outline.positions, position=position,
-            microbatches=outline.count, total_stages=outline.stages, rows=outline.microbatch,
-        )  # fmt: skip
+        flying = microbatches_in_flight(outline.schedule, outline.positions, outline.stages, outline.count)[position]
+        device, held = costs.memory(stages, flying, outline.microbatch, accumulates=outline.count > 1)
         return log(max(1, held.total) / chips[device].memory_bytes)
 
     def _stage(self, state: State, option: State) -> Numbers:
