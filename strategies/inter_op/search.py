@@ -43,6 +43,7 @@ from placer.strategies.inter_op.submeshes.submesh import are_two_shapes
 from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
 from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
 from placer.strategies.space.device_orders import DeviceOrder, Subcluster, fast_subclusters, is_mixed
+from placer.strategies.space.left_out import left_out
 from placer.strategies.space.outline import Outline, plan_of
 from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.row_shares import with_devices
@@ -341,7 +342,10 @@ def _solution(search: _OutlineSearch) -> Solution:
     assert verdict is not None
     left = [*search.open, *(each for each in (search.least, search.unlike.least) if each is not None)]
     bound = min([verdict.seconds, *left]) if search.whole else None
-    return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
+    return Solution(
+        plan=verdict.plan, bound=bound, left_out=left_out(search.problem), evaluations=search.evaluations,
+        ended=search.ended,
+    )  # fmt: skip
 
 
 def _places(search: _OutlineSearch, outline: Outline) -> PositionClasses:

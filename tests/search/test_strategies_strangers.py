@@ -3,7 +3,8 @@
 Problems are random: chains and small GPTs on devices whose launch costs, rates, bandwidths, memories and nodes differ.
 Plans are random too, of any outline that a `Plan` may express: devices in any order, any shares, any cuts. They are
 judged by `check` and `estimate_with` alone. What is below the bound of a finished search must be of a kind that
-`left_out` names. Each run looks at 150 problems; `PLACER_STRANGERS=0:5000 pytest -s` of this file at those of these seeds.
+`left_out` names. Each run looks at 200 problems and solves 25; `PLACER_STRANGERS=0:5000 PLACER_CLIMBED=0:300 pytest -s` of this file
+looks at those of these seeds.
 """
 
 from __future__ import annotations
@@ -17,18 +18,16 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
-import pytest
 
 from graphs import BlockSpec, chain_graph, gpt_graph
 from placer.cluster.cluster import Cluster, Device, Host, Level, Link, Node
 from placer.cluster.topology import replica_groups
 from placer.costs.communication.gradient_buckets import SIZES
-from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
 from placer.errors import InfeasibleError
 from placer.graph import Graph
 from placer.legality import check
-from placer.plans.plan import Layout, Plan, Stage
+from placer.plans.plan import Layout, Plan, Stage, replica_rows
 from placer.plans.settings import RunSettings
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
@@ -39,11 +38,17 @@ from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
 from placer.strategies.inter_op.partition.chain_dp import best_cuts
 from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.intra_op.layouts import layouts
+from placer.strategies.space.device_orders import device_orders
+from placer.strategies.space.left_out import BUCKETS, DEVICES, LENGTHS, MICROBATCHES, STAGES, left_out
 from placer.strategies.space.outline import Outline, position_counts, recomputes, schedules, shardings
+from placer.strategies.space.row_shares import row_shares
 from problems import device, problem
 
-FIRST, LAST = map(int, os.environ.get("PLACER_STRANGERS", "0:150").split(":"))
+FIRST, LAST = map(int, os.environ.get("PLACER_STRANGERS", "0:200").split(":"))
+CLIMBED = range(*map(int, os.environ.get("PLACER_CLIMBED", "0:25").split(":")))
 PLANS = 12
+# Steps of a climb, far more than any takes.
+STEPS = 40
 ROUNDING = 1 + 1e-9
 
 
@@ -126,8 +131,6 @@ def strange_device(rng: random.Random, backend: str, needed: int, name: str) -> 
 
 def link(rng: random.Random) -> Link:
     return Link(name="link", latency_seconds=10 ** rng.uniform(-7, -4), bandwidth=10 ** rng.uniform(8, 11.5))
-
-
 
 
 @dataclass(frozen=True)
@@ -258,3 +261,169 @@ def test_no_plan_of_a_stranger_is_below_a_bound_of_its_outline() -> None:
     print(f"{LAST - FIRST} problems, {looked} legal plans, {len(broken)} bounds broken")
     assert not broken, "\n".join(broken[:20])
     assert looked > LAST - FIRST
+
+
+def kinds_left_out(given: Problem, plan: Plan) -> set[str]:
+    """Of which kinds that no search tries a plan is; empty where it is in the space that `outline` states."""
+    rows, stages = plan.microbatches, plan.stages
+    found = set[str]()
+    if len(set(rows[:-1])) > 1 or rows[-1] > rows[0]:
+        found.add(MICROBATCHES)
+    if plan.fuses and plan.bucket_bytes not in SIZES:
+        found.add(BUCKETS)
+    lengths = [stage.last - stage.first for stage in stages]
+    if plan.schedule == "interleaved" and max(lengths) - min(lengths) > 1:
+        found.add(LENGTHS)
+    if len({stage.sharding for stage in stages if stage.replicas > 1}) > 1:
+        found.add(STAGES)
+    shapes = {(stage.replicas, stage.degree, stage.layout) for stage in stages}
+    return found | (_alike_left_out(given, plan) if len(shapes) == 1 else _unlike_left_out(given, plan))
+
+
+def _alike_left_out(given: Problem, plan: Plan) -> set[str]:
+    """The same of devices and shares, where all positions have as many replicas."""
+    first, found = plan.stages[0], set[str]()
+    costs = given.costs.under(None if first.layout is None else plan.layouts[first.layout])
+    orders = device_orders(given.cluster, plan.positions, first.replicas, first.degree)
+    used = tuple(chip for mesh in plan.meshes for chip in mesh.devices)
+    order = () if used == tuple(range(len(used))) else used
+    if order not in orders and (len(given.cluster.nodes) > 1 or len(set(given.cluster.devices)) > 1):
+        found.add(DEVICES)
+    made = Outline(
+        positions=plan.positions, replicas=first.replicas, virtual=1, rows=plan.rows, microbatch=plan.microbatches[0],
+        schedule="1f1b", sharding="none", degree=first.degree, device_order=order,
+    )  # fmt: skip
+    if any(stage.shares != first.shares for stage in plan.stages) or first.shares not in row_shares(made, costs):
+        found.add(STAGES)
+    return found
+
+
+def _unlike_left_out(given: Problem, plan: Plan) -> set[str]:
+    """The same where positions have replicas of their own: on like devices of like nodes, with equal shares."""
+    shares = {STAGES} if any(stage.shares for stage in plan.stages) else set[str]()
+    alike = len(given.cluster.nodes) == 1 and len(set(given.cluster.devices)) == 1
+    return shares | (set[str]() if alike else {DEVICES})
+
+
+def neighbours(given: Problem, plan: Plan) -> Iterator[Plan]:
+    """Every plan that is one small change away."""
+    for index, stage in enumerate(plan.stages):
+        changes = [replace(stage, recompute=again) for again in recomputes(given) if again != stage.recompute]
+        kept = shardings(given.pins, stage.replicas, plan.schedule)
+        changes += [replace(stage, sharding=each) for each in kept if each != stage.sharding]
+        for changed in changes:
+            yield replace(plan, stages=(*plan.stages[:index], changed, *plan.stages[index + 1 :]))
+    for each in {stage.sharding for stage in plan.stages} ^ set(shardings(given.pins, 2, plan.schedule)):
+        yield replace(plan, stages=tuple(replace(s, sharding=each if s.replicas > 1 else "none") for s in plan.stages))
+    yield from (replace(plan, schedule=each) for each in ("1f1b", "gpipe", "zero-bubble") if each != plan.schedule)
+    yield from (replace(plan, bucket_bytes=size) for size in (*SIZES, 3 * plan.bucket_bytes // 2))
+    yield from shifted_cuts(plan)
+    yield from other_rows(plan)
+    yield from other_shares(plan)
+    yield from other_devices(given, plan)
+
+
+def shifted_cuts(plan: Plan) -> Iterator[Plan]:
+    """One cut a block earlier or later."""
+    for index in range(len(plan.stages) - 1):
+        before, after = plan.stages[index : index + 2]
+        for cut in (before.last - 1, before.last + 1):
+            if before.first < cut < after.last:
+                moved = (replace(before, last=cut), replace(after, first=cut))
+                yield replace(plan, stages=(*plan.stages[:index], *moved, *plan.stages[index + 2 :]))
+
+
+def other_rows(plan: Plan) -> Iterator[Plan]:
+    """A row from one microbatch to another, one microbatch in two, two in one, all of other equal rows."""
+    rows = plan.microbatches
+    for size in range(1, plan.rows + 1):
+        full, rest = divmod(plan.rows, size)
+        yield replace(plan, microbatches=(size,) * full + ((rest,) if rest else ()))
+    for a in range(len(rows)):
+        for b in range(len(rows)):
+            if a != b and rows[a] > 1:
+                yield replace(plan, microbatches=tuple(r - (i == a) + (i == b) for i, r in enumerate(rows)))
+        if rows[a] > 1:
+            yield replace(plan, microbatches=(*rows[:a], rows[a] // 2, rows[a] - rows[a] // 2, *rows[a + 1 :]))
+        if a + 1 < len(rows):
+            yield replace(plan, microbatches=(*rows[:a], rows[a] + rows[a + 1], *rows[a + 2 :]))
+
+
+def other_shares(plan: Plan) -> Iterator[Plan]:
+    """A share more or less for one replica, of one stage or of all."""
+    for index, stage in enumerate(plan.stages):
+        if stage.replicas == 1:
+            continue
+        even = stage.shares or replica_rows(plan.microbatches[0], (), stage.replicas)
+        for replica in range(stage.replicas):
+            for more in (-1, 1):
+                own = tuple(share + more * (i == replica) for i, share in enumerate(even))
+                changed = replace(stage, shares=own)
+                yield replace(plan, stages=(*plan.stages[:index], changed, *plan.stages[index + 1 :]))
+                if len({each.replicas for each in plan.stages}) == 1:
+                    yield replace(plan, stages=tuple(replace(each, shares=own) for each in plan.stages))
+
+
+def other_devices(given: Problem, plan: Plan) -> Iterator[Plan]:
+    """Two devices change places; one of them may be unused."""
+    used = plan.ranks
+    for a in used:
+        for b in range(given.cluster.size):
+            if b > a or b not in used:
+                swap = {a: b, b: a}
+                stages = (replace(s, devices=tuple(swap.get(d, d) for d in s.devices)) for s in plan.stages)
+                yield replace(plan, stages=tuple(stages))
+
+
+def climbed(given: Problem, start: Plan, *, within: bool) -> Plan:
+    """The plan no neighbour of which is faster, by steps to the best one; `within` the searched space or anywhere."""
+    best, seconds = start, estimate_with(given.costs, start).step_seconds
+    for _ in range(STEPS):
+        found = [
+            (estimate_with(given.costs, plan).step_seconds, number, plan)
+            for number, plan in enumerate(neighbours(given, best))
+            if not check(plan, given.costs, lowered=False) and not (within and kinds_left_out(given, plan))
+        ]
+        if not found or min(found)[0] >= seconds / ROUNDING:
+            break
+        seconds, _, best = min(found)
+    return best
+
+
+def solved(seed: int) -> Plan | None:
+    """The plan of a finished search; None where nothing fits."""
+    try:
+        found = solve_with(strange_problem(seed), "stages")
+    except InfeasibleError:
+        return None
+    assert not found.ended
+    return found.plan
+
+
+def test_no_climb_from_a_solved_problem_ends_below_its_bound_but_by_what_the_plan_names_as_left_out() -> None:
+    below, solutions, most = Counter[str](), 0, 1.0
+    for seed in CLIMBED:
+        plan, given = solved(seed), strange_problem(seed)
+        if plan is None or plan.bound is None:
+            continue
+        solutions += 1
+        told = next(line for line in (*plan.assumptions, "") if "not searched" in line or not line)
+        starts = [plan, *(each.plan for each in strangers(random.Random(seed), Views.of(given), 2))]
+        for start in starts:
+            inside = climbed(given, start, within=True) if not kinds_left_out(given, start) else start
+            for end in (inside, climbed(given, start, within=False)):
+                seconds = estimate_with(given.costs, end).step_seconds
+                if plan.bound <= seconds * ROUNDING:
+                    continue
+                kinds = kinds_left_out(given, end)
+                assert kinds, (
+                    f"seed {seed}: {seconds!r} below the bound {plan.bound!r}: {end.stages}, {end.microbatches}"
+                )
+                assert kinds <= set(left_out(given)), f"seed {seed}: {kinds} is not named"
+                assert all(kind in told for kind in kinds)
+                below.update(kinds)
+                most = max(most, plan.bound / seconds)
+    print(
+        f"{solutions} solved; ends of climbs below the bound, by kind: {dict(below)}, at most {most:.3f} times as fast"
+    )
+    assert solutions
