@@ -17,6 +17,7 @@ open is the bound; where the seconds end before every outline has its first boun
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -248,7 +249,7 @@ def _over(search: _OutlineSearch) -> bool:
 def _begin_with_parts(search: _OutlineSearch) -> None:
     """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
     for fast in tuple(fast_subclusters(search.problem.cluster))[-1:]:  # which begins with its own fast part
-        problem = replace(search.problem, cluster=fast.cluster)
+        problem = replace(_half(search.problem), cluster=fast.cluster)
         try:
             require_pins(problem)
         except UsageError:  # pins that only the whole can honour
@@ -259,6 +260,16 @@ def _begin_with_parts(search: _OutlineSearch) -> None:
                 _run(part)
         finally:  # after an interrupt what was found counts
             _give(search, part, fast)
+
+
+def _half(problem: Problem) -> Problem:
+    """The problem with half of its budget: where a part took all of it, the bound of the whole would be its first."""
+    now = time.perf_counter()
+    return replace(
+        problem,
+        budget=None if problem.budget is None else max(1, problem.budget // 2),
+        until=None if problem.until is None else now + (problem.until - now) / 2,
+    )
 
 
 def _give(search: _OutlineSearch, part: _OutlineSearch, fast: Subcluster) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from placer.search.problem import Problem
 from placer.strategies.space.outline import MANY_DEVICES, MANY_ROWS, whole_batch
 
-MICROBATCHES = "microbatches of unlike rows (but for the last)"
+# `estimate` prices the first and the last microbatch only.
+MICROBATCHES = "microbatches of unlike rows, but for a smaller last one"
 ROWS = "other rows of a microbatch than likely ones"
 STAGES = "shardings and shares of their own for single stages, other shares than likely ones"
 DEVICES = "devices in other orders than kind by kind"
