@@ -144,6 +144,7 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
     return Solution(
         plan=replace(best.plan, strategy=winner.name),
         bound=min(max(bounds), best.seconds) if bounds else None,
+        left_out=tuple(dict.fromkeys(kind for found in solved for kind in found.left_out)),
         alternatives=tuple(_alternative(run, best) for run in runs if run is not winner),
         evaluations=sum(run.evaluations for run in runs),
         ended=ended or next((found.ended for found in solved if found.ended), ""),

@@ -87,8 +87,11 @@ def judged(problem: Problem, found: Solution, name: str) -> Solution:
     if complaints:
         raise StrategyError(f"the strategy {name!r} returned a plan that does not hold: {'; '.join(complaints)}")
     # A bound of 0 proves nothing.
+    bound, assumptions = found.bound or None, plan.assumptions
+    if bound is not None and found.left_out:
+        assumptions = (*assumptions, f"bound and gap say nothing of plans not searched: {'; '.join(found.left_out)}")
     complete = replace(
-        plan, strategy=plan.strategy or name, seed=problem.seed, ledger=ledger, bound=found.bound or None,
+        plan, strategy=plan.strategy or name, seed=problem.seed, ledger=ledger, bound=bound, assumptions=assumptions,
         alternatives=found.alternatives,
     )  # fmt: skip
     return replace(found, plan=complete)

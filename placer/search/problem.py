@@ -85,11 +85,13 @@ class Problem:
 class Solution:
     """A legal plan with its estimate, a proven lower bound where the strategy has one, and what was looked at.
 
+    left_out: the kinds of plans that the bound says nothing of, in words.
     ended: what ended the search before its proof was complete, if anything.
     """
 
     plan: Plan
     bound: float | None = None
+    left_out: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     evaluations: int = 0
     ended: Ended = ""

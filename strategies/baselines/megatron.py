@@ -49,7 +49,17 @@ class Megatron(Baseline):
     cuts_ops = True
 
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
-        """By devices a replica, from few to many, without recompute first; microbatches of all sizes are one group."""
+        """By devices a replica, from few to many, without recompute first; microbatches of all sizes are one group.
+
+        Where the batch is not divided all are one group: devices beyond a replica would have nothing to do.
+        """
+        if whole_batch(problem):
+            every = tuple(plan for group in self._groups(problem) for plan in group)
+            yield from [every] if every else []
+        else:
+            yield from self._groups(problem)
+
+    def _groups(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         made = MegatronLayouts(problem)
         for tensor, pipeline in _replicas(problem):
             for recompute in recomputes(problem):

@@ -17,6 +17,7 @@ open is the bound; where the seconds end before every outline has its first boun
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,6 +44,7 @@ from placer.strategies.inter_op.submeshes.submesh import are_two_shapes
 from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
 from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
 from placer.strategies.space.device_orders import DeviceOrder, Subcluster, fast_subclusters, is_mixed
+from placer.strategies.space.left_out import left_out
 from placer.strategies.space.outline import Outline, plan_of
 from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.row_shares import with_devices
@@ -247,7 +249,7 @@ def _over(search: _OutlineSearch) -> bool:
 def _begin_with_parts(search: _OutlineSearch) -> None:
     """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
     for fast in tuple(fast_subclusters(search.problem.cluster))[-1:]:  # which begins with its own fast part
-        problem = replace(search.problem, cluster=fast.cluster)
+        problem = replace(_half(search.problem), cluster=fast.cluster)
         try:
             require_pins(problem)
         except UsageError:  # pins that only the whole can honour
@@ -258,6 +260,16 @@ def _begin_with_parts(search: _OutlineSearch) -> None:
                 _run(part)
         finally:  # after an interrupt what was found counts
             _give(search, part, fast)
+
+
+def _half(problem: Problem) -> Problem:
+    """The problem with half of its budget: where a part took all of it, the bound of the whole would be its first."""
+    now = time.perf_counter()
+    return replace(
+        problem,
+        budget=None if problem.budget is None else max(1, problem.budget // 2),
+        until=None if problem.until is None else now + (problem.until - now) / 2,
+    )
 
 
 def _give(search: _OutlineSearch, part: _OutlineSearch, fast: Subcluster) -> None:
@@ -341,7 +353,10 @@ def _solution(search: _OutlineSearch) -> Solution:
     assert verdict is not None
     left = [*search.open, *(each for each in (search.least, search.unlike.least) if each is not None)]
     bound = min([verdict.seconds, *left]) if search.whole else None
-    return Solution(plan=verdict.plan, bound=bound, evaluations=search.evaluations, ended=search.ended)
+    return Solution(
+        plan=verdict.plan, bound=bound, left_out=left_out(search.problem), evaluations=search.evaluations,
+        ended=search.ended,
+    )  # fmt: skip
 
 
 def _places(search: _OutlineSearch, outline: Outline) -> PositionClasses:

@@ -37,7 +37,7 @@ from placer.strategies.intra_op.expert_assignment import expert_order
 from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitCosts, SplitReplica
 from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
 from placer.strategies.space.device_orders import group_classes, group_count
-from placer.strategies.space.outline import powers_of_two
+from placer.strategies.space.outline import powers_of_two, whole_batch
 
 # Tokens of a row from which the sequence axis is searched unpinned: attention's own products are s / 6 h of a layer's
 # others (arXiv:2104.04473, appendix), then two thirds at a width h of 4,096, and dropping the cut of weights may pay.
@@ -93,7 +93,7 @@ def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitRe
     """The layouts along these axes."""
     axes, replica = asked
     replica = replace(replica, rows=1) if scarce else replica
-    worths = _worths(_dear(borders.problem, costs, replica.devices[0]), replica, scarce)
+    worths = _worths(_dear(borders.problem, costs, replica), replica, scarce)
     along = _along_one if len(axes) == 1 else _along_two
     found = along(borders, costs, axes, replica, worths)
     return tuple(layout for layout in found if layout is not None)
@@ -142,6 +142,10 @@ def _replicas(problem: Problem, axes: Axes) -> Iterator[SplitReplica]:
     """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
     degree, apart = devices_of(axes), dict(axes).get("expert", 1)
     own = group_classes(problem.cluster, degree)
+    if whole_batch(problem):  # one microbatch of all rows, on one replica
+        rows = max(1, problem.rows // apart)
+        yield from (SplitReplica(devices=each[0], rows=rows, microbatches=1) for each in own)
+        return
     for each in own:
         sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
         for every in sorted({max(1, problem.rows * degree // apart // size) for size in sizes}):
@@ -149,9 +153,13 @@ def _replicas(problem: Problem, axes: Axes) -> Iterator[SplitReplica]:
             yield SplitReplica(devices=each[0], rows=rows, microbatches=min(MICROBATCHES, every // rows))
 
 
-def _dear(problem: Problem, costs: Costs, device: int) -> float:
-    """Seconds that a byte of a device is worth where all its memory is worth those of a row."""
-    whole = costs.block_times.of(device, 1)
+def _dear(problem: Problem, costs: Costs, replica: SplitReplica) -> float:
+    """Seconds that a byte of a device is worth where all its memory is worth those of a row.
+
+    Of a batch that is not divided all rows are in memory at once, and what does not fit runs again: worth those of all.
+    """
+    device = replica.devices[0]
+    whole = costs.block_times.of(device, problem.rows if whole_batch(problem) else 1)
     return (whole.forward[-1] + whole.backward[-1]) / problem.cluster.devices[device].memory_bytes
 
 

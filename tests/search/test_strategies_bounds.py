@@ -16,7 +16,7 @@ from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with, stage_costs
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.graph import Affine, BlockClass, Op
-from placer.plans.plan import ScheduleName
+from placer.plans.plan import ScheduleName, Sharding
 from placer.plans.settings import RunSettings
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.by_bound import by_bound
@@ -24,7 +24,7 @@ from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.bounds.refined import RefinedBounds
 from placer.strategies.inter_op.bounds.schedule import Amount, LowerBound, ScheduleTerms
 from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
-from placer.strategies.space.outline import outlines, plan_of, recomputes
+from placer.strategies.space.outline import Outline, outlines, plan_of, recomputes
 from problems import cluster, device, problem
 
 ROUNDING = 1 + 1e-9
@@ -181,6 +181,24 @@ def test_no_stage_of_any_cut_is_below_the_floors_of_its_blocks_on_devices_that_c
             for index, first in enumerate((0, *cuts)):
                 assert floors[first].fill <= sum(part.fill for part in found[index:]) * ROUNDING
                 assert floors[first].steady <= sum(part.steady for part in found[index:]) * ROUNDING
+
+
+@pytest.mark.parametrize("sharding", ["none", "optimizer"])
+def test_an_update_on_slow_memory_with_cheap_launches_is_not_below_its_bound(sharding: Sharding) -> None:
+    specs = [BlockSpec(flops=10**4, parameters=100, traffic=10)] * 3
+    quiet = replace(device(bandwidth=1e10, name="quiet"), launch_seconds=0.0)
+    busy = replace(device(bandwidth=1e12, name="busy"), launch_seconds=1e-4)
+    given_problem = problem(chain_graph(specs, rows=4), cluster(busy, quiet, quiet), rows=4)
+    costs = given_problem.costs
+    bounds = OutlineBounds(given_problem, RangeClasses(given_problem, costs))
+    made = Outline(
+        positions=1, replicas=2, virtual=1, rows=4, microbatch=4, schedule="1f1b", sharding=sharding,
+        device_order=(1, 2),
+    )  # fmt: skip
+    plan, places = plan_of(given_problem, made, (), (False,)), PositionClasses(given_problem, costs, made)
+    seconds = estimate_with(costs, plan).step_seconds * ROUNDING
+    refined = RefinedBounds(bounds)
+    assert max(refined.quick(made, places), refined.step(made, places)) <= seconds
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -22,6 +22,7 @@ from placer.errors import InfeasibleError
 from placer.plans.plan import Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
+from placer.strategies.inter_op import search
 from placer.strategies.inter_op.partition import stage_costs as pricing
 from problems import drawn_problem, drawn_taper, random_problem, tapered_problem, unequal_problem
 
@@ -177,3 +178,26 @@ def test_a_dynamic_program_that_ignores_memory_is_caught(monkeypatch: pytest.Mon
             assert type(error).__name__ == "StrategyError"
             caught += 1
     assert caught
+
+
+@pytest.mark.parametrize("budget", [1, 8, None])
+def test_a_search_that_begins_with_a_part_of_the_machines_has_a_bound_and_a_gap_of_them_all(
+    budget: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uncut = {seed: answer(unequal_problem(seed), "stages").seconds for seed in range(12)}
+    monkeypatch.setattr(search, "LARGE", 0)  # so that parts come first, as in large spaces
+    looked = 0
+    for seed, best in uncut.items():
+        try:
+            found = solve_with(replace(unequal_problem(seed), budget=budget), "stages")
+        except InfeasibleError:
+            continue
+        assert best is not None
+        assert found.bound is not None
+        assert found.plan.ledger is not None
+        step = found.plan.ledger.step_seconds
+        assert found.plan.cluster == unequal_problem(seed).cluster
+        assert found.bound <= best * (1 + TOLERANCE)
+        assert found.plan.gap == pytest.approx(step / found.bound - 1, abs=TOLERANCE)
+        looked += 1
+    assert looked > 5

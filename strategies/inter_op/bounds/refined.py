@@ -24,7 +24,6 @@ import numpy as np
 
 from placer.cluster.cluster import Device
 from placer.costs.communication.network import LinkCost
-from placer.costs.compute.roofline import memory_rate
 from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.timing.after_backward import accumulate_seconds, update_seconds
 from placer.io.memo import once, remembered
@@ -193,19 +192,16 @@ class RefinedBounds:
     def _tail(self, outline: Outline, places: PositionClasses, scattered: float) -> float:
         """Seconds of the tail of the position where it is longest."""
         p, costs = outline.positions, self.costs
-        fastest = max(self._chips, key=memory_rate)
         if outline.sharding in BY_FSDP:
             held = costs.ranges.of(0, len(self.problem.graph.blocks)).counts
-            kernels = held._replace(tensors=0)
-            update = update_seconds(kernels, costs.numerics, costs.priced, fastest, outline.replicas)
-            return (scattered + update) / p
+            return (scattered + self._update(held._replace(tensors=0), outline.replicas)) / p
         block, count = self.bounds.commonest
         one = costs.ranges.of(block, block + 1).counts
         if one.elsewhere:
             return 0.0
         held = _times(one, -(-count // p))
         divided = outline.sharding == "optimizer"
-        update = update_seconds(held, costs.numerics, costs.priced, fastest, outline.replicas if divided else 1)
+        update = self._update(held, outline.replicas if divided else 1)
         size = held.trainable * costs.numerics.weight_bytes
         if divided:
             update += min(costs.after_backward.gather(devices, size) for devices in places.distinct)
@@ -213,6 +209,10 @@ class RefinedBounds:
             return update
         pinned = self.problem.pins.bucket
         return update + min(costs.after_backward.fused(devices, size, 0.0, pinned) for devices in places.distinct)
+
+    def _update(self, held: ParameterCounts, parts: int) -> float:
+        """Seconds of updating what is held on the device that does it soonest: few launches may beat fast memory."""
+        return min(update_seconds(held, self.costs.numerics, self.costs.priced, chip, parts) for chip in self._chips)
 
     def _accumulate(self, block: int) -> float:
         """Seconds of adding a block's gradients to earlier ones, on the fastest device."""

@@ -1,0 +1,58 @@
+"""What a plan may say and no exact search tries: the choices of which a bound and a gap say nothing.
+
+In: a Problem. Out: the kinds of plans outside of the space that `outline` states, in words; of these only such as the
+problem has. A plan that is faster than the bound of a finished search is of one of them
+(tests/search/test_strategies_strangers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placer.search.problem import Problem
+from placer.strategies.space.outline import MANY_DEVICES, MANY_ROWS, whole_batch
+
+# `estimate` prices the first and the last microbatch only.
+MICROBATCHES = "microbatches of unlike rows, but for a smaller last one"
+ROWS = "other rows of a microbatch than likely ones"
+STAGES = "shardings and shares of their own for single stages, other shares than likely ones"
+DEVICES = "devices in other orders than kind by kind"
+REPLICAS = "other numbers of replicas than likely ones"
+SPLITS = "other splits of ops than the best few of each axis and degree"
+LENGTHS = "interleaved stages of uneven lengths"
+BUCKETS = "other sizes of buckets"
+
+
+def left_out(problem: Problem) -> tuple[str, ...]:
+    """The kinds of plans of a problem that no exact search tries; empty where it tries every plan."""
+    return tuple(_kinds(problem)) if problem.cluster.size > 1 else tuple(_of_rows(problem))
+
+
+def _kinds(problem: Problem) -> Iterator[str]:
+    pins, several = problem.pins, len(problem.graph.blocks) > 1
+    yield from _of_rows(problem)
+    if not whole_batch(problem):
+        yield STAGES
+        if pins.bucket is None:
+            yield BUCKETS
+        if problem.cluster.size > MANY_DEVICES and pins.data is None:
+            yield REPLICAS
+    if _differ(problem):
+        yield DEVICES
+    yield SPLITS
+    if several and pins.schedule in (None, "interleaved"):
+        yield LENGTHS
+
+
+def _of_rows(problem: Problem) -> Iterator[str]:
+    if whole_batch(problem) or problem.pins.microbatches == 1:
+        return
+    if problem.rows > 2:
+        yield MICROBATCHES
+    if problem.rows > MANY_ROWS and problem.pins.microbatches is None:
+        yield ROWS
+
+
+def _differ(problem: Problem) -> bool:
+    """Whether devices, or what joins them, differ, so that their order matters."""
+    return len(problem.cluster.nodes) > 1 or len(set(problem.cluster.devices)) > 1

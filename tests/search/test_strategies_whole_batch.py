@@ -1,0 +1,84 @@
+"""Batches that may not be divided: their splits are made for all rows at once, and no pin beats the free search."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from placer import tracer
+from placer.api import solve
+from placer.cluster.cluster import Cluster
+from placer.errors import InfeasibleError
+from placer.graph import Graph
+from placer.plans.plan import ModelRef
+from placer.plans.settings import RunSettings
+from placer.search.asked import parse_pins
+from placer.search.problem import Problem
+from problems import cluster, device
+
+ROWS, WIDTH = 64, 64
+PINS = (
+    "tensor=2", "tensor=4", "tensor=1", "pipeline=1", "pipeline=2", "data=1", "recompute=yes", "recompute=no",
+    "microbatches=1", "schedule=gpipe",
+)  # fmt: skip
+
+
+class Pairs(nn.Module):
+    """Two towers whose rows all meet in the loss, as CLIP's do."""
+
+    def __init__(self, depth: int = 2) -> None:
+        super().__init__()
+        self.left, self.right = (
+            nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))] * depth)
+            for _ in range(2)
+        )
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        scores = self.left(left) @ self.right(right).T
+        return nn.functional.cross_entropy(scores, torch.arange(len(left), device=left.device))
+
+
+@cache
+def graph() -> Graph:
+    return tracer.capture(
+        tracer.resolve(Pairs()), batch={"left": torch.zeros(ROWS, WIDTH), "right": torch.zeros(ROWS, WIDTH)}
+    )
+
+
+def machines(share: float) -> Cluster:
+    """Four devices each of which has that share of what the whole model keeps of a batch."""
+    held = graph().saved_bytes + 4 * graph().parameter_bytes
+    return cluster(*[device(memory=int(share * held), rate=1e10)] * 4)
+
+
+def given(share: float, *pins: str) -> Problem:
+    return Problem(
+        graph=graph(), cluster=machines(share), settings=RunSettings(clip_norm=None), rows=ROWS,
+        model=ModelRef(kind="module", reference="made by a test", fingerprint="0"), pins=parse_pins(pins, graph()),
+    )  # fmt: skip
+
+
+def seconds(share: float, *pins: str) -> float | None:
+    try:
+        plan = solve(given(share, *pins))
+    except InfeasibleError:
+        return None
+    assert plan.ledger is not None
+    return plan.ledger.step_seconds
+
+
+@pytest.mark.parametrize("share", [4.0, 0.5])
+def test_no_pin_gives_a_faster_plan_than_the_search_without_it(share: float) -> None:
+    free = seconds(share)
+    for pin in PINS:
+        pinned = seconds(share, pin)
+        assert pinned is None or (free is not None and free <= pinned * (1 + 1e-9)), pin
+
+
+def test_the_plan_says_that_the_batch_is_not_divided_and_which_line_is_the_reason() -> None:
+    text = " ".join(str(solve(given(4.0))).split())
+    assert "the batch is not divided, neither over replicas nor in microbatches" in text
+    assert "test_strategies_whole_batch.py:" in text
