@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import reduce
 from math import gcd, lcm
 from random import Random
+from typing import get_args
 
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.plans.plan import BY_FSDP, Plan, ScheduleName, Sharding, Stage, replica_rows
@@ -141,9 +142,7 @@ def _stage(around: Neighbourhood, stage: Stage, schedule: ScheduleName, rows: in
 
 def _sharding(around: Neighbourhood, stage: Stage, schedule: ScheduleName) -> Sharding:
     pinned = around.problem.pins.shard
-    wanted: Sharding = stage.sharding
-    if pinned is not None and pinned != wanted:
-        wanted = next(known for known in ("none", "optimizer", "gradients", "parameters") if known == pinned)  # type: ignore[assignment]
+    wanted = next((known for known in get_args(Sharding) if known == pinned), stage.sharding)
     if wanted == "none" or stage.replicas == 1:
         return "none"
     if around.problem.cluster.unlike(stage.devices):
