@@ -21,7 +21,7 @@ _Found: TypeAlias = tuple[Violation, ...]
 
 class Read(NamedTuple):
     """What rules read of a plan. Numbers stand for what may be long: devices of all stages, rows of all microbatches;
-    meshes for devices, shares, degree and layout of all stages."""
+    meshes for devices, shares, degree and layout of all stages. parts: how many microbatches there are."""
 
     spans: tuple[tuple[int, int], ...]
     states: tuple[str, ...]
@@ -31,7 +31,7 @@ class Read(NamedTuple):
     devices: int
     meshes: int
     rows: int
-    microbatches: int
+    parts: int
     alike: bool
 
 
@@ -45,7 +45,7 @@ READS: Mapping[str, Callable[[Read], Hashable]] = {
     "schedule": lambda read: (read.schedule, read.devices),
     "sharding": lambda read: (read.schedule, read.states, read.spans, read.meshes),
     "recompute": lambda read: read.again,
-    "loss": lambda read: (read.microbatches, read.meshes),
+    "loss": lambda read: (read.parts, read.meshes),
     "meshes": lambda read: (None if read.alike else read.spans, read.meshes, read.layouts),
 }
 
@@ -94,7 +94,7 @@ class KnownRules:
             devices=number,
             meshes=self._number((number, meshes)),
             rows=self._number(plan.microbatches),
-            microbatches=len(plan.microbatches),
+            parts=len(plan.microbatches),
             alike=len(set(meshes)) == len(set(map(len, devices))) == 1,
         )
 

@@ -21,7 +21,7 @@ from placer.strategies.moves.repair import repaired
 def crossed(around: Neighbourhood, one: Plan, other: Plan, rng: Random) -> Plan | None:
     """A child of two plans of one neighbourhood, repaired; None where they have none of the kind that is drawn."""
     kind = rng.choice((joined, inherited, settings))
-    child = kind(around, one, other, rng)
+    child = kind(around, around.known(one), around.known(other), rng)
     return None if child is None else repaired(around, child)
 
 

@@ -98,6 +98,10 @@ class Neighbourhood:
             return [(device,) for device in devices]
         return [unit for unit in self.groups(degree) if own.issuperset(unit)]
 
+    def known(self, plan: Plan) -> Plan:
+        """A plan adopted before there were as many layouts, with all of them: numbers stay."""
+        return plan if plan.layouts is self.layouts else replace(plan, layouts=self.layouts)
+
     def adopted(self, plan: Plan) -> Plan:
         """The plan with all layouts, without what was found out about it; raises ValueError for another layout."""
         number = {old: self.layouts.index(layout) for old, layout in enumerate(plan.layouts)}

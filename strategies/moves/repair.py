@@ -142,9 +142,7 @@ def _stage(around: Neighbourhood, stage: Stage, schedule: ScheduleName, rows: in
 
 def _sharding(around: Neighbourhood, stage: Stage, schedule: ScheduleName) -> Sharding:
     pinned = around.problem.pins.shard
-    wanted: Sharding = stage.sharding
-    if pinned is not None and pinned != wanted:
-        wanted = next(known for known in get_args(Sharding) if known == pinned)
+    wanted = next((known for known in get_args(Sharding) if known == pinned), stage.sharding)
     if wanted == "none" or stage.replicas == 1:
         return "none"
     if around.problem.cluster.unlike(stage.devices):

@@ -61,7 +61,7 @@ MOVES: Mapping[str, Kind] = {
 
 def moved(around: Neighbourhood, plan: Plan, name: str, rng: Random) -> Plan | None:
     """The plan after a move, repaired; None where it has none of the kind, or a repair is not enough."""
-    found = MOVES[name].move(around, plan, rng)
+    found = MOVES[name].move(around, around.known(plan), rng)
     return None if found is None else repaired(around, found)
 
 

@@ -134,7 +134,6 @@ class Walk:
         self._seeded = True
         if not self.over:
             self._widen(layouts(self.problem, self.problem.costs))
-        found = [replace(seed, plan=replace(seed.plan, layouts=self.around.layouts)) for seed in found]
         if not any(seed.legal for seed in found) and not self.over:
             roomy = roomy_layouts(self.problem, self.problem.costs)
             self._widen(roomy)
@@ -170,7 +169,7 @@ class Walk:
         if seen is None or seen.legal:
             return seen
         found = [seen]
-        for plan in lighter(self.around, seen.plan, seen.score, self.rng):
+        for plan in lighter(self.around, self.around.known(seen.plan), seen.score, self.rng):
             made = self.tried(plan)
             if made is not None and made.legal:
                 return made

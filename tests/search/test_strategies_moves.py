@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections import Counter
@@ -9,8 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from graphs import BlockSpec, chain_graph
+from placer.cli import app
 from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.legality import check
 from placer.plans.plan import Plan
@@ -131,6 +134,17 @@ def test_small_problems_are_mostly_solved_as_by_enumeration(
 
 
 @pytest.mark.parametrize("name", BY_MOVES)
+def test_layouts_that_cut_ops_are_searched_too(name: str) -> None:
+    cut = 0
+    for seed in range(8):
+        given = replace(split_problem(seed), budget=1500)
+        found = solve_with(given, name)
+        cut += any(stage.degree > 1 for stage in found.plan.stages)
+        assert seconds(found) <= seconds(solve_with(given, "megatron")) * (1 + 1e-9)
+    assert cut > 2
+
+
+@pytest.mark.parametrize("name", BY_MOVES)
 @pytest.mark.parametrize("budget", (1, 7, 150))
 def test_no_plan_is_evaluated_beyond_the_budget(name: str, budget: int) -> None:
     found = strategy(name).solve(replace(small(), budget=budget))
@@ -198,3 +212,24 @@ def test_the_speed_of_the_evaluator_counts_new_plans_only() -> None:
     assert found.plans == sum(kind.plans for kind in found.kinds) == 200
     assert 0 < found.legal <= found.plans
     assert found.per_second == found.plans / found.seconds
+
+
+def test_bench_evaluate_prints_plans_a_second_by_kind_of_move() -> None:
+    given = (
+        "bench",
+        "evaluate",
+        "examples.models:tiny_gpt2",
+        "--batch",
+        "8x16",
+        "--cluster",
+        "a100x2",
+        "--plans",
+        "40",
+    )
+    document = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)
+    assert document["plans"] == sum(kind["plans"] for kind in document["moves"]) == 40
+    assert document["plans_per_second"] == pytest.approx(40 / document["processor_time_seconds"])
+    assert document["devices"] == 2
+    told = CliRunner().invoke(app, [*given])
+    assert told.exit_code == 0
+    assert "neighbouring plans a second" in told.stdout
