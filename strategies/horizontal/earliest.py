@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from placer.costs.costs import Costs
 from placer.plans.plan import replica_rows
-from placer.strategies.horizontal.block_graph import BlockGraph
 from placer.strategies.horizontal.placements import Placement
+from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline
 
 #: Of each block its seconds at each position.

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from placer.costs.step_estimate import estimate_with
 from placer.plans.plan import Layout, Plan, Stage
 from placer.search.problem import Problem
-from placer.strategies.horizontal.block_graph import BlockGraph
+from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline, fused
 
 #: Of each block the number of its position in the outline.

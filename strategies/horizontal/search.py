@@ -17,11 +17,11 @@ from placer.errors import Infeasible
 from placer.plans.plan import Layout
 from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
-from placer.strategies.horizontal.block_graph import BlockGraph
 from placer.strategies.horizontal.descent import Descent
 from placer.strategies.horizontal.earliest import block_seconds, finished_first, in_ranges
 from placer.strategies.horizontal.placements import Placement, Placing, Score
 from placer.strategies.intra_op.layouts import layouts
+from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.device_orders import device_orders
 from placer.strategies.space.outline import (
     Outline,

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placer.search.problem import Problem
+from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import MANY_DEVICES, MANY_ROWS, whole_batch
 
-# `estimate` prices the first and the last microbatch only.
+# `estimate` prices the largest and the last microbatch only.
 MICROBATCHES = "microbatches of unlike rows, but for a smaller last one"
 ROWS = "other rows of a microbatch than likely ones"
 STAGES = "shardings and shares of their own for single stages, other shares than likely ones"
 DEVICES = "devices in other orders than kind by kind"
 REPLICAS = "other numbers of replicas than likely ones"
 SPLITS = "other splits of ops than the best few of each axis and degree"
+BRANCHES = "stages that are a graph (branches on devices of their own)"
 LENGTHS = "interleaved stages of uneven lengths"
 BUCKETS = "other sizes of buckets"
 
@@ -40,6 +42,8 @@ def _kinds(problem: Problem) -> Iterator[str]:
     if _differ(problem):
         yield DEVICES
     yield SPLITS
+    if pins.schedule is None and BlockGraph.of(problem.graph).branches:
+        yield BRANCHES
     if several and pins.schedule in (None, "interleaved"):
         yield LENGTHS
 

@@ -15,8 +15,8 @@ from placer.graph import Graph
 from placer.legality import check
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
-from placer.strategies.horizontal.block_graph import BlockGraph
 from placer.strategies.horizontal.descent import neighbours
+from placer.strategies.space.block_graph import BlockGraph
 from problems import FREE, problem
 
 HEAVY = BlockSpec(flops=50_000_000, parameters=200_000)
