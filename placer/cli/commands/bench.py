@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placer.cli.commands.bench_evaluate import evaluate
+from placer.cli.commands.bench_strategies import strategies
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError
 from placer.placement.benchmark import FAMILIES, BenchRow, family
@@ -26,6 +27,7 @@ app = typer.Typer(
 
 
 app.command("evaluate")(evaluate)
+app.command("strategies")(strategies)
 
 
 @app.command("placement")
