@@ -20,10 +20,10 @@ from placer.search.judge import Verdict, judge
 from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
+from placer.strategies.space.block_graph import branches_matter
 from placer.strategies.space.pin_conflicts import require_pins
 
 BASELINES = ("single", "data", "sharded", "even", "megatron")
-SEARCHES = ("stages", "horizontal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
     try:
         if not baselines.apart:
             runs.extend(baselines)
-        searches.extend(_each(problem, SEARCHES, before=runs))
+        searches.extend(_each(problem, _searches(problem), before=runs))
         if baselines.apart:
             runs.extend(baselines.ready() if _interrupted(searches) else baselines)
     except KeyboardInterrupt:
@@ -75,6 +75,12 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
             raise
         return [*runs, *searches], "interrupt"
     return [*runs, *searches], "" if searches else _over(problem, runs, _budget_left(problem, runs))
+
+
+def _searches(problem: Problem) -> tuple[str, ...]:
+    """What is searched after the baselines: branches on devices of their own only where there is much in them."""
+    horizontal = problem.pins.schedule in (None, "branched") and branches_matter(problem.graph)
+    return ("stages", "horizontal") if horizontal else ("stages",)
 
 
 def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()) -> Iterator[_Result]:

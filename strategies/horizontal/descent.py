@@ -20,7 +20,7 @@ LEAST_GAIN = 1e-9
 class Descent:
     """Judges placements, at most `most` of them and until `over`."""
 
-    def __init__(self, placing: Placing, rng: random.Random, *, most: int | None, over: Callable[[], bool]) -> None:
+    def __init__(self, placing: Placing, rng: random.Random, *, most: int, over: Callable[[], bool]) -> None:
         self._placing, self._rng, self._most, self._over = placing, rng, most, over
         self._known: dict[Placement, Score] = {}
 
@@ -32,7 +32,7 @@ class Descent:
     @property
     def spent(self) -> bool:
         """Whether it may judge no other."""
-        return self._over() or (self._most is not None and self.evaluations >= self._most)
+        return self._over() or self.evaluations >= self._most
 
     def scored(self, placement: Placement) -> Score:
         """What a placement is worth."""

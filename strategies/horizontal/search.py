@@ -37,6 +37,8 @@ from placer.strategies.space.pin_conflicts import require_pins
 MOST_POSITIONS = 8
 # First placements that are judged, and of how many the best blocks are moved.
 MOST_OUTLINES, IMPROVED = 160, 8
+# Placements that are judged where there is no budget: some seconds.
+EVALUATIONS = 1_500
 # More microbatches than this per position change little but take long to play.
 MOST_MICROBATCHES = 8
 
@@ -109,8 +111,8 @@ def _improved(problem: Problem, starts: list[_Start], judged: int) -> Solution |
     complaint = ""
     rng = random.Random(problem.seed)
     for start in starts[:IMPROVED]:
-        left = None if problem.budget is None else problem.budget - judged
-        if best is not None and (problem.spent or (left is not None and left <= 0)):
+        left = (EVALUATIONS if problem.budget is None else problem.budget) - judged
+        if best is not None and (problem.spent or left <= 0):
             break
         descent = Descent(start.placing, rng, most=left, over=lambda: problem.spent)
         placement = start.placement if descent.spent else descent.down(start.placement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,6 +55,13 @@ class BlockGraph:
                 return True
         return False
 
+    def breadth(self, weights: Sequence[float]) -> float:
+        """All weights of the blocks over those of the heaviest way through them: 1 where nothing lies beside it."""
+        ways: list[float] = []
+        for own, before in zip(weights, self.reads, strict=True):
+            ways.append(own + max((ways[maker] for maker, _ in before), default=0.0))
+        return sum(weights) / max(ways) if any(ways) else 1.0
+
     @cached_property
     def runs(self) -> tuple[tuple[int, ...], ...]:
         """The blocks in unbranched runs: each but the first reads of the one before it alone, which nobody else does.
@@ -72,3 +80,15 @@ class BlockGraph:
                 where[block] = len(found)
                 found.append([block])
         return tuple(map(tuple, found))
+
+
+# Branches that hold less than this beside the heaviest way are not worth a search.
+BROAD = 1.1
+
+
+def branches_matter(graph: Graph) -> bool:
+    """Whether much of a model's FLOPs, or of its parameters, lies in branches beside each other."""
+    blocks, kinds = BlockGraph.of(graph), [graph.classes[block.kind] for block in graph.blocks]
+    flops = [float(sum(op.forward_flops.at(graph.rows) for op in kind.ops)) for kind in kinds]
+    parameters = [float(sum(parameter.elements for parameter in kind.parameters)) for kind in kinds]
+    return blocks.branches and max(blocks.breadth(flops), blocks.breadth(parameters)) >= BROAD

@@ -16,7 +16,7 @@ from placer.legality import check
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
 from placer.strategies.horizontal.descent import neighbours
-from placer.strategies.space.block_graph import BlockGraph
+from placer.strategies.space.block_graph import BlockGraph, branches_matter
 from problems import FREE, problem
 
 HEAVY = BlockSpec(flops=50_000_000, parameters=200_000)
@@ -104,3 +104,17 @@ def test_a_move_takes_a_run_or_a_part_of_it_to_one_other_position() -> None:
     assert (1, 1, 1, 0, 0, 0, 0) in found and (0, 1, 1, 0, 0, 0, 0) in found and (1, 0, 0, 0, 0, 0, 0) in found
     assert start not in found
     assert all(len(set(moved)) == 2 for moved in found)
+
+
+def test_branches_matter_where_much_lies_beside_the_heaviest_way() -> None:
+    assert branches_matter(towers())
+    assert not branches_matter(chain_graph([HEAVY] * 4))
+    # Three heavy blocks in a row, and beside them one that is a twentieth of a block.
+    light = BlockSpec(flops=HEAVY.flops // 20, parameters=HEAVY.parameters // 20)
+    assert not branches_matter(branching_graph([HEAVY, HEAVY, light, HEAVY], ((), (0,), (), (1, 2))))
+    assert BlockGraph.of(towers()).breadth([1.0] * 6 + [0.0]) == 2.0
+
+
+def test_auto_names_horizontal_only_where_it_was_tried() -> None:
+    chain = solve_with(of_two(chain_graph([HEAVY] * 4)), "auto")
+    assert "horizontal" not in {other.name for other in chain.alternatives}
