@@ -108,6 +108,7 @@ BUILT_IN = {
     "stages": "placer.strategies.inter_op.search:Stages",
     "genetic": "placer.strategies.genetic.search:Genetic",
     "local": "placer.strategies.local.search:LocalSearch",
+    "min_cut": "placer.strategies.min_cut.search:MinCut",
     "horizontal": "placer.strategies.horizontal.search:Horizontal",
     "policy": "placer.strategies.policy.strategy:Policy",
     "auto": "placer.strategies.auto:Portfolio",

@@ -38,7 +38,8 @@ Opaque = Annotated[
 Strategy = Annotated[
     str,
     typer.Option(
-        help="auto, stages, horizontal, local, genetic, policy, exhaustive, single, data, sharded, even or megatron."
+        help="auto, stages, min_cut, horizontal, local, genetic, policy, exhaustive, single, data, sharded, even or "
+        "megatron."
     ),
 ]
 Precision = Annotated[PrecisionName, typer.Option(help="What the step computes in.")]

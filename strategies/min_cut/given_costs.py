@@ -1,0 +1,71 @@
+"""A captured model as a graph with given costs: what `placer place` reads from a file, made of a Problem.
+
+node     a block: seconds of its forward and backward for one microbatch on the outline's slowest position, bytes of
+         its state and of what it keeps of so many microbatches
+send     seconds of its values on and of their gradients back, half of them at either end
+device   a position of the outline, with the memory of its smallest device
+"""
+
+from __future__ import annotations
+
+from placer.costs.costs import Costs
+from placer.costs.memory.peak import stage_state
+from placer.placement.problem import PlacementNode, PlacementProblem
+from placer.plans.plan import replica_rows
+from placer.strategies.horizontal.earliest import block_seconds
+from placer.strategies.space.block_graph import BlockGraph
+from placer.strategies.space.outline import Outline
+
+
+def given_costs(costs: Costs, blocks: BlockGraph, outline: Outline, *, recompute: bool, kept: int) -> PlacementProblem:
+    """The blocks over the positions of an outline of two or more, whose layout `costs` are under; each block keeps
+    `kept` microbatches."""
+    seconds = block_seconds(costs, outline)
+    rows = max(replica_rows(outline.microbatch, outline.shares, outline.replicas))
+    chips = [costs.cluster.devices[device] for device in outline.used]
+    nodes = tuple(
+        PlacementNode(
+            name=str(block),
+            accelerator=max(seconds[block]),
+            host=max(seconds[block]),
+            size=_bytes(costs, outline, block, rows, recompute) + (kept - 1) * _kept(costs, block, rows, recompute),
+            send=_sent(costs, outline, blocks, block, rows) / 2,
+        )
+        for block in range(blocks.size)
+    )
+    return PlacementProblem(
+        nodes=nodes,
+        edges=tuple((maker, block) for block, before in enumerate(blocks.reads) for maker, _ in before),
+        accelerators=outline.positions,
+        cpus=0,
+        memory=float(min(chip.memory_bytes - chip.overhead_bytes for chip in chips)),
+        unit="s",
+    )
+
+
+def _bytes(costs: Costs, outline: Outline, block: int, rows: int, recompute: bool) -> int:
+    """State and one microbatch's kept values."""
+    state = stage_state(
+        costs.ranges.of(block, block + 1), costs.numerics, costs.priced, sharding=outline.sharding,
+        replicas=outline.replicas, accumulates=outline.count > 1,
+    )  # fmt: skip
+    return sum(state) + _kept(costs, block, rows, recompute)
+
+
+def _kept(costs: Costs, block: int, rows: int, recompute: bool) -> int:
+    span = costs.ranges.of(block, block + 1)
+    return (span.inputs if recompute else span.saved).at(rows)
+
+
+def _sent(costs: Costs, outline: Outline, blocks: BlockGraph, block: int, rows: int) -> float:
+    """Seconds of all values of a block that others read, on and back."""
+    read = {maker: values for reader in blocks.readers[block] for maker, values in blocks.reads[reader]}
+    values = read.get(block, ())
+    if not values:
+        return 0.0
+    crossing = costs.ranges.crossing
+    seconds = costs.network.transfer(
+        outline.devices(0), outline.devices(1), sent=crossing.bytes_of(values).at(rows),
+        returned=crossing.returned(values).at(rows),
+    )  # fmt: skip
+    return seconds.forward + seconds.backward
