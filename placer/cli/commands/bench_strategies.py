@@ -25,19 +25,8 @@ from placer.search.asked import Budget, budget_of
 from placer.search.comparison import Case, Outcome, Standing, best_seconds, compared, keep, kept_outcomes, standings
 from placer.search.problem import BUILT_IN, Problem
 
-STRATEGIES = (
-    "single",
-    "data",
-    "sharded",
-    "even",
-    "megatron",
-    "stages",
-    "min_cut",
-    "local",
-    "genetic",
-    "policy",
-    "auto",
-)
+BASELINES = ("single", "data", "sharded", "even", "megatron")
+STRATEGIES = (*BASELINES, "stages", "min_cut", "local", "genetic", "policy", "auto")
 # With --quick: some minutes on two cores.
 QUICK_PROBLEMS, QUICK_BUDGET = 8, "200,10s"
 
