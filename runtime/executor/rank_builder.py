@@ -23,7 +23,7 @@ from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Relay
 from placer.runtime.spmd import Axis, LocalBlocks, Pieces
 from placer.runtime.stages.block_code import CutModel
-from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_together
+from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_once_together, runs_together
 from placer.runtime.stages.stage import Runner, StageModule, stage_code
 from placer.runtime.weights.meta_model import MetaModel, shapes
 from placer.runtime.weights.rank_weights import ChunkMap, RankWeights
@@ -83,7 +83,7 @@ class RankModel:
             return None
         # The first stage has no inputs whose gradients could come first: its backward has one part.
         if self.plan.schedule in SPLIT_BACKWARD and index > 0:
-            return runs_once
+            return runs_once_together if stage.degree > 1 else runs_once
         return runs_together if stage.degree > 1 else runs_again
 
     def _held(self, tensor: torch.Tensor, name: str) -> torch.Tensor:

@@ -7,7 +7,8 @@
                     The others begin when the first saved tensor is wanted and checkpoint ends with the last, which may
                     be behind other exchanges on each device: they would wait for each other in two places
     runs_once       once for all of them: what it made is kept until the graph is gone. For a backward in two parts,
-                    whose second part is many calls of autograd (`split_backward`), and needs most of what the first did
+                    whose second part is many calls of autograd (`split_backward`), and needs most of what the first
+                    did; `runs_once_together` where devices share the block
 """
 
 from __future__ import annotations
@@ -43,24 +44,25 @@ def runs_together(run: Run, *given: torch.Tensor) -> Tensors:
     return _at_first_gradient(whole, run)
 
 
-def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
+def runs_once_together(run: Run, *given: torch.Tensor) -> Tensors:
     """`run(*given)`, whose saved tensors are made by one more run when a gradient reaches it."""
-    return _at_first_gradient(lambda begun: _kept_once(begun, *given), run)
+    return _at_first_gradient(lambda begun: runs_once(begun, *given), run)
 
 
 def _at_first_gradient(kept: Callable[[Run], Tensors], run: Run) -> Tensors:
     """`kept(run)`, which runs again as soon as a gradient reaches anything it made."""
     starts: list[FunctionCtx] = []
+    first = iter((starts,))  # what is kept beyond this call is the graph's alone: nothing holds a graph that holds it
 
     def begun(*given: torch.Tensor) -> Tensors:
         start = _Start.apply(torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
-        if not starts:
-            starts.append(start.grad_fn)
+        next(first, []).append(start.grad_fn)
         return run(*given)
 
     made = kept(begun)
+    start = starts.pop()
     ends = [index for index, tensor in enumerate(made) if tensor.grad_fn is not None]
-    reached = _End.apply(starts[0], *(made[index] for index in ends)) if ends else ()  # type: ignore[no-untyped-call]
+    reached = _End.apply(start, *(made[index] for index in ends)) if ends else ()  # type: ignore[no-untyped-call]
     return tuple({**dict(enumerate(made)), **dict(zip(ends, reached, strict=True))}.values())
 
 
@@ -92,7 +94,7 @@ class _End(torch.autograd.Function):
         return (None, *gradients)
 
 
-def _kept_once(run: Run, *given: torch.Tensor) -> Tensors:
+def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
     """`run(*given)`, whose saved tensors are made by one more run when the first of them is wanted."""
     casts = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     places, remade = 0, list[torch.Tensor]()

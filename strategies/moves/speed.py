@@ -63,13 +63,18 @@ class Speed:
 
 def evaluation_speed(problem: Problem, plans: int) -> Speed:
     """Of so many neighbouring plans of `problem`, whose budget does not count. Raises UsageError where pins contradict
-    each other or no baseline fits."""
+    each other, no baseline fits or there are hardly any plans."""
     walk = Walk(replace(problem, budget=10**9, until=None))
     seeds = [seed for seed in walk.seeds() if seed.legal]
     if not seeds:
         raise UsageError(f"no baseline of {problem.graph.name} fits on {problem.cluster.name}; give larger machines")
     rng = Random(problem.seed)
     _walked(walk, seeds[0], WARM, rng)
+    if walk.over:
+        raise UsageError(
+            f"{problem.graph.name} on {problem.cluster.name} has hardly more than {walk.evaluations} plans, too few to "
+            "measure a speed on; give more rows, blocks or devices"
+        )
     return _walked(walk, seeds[0], plans, rng)
 
 

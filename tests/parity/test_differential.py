@@ -41,7 +41,7 @@ def test_random_models_under_random_plans_equal_one_device() -> None:
 def test_the_cases_hold_every_kind_of_layout() -> None:
     found = plans()
     stages = [stage for plan in found for stage in plan.stages]
-    assert {plan.schedule for plan in found} == {"1f1b", "gpipe", "zero-bubble", "interleaved"}
+    assert {plan.schedule for plan in found} == {"1f1b", "gpipe", "zero-bubble", "interleaved", "branched"}
     assert {stage.sharding for stage in stages} == {"none", "optimizer", "gradients", "parameters"}
     assert {stage.recompute for stage in stages} == {False, True}
     assert {1, 2, 4} <= {stage.degree for stage in stages}

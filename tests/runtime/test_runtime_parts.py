@@ -16,7 +16,7 @@ from placer.runtime.spmd.collectives import with_gradient
 from placer.runtime.stages.dropout import attention, dropout, row_keys
 from placer.runtime.stages.losses import counted, cross_entropy, times_share
 from placer.runtime.stages.pass_context import PassContext
-from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_together
+from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_once_together, runs_together
 from placer.runtime.stages.split_backward import backward_inputs
 
 ROWS = 6
@@ -170,7 +170,7 @@ class _Told(torch.autograd.Function):
     ("rerun", "order"),
     [
         (runs_together, ["forward", "forward", "backward"]),
-        (runs_once, ["forward", "forward", "backward"]),
+        (runs_once_together, ["forward", "forward", "backward"]),
         (runs_again, ["forward", "backward"]),
     ],
 )

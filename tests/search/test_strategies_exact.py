@@ -184,7 +184,7 @@ def test_a_dynamic_program_that_ignores_memory_is_caught(monkeypatch: pytest.Mon
 def test_a_search_that_begins_with_a_part_of_the_machines_has_a_bound_and_a_gap_of_them_all(
     budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uncut = {seed: answer(unequal_problem(seed), "stages").seconds for seed in range(12)}
+    uncut = {seed: answer(unequal_problem(seed), "stages").seconds for seed in range(16)}
     monkeypatch.setattr(search, "LARGE", 0)  # so that parts come first, as in large spaces
     looked = 0
     for seed, best in uncut.items():

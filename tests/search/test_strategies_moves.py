@@ -220,16 +220,19 @@ def test_bench_evaluate_prints_plans_a_second_by_kind_of_move() -> None:
         "evaluate",
         "examples.models:tiny_gpt2",
         "--batch",
-        "8x16",
+        "32x16",
         "--cluster",
-        "a100x2",
+        "a100x8",
         "--plans",
         "40",
     )
     document = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)
     assert document["plans"] == sum(kind["plans"] for kind in document["moves"]) == 40
     assert document["plans_per_second"] == pytest.approx(40 / document["processor_time_seconds"])
-    assert document["devices"] == 2
+    assert document["devices"] == 8
+    few = CliRunner().invoke(app, [*given[:6], "a100x2", "--batch", "2x16"])
+    assert isinstance(few.exception, UsageError)
+    assert "too few to measure a speed on" in str(few.exception)
     told = CliRunner().invoke(app, [*given])
     assert told.exit_code == 0
     assert "neighbouring plans a second" in told.stdout
