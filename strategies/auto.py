@@ -5,24 +5,29 @@ Only the winner is lowered to see whether its communication holds; where a basel
 Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
 interrupt, or when the budget is used up, what was found so far is returned.
 
+With a budget the exact search gets half of what is left; where that ends it before its proof is complete, `local` goes
+on from the baselines with the rest: in little time moves often find what a proof has no time for.
+
 Why one plan is slower than another: the item of the ledger that grew most.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
 from placer.plans.plan import Alternative
 from placer.plans.schedule import BRANCHED
-from placer.search.judge import Verdict, judge
+from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.space.block_graph import branches_matter
 from placer.strategies.space.pin_conflicts import require_pins
 
+MOVES = "local"
 BASELINES = ("single", "data", "sharded", "even", "megatron")
 
 
@@ -78,9 +83,11 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
 
 
 def _searches(problem: Problem) -> tuple[str, ...]:
-    """What is searched after the baselines: branches on devices of their own only where there is much in them."""
+    """What is searched after the baselines: branches on devices of their own only where there is much in them, by moves
+    only where a budget may end the exact search."""
     horizontal = problem.pins.schedule in (None, "branched") and branches_matter(problem.graph)
-    return ("stages", "horizontal") if horizontal else ("stages",)
+    limited = problem.budget is not None or problem.until is not None
+    return ("stages", *(("horizontal",) if horizontal else ()), *((MOVES,) if limited else ()))
 
 
 def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()) -> Iterator[_Result]:
@@ -90,8 +97,29 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
         left = _budget_left(problem, runs)
         if _over(problem, runs, left):
             return
-        runs.append(_run(name, replace(problem, budget=left)))
-        yield runs[-1]
+        if name != MOVES or _ended_early(runs):
+            runs.append(_run(name, _part(replace(problem, budget=left), name)))
+            yield runs[-1]
+
+
+def _part(problem: Problem, name: str) -> Problem:
+    """The problem with what a strategy may use of the budget: of the exact search half, so that moves have the rest."""
+    if name != "stages":
+        return problem
+    now = time.perf_counter()
+    return replace(
+        problem,
+        budget=None if problem.budget is None else -(-problem.budget // 2),
+        until=None if problem.until is None else now + (problem.until - now) / 2,
+    )
+
+
+def _ended_early(runs: Sequence[_Result]) -> bool:
+    """Whether a budget ended some search before its proof was complete, or before it found anything."""
+    return any(
+        run.found.ended in ("evaluations", "seconds") if isinstance(run.found, Solution) else run.name == "stages"
+        for run in runs
+    )
 
 
 def _over(problem: Problem, runs: list[_Result], left: int | None) -> Ended:
@@ -149,12 +177,19 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
     bounds = [found.bound for found in solved if proven and found.bound is not None]
     return Solution(
         plan=replace(best.plan, strategy=winner.name),
-        bound=min(max(bounds), best.seconds) if bounds else None,
+        bound=_bound(bounds, best.seconds),
         left_out=tuple(dict.fromkeys(kind for found in solved for kind in found.left_out)),
         alternatives=tuple(_alternative(run, best) for run in runs if run is not winner),
         evaluations=sum(run.evaluations for run in runs),
         ended=ended or next((found.ended for found in solved if found.ended), ""),
     )
+
+
+def _bound(bounds: Sequence[float], seconds: float) -> float | None:
+    """What is proven of the plan of so many seconds: nothing where it is of a kind that no exact search tries."""
+    if not bounds or seconds < max(bounds) * (1 - ROUNDING):
+        return None
+    return min(max(bounds), seconds)
 
 
 def _alternative(run: _Result, best: Verdict) -> Alternative:

@@ -19,6 +19,7 @@ from placer.plans.plan import Plan
 from placer.search.asked import Budget, budget_of
 from placer.search.judge import solve_with
 from placer.search.problem import Problem, Solution
+from placer.strategies.policy.drawn import drawn_problem
 from problems import cluster, device, nodes, problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +72,7 @@ def test_seconds_that_suffice_change_nothing() -> None:
 
 def test_a_search_of_minutes_ends_with_its_seconds_and_a_bound_that_holds() -> None:
     graph = gpt_graph(layers=24, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
-    given = problem(graph, nodes(device(), per_node=8, count=4), rows=96)
+    given = problem(graph, nodes(device(), per_node=8, count=4), rows=32)
     best = solve_with(replace(given, until=time.perf_counter() + 0.5), "auto")
     longer = solve_with(replace(given, until=time.perf_counter() + 3.0), "auto")
     assert seconds(longer) <= seconds(best) * (1 + 1e-9)
@@ -125,3 +126,12 @@ def main():
     stages._run = endless
     return run()
 """
+
+
+def test_moves_go_on_where_a_budget_ends_the_exact_search() -> None:
+    given = replace(drawn_problem(1), budget=300)
+    exact, both = solve_with(given, "stages"), solve_with(given, "auto")
+    assert exact.ended == both.ended == "evaluations"
+    assert both.evaluations <= 300
+    assert seconds(both) < 0.5 * seconds(exact)
+    assert both.bound is None or both.bound <= seconds(both)
