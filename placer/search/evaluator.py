@@ -1,7 +1,7 @@
 """Evaluator: the numbers of the judge for searches that ask about thousands of neighbouring plans a second.
 
 In: Costs, then plan after plan of their graph, cluster and settings. Out of each a `Score`: exactly the seconds of
-`estimate_with`, the verdict of `check(lowered=False)`, the bytes of `tightest` (tests/search/test_evaluator.py). No
+`estimate_with`, the verdict of `check(lowered=False)`, the bytes of `tightest` (tests/strategies/test_evaluator.py). No
 formula is written here. A plan that differs from those before in a stage has that stage priced, and every other one is
 what Costs remembers of it; a rule is asked where what it reads is new (`legality.known_rules`). A plan of an unsound
 shape has no seconds. `placer bench evaluate` prints how many there are a second.

@@ -22,13 +22,9 @@ from placer.strategies.horizontal.earliest import block_seconds, finished_first,
 from placer.strategies.horizontal.placements import Placement, Placing, Score
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.space.block_graph import BlockGraph
-from placer.strategies.space.device_orders import device_orders
+from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.outline import (
-    Outline,
-    microbatch_rows,
-    position_counts,
     recomputes,
-    replica_counts,
     shardings,
 )
 from placer.strategies.space.pin_conflicts import require_pins
@@ -39,8 +35,6 @@ MOST_POSITIONS = 8
 MOST_OUTLINES, IMPROVED = 160, 8
 # Placements that are judged where there is no budget: some seconds.
 EVALUATIONS = 1_500
-# More microbatches than this per position change little but take long to play.
-MOST_MICROBATCHES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +67,7 @@ def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
     """The best first placement of each outline, the most promising first, and how many were judged."""
     found: list[_Start] = []
     judged = 0
-    for outline, layout in _outlines(problem):
+    for outline, layout in likely_outlines(problem, _layouts(problem), "branched", range(2, MOST_POSITIONS + 1)):
         if judged >= MOST_OUTLINES or (found and (problem.spent or judged >= (problem.budget or judged + 1))):
             break
         costs = problem.costs.under(layout)
@@ -126,32 +120,6 @@ def _improved(problem: Problem, starts: list[_Start], judged: int) -> Solution |
     if best is None:
         return Infeasible(binding=complaint or "pins or cluster leave no placement of branches")
     return Solution(plan=best.plan, evaluations=judged)
-
-
-def _outlines(problem: Problem) -> list[tuple[Outline, Layout | None]]:
-    """The outlines to try: those of most devices first, of them those of fewest microbatches, then of positions."""
-    found = [
-        (outline, layout)
-        for layout in _layouts(problem)
-        for positions in position_counts(problem, 1 if layout is None else layout.degree)
-        if 1 < positions <= MOST_POSITIONS
-        for outline in _divided(problem, positions, 1 if layout is None else layout.degree)
-    ]
-    return sorted(found, key=lambda entry: (-len(entry[0].used), entry[0].count, entry[0].positions, entry[0]))
-
-
-def _divided(problem: Problem, positions: int, degree: int) -> Iterator[Outline]:
-    for replicas in replica_counts(problem, positions, degree):
-        state = shardings(problem.pins, replicas, "branched")[:1]
-        for rows in microbatch_rows(problem, replicas):
-            count = -(-problem.rows // rows)
-            if (count & (count - 1) and problem.pins.microbatches is None) or count > MOST_MICROBATCHES * positions:
-                continue
-            for order in device_orders(problem.cluster, positions, replicas, degree) if state else ():
-                yield Outline(
-                    positions=positions, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
-                    schedule="branched", sharding=state[0], layout=-1, degree=degree, device_order=order,
-                )  # fmt: skip
 
 
 def _layouts(problem: Problem) -> tuple[Layout | None, ...]:

@@ -25,22 +25,17 @@ from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.min_cut.given_costs import given_costs
 from placer.strategies.placement.solve import solve
 from placer.strategies.space.block_graph import BlockGraph
-from placer.strategies.space.device_orders import device_orders
+from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.outline import (
     Outline,
-    microbatch_rows,
     plan_of,
-    position_counts,
     recomputes,
-    replica_counts,
     schedule_name,
     shardings,
 )
 from placer.strategies.space.pin_conflicts import require_pins
 
 MOST_POSITIONS, MOST_OUTLINES = 16, 60
-# More microbatches than this per position change little.
-MOST_MICROBATCHES = 8
 # What an engine may spend on one outline: priced pairs of ideals, and seconds.
 PAIRS, SECONDS = 20_000_000, 5.0
 CHAINS = ("1f1b", "gpipe", "zero-bubble")
@@ -84,7 +79,9 @@ class MinCut:
         """The best plan of all answers; why there is none. Raises UsageError for contradicting pins."""
         require_pins(problem)
         best, blocks = _Best(problem), BlockGraph.of(problem.graph)
-        for outline, layout in _outlines(problem)[:MOST_OUTLINES]:
+        free = all(degree in (None, 1) for _, degree in problem.pins.axes)
+        cut = (None,) if free else layouts(problem, problem.costs)
+        for outline, layout in likely_outlines(problem, cut, "1f1b", range(1, MOST_POSITIONS + 1))[:MOST_OUTLINES]:
             if best.over:
                 break
             _tried(best, blocks, outline, layout)
@@ -150,30 +147,3 @@ def _chains(
             chain = replace(outline, schedule=schedule_name(name))
             if outline.sharding in shardings(problem.pins, outline.replicas, chain.schedule):
                 yield plan_of(problem, chain, cuts, (recompute,) * outline.positions, layout)
-
-
-def _outlines(problem: Problem) -> list[tuple[Outline, Layout | None]]:
-    """The outlines to try: those of most devices first, of them those of fewest positions, then of microbatches."""
-    free = all(degree in (None, 1) for _, degree in problem.pins.axes)
-    found = [
-        (outline, layout)
-        for layout in ((None,) if free else layouts(problem, problem.costs))
-        for positions in position_counts(problem, 1 if layout is None else layout.degree)
-        if positions <= MOST_POSITIONS
-        for outline in _divided(problem, positions, 1 if layout is None else layout.degree)
-    ]
-    return sorted(found, key=lambda entry: (-len(entry[0].used), entry[0].positions, entry[0].count, entry[0]))
-
-
-def _divided(problem: Problem, positions: int, degree: int) -> Iterator[Outline]:
-    for replicas in replica_counts(problem, positions, degree):
-        state = shardings(problem.pins, replicas, "1f1b")[:1]
-        for rows in microbatch_rows(problem, replicas):
-            count = -(-problem.rows // rows)
-            if (count & (count - 1) and problem.pins.microbatches is None) or count > MOST_MICROBATCHES * positions:
-                continue
-            for order in device_orders(problem.cluster, positions, replicas, degree) if state else ():
-                yield Outline(
-                    positions=positions, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
-                    schedule="1f1b", sharding=state[0], layout=-1, degree=degree, device_order=order,
-                )  # fmt: skip
