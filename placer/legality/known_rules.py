@@ -2,8 +2,8 @@
 reads is new.
 
 In: plans of one graph, cluster and settings. Out: exactly what `legality.check(plan, costs, lowered=False)` finds
-(tests/strategies/test_evaluator.py compares the two). `READS` says of each rule what of a plan it reads; a rule that is not
-among them is asked every time. Meshes that are all alike have nothing to convert, wherever the model is cut.
+(tests/strategies/test_evaluator.py compares the two). `READS` says of each rule what of a plan it reads; a rule that is
+not among them is asked every time. Meshes that are all alike have nothing to convert, wherever the model is cut.
 """
 
 from __future__ import annotations
