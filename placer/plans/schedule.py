@@ -29,8 +29,6 @@ from placer.plans.stage_graph import StageGraph, chain
 # F forward, B whole backward, I backward for the inputs only, W backward for the weights only (zero-bubble).
 ActionKind = Literal["F", "B", "I", "W"]
 
-Actions = tuple[tuple["Action", ...], ...]
-
 # Whose stages are a chain.
 NAMES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 SPLIT_BACKWARD = frozenset({"zero-bubble"})
@@ -67,6 +65,10 @@ class Action:
             )
         stage, kind, microbatch = found.groups()
         return Action(int(stage), next(k for k in get_args(ActionKind) if k == kind), int(microbatch))
+
+
+# Of each position its actions in order.
+Actions = tuple[tuple[Action, ...], ...]
 
 
 def text(schedule: Actions) -> str:
