@@ -282,6 +282,11 @@ class Graph:
         return tensor
 
     @cached_property
+    def class_flops(self) -> tuple[Affine, ...]:
+        """Forward FLOPs of a block of each class."""
+        return tuple(affine_sum(op.forward_flops for op in kind.ops) for kind in self.classes)
+
+    @cached_property
     def _input_tensors(self) -> dict[str, Tensor]:
         return {entry.name: entry.tensor for entry in self.inputs}
 

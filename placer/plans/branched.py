@@ -14,10 +14,8 @@ from __future__ import annotations
 import heapq
 from functools import lru_cache
 
-from placer.plans.schedule import Action, Actions, prerequisites
+from placer.plans.schedule import UNITS, Action, Actions, prerequisites
 from placer.plans.stage_graph import StageGraph
-
-BACKWARD_WORK = 2.0
 
 
 @lru_cache(maxsize=256)
@@ -59,7 +57,7 @@ class _Order:
     def _begin(self, action: Action, position: int, now: float) -> None:
         self.lines[position].append(action)
         self._next[action.stage, action.kind] += 1
-        heapq.heappush(self._ends, (now + seconds_of(self.graph, action), position, action))
+        heapq.heappush(self._ends, (now + self.graph.work[action.stage] * UNITS[action.kind], position, action))
 
     def _best(self, stages: list[int]) -> Action | None:
         """What to start now at a position of these stages."""
@@ -81,8 +79,3 @@ class _Order:
         """Smaller is sooner. A forward is urgent for what comes behind it, a backward for what lies before it."""
         left = self.graph.left[action.stage]
         return action.microbatch, -left if action.kind == "F" else left, action.stage
-
-
-def seconds_of(graph: StageGraph, action: Action) -> float:
-    """The time of an action in units of the graph's work."""
-    return graph.work[action.stage] * (BACKWARD_WORK if action.kind == "B" else 1.0)

@@ -89,7 +89,7 @@ def stage_graph(plan: Plan) -> StageGraph:
 def _work(plan: Plan, stage: Stage) -> float:
     """Seconds of a stage's forward at the peak of its slowest device: enough to order stages by."""
     blocks = plan.graph.blocks[stage.first : stage.last]
-    flops = sum(op.forward_flops.at(plan.rows) for block in blocks for op in plan.graph.classes[block.kind].ops)
+    flops = sum(plan.graph.class_flops[block.kind].at(plan.rows) for block in blocks)
     dtype = "float32" if plan.settings.precision == "bfloat16-autocast" else plan.settings.precision
     slowest = min(plan.cluster.devices[device].rate(dtype) for device in stage.devices)
     return (1 + flops) / (len(stage.devices) * slowest)

@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
-from placer.plans.plan import Layout
 from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.horizontal.descent import Descent
 from placer.strategies.horizontal.earliest import block_seconds, finished_first, in_ranges
 from placer.strategies.horizontal.placements import Placement, Placing, Score
-from placer.strategies.intra_op.layouts import layouts
+from placer.strategies.intra_op.layouts import pinned_layouts
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.outline import (
@@ -67,7 +66,7 @@ def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
     """The best first placement of each outline, the most promising first, and how many were judged."""
     found: list[_Start] = []
     judged = 0
-    for outline, layout in likely_outlines(problem, _layouts(problem), "branched", range(2, MOST_POSITIONS + 1)):
+    for outline, layout in likely_outlines(problem, pinned_layouts(problem), "branched", range(2, MOST_POSITIONS + 1)):
         if judged >= MOST_OUTLINES or (found and (problem.spent or judged >= (problem.budget or judged + 1))):
             break
         costs = problem.costs.under(layout)
@@ -120,10 +119,3 @@ def _improved(problem: Problem, starts: list[_Start], judged: int) -> Solution |
     if best is None:
         return Infeasible(binding=complaint or "pins or cluster leave no placement of branches")
     return Solution(plan=best.plan, evaluations=judged)
-
-
-def _layouts(problem: Problem) -> tuple[Layout | None, ...]:
-    """The layouts of pinned axes; no layout where no axis is pinned."""
-    if all(degree in (None, 1) for _, degree in problem.pins.axes):
-        return (None,)
-    return layouts(problem, problem.costs)

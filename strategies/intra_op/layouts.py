@@ -68,6 +68,13 @@ def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     return _made(problem, costs, degrees(problem), scarce=False)
 
 
+def pinned_layouts(problem: Problem) -> tuple[Layout | None, ...]:
+    """The layouts of pinned axes; no layout where no axis is pinned."""
+    if all(degree in (None, 1) for _, degree in problem.pins.axes):
+        return (None,)
+    return layouts(problem, problem.costs)
+
+
 def roomy_layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     """Layouts that hold less on a device than those of `layouts`, for problems where none of these fits; where no axis
     is pinned also of replicas over several nodes."""

@@ -21,7 +21,7 @@ from placer.plans.plan import Layout, Plan
 from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.horizontal.placements import Placement, Placing
-from placer.strategies.intra_op.layouts import layouts
+from placer.strategies.intra_op.layouts import pinned_layouts
 from placer.strategies.min_cut.given_costs import given_costs
 from placer.strategies.placement.solve import solve
 from placer.strategies.space.block_graph import BlockGraph
@@ -79,9 +79,8 @@ class MinCut:
         """The best plan of all answers; why there is none. Raises UsageError for contradicting pins."""
         require_pins(problem)
         best, blocks = _Best(problem), BlockGraph.of(problem.graph)
-        free = all(degree in (None, 1) for _, degree in problem.pins.axes)
-        cut = (None,) if free else layouts(problem, problem.costs)
-        for outline, layout in likely_outlines(problem, cut, "1f1b", range(1, MOST_POSITIONS + 1))[:MOST_OUTLINES]:
+        tried = likely_outlines(problem, pinned_layouts(problem), "1f1b", range(1, MOST_POSITIONS + 1))
+        for outline, layout in tried[:MOST_OUTLINES]:
             if best.over:
                 break
             _tried(best, blocks, outline, layout)

@@ -89,6 +89,6 @@ BROAD = 1.1
 def branches_matter(graph: Graph) -> bool:
     """Whether much of a model's FLOPs, or of its parameters, lies in branches beside each other."""
     blocks, kinds = BlockGraph.of(graph), [graph.classes[block.kind] for block in graph.blocks]
-    flops = [float(sum(op.forward_flops.at(graph.rows) for op in kind.ops)) for kind in kinds]
+    flops = [float(graph.class_flops[block.kind].at(graph.rows)) for block in graph.blocks]
     parameters = [float(sum(parameter.elements for parameter in kind.parameters)) for kind in kinds]
     return blocks.branches and max(blocks.breadth(flops), blocks.breadth(parameters)) >= BROAD
