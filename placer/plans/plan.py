@@ -281,7 +281,8 @@ class Plan:
             raise UsageError(f"{path} is not a plan: it has no schema_version; make one with `placer plan`")
         if found != SCHEMA_VERSION:
             raise StalePlanError(
-                f"{path} has schema version {found}, this placer reads {SCHEMA_VERSION}; plan again with `placer plan`"
+                f"{path} has schema version {short(found)}, this placer reads {SCHEMA_VERSION}; plan again with "
+                "`placer plan`"
             )
         try:
             plan = PLAN.validate_json(text, strict=True)

@@ -186,6 +186,9 @@ def test_a_plan_of_another_schema_version(placer: Command, made: Plan) -> None:
     ended = placer("explain", "plan.json")
     assert ended.code == 2
     assert f"schema version {SCHEMA_VERSION + 1}" in ended.error
+    write_changed(made, schema_version="2" * 100_000)
+    ended = placer("explain", "plan.json")
+    assert (ended.code, len(ended.error) < 1_000) == (2, True)
 
 
 def test_a_plan_with_a_field_of_a_wrong_type_names_the_field(placer: Command, made: Plan) -> None:
