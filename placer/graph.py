@@ -287,6 +287,14 @@ class Graph:
         return tuple(affine_sum(op.forward_flops for op in kind.ops) for kind in self.classes)
 
     @cached_property
+    def follows(self) -> tuple[bool, ...]:
+        """Of each block whether it reads a value of the block before it whose gradient goes back."""
+        return tuple(
+            any(self.value(one).requires_grad for one in block.inputs if index and one.startswith(f"b{index - 1}."))
+            for index, block in enumerate(self.blocks)
+        )
+
+    @cached_property
     def _input_tensors(self) -> dict[str, Tensor]:
         return {entry.name: entry.tensor for entry in self.inputs}
 

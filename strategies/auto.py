@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
 from placer.plans.plan import Alternative
-from placer.plans.schedule import BRANCHED
+from placer.plans.transfers import is_chain
 from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.strategies.background import MANY_DEVICES, Forked
@@ -173,7 +173,7 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
     best, winner = min(legal, key=lambda entry: entry[0].order)
     solved = [run.found for run in runs if isinstance(run.found, Solution)]
     # What is proven of chains of stages says nothing of a graph of them.
-    proven = best.plan.schedule not in BRANCHED
+    proven = is_chain(best.plan)
     bounds = [found.bound for found in solved if proven and found.bound is not None]
     return Solution(
         plan=replace(best.plan, strategy=winner.name),

@@ -18,7 +18,7 @@ from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.order import plan_actions
 from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
-from placer.plans.transfers import stage_graph, transfers
+from placer.plans.transfers import is_chain, stage_graph, transfers
 from placer.spmd.cross_mesh import Mesh
 
 
@@ -119,7 +119,7 @@ def _itemised(own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], f
     slowest = max(plan.stages_at, key=lambda numbers: sum(_busy(stages[s], count) for s in numbers))
     chosen = [stages[s] for s in slowest]
     times = [_summed(own[s].stage_times, plan.stages[s], plan.microbatches) for s in slowest]
-    step, communication = (_branched if plan.schedule in BRANCHED else _chained)(own, plan, stages, chosen)
+    step, communication = (_chained if is_chain(plan) else _branched)(own, plan, stages, chosen)
     step += fixed
     spent = Seconds(
         forward=sum(part.forward for part in times),
@@ -159,13 +159,15 @@ def _branched(
         for number, rows in enumerate(plan.microbatches):
             sent[transfer.source, transfer.target, number] = seconds[rows].forward
             returned[transfer.source, transfer.target, number] = seconds[rows].backward
-    forward, backward = [], []
+    forward, backward, weight = [], [], []
     for one, stage, cost in zip(own, plan.stages, stages, strict=True):
         passes = [one.stage_times.full(stage, rows) for rows in plan.microbatches]
+        adding = [cost.accumulate * (microbatch > 0) for microbatch in range(len(passes))]
         forward.append([each.forward + each.gather_forward for each in passes])
-        backward.append([each.whole_backward + cost.accumulate * (m > 0) for m, each in enumerate(passes)])
+        backward.append([each.whole_backward + more for each, more in zip(passes, adding, strict=True)])
+        weight.append([each.weight + more for each, more in zip(passes, adding, strict=True)])
     step = BranchedOrder(
-        order=plan_actions(plan), graph=stage_graph(plan), forward=forward, backward=backward,
+        order=plan_actions(plan), graph=stage_graph(plan), forward=forward, backward=backward, weight=weight,
         reduction=[cost.reduction for cost in stages], optimizer=[cost.optimizer for cost in stages], sent=sent,
         returned=returned,
     ).step()  # fmt: skip
@@ -174,7 +176,7 @@ def _branched(
 
 def _sent(own: Sequence[Costs], plan: Plan) -> int:
     """Bytes that a step sends between stages, on and back, by one device of each replica."""
-    if plan.schedule in BRANCHED:
+    if not is_chain(plan):
         crossing = [(own[sent.source].ranges.crossing, sent.values) for sent in transfers(plan)]
         sizes = [size for values, names in crossing for size in (values.bytes_of(names), values.returned(names))]
     else:

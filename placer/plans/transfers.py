@@ -79,11 +79,31 @@ def _reads(plan: Plan) -> list[tuple[str, int, int]]:
 
 
 def stage_graph(plan: Plan) -> StageGraph:
-    """What waits for what: a chain, but under `branched` what the stages read of each other."""
-    if plan.schedule not in BRANCHED:
+    """What waits for what: what the stages read of each other, which makes most pipelines a chain.
+
+    Stages of a pipeline count as of the same work.
+    """
+    if is_chain(plan):
         return chain(len(plan.stages), plan.positions)
     reads = [(source, target, plan.graph.value(value).requires_grad) for value, source, target in _reads(plan)]
-    return of_reads(position_of(plan), reads, [_work(plan, stage) for stage in plan.stages])
+    branched = plan.schedule in BRANCHED
+    work = [_work(plan, stage) if branched else 1.0 for stage in plan.stages]
+    return of_reads(position_of(plan), reads, work)
+
+
+def is_chain(plan: Plan) -> bool:
+    """Whether each stage waits for the one before it, and that one for its gradients; not asked under `branched`."""
+    if plan.schedule in BRANCHED:
+        return False
+    follows = plan.graph.follows
+    if all(follows[stage.first] for stage in plan.stages[1:]):
+        return True
+    waited = {
+        (source, target)
+        for value, source, target in _reads(plan)
+        if target == source + 1 and plan.graph.value(value).requires_grad
+    }
+    return len(waited) == len(plan.stages) - 1
 
 
 def _work(plan: Plan, stage: Stage) -> float:

@@ -27,6 +27,7 @@ from placer.costs.costs import Costs
 from placer.errors import Infeasible, UsageError
 from placer.io.memo import once
 from placer.plans.plan import Layout
+from placer.plans.transfers import is_chain
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Ended, Problem, Solution
 from placer.strategies.inter_op.bounds.by_bound import by_bound
@@ -352,7 +353,9 @@ def _solution(search: _OutlineSearch) -> Solution:
         verdict = judge(search.problem.costs, plan)
     assert verdict is not None
     left = [*search.open, *(each for each in (search.least, search.unlike.least) if each is not None)]
-    bound = min([verdict.seconds, *left]) if search.whole else None
+    # Cuts are found as if each stage waited for the one before it: of a plan that is faster nothing is proven.
+    proven = search.whole and is_chain(verdict.plan)
+    bound = min([verdict.seconds, *left]) if proven else None
     return Solution(
         plan=verdict.plan, bound=bound, left_out=left_out(search.problem), evaluations=search.evaluations,
         ended=search.ended,

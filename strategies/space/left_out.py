@@ -20,7 +20,7 @@ STAGES = "shardings and shares of their own for single stages, other shares than
 DEVICES = "devices in other orders than kind by kind"
 REPLICAS = "other numbers of replicas than likely ones"
 SPLITS = "other splits of ops than the best few of each axis and degree"
-BRANCHES = "stages that are a graph (branches on devices of their own)"
+BRANCHES = "stages that are a graph (branches on devices of their own, pipelines whose stages do not wait in turn)"
 LENGTHS = "interleaved stages of uneven lengths"
 BUCKETS = "other sizes of buckets"
 

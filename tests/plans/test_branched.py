@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import placer
@@ -17,11 +18,12 @@ from placer.graph import Graph
 from placer.legality import check
 from placer.plans.branched import branched_actions
 from placer.plans.order import plan_actions
-from placer.plans.plan import Plan, Stage
-from placer.plans.schedule import actions, text, timetable, violations
+from placer.plans.plan import Plan, ScheduleName, Stage
+from placer.plans.schedule import LOOPING, actions, text, timetable, violations
 from placer.plans.stage_graph import StageGraph, chain, of_reads
-from placer.plans.transfers import stage_graph
+from placer.plans.transfers import is_chain, stage_graph
 
+CHAINED: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 TOWERS = ((), (0,), (), (2,), (1, 3))
 
 
@@ -101,6 +103,23 @@ def test_a_stage_between_does_not_delay_one_that_needs_nothing_of_it() -> None:
     beside, behind = branched_plan(graph, (0, 0, 1, 1, 1)), branched_plan(graph, (0, 0, 0, 0, 0))
     seconds = [placer.estimate(plan).step_seconds for plan in (beside, behind)]
     assert seconds[0] < 0.75 * seconds[1]
+
+
+@settings(max_examples=40)
+@given(branching_graphs(), st.data())
+def test_a_pipeline_of_branches_is_estimated_as_it_is_simulated(graph: Graph, data: st.DataObject) -> None:
+    """Stages in the order of the model wait for what they read only, under every schedule."""
+    schedule, positions = data.draw(st.sampled_from(CHAINED)), data.draw(st.integers(2, 4))
+    stages = positions * (2 if schedule in LOOPING else 1)
+    assume(stages <= len(graph.blocks))
+    inner = data.draw(st.permutations(range(1, len(graph.blocks))))[: stages - 1]
+    cuts = pairwise([0, *sorted(inner), len(graph.blocks)])
+    plan = branched_plan(graph, tuple(range(positions)), data.draw(st.sampled_from([(8,), (4, 4), (3, 3, 2)])))
+    parts = (Stage(first=a, last=b, devices=(stage % positions,)) for stage, (a, b) in enumerate(cuts))
+    plan = replace(plan, stages=tuple(parts), schedule=schedule)
+    assume(not check(plan) and not is_chain(plan))
+    estimated, simulated = placer.estimate(plan).step_seconds, placer.simulate(plan).ledger.step_seconds
+    assert abs(estimated - simulated) <= 0.02 * simulated
 
 
 def test_a_plan_of_branches_is_the_same_when_it_is_read_back() -> None:

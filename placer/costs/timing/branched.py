@@ -1,4 +1,4 @@
-"""The step time of stages that are a graph (schedule `branched`): the order of the plan, played with its seconds.
+"""The step time of stages that are no chain: the order of the plan, played with its seconds.
 
     step = max over positions of (end of its last action + reduction) + fixed + max over positions of optimizer
 
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from placer.plans.schedule import Action, Actions, prerequisites, timetable
+from placer.plans.schedule import Action, Actions, milestone, prerequisites, timetable
 from placer.plans.stage_graph import StageGraph
 
 # (stage that makes, stage that reads, microbatch) -> seconds of the values on, or of their gradients back.
@@ -32,13 +32,14 @@ class BranchedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchedOrder:
-    """The order of a plan and its seconds: of both passes of the stages, of what each stage reduces behind its last
-    backward, of its update, and of the messages on and back."""
+    """The order of a plan and its seconds: of both passes of the stages and of the backward's weight part, of what each
+    stage reduces behind its last backward, of its update, and of the messages on and back."""
 
     order: Actions
     graph: StageGraph
     forward: PassSeconds
     backward: PassSeconds
+    weight: PassSeconds
     reduction: Sequence[float]
     optimizer: Sequence[float]
     sent: MessageSeconds
@@ -52,6 +53,7 @@ class BranchedOrder:
     def _played(self, *, messages: bool) -> float:
         times, at = timetable(self.order, self.graph), self.graph.at
         starts = [[times[action][0] for action in line] for line in self.order]
+        made = {milestone(action): end for action, (_, end) in times.items()}
         done: list[list[float]] = [[] for _ in self.order]
         ends: dict[Action, float] = {}
         for action in sorted(times, key=lambda one: (times[one][0], at[one.stage])):
@@ -61,12 +63,12 @@ class BranchedOrder:
                 arrived = ends[need]
                 if messages and at[need.stage] != position:
                     # Equal starts come after: an end sorts before what begins then.
-                    before = bisect_left(starts[position], times[need][1])
+                    before = bisect_left(starts[position], made[need])
                     ready = done[position][before - 1] if before else 0.0
                     arrived = max(arrived, ready) + self._message(need, action)
                 begin = max(begin, arrived)
-            ends[action] = begin + self._seconds(action)
-            done[position].append(ends[action])
+            ends[milestone(action)] = begin + self._seconds(action)
+            done[position].append(ends[milestone(action)])
         reduced = zip(done, self._by_position(self.reduction), strict=True)
         return max(line[-1] + behind for line, behind in reduced) + max(self._by_position(self.optimizer))
 
@@ -82,5 +84,8 @@ class BranchedOrder:
         return sent.get((*ends, made.microbatch), 0.0)
 
     def _seconds(self, action: Action) -> float:
-        passes = self.forward if action.kind == "F" else self.backward
-        return passes[action.stage][action.microbatch]
+        stage, microbatch = action.stage, action.microbatch
+        if action.kind == "F":
+            return self.forward[stage][microbatch]
+        weight = 0.0 if action.kind == "B" else self.weight[stage][microbatch]
+        return weight if action.kind == "W" else self.backward[stage][microbatch] - weight
