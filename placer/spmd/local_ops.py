@@ -15,6 +15,7 @@ from math import ceil, prod
 
 from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
+from placer.io.refusals import short
 from placer.rules.calls import Call, MatrixProduct, Value, Work
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, Cut, Inner, State, conversion, inner_bytes, piece
@@ -62,9 +63,15 @@ class SampledCall:
 
     @property
     def work(self) -> Work:
-        """What the rank computes."""
+        """What the rank computes. Raises UsageError for shapes that no call of the op has, as only a file may say."""
         rule = rule_for(self.whole.target)
-        return Work() if rule is None else rule(self.local)
+        try:
+            return Work() if rule is None else rule(self.local)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            shapes = ", ".join(str(tensor.shape) for tensor in self.local.tensors)
+            raise UsageError(
+                f"the work of {self.whole.target} of tensors of shapes {short(shapes)} cannot be told: {error}"
+            ) from error
 
 
 def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Op:

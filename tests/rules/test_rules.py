@@ -8,6 +8,7 @@ from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Tensor
 from placer.rules import Argument, Call, Value, Work, gradients, kind_of, register, rule_for, unregister
 from placer.rules.graph_calls import call_of
+from placer.spmd.local_ops import SampledCall
 
 
 def work(target: str, *arguments: Argument, outputs: tuple[Value, ...] = ()) -> Work:
@@ -125,3 +126,14 @@ def test_a_number_that_a_graph_reckons_from_a_tensor_is_refused(text: str) -> No
     kind = BlockClass(inputs=(Tensor(shape=(Affine(0, 1),), dtype="float32"),), parameters=(), ops=(op,), outputs=())
     with pytest.raises(UsageError, match=r"argument 't0', which says nothing|reckons with '\[t0\]'"):
         call_of(kind, op, 3)
+
+
+def test_the_work_of_a_product_without_columns_is_none() -> None:
+    assert work("aten::linear", Value((4, 0), 4), Value((8, 0), 4), outputs=(Value((4, 8), 4),)).forward_flops == 0
+
+
+def test_shapes_that_no_call_of_an_op_has_are_refused() -> None:
+    nothing = Value((4, 8, 0, 0), 4)
+    call = Call(target="aten::scaled_dot_product_attention", arguments=(nothing,) * 3, outputs=(nothing,))
+    with pytest.raises(UsageError, match=r"shapes \(4, 8, 0, 0\).* cannot be told"):
+        _ = SampledCall(rows=4, whole=call, local=call).work

@@ -16,7 +16,7 @@ def linear_work(call: Call) -> Work:
     """`linear(x, w, b)`: x (..., k) by w (n, k) transposed."""
     x, w = call.tensor(0), call.tensor(1)
     n, k = w.shape if len(w.shape) == 2 else (1, w.shape[0])
-    return gradients(x, w, batch=1, m=x.elements // k, n=n, k=k)
+    return gradients(x, w, batch=1, m=prod(x.shape[:-1]), n=n, k=k)
 
 
 def product_work(left: int, right: int) -> Rule:
