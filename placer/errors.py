@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+# Characters of a message.
+MOST_TOLD = 6_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
@@ -26,9 +29,16 @@ class Infeasible:
 
 
 class PlacerError(Exception):
-    """Base of all errors of placer; the command line prints it without a traceback and exits with `exit_code`."""
+    """Base of all errors of placer; the command line prints it without a traceback and exits with `exit_code`.
+
+    Of messages that repeat what a file says at length only the beginning is told.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}... ({len(text)} characters)"
 
 
 class UsageError(PlacerError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from placer.errors import UsageError
+from placer.io.refusals import short
 from placer.rules.calls import Call
 from placer.rules.layouts import Choice, Cut, Rows, piece, wanted
 
@@ -36,7 +37,7 @@ def result_dim(choice: Choice, call: Call) -> int:
     """The dim of the first result that is cut."""
     lay = choice.outputs[0].value
     if not isinstance(lay, Cut):
-        raise UsageError(f"{call.target} cut as {choice.name!r} has no cut result")
+        raise UsageError(f"{call.target} cut as {short(repr(choice.name))} has no cut result")
     return lay.dim
 
 

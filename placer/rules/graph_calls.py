@@ -12,6 +12,7 @@ from math import inf, nan
 
 from placer.errors import UsageError
 from placer.graph import ITEM_BYTES, BlockClass, Op, Tensor
+from placer.io.refusals import short
 from placer.rules.calls import Argument, Call, Value
 
 #: The rows at hand, of which sizes are made, and those of the whole batch, which a model may reckon with.
@@ -85,7 +86,9 @@ def _argument(tree: ast.expr, values: Sequence[Value], rows: int) -> Argument:
             return _number(left, rows) + _number(right, rows)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return _number(left, rows) * _number(right, rows)
-    raise UsageError(f"a Graph's op has the argument {ast.unparse(tree)!r}, which says nothing; capture it again")
+    raise UsageError(
+        f"a Graph's op has the argument {short(repr(ast.unparse(tree)))}, which says nothing; capture it again"
+    )
 
 
 def _is_tensor(name: str) -> bool:
@@ -96,4 +99,6 @@ def _number(tree: ast.expr, rows: int) -> int | float:
     found = _argument(tree, (), rows)
     if isinstance(found, int | float):
         return found
-    raise UsageError(f"a Graph's op reckons with {ast.unparse(tree)!r}, which is no number; capture it again")
+    raise UsageError(
+        f"a Graph's op reckons with {short(repr(ast.unparse(tree)))}, which is no number; capture it again"
+    )

@@ -53,12 +53,12 @@ def border_state(text: str, inner: int = 1) -> State:
         state = both_states(border_state(names[0]), border_state(names[1]), inner)
         if lies_clear(state):
             return state
-        raise UsageError(f"a split's border says {text!r}; along two axes two dims are cut")
+        raise UsageError(f"a split's border says {short(repr(text))}; along two axes two dims are cut")
     if text == "whole":
         return SAME
     word, _, dim = text.partition(" ")
     if word != "cut" or not dim.isdigit():
-        raise UsageError(f"a split's border says {text!r}; it can be whole or cut and a dim, such as cut 1")
+        raise UsageError(f"a split's border says {short(repr(text))}; it can be whole or cut and a dim, such as cut 1")
     return cut(int(dim))
 
 

@@ -67,7 +67,7 @@ class SampledCall:
         rule = rule_for(self.whole.target)
         try:
             return Work() if rule is None else rule(self.local)
-        except (ArithmeticError, LookupError, ValueError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             shapes = ", ".join(str(tensor.shape) for tensor in self.local.tensors)
             raise UsageError(
                 f"the work of {self.whole.target} of tensors of shapes {short(shapes)} cannot be told: {error}"

@@ -137,3 +137,8 @@ def test_shapes_that_no_call_of_an_op_has_are_refused() -> None:
     call = Call(target="aten::scaled_dot_product_attention", arguments=(nothing,) * 3, outputs=(nothing,))
     with pytest.raises(UsageError, match=r"shapes \(4, 8, 0, 0\).* cannot be told"):
         _ = SampledCall(rows=4, whole=call, local=call).work
+
+
+def test_of_a_message_of_100_000_characters_the_beginning_is_told() -> None:
+    assert str(UsageError("wrong: " + "x" * 100_000)).startswith("wrong: xxx")
+    assert len(str(UsageError("wrong: " + "x" * 100_000))) < 7_000

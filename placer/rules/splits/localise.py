@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from placer.errors import UsageError
+from placer.io.refusals import short
 from placer.rules.calls import Call, Value
 from placer.rules.cut_sizes import legal, window_rows
 from placer.rules.layouts import Choice, LocalOp, State
@@ -19,7 +20,7 @@ def localise(call: Call, choice: Choice, degree: int, rank: int) -> Call | Local
     """The op that `rank` of `degree` runs. Raises UsageError where the degree does not divide what it must."""
     if not legal(choice, call, degree):
         shapes = ", ".join(str(list(value.shape)) for value in call.tensors)
-        raise UsageError(f"{call.target} cannot be cut as {choice.name!r} {degree} times: {shapes}")
+        raise UsageError(f"{call.target} cannot be cut as {short(repr(choice.name))} {degree} times: {short(shapes)}")
     inputs = zip(call.tensors, choice.inputs, strict=True)
     values = [_piece(value, state, degree, rank) for value, state in inputs]
     for number, halo in enumerate(choice.halo):
