@@ -167,6 +167,7 @@ SPLITS: dict[str, SplitRule] = _by_name({
     reductions.difference: "diff",
     reductions.one_hot: "one_hot",
     indexing.embedding: "embedding",
+    indexing.embedding_bag: "embedding_bag",
     indexing.index_select: "index_select",
     indexing.index: "index",
     indexing.index_put: "index_put",

@@ -26,6 +26,15 @@ def embedding(s: Sizes) -> Case:
     return case(aten.embedding.default, floats(rows, s.size()), ids(rows, *s.sizes(s.size(1, 2))), s.pick(-1, 0, 3))
 
 
+def embedding_bag(s: Sizes) -> Case:
+    mode, bags = s.pick(0, 1, 2), s.size(1, 3)
+    weights = floats(2 * bags) if mode == 0 and s.pick(True, False) else None
+    table, numbers, starts = floats(8, s.size()), ids(8, 2 * bags), torch.arange(0, 2 * bags, 2)
+    return case(
+        aten.embedding_bag.padding_idx, table, numbers, starts, False, mode, False, weights, False, s.pick(None, 3)
+    )
+
+
 def index(s: Sizes) -> Case:
     a, b, c = s.size(2, 4), s.size(3, 4), s.size(2, 4)
     (first, second), third = s.sizes(2), s.size(2, 4)
@@ -172,6 +181,7 @@ CASES: dict[str, Builder] = {
     "one_hot": lambda s: case(aten.one_hot.default, ids(5, *s.sizes(2)), 5),
     "histc": lambda s: case(aten.histc.default, ids(4, *s.sizes(2)).double(), 4, 0, 3),
     "embedding": embedding,
+    "embedding_bag": embedding_bag,
     "index": index,
     "index_select": index_select,
     "index_put": index_put,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placer.rules.calls import Call, Value
-from placer.rules.layouts import Choice
+from placer.rules.layouts import SAME, SHARED, Choice, cut
 from placer.rules.patterns import (
     Labels,
     Pattern,
@@ -17,6 +17,9 @@ from placer.rules.patterns import (
     without,
 )
 
+# Of an embedding bag: sum, mean, max.
+MAX = 2
+
 
 def embedding(call: Call) -> tuple[Choice, ...]:
     """`embedding(weight, ids)`: ids, the hidden dim, or the vocabulary, where ids of other ranks give zero rows."""
@@ -28,6 +31,20 @@ def embedding(call: Call) -> tuple[Choice, ...]:
     places = numbered(ids.shape)
     pattern = Pattern(inputs=(table, places), outputs=((*places, table[1]),), summed=("vocabulary",))
     return pattern_choices(pattern, local="vocabulary", at=("vocabulary",))
+
+
+def embedding_bag(call: Call) -> tuple[Choice, ...]:
+    """`embedding_bag(table, ids, offsets, scale_grad_by_freq, mode, sparse, weights)`: the columns of the table.
+
+    Weights of the ids count in all columns, so that their gradients are partial; which ids are largest (mode 2, the
+    fourth result) is told column by column.
+    """
+    table, *others = call.tensors
+    if len(table.shape) != 2 or table.shape[1] == 1:
+        return ()
+    largest = cut(1) if integer(call.argument(4, "mode")) == MAX else SAME
+    inputs = (cut(1), SAME, SAME, *(SHARED for _ in others[2:]))
+    return (Choice(name="hidden", inputs=inputs, outputs=(cut(1), SAME, SAME, largest)),)
 
 
 def index_select(call: Call) -> tuple[Choice, ...]:
