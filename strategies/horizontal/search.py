@@ -3,8 +3,8 @@
 Outlines are numbers of positions, replicas, microbatches (powers of two) and device orders; positions are alike. Of
 each outline two first placements are judged (`earliest`), with recompute or sharded state where they do not fit
 without; from those of the most promising outlines blocks are moved on (`descent`). Nothing is proven: there is no
-bound. Where a model does not branch there is nothing to place. Layouts that cut ops are those of the pins; without such
-pins none.
+bound. Where a model does not branch there is nothing to place. Positions are devices that hold their blocks whole, or
+cut them under a layout (those of the exact search).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
+from placer.plans.plan import Layout
 from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.horizontal.descent import Descent
 from placer.strategies.horizontal.earliest import block_seconds, finished_first, in_ranges
 from placer.strategies.horizontal.placements import Placement, Placing, Score
-from placer.strategies.intra_op.layouts import pinned_layouts
+from placer.strategies.intra_op.layouts import layouts, pinned_degree
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.outline import (
@@ -66,7 +67,7 @@ def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
     """The best first placement of each outline, the most promising first, and how many were judged."""
     found: list[_Start] = []
     judged = 0
-    for outline, layout in likely_outlines(problem, pinned_layouts(problem), "branched", range(2, MOST_POSITIONS + 1)):
+    for outline, layout in likely_outlines(problem, _layouts(problem), "branched", range(2, MOST_POSITIONS + 1)):
         if judged >= MOST_OUTLINES or (found and (problem.spent or judged >= (problem.budget or judged + 1))):
             break
         costs = problem.costs.under(layout)
@@ -79,6 +80,12 @@ def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
                 judged += 1
                 found.append(_start(placing, placement))
     return sorted(found, key=lambda start: (start.score, start.placing.outline, start.placement)), judged
+
+
+def _layouts(problem: Problem) -> tuple[Layout | None, ...]:
+    """How the devices of a replica may hold blocks: whole, or cut."""
+    whole = (None,) if pinned_degree(problem.pins) == 1 else ()
+    return (*whole, *layouts(problem, problem.costs))
 
 
 def _start(placing: Placing, placement: Placement) -> _Start:
