@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -107,8 +108,11 @@ def test_both_ends_meet(count: int, *, apart: bool) -> None:
 
 
 def test_both_ends_share_the_work() -> None:
+    both, met = multiprocessing.get_context("fork").Barrier(2), list[int]()
+
     def make(item: int) -> tuple[int, int]:
-        time.sleep(0.02)
+        if not met:  # the first of each process waits for the other's
+            met.append(both.wait(timeout=60))
         return item, os.getpid()
 
     found = from_both_ends(range(8), make, apart=True, over=_never)
