@@ -7,7 +7,7 @@ from typing import Protocol
 
 from placer.errors import UsageError
 from placer.placement.answers import PlaceAnswer
-from placer.placement.formats import FileProblem, PlaceRequest
+from placer.placement.formats import EXACT, FileProblem, PlaceRequest
 
 # format of a placement file -> where it is solved
 PLACERS = {
@@ -15,6 +15,8 @@ PLACERS = {
     "pipedream": "placer.strategies.placement.solve:solve",
     "piper": "placer.strategies.placement.piper.search:solve",
 }
+# Where every other strategy than the exact one is found.
+LISTED = "placer.strategies.lists.from_file:solve"
 
 
 class Placer(Protocol):
@@ -29,6 +31,6 @@ def place(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     """The placement of a problem that came as a file. Raises InfeasibleError with what binds, UsageError for misuse."""
     if problem.format not in PLACERS:
         raise UsageError(f"no solver takes a {problem.format!r} problem; known: {', '.join(PLACERS)}")
-    module, attribute = PLACERS[problem.format].split(":")
+    module, attribute = (PLACERS[problem.format] if request.strategy == EXACT else LISTED).split(":")
     placer: Placer = getattr(importlib.import_module(module), attribute)
     return placer(problem, request)

@@ -18,6 +18,7 @@ from placer.plans.plan import Plan, Sharding, replica_rows
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
+from placer.strategies.space.device_orders import device_orders
 from placer.strategies.space.outline import (
     Outline,
     microbatch_rows,
@@ -94,7 +95,7 @@ class _OnePosition(Baseline):
 
 
 class SingleDevice(_OnePosition):
-    """Everything on device 0."""
+    """Everything on the device that is fastest, of those on which it fits."""
 
     name = "single"
     most = 1
@@ -142,9 +143,11 @@ def _order(costs: Costs, plan: Plan) -> tuple[float, int, int, int, str]:
 
 
 def _shared(problem: Problem, outline: Outline) -> tuple[Outline, ...]:
-    """With equal shares, and where devices are unlike with those that finish together."""
-    if len(set(problem.cluster.devices)) == 1 or outline.replicas == 1:
+    """Equal shares; where devices are unlike also those that finish together, or one of each kind by itself."""
+    if len(set(problem.cluster.devices)) == 1:
         return (outline,)
+    if outline.replicas == 1 == outline.positions:
+        return tuple(replace(outline, device_order=order) for order in device_orders(problem.cluster, 1, 1, 1))
     costs = problem.costs
     return outline, replace(outline, shares=level_shares(outline, costs))
 

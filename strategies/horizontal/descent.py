@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from placer.strategies.horizontal.placements import Placement, Placing, Score
 from placer.strategies.space.block_graph import BlockGraph
+from placer.strategies.space.placements import Placement, Placing, Score
 
 # What counts as better: less is rounding.
 LEAST_GAIN = 1e-9

@@ -18,9 +18,9 @@ from placer.plans.plan import Layout
 from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.horizontal.descent import Descent
-from placer.strategies.horizontal.earliest import block_seconds, finished_first, in_ranges
-from placer.strategies.horizontal.placements import Placement, Placing, Score
+from placer.strategies.horizontal.earliest import finished_first, in_ranges
 from placer.strategies.intra_op.layouts import layouts, pinned_degree
+from placer.strategies.space.block_costs import block_seconds
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.outline import (
@@ -28,6 +28,7 @@ from placer.strategies.space.outline import (
     shardings,
 )
 from placer.strategies.space.pin_conflicts import require_pins
+from placer.strategies.space.placements import Placement, Placing, Score
 
 # More branches than this rarely compute at the same time, and longer pipelines are found by `stages`.
 MOST_POSITIONS = 8

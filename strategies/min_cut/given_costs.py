@@ -9,10 +9,8 @@ device   a position of the outline, with the memory of its smallest device
 from __future__ import annotations
 
 from placer.costs.costs import Costs
-from placer.costs.memory.peak import stage_state
 from placer.placement.problem import PlacementNode, PlacementProblem
-from placer.plans.plan import replica_rows
-from placer.strategies.horizontal.earliest import block_seconds
+from placer.strategies.space.block_costs import block_bytes, block_seconds, most_rows
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline
 
@@ -21,15 +19,14 @@ def given_costs(costs: Costs, blocks: BlockGraph, outline: Outline, *, recompute
     """The blocks over the positions of an outline of two or more, whose layout `costs` are under; each block keeps
     `kept` microbatches."""
     seconds = block_seconds(costs, outline)
-    rows = max(replica_rows(outline.microbatch, outline.shares, outline.replicas))
     chips = [costs.cluster.devices[device] for device in outline.used]
     nodes = tuple(
         PlacementNode(
             name=str(block),
             accelerator=max(seconds[block]),
             host=max(seconds[block]),
-            size=_bytes(costs, outline, block, rows, recompute) + (kept - 1) * _kept(costs, block, rows, recompute),
-            send=_sent(costs, outline, blocks, block, rows) / 2,
+            size=block_bytes(costs, outline, block, recompute=recompute, kept=kept),
+            send=_sent(costs, outline, blocks, block) / 2,
         )
         for block in range(blocks.size)
     )
@@ -43,27 +40,13 @@ def given_costs(costs: Costs, blocks: BlockGraph, outline: Outline, *, recompute
     )
 
 
-def _bytes(costs: Costs, outline: Outline, block: int, rows: int, recompute: bool) -> int:
-    """State and one microbatch's kept values."""
-    state = stage_state(
-        costs.ranges.of(block, block + 1), costs.numerics, costs.priced, sharding=outline.sharding,
-        replicas=outline.replicas, accumulates=outline.count > 1,
-    )  # fmt: skip
-    return sum(state) + _kept(costs, block, rows, recompute)
-
-
-def _kept(costs: Costs, block: int, rows: int, recompute: bool) -> int:
-    span = costs.ranges.of(block, block + 1)
-    return (span.inputs if recompute else span.saved).at(rows)
-
-
-def _sent(costs: Costs, outline: Outline, blocks: BlockGraph, block: int, rows: int) -> float:
+def _sent(costs: Costs, outline: Outline, blocks: BlockGraph, block: int) -> float:
     """Seconds of all values of a block that others read, on and back."""
     read = {maker: values for reader in blocks.readers[block] for maker, values in blocks.reads[reader]}
     values = read.get(block, ())
     if not values:
         return 0.0
-    crossing = costs.ranges.crossing
+    crossing, rows = costs.ranges.crossing, most_rows(outline)
     seconds = costs.network.transfer(
         outline.devices(0), outline.devices(1), sent=crossing.bytes_of(values).at(rows),
         returned=crossing.returned(values).at(rows),

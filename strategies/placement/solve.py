@@ -37,7 +37,7 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     """The answer, judged. Raises InfeasibleError with what binds, UsageError for a form that the problem has not."""
     if not isinstance(problem, PlacementProblem):
         raise UsageError(f"a {problem.format} problem was given to the solver of graphs with given costs")
-    form = _form(problem, request)
+    form = form_of(problem, request)
     module, attribute = SOLVERS[form].split(":")
     solver: Solver = getattr(importlib.import_module(module), attribute)
     started = time.perf_counter()
@@ -48,7 +48,8 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     return judged(problem, found.placement, form, bound=found.bound, seconds=seconds, notes=found.notes)
 
 
-def _form(problem: PlacementProblem, request: PlaceRequest) -> Form:
+def form_of(problem: PlacementProblem, request: PlaceRequest) -> Form:
+    """The form that is asked for. Raises UsageError for one that the problem has not."""
     if request.objective == "throughput":
         return "free" if request.free_form else "contiguous"
     if request.free_form:

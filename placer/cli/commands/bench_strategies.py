@@ -26,7 +26,8 @@ from placer.search.comparison import Case, Outcome, Standing, best_seconds, comp
 from placer.search.problem import BUILT_IN, Problem
 
 BASELINES = ("single", "data", "sharded", "even", "megatron")
-STRATEGIES = (*BASELINES, "stages", "min_cut", "local", "genetic", "policy", "auto")
+CLASSIC = ("heft", "etf", "sct", "critical_path", "greedy", "metis")
+STRATEGIES = (*BASELINES, *CLASSIC, "stages", "min_cut", "local", "genetic", "policy", "auto")
 # With --quick: some minutes on two cores.
 QUICK_PROBLEMS, QUICK_BUDGET = 8, "200,10s"
 

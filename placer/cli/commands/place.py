@@ -15,7 +15,7 @@ import typer
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError
 from placer.io.units import quantity
-from placer.placement.formats import OBJECTIVES, READERS, PlaceRequest, read_problem
+from placer.placement.formats import EXACT, OBJECTIVES, READERS, PlaceRequest, read_problem
 from placer.placement.solvers import place
 from placer.report.placement import answer_document, answer_view
 
@@ -24,6 +24,9 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The graph with its costs.", show_default=False)],
     objective: Annotated[str, typer.Option(help=f"What to minimise: {' or '.join(OBJECTIVES)}.")] = "throughput",
     free_form: Annotated[bool, typer.Option("--free-form", help="A device's nodes need not be contiguous.")] = False,
+    strategy: Annotated[
+        str, typer.Option(help=f"{EXACT} (with a proof), or heft, etf, sct, critical_path, greedy, metis, single.")
+    ] = EXACT,
     devices: Annotated[int | None, typer.Option(help="Accelerators; default: what the file says.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of each accelerator, as in '16 GiB'.")] = None,
     bandwidth: Annotated[str | None, typer.Option(help="Between devices, for profiles, as in '1 GB/s'.")] = None,
@@ -36,7 +39,7 @@ def run(
     """Read, place, print."""
     request = PlaceRequest(
         objective=objective, free_form=free_form, devices=devices, microbatches=microbatches, budget=budget,
-        seconds=seconds,
+        seconds=seconds, strategy=strategy,
         memory=None if memory is None else quantity(memory, "bytes"),
         bandwidth=None if bandwidth is None else quantity(bandwidth, "bandwidth"),
     )  # fmt: skip

@@ -38,8 +38,8 @@ Opaque = Annotated[
 Strategy = Annotated[
     str,
     typer.Option(
-        help="auto, stages, min_cut, horizontal, local, genetic, policy, exhaustive, single, data, sharded, even or "
-        "megatron."
+        help="auto, stages, min_cut, horizontal, local, genetic, policy, exhaustive, single, data, sharded, even, "
+        "megatron, heft, etf, sct, critical_path, greedy or metis."
     ),
 ]
 Precision = Annotated[PrecisionName, typer.Option(help="What the step computes in.")]

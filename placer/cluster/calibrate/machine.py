@@ -18,6 +18,7 @@ from placer.io.versions import installed
 # What each optional extra of the distribution brings.
 EXTRAS = {
     "genetic": ("deap",),
+    "partition": ("pymetis",),
     "rl": ("stable_baselines3", "sb3_contrib", "gymnasium"),
     "deepspeed": ("deepspeed",),
     "report": ("tensorboard",),

@@ -22,6 +22,8 @@ READERS = {
     "piper": "placer.placement.formats.piper:read",
 }
 
+# The strategy that proves how good its placement is.
+EXACT = "exact"
 OBJECTIVES = ("throughput", "latency")
 
 
@@ -31,7 +33,7 @@ class PlaceRequest:
 
     `devices` is the number of accelerators, `memory` bytes of each, `bandwidth` bytes/second between them. `budget`
     (evaluations of a device's load) and `seconds` end a search that has not ended by itself; it returns what it has
-    with the bound proved so far.
+    with the bound proved so far. `strategy`: EXACT, or a list scheduler or partitioner by name.
     """
 
     objective: str = "throughput"
@@ -42,6 +44,7 @@ class PlaceRequest:
     microbatches: int | None = None
     budget: int | None = None
     seconds: float | None = None
+    strategy: str = EXACT
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

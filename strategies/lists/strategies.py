@@ -1,0 +1,89 @@
+"""`heft`, `etf`, `sct`, `critical_path`, `greedy` and `metis` as strategies: a model's blocks over all positions.
+
+Every device is a position (with pinned replicas or layouts, every group of devices), at most `MOST_POSITIONS` of them;
+microbatches are powers of two. Blocks are placed once for each such outline, for one microbatch, within memory, and the
+plans of these placements are judged by the estimate. What a list scheduler leaves empty stays unused.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+
+from placer.errors import Infeasible
+from placer.plans.plan import Layout
+from placer.search.problem import Problem, Solution
+from placer.strategies.intra_op.layouts import pinned_layouts
+from placer.strategies.lists.from_blocks import block_tasks
+from placer.strategies.lists.methods import METHODS
+from placer.strategies.space.best_placed import best_placed
+from placer.strategies.space.likely_outlines import likely_outlines
+from placer.strategies.space.outline import Outline
+from placer.strategies.space.pin_conflicts import require_pins
+from placer.strategies.space.placements import Placement, Placing
+
+MOST_POSITIONS, MOST_OUTLINES = 16, 24
+
+
+class Listed(ABC):
+    """The best plan of a method's placements."""
+
+    name: str
+    exact = False
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan of all outlines; why there is none. Raises UsageError for contradicting pins, and where an
+        extra is missing."""
+        require_pins(problem)
+        return best_placed(problem, _outlines(problem), self._placements)
+
+    def _placements(self, placing: Placing, kept: int) -> Sequence[Placement] | Infeasible:
+        found = METHODS[self.name](block_tasks(placing, kept))
+        return found if isinstance(found, Infeasible) else (found,)
+
+
+def _outlines(problem: Problem) -> list[tuple[Outline, Layout | None]]:
+    """Those of most positions, each with as few replicas as pins allow."""
+    layouts = pinned_layouts(problem)
+    for positions in range(MOST_POSITIONS, 0, -1):
+        found = likely_outlines(problem, layouts, "1f1b", range(positions, positions + 1))
+        fewest = min((outline.replicas for outline, _ in found), default=0)
+        if found:
+            return [entry for entry in found if entry[0].replicas == fewest][:MOST_OUTLINES]
+    return []
+
+
+class Heft(Listed):
+    """Heterogeneous earliest finish time."""
+
+    name = "heft"
+
+
+class EarliestTask(Listed):
+    """m-ETF."""
+
+    name = "etf"
+
+
+class SmallCommunication(Listed):
+    """m-SCT."""
+
+    name = "sct"
+
+
+class CriticalPath(Listed):
+    """The longest way first."""
+
+    name = "critical_path"
+
+
+class Greedy(Listed):
+    """By load."""
+
+    name = "greedy"
+
+
+class Metis(Listed):
+    """By METIS."""
+
+    name = "metis"

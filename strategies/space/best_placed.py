@@ -1,0 +1,117 @@
+"""The best plan of placements that some method makes for each of a few outlines.
+
+A placement whose positions follow each other is a chain of stages, under every chain schedule. Where it is not, and
+where the model branches, it is a graph of stages too. Where a plan does not fit, the method is asked again for what
+keeps more microbatches, runs forwards again or divides state. Every plan is judged by the one judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from placer.errors import Infeasible
+from placer.plans.plan import Layout, Plan
+from placer.search.judge import Verdict, broken_pins, judge
+from placer.search.problem import Problem, Solution
+from placer.strategies.space.block_graph import BlockGraph
+from placer.strategies.space.outline import Outline, plan_of, recomputes, schedule_name, shardings
+from placer.strategies.space.placements import Placement, Placing
+
+CHAINS: tuple[str, ...] = ("1f1b", "gpipe", "zero-bubble")
+
+#: The placements for an outline of two or more positions, each position keeping so many microbatches.
+Placements: TypeAlias = Callable[[Placing, int], Sequence[Placement] | Infeasible]
+
+
+@dataclass
+class _Best:
+    """The best plan so far, how many were judged, and what was wrong with the last that was not."""
+
+    problem: Problem
+    verdict: Verdict | None = None
+    judged: int = 0
+    complaint: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is spent and there is a plan."""
+        spent = self.problem.budget is not None and self.judged >= self.problem.budget
+        return self.verdict is not None and (spent or self.problem.spent)
+
+    def legal(self, plan: Plan) -> bool:
+        """Whether a plan is legal and honours the pins; it is kept where it is the best."""
+        self.judged += 1
+        verdict = judge(self.problem.costs, plan, lowered=False)
+        pins = broken_pins(plan, self.problem.pins)
+        if pins or not verdict.legal:
+            self.complaint = "; ".join(pins) or verdict.complaint
+            return False
+        if self.verdict is None or verdict.order < self.verdict.order:
+            self.verdict = verdict
+        return True
+
+
+def best_placed(
+    problem: Problem, outlines: Iterable[tuple[Outline, Layout | None]], placements: Placements
+) -> Solution | Infeasible:
+    """The best plan of all; why there is none."""
+    best, blocks = _Best(problem), BlockGraph.of(problem.graph)
+    for outline, layout in outlines:
+        if best.over:
+            break
+        _tried(best, blocks, outline, layout, placements)
+    if best.verdict is None:
+        return Infeasible(binding=best.complaint or "pins or cluster leave no cut of the model's blocks")
+    return Solution(plan=best.verdict.plan, evaluations=best.judged)
+
+
+def _tried(best: _Best, blocks: BlockGraph, outline: Outline, layout: Layout | None, placements: Placements) -> None:
+    """The plans of one outline, in ways that hold less until one fits."""
+    problem = best.problem
+    for sharding in dict.fromkeys((outline.sharding, shardings(problem.pins, outline.replicas, "1f1b")[-1])):
+        for recompute in recomputes(problem):
+            placing = Placing(
+                problem=problem, blocks=blocks, outline=outline.sharded(sharding), layout=layout, recompute=recompute
+            )
+            for kept in dict.fromkeys((1, min(outline.count, outline.positions))):
+                found = placements(placing, kept) if outline.positions > 1 else ((0,) * blocks.size,)
+                if isinstance(found, Infeasible):
+                    best.complaint = str(found)
+                    continue
+                fits = [best.legal(plan) for placement in dict.fromkeys(found) for plan in _plans(placing, placement)]
+                if any(fits) or best.over:
+                    return
+
+
+def _plans(placing: Placing, placement: Placement) -> Iterator[Plan]:
+    """The plans of a placement."""
+    cuts = tuple(b for b in range(1, len(placement)) if placement[b] != placement[b - 1])
+    used = tuple(dict.fromkeys(placement))
+    is_chain = len(cuts) == len(used) - 1
+    if is_chain:
+        yield from _chains(placing, _over(placing.outline, used), cuts)
+    graph = len(used) > 1 and (placing.blocks.branches or not is_chain)
+    if graph and placing.problem.pins.schedule in (None, "branched"):
+        yield placing.finished(placement)
+
+
+def _over(outline: Outline, used: tuple[int, ...]) -> Outline:
+    """The outline of these positions alone, in this order."""
+    if used == tuple(range(outline.positions)):
+        return outline
+    devices = tuple(device for position in used for device in outline.devices(position))
+    first = devices == tuple(range(len(devices)))
+    return replace(outline, positions=len(used), device_order=() if first else devices)
+
+
+def _chains(placing: Placing, outline: Outline, cuts: tuple[int, ...]) -> Iterator[Plan]:
+    """A chain of stages under every schedule."""
+    problem, pinned = placing.problem, placing.problem.pins.schedule
+    alone = (pinned if pinned in CHAINS else CHAINS[0],)
+    for name in CHAINS if outline.positions > 1 else alone:
+        if pinned in (None, name):
+            chain = replace(outline, schedule=schedule_name(name))
+            if outline.sharding in shardings(problem.pins, outline.replicas, chain.schedule):
+                yield plan_of(problem, chain, cuts, (placing.recompute,) * outline.positions, placing.layout)
