@@ -295,6 +295,16 @@ class Graph:
         )
 
     @cached_property
+    def reads(self) -> tuple[tuple[str, int, int], ...]:
+        """(value, block that makes it, block that reads it) of the values that go from block to block."""
+        return tuple(
+            (one, int(one[1:].split(".")[0]), index)
+            for index, block in enumerate(self.blocks)
+            for one in block.inputs
+            if one.startswith("b") and not one.startswith("b-")
+        )
+
+    @cached_property
     def _input_tensors(self) -> dict[str, Tensor]:
         return {entry.name: entry.tensor for entry in self.inputs}
 

@@ -20,14 +20,16 @@ Every part grows with bytes, FLOPs and latency and falls with rates and bandwidt
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from placer.cluster.cluster import Backend, Cluster
+from placer.cluster.cluster import Backend, Cluster, Device
 from placer.costs.communication.network import Network, require_hosts
 from placer.costs.compute.roofline import memory_rate
+from placer.costs.likeness import Likeness
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
@@ -71,6 +73,9 @@ class Costs:
         self.block_times = BlockTimes(self.work, self.network)
         self.stage_times = StageTimes(self.work, self.ranges, self.block_times)
         self.after_backward = AfterBackward(self.work, self.priced, self.ranges, self.stage_times, self.network)
+        self.likeness = Likeness(self.work, self.ranges, self.network.footings)
+        self._stage_costs: dict[Hashable, StageCost] = {}
+        self._numbers: dict[Hashable, int] = {}
         self._under: dict[tuple[int, int], Costs] = {}
         self._on: dict[tuple[int, tuple[int, ...]], Costs] = {}
 
@@ -118,18 +123,24 @@ class Costs:
         """
         # The first position counts only where an earlier stage holds parameters of this one.
         tied = self.ranges.of(stage.first, stage.last).tied
-        return self._stage_cost(stage, following, leading if tied else stage.devices, rows, last_rows, bucket_bytes)
+        ends = self.messages.mesh(stage, following), self.messages.mesh(stage, leading if tied else stage.devices)
+        key = self._alike(stage, *ends), rows, last_rows, bucket_bytes
+        return once(self._stage_costs, key, self._stage_cost, stage, *ends, rows, last_rows, bucket_bytes)
 
     @remembered
+    def _alike(self, stage: Stage, following: Mesh, leading: Mesh) -> int:
+        """A number of all that stages have in common whose costs are the same."""
+        grouped = self.block_times.holds(stage.devices)
+        found = self.likeness.of(stage, following, leading, grouped=grouped)
+        return self._numbers.setdefault(found, len(self._numbers))
+
     def _stage_cost(
-        self, stage: Stage, following: tuple[int, ...] | Mesh, leading: tuple[int, ...] | Mesh, rows: int,
-        last_rows: int, bucket_bytes: int | None,
-    ) -> StageCost:  # fmt: skip
+        self, stage: Stage, following: Mesh, leading: Mesh, rows: int, last_rows: int, bucket_bytes: int | None
+    ) -> StageCost:
         full, last = self.stage_times.full(stage, rows), self.stage_times.full(stage, last_rows)
         alike = stage.devices[:1] if self.block_times.uniform else stage.devices
         slow = min(alike, key=lambda d: memory_rate(self.cluster.devices[d]))
-        sent = self.messages.after(stage, self.messages.mesh(stage, following), rows)
-        leaders = self.messages.mesh(stage, leading)
+        sent = self.messages.after(stage, following, rows)
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=full.whole_backward,
@@ -139,13 +150,12 @@ class Costs:
             send_forward=sent.forward,
             send_backward=sent.backward,
             accumulate=self.after_backward.accumulate(stage.first, stage.last, device=slow),
-            reduction=self.after_backward.gradients(stage, leaders, last_rows, bucket_bytes),
+            reduction=self.after_backward.gradients(stage, leading, last_rows, bucket_bytes),
             optimizer=self.after_backward.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
         )
 
-    @remembered
     def memory(
         self, stages: tuple[Stage, ...], in_flight: InFlight, rows: int, *, accumulates: bool
     ) -> tuple[int, MemoryBytes]:
@@ -153,44 +163,59 @@ class Costs:
 
         `rows` are those of the largest microbatch; it `accumulates` gradients where there are several.
         """
-        devices, chips = stages[0].devices, self.cluster.devices
-        each = replica_rows(rows, stages[0].shares, stages[0].replicas)
-        if self.block_times.uniform and len(set(each)) == 1:
-            loads = {(chips[devices[0]], each[0]): devices[0]}
-        else:
-            loads = {(chips[d], each[i // self.degree]): d for i, d in reversed(tuple(enumerate(devices)))}
-        found = []
-        for (chip, own), device in loads.items():
-            held = tuple(self._held(_Held.of(stage, chip.backend, own, accumulates)) for stage in stages)
-            found.append((device, position_memory(held, in_flight, chip)))
+        chips, found = self.cluster.devices, []
+        for device, own in self._loads(stages[0].devices, stages[0].shares, stages[0].replicas, rows):
+            held = tuple(self._held(stage, chips[device].backend, own, accumulates) for stage in stages)
+            found.append((device, self._position(held, in_flight, self.chips[device])))
         return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
 
     @remembered
-    def _held(self, held: _Held) -> StageMemory:
+    def _loads(
+        self, devices: tuple[int, ...], shares: tuple[int, ...], replicas: int, rows: int
+    ) -> tuple[tuple[int, int], ...]:
+        """The first device of each kind with so many rows of its replica's, and those."""
+        each = replica_rows(rows, shares, replicas)
+        firsts = devices[:: self.degree] if self.block_times.uniform else devices
+        parts = 1 if self.block_times.uniform else self.degree
+        kinds = {(self.chips[d], each[i // parts]): d for i, d in reversed(tuple(enumerate(firsts)))}
+        return tuple((device, own) for (_, own), device in kinds.items())
+
+    @cached_property
+    def chips(self) -> tuple[int, ...]:
+        """For each device the first of its kind."""
+        first: dict[Device, int] = {}
+        return tuple(first.setdefault(chip, index) for index, chip in enumerate(self.cluster.devices))
+
+    @remembered
+    def _position(self, held: tuple[_Held, ...], in_flight: InFlight, chip: int) -> MemoryBytes:
+        return position_memory(tuple(map(self._stage_memory, held)), in_flight, self.cluster.devices[chip])
+
+    def _held(self, stage: Stage, backend: Backend, rows: int, accumulates: bool) -> _Held:
+        """What the bytes of a stage depend on, for microbatches of `rows` rows on the device's replica."""
+        return _Held(
+            self._ranges[backend].alike(stage.first, stage.last), stage.recompute, stage.sharding, stage.replicas,
+            backend, rows, accumulates,
+        )  # fmt: skip
+
+    @remembered
+    def _stage_memory(self, held: _Held) -> StageMemory:
         return stage_memory(
-            self._ranges[held.backend].of(held.first, held.last), self.numerics, self.priced, rows=held.rows,
+            self._ranges[held.backend].of(*held.blocks), self.numerics, self.priced, rows=held.rows,
             recompute=held.recompute, sharding=held.sharding, replicas=held.replicas, accumulates=held.accumulates,
         )  # fmt: skip
 
 
 class _Held(NamedTuple):
-    """What the bytes of a stage on one device depend on: wherever the device is, whatever is in flight."""
+    """What the bytes of a stage on one device depend on: wherever the device is, whatever is in flight; `blocks` are
+    the first of those with a like range."""
 
-    first: int
-    last: int
+    blocks: tuple[int, int]
     recompute: bool
     sharding: Sharding
     replicas: int
     backend: Backend
     rows: int
     accumulates: bool
-
-    @staticmethod
-    def of(stage: Stage, backend: Backend, rows: int, accumulates: bool) -> _Held:
-        """Of a stage for microbatches of `rows` rows on the device's replica."""
-        return _Held(
-            stage.first, stage.last, stage.recompute, stage.sharding, stage.replicas, backend, rows, accumulates
-        )
 
 
 def workload(graph: Graph, settings: RunSettings, layout: Layout | None, offset: int) -> Workload:

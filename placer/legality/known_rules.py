@@ -15,13 +15,15 @@ from placer.costs.costs import Costs
 from placer.legality.judge import CROSSING, Rules, Tightest, Violation, over_full
 from placer.legality.structure import STRUCTURE
 from placer.plans.plan import Plan
+from placer.plans.transfers import position_of
 
 _Found: TypeAlias = tuple[Violation, ...]
 
 
 class Read(NamedTuple):
     """What rules read of a plan. Numbers stand for what may be long: devices of all stages, rows of all microbatches;
-    meshes for devices, shares, degree and layout of all stages. parts: how many microbatches there are."""
+    meshes for devices, shares, degree and layout of all stages, pattern for the same but which devices they are: how
+    many, and which stages share them. parts: how many microbatches there are."""
 
     spans: tuple[tuple[int, int], ...]
     states: tuple[str, ...]
@@ -30,6 +32,7 @@ class Read(NamedTuple):
     layouts: tuple[int, ...]
     devices: int
     meshes: int
+    pattern: int
     rows: int
     parts: int
     alike: bool
@@ -40,13 +43,13 @@ READS: Mapping[str, Callable[[Read], Hashable]] = {
     "devices": lambda read: read.devices,
     "layouts": lambda read: (read.meshes, read.layouts),
     "kinds": lambda read: (read.meshes, read.states),
-    "replicas": lambda read: read.meshes,
-    "rows": lambda read: (read.meshes, read.layouts, read.rows),
+    "replicas": lambda read: read.pattern,
+    "rows": lambda read: (read.pattern, read.layouts, read.rows),
     "schedule": lambda read: (read.schedule, read.devices),
-    "sharding": lambda read: (read.schedule, read.states, read.spans, read.meshes),
+    "sharding": lambda read: (read.schedule, read.states, read.spans, read.pattern),
     "recompute": lambda read: read.again,
-    "loss": lambda read: (read.parts, read.meshes),
-    "meshes": lambda read: (None if read.alike else read.spans, read.meshes, read.layouts),
+    "loss": lambda read: (read.parts, read.pattern),
+    "meshes": lambda read: (None if read.alike else read.spans, read.pattern, read.layouts),
 }
 
 
@@ -93,6 +96,7 @@ class KnownRules:
             layouts=tuple(self._identity(layout) for layout in plan.layouts),
             devices=number,
             meshes=self._number((number, meshes)),
+            pattern=self._number((position_of(plan), tuple(map(len, devices)), meshes)),
             rows=self._number(plan.microbatches),
             parts=len(plan.microbatches),
             alike=len(set(meshes)) == len(set(map(len, devices))) == 1,

@@ -144,7 +144,10 @@ def _apart(plan: Plan) -> Iterator[str]:
 
 
 def _idle(plan: Plan, stage: Stage) -> Iterator[str]:
-    each = zip(*(replica_rows(rows, stage.shares, stage.replicas) for rows in plan.microbatches), strict=True)
+    if not stage.shares and max(plan.microbatches) >= stage.replicas:
+        return
+    sizes = dict.fromkeys(plan.microbatches)
+    each = zip(*(replica_rows(rows, stage.shares, stage.replicas) for rows in sizes), strict=True)
     idle = [replica for replica, rows in enumerate(each) if not any(rows)]
     if idle:
         yield (

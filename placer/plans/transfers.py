@@ -68,14 +68,8 @@ def stage_of_block(plan: Plan) -> dict[int, int]:
 def _reads(plan: Plan) -> list[tuple[str, int, int]]:
     """(value, stage that makes it, later stage that reads it)."""
     home = stage_of_block(plan)
-    found = []
-    for index, block in enumerate(plan.graph.blocks):
-        for reference in block.inputs:
-            if reference.startswith("b") and made_by(reference)[0] >= 0:
-                source, target = home[made_by(reference)[0]], home[index]
-                if source < target:
-                    found.append((reference, source, target))
-    return found
+    each = ((reference, home[maker], home[reader]) for reference, maker, reader in plan.graph.reads)
+    return [(reference, source, target) for reference, source, target in each if source < target]
 
 
 def stage_graph(plan: Plan) -> StageGraph:

@@ -50,7 +50,7 @@ def indivisible(graph: Graph) -> frozenset[str]:
 
 def _handed_over(plan: Plan) -> Iterator[str]:
     """Values that stay on their devices must be read as they were made: nothing converts them."""
-    if len({stage.layout for stage in plan.stages}) < 2:
+    if len({stage.layout for stage in plan.stages}) < 2 or plan.positions == len(plan.stages):
         return
     home, positions = stage_of_block(plan), position_of(plan)
     for index, block in enumerate(plan.graph.blocks):

@@ -277,11 +277,9 @@ class Parcel(NamedTuple):
 
 def parcels(exchange: Exchange, source: Mesh, target: Mesh, rows: int, *, gradient: bool) -> Iterator[Parcel]:
     """All that crosses of a microbatch of `rows` rows, in the order in which it is sent."""
-    for one in overlaps(rows, source.division, target.division):
-        for bundle in exchange.bundles(one.opens_source if gradient else one.opens_target):
-            yield Parcel(
-                source.devices[one.source * source.degree + bundle.source],
-                target.devices[one.target * target.degree + bundle.target],
-                one.last - one.first,
-                bundle,
-            )
+    opening, within = exchange.bundles(True), exchange.bundles(False)
+    ends, degrees = (source.devices, target.devices), (source.degree, target.degree)
+    for replica, reader, first, last, opens_source, opens_target in overlaps(rows, source.division, target.division):
+        sender, receiver = replica * degrees[0], reader * degrees[1]
+        for bundle in opening if (opens_source if gradient else opens_target) else within:
+            yield Parcel(ends[0][sender + bundle[0]], ends[1][receiver + bundle[1]], last - first, bundle)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from placer.costs.exact_sums import exact_sums
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathers:
@@ -66,4 +68,4 @@ def gathers(
 
 def _shown(longer: NDArray[np.float64]) -> tuple[float, ...]:
     """Prefix sums of what is longer than the computation beside it."""
-    return (0.0, *np.maximum(0.0, longer).cumsum().tolist())
+    return exact_sums(np.maximum(0.0, longer).tolist())

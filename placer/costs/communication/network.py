@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle, islice
 from typing import NamedTuple, TypeAlias
 
 from placer.cluster.cluster import Cluster
 from placer.cluster.topology import Bottleneck, bottleneck, link_between_nodes, link_between_processes
 from placer.costs.communication.collectives import CollectiveKind, over_levels
+from placer.costs.communication.footing import Footings
 from placer.costs.communication.mixed_allreduce import mixed_sum
 from placer.errors import UsageError
 from placer.io.memo import once, remembered
@@ -49,6 +51,11 @@ class Network:
 
     cluster: Cluster
 
+    @cached_property
+    def footings(self) -> Footings:
+        """Numbers of how devices stand."""
+        return Footings(self.cluster)
+
     def transfer(
         self, source: tuple[int, ...], target: tuple[int, ...], *, sent: float, returned: float | None
     ) -> TransferSeconds:
@@ -60,13 +67,15 @@ class Network:
     def exchange(self, parcels: Sequence[tuple[int, int, int]]) -> float:
         """Seconds of (sender, receiver, bytes) in this order, each when both its ends are free."""
         costs = self.link_costs((source, target) for source, target, _ in parcels)
-        sending: dict[int, float] = {}
-        receiving: dict[int, float] = {}
+        sending = dict.fromkeys((source for source, _, _ in parcels), 0.0)
+        receiving = dict.fromkeys((target for _, target, _ in parcels), 0.0)
         for source, target, size in parcels:
             latency, per_byte = costs[source, target]
-            begin = max(sending.get(source, 0.0), receiving.get(target, 0.0) - latency)
-            sending[source] = begin + size * per_byte
-            receiving[target] = max(begin + latency, receiving.get(target, 0.0)) + size * per_byte
+            free, taken, seconds = sending[source], receiving[target], size * per_byte
+            begin = free if free >= taken - latency else taken - latency
+            arrived = begin + latency
+            sending[source] = begin + seconds
+            receiving[target] = (arrived if arrived >= taken else taken) + seconds
         return max(receiving.values(), default=0.0)
 
     def link_costs(self, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
@@ -154,16 +163,18 @@ def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[
     wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
     out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
     known: dict[tuple[object, int, _OnCpus], LinkCost] = {}
-    between: dict[tuple[tuple[int, int], int, _OnCpus], LinkCost] = {}
+    between: dict[tuple[int, int, _OnCpus], LinkCost] = {}  # senders are told by the first node
     found = {}
-    for source, target in wanted:
-        ends = node[source], node[target]
-        senders = out[ends[0]] if ends[0] != ends[1] else 1
-        kind = (ends, senders, _on_cpus(cluster, source, target))
-        if kind not in between:
-            key = (_way(cluster, *ends), *kind[1:])
-            between[kind] = once(known, key, _one_way, cluster, *ends, *kind[1:])
-        found[source, target] = between[kind]
+    for pair in wanted:
+        source, target = pair
+        kind = (node[source], node[target], _on_cpus(cluster, source, target))
+        way = between.get(kind)
+        if way is None:
+            start, end, on_cpus = kind
+            senders = out[start] if start != end else 1
+            key = (_way(cluster, start, end), senders, on_cpus)
+            way = between[kind] = once(known, key, _one_way, cluster, start, end, senders, on_cpus)
+        found[pair] = way
     return found
 
 

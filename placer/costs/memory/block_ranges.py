@@ -22,7 +22,7 @@ keep and gradients of those after it, over all cuts (in long ranges over PIECES 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -193,6 +193,7 @@ class BlockRanges:
 
     work: Workload
     backend: Backend
+    _alike: dict[BlockRange, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def crossing(self) -> CrossingValues:
@@ -208,6 +209,11 @@ class BlockRanges:
     def parameters(self) -> ParameterSums:
         """What is held."""
         return ParameterSums(self.work)
+
+    @remembered
+    def alike(self, first: int, last: int) -> tuple[int, int]:
+        """The first range that was asked for of those that hold and move the very same as first..last-1."""
+        return self._alike.setdefault(self.of(first, last), (first, last))
 
     @remembered
     def of(self, first: int, last: int) -> BlockRange:

@@ -20,7 +20,7 @@ from placer.costs.precision import Workload
 from placer.io.memo import once
 from placer.plans.plan import Stage, replica_rows
 from placer.rules.layouts import State
-from placer.spmd.cross_mesh import Crossing, Exchange, Mesh, Parcel, parcels
+from placer.spmd.cross_mesh import Bundle, Crossing, Exchange, Mesh, parcels
 from placer.spmd.parameter_layouts import layout_state
 
 
@@ -87,23 +87,25 @@ class StageMessages:
         key = (values, id(source.layout), id(target.layout), source.degree, target.degree)
         _, exchange = once(self._exchanges, key, self._exchange, values, source, target)
         alike = tuple((one.tensor, one.have, one.want) for one in exchange.crossings)
+        stand = self.network.footings.of(source.devices, target.devices)
+        divided = source.shares, source.degree, target.shares, target.degree
         return once(
-            self._known, (alike, source, target, rows, gradient), self._played, exchange, source, target, rows,
+            self._known, (alike, stand, divided, rows, gradient), self._played, exchange, source, target, rows,
             gradient=gradient,
         )  # fmt: skip
 
     def _played(self, exchange: Exchange, source: Mesh, target: Mesh, rows: int, *, gradient: bool) -> float:
-        sent = parcels(exchange, source, target, rows, gradient=gradient)
         sizes: dict[tuple[int, int], int] = {}  # most parcels are of one bundle and of equally many rows
-        return self.network.exchange(
-            [
-                (one.source, one.target, once(sizes, (id(one.bundle), one.rows), self._bytes, one, exchange.apart))
-                for one in sent
-            ]
-        )
+        sent = []
+        for sender, receiver, own, bundle in parcels(exchange, source, target, rows, gradient=gradient):
+            size = sizes.get((id(bundle), own))
+            if size is None:
+                size = sizes[id(bundle), own] = self._bytes(bundle, own // exchange.apart)
+            sent.append((sender, receiver, size))
+        return self.network.exchange(sent)
 
-    def _bytes(self, parcel: Parcel, apart: int) -> int:
-        return sum(self.work.numerics.bytes_of(tensor, parcel.rows // apart) for tensor in parcel.bundle.tensors)
+    def _bytes(self, bundle: Bundle, rows: int) -> int:
+        return sum(self.work.numerics.bytes_of(tensor, rows) for tensor in bundle.tensors)
 
     def _exchange(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> tuple[object, Exchange]:
         ends = zip(values, self._states(values, source), self._states(values, target), strict=True)

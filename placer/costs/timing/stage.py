@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from placer.costs.communication.fsdp import Gathers, gathers
 from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds, block_seconds
+from placer.costs.exact_sums import exact_sums
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.precision import Workload
 from placer.io.memo import remembered
@@ -132,10 +132,10 @@ class BlockTimes:
         each = {kind: self.block(kind, device, rows) for kind in kinds}
         blocks = [each[block.kind] for block in graph.blocks]
         return PrefixSeconds(
-            forward=_sums(block.forward for block in blocks),
-            backward=_sums(block.backward for block in blocks),
-            weight=_sums(block.weight for block in blocks),
-            recompute=_sums(block.recompute for block in blocks),
+            forward=exact_sums(block.forward for block in blocks),
+            backward=exact_sums(block.backward for block in blocks),
+            weight=exact_sums(block.weight for block in blocks),
+            recompute=exact_sums(block.recompute for block in blocks),
             prologue=each[graph.prologue.kind].forward,
         )
 
@@ -255,7 +255,3 @@ class StageTimes:
         network, degree = self.block_times.network, self.work.degree
         seconds = {size: network.collective(kind, devices, size, degree) for size in dict.fromkeys(sizes)}
         return [seconds[size] for size in sizes]
-
-
-def _sums(each: Iterable[float]) -> tuple[float, ...]:
-    return tuple(accumulate(each, initial=0.0))
