@@ -143,6 +143,8 @@ def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Result:
     solver = strategy(name)
     found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
     verdict = None if isinstance(found, Infeasible) else judge(problem.costs, found.plan, lowered=lowered)
+    if verdict is not None and verdict.legal:
+        problem.found(verdict.seconds)
     return _Result(name=name, found=found, verdict=verdict)
 
 

@@ -1,7 +1,6 @@
 """Strategies side by side: the same problems, budgets and seeds for all, each plan judged by the one estimate.
 
-In: cases (a problem with a name), names of strategies. Out: an `Outcome` each, and what they sum up to: of a problem
-the best value is that of any strategy and seed; a gap is (own - best) / best. Without a plan there is no gap.
+In: cases (a problem with a name), names of strategies. Out: an `Outcome` each; `standings` sums them up.
 
 Outcomes are kept as lines of JSON, so that a comparison that was ended goes on where it was.
 """
@@ -13,17 +12,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 
 from pydantic import TypeAdapter, ValidationError
 
+from placer.cluster.cluster import Cluster
 from placer.errors import InfeasibleError, UsageError
+from placer.plans.plan import Plan
 from placer.search.asked import Budget
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
+from placer.search.progress import Progress
 
-# What plans are said to be within of the best.
-NEAR, NEARER = 0.05, 0.01
+# Strategies that draw: only to these is a seed anything.
+DRAWING = ("local", "genetic", "policy", "horizontal", "auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +34,18 @@ class Case:
     name: str
     problem: Problem
 
+    @property
+    def kind(self) -> str:
+        """`equal` or `unequal`, as its machines are."""
+        return "equal" if equal(self.problem.cluster) else "unequal"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a strategy found: seconds of a step (None: no plan, and `reason` says why), its bound, and what it took."""
+    """What a strategy found: seconds of a step (None: no plan, and `reason` says why), its bound, and what it took.
+
+    curve: seconds of the search and the step seconds that were its best from then on. kind: of the case.
+    """
 
     case: str
     strategy: str
@@ -47,6 +56,8 @@ class Outcome:
     evaluations: int
     search_time_seconds: float
     reason: str = ""
+    kind: str = ""
+    curve: tuple[tuple[float, float], ...] = ()
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -54,32 +65,26 @@ class Outcome:
         return self.case, self.strategy, self.seed, self.budget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A strategy over all cases and seeds: how many have a plan, gaps to the best plan known, shares within 5% and 1%
-    of it, seconds of a search."""
-
-    strategy: str
-    runs: int
-    solved: int
-    median_gap: float | None
-    worst_gap: float | None
-    near: float
-    nearer: float
-    search_time_seconds: float
+def equal(cluster: Cluster) -> bool:
+    """Whether all nodes are alike, and their devices."""
+    return len(cluster.groups) == 1 and len(cluster.groups[0][0].devices) == 1
 
 
 def compared(
-    cases: Sequence[Case], strategies: Sequence[str], seeds: Sequence[int], budget: Budget,
+    cases: Iterable[Case], strategies: Sequence[str], seeds: Sequence[int], budgets: Sequence[Budget],
     known: Iterable[Outcome] = (),
 ) -> Iterator[Outcome]:  # fmt: skip
-    """An outcome of every case, strategy and seed that is not among the `known` ones, case by case."""
+    """An outcome of every case, budget, strategy and seed that is not among the `known` ones, case by case.
+
+    Strategies that draw nothing are asked with the first seed alone.
+    """
     done = {outcome.key for outcome in known}
     for case in cases:
-        for name in strategies:
-            for seed in seeds:
-                if (case.name, name, seed, budget_text(budget)) not in done:
-                    yield _outcome(case, name, seed, budget)
+        for budget in budgets:
+            for name in strategies:
+                for seed in seeds if name in DRAWING else seeds[:1]:
+                    if (case.name, name, seed, budget_text(budget)) not in done:
+                        yield searched(case, name, seed, budget)[0]
 
 
 def budget_text(budget: Budget) -> str:
@@ -89,57 +94,37 @@ def budget_text(budget: Budget) -> str:
     return ",".join(part for part in parts if part)
 
 
-def _outcome(case: Case, name: str, seed: int, budget: Budget) -> Outcome:
-    begun = time.perf_counter()
-    until = None if budget.seconds is None else begun + budget.seconds
+def searched(case: Case, name: str, seed: int, budget: Budget) -> tuple[Outcome, Plan | None]:
+    """What a strategy makes of a case, and its plan."""
+    progress = Progress()
+    until = None if budget.seconds is None else progress.begun + budget.seconds
     # A problem of its own: what one strategy made of its costs is no gift to the next.
-    problem = replace(case.problem, seed=seed, budget=budget.evaluations, until=until)
-    seconds, bound, evaluations, reason = None, None, 0, ""
+    problem = replace(case.problem, seed=seed, budget=budget.evaluations, until=until, progress=progress)
+    seconds, bound, evaluations, reason, plan = None, None, 0, "", None
     try:
         found = solve_with(problem, name)
     except InfeasibleError as error:
         reason = str(error)
     else:
-        assert found.plan.ledger is not None
-        seconds, bound, evaluations = found.plan.ledger.step_seconds, found.plan.bound, found.evaluations
-    return Outcome(
+        plan = found.plan
+        assert plan.ledger is not None
+        seconds, bound, evaluations = plan.ledger.step_seconds, plan.bound, found.evaluations
+    took = time.perf_counter() - progress.begun
+    outcome = Outcome(
         case=case.name, strategy=name, seed=seed, budget=budget_text(budget), step_time_seconds=seconds,
-        bound_seconds=bound, evaluations=evaluations, search_time_seconds=time.perf_counter() - begun, reason=reason,
+        bound_seconds=bound, evaluations=evaluations, search_time_seconds=took, reason=reason, kind=case.kind,
+        curve=_ended(progress.curve, took, seconds),
     )  # fmt: skip
+    return outcome, plan
 
 
-def best_seconds(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """Of each case that anybody has a plan of, the seconds of the best."""
-    best: dict[str, float] = {}
-    for outcome in outcomes:
-        if outcome.step_time_seconds is not None:
-            best[outcome.case] = min(outcome.step_time_seconds, best.get(outcome.case, outcome.step_time_seconds))
-    return best
-
-
-def standings(outcomes: Sequence[Outcome]) -> tuple[Standing, ...]:
-    """Each strategy's, those of the smallest median gap first; cases of which nobody has a plan do not count."""
-    best = best_seconds(outcomes)
-    counted = [outcome for outcome in outcomes if outcome.case in best]
-    names = dict.fromkeys(outcome.strategy for outcome in counted)
-    found = [_standing(name, [one for one in counted if one.strategy == name], best) for name in names]
-    return tuple(sorted(found, key=lambda one: (one.solved == 0, one.median_gap or 0.0, -one.nearer, one.strategy)))
-
-
-def _standing(name: str, own: Sequence[Outcome], best: dict[str, float]) -> Standing:
-    gaps = [
-        outcome.step_time_seconds / best[outcome.case] - 1 for outcome in own if outcome.step_time_seconds is not None
-    ]
-    return Standing(
-        strategy=name,
-        runs=len(own),
-        solved=len(gaps),
-        median_gap=median(gaps) if gaps else None,
-        worst_gap=max(gaps, default=None),
-        near=sum(gap <= NEAR for gap in gaps) / len(own),
-        nearer=sum(gap <= NEARER for gap in gaps) / len(own),
-        search_time_seconds=median(outcome.search_time_seconds for outcome in own),
-    )
+def _ended(curve: Sequence[tuple[float, float]], took: float, seconds: float | None) -> tuple[tuple[float, float], ...]:
+    """The curve up to what the search returned: what was found on the way and was not legal after all left out."""
+    if seconds is None:
+        return ()
+    before = [(after, found) for after, found in curve if found > seconds]
+    first = next((after for after, found in curve if found == seconds), took)
+    return (*before, (first, seconds))
 
 
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)

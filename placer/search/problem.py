@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Literal, Protocol, TypeAlias
@@ -16,6 +16,7 @@ from placer.graph import Graph
 from placer.plans.plan import Alternative, ModelRef, Plan
 from placer.plans.settings import RunSettings
 from placer.rules.rows import whole_batch_reason
+from placer.search.progress import Progress
 
 # What ends a search before its proof is complete; empty where nothing did.
 Ended: TypeAlias = Literal["", "interrupt", "evaluations", "seconds"]
@@ -52,7 +53,8 @@ class Pins:
 class Problem:
     """What is to be placed, where, under which settings and pins. `rows` is the global batch.
 
-    budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`.
+    budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`. progress:
+    who listens to what searches find.
     """
 
     graph: Graph
@@ -64,6 +66,12 @@ class Problem:
     seed: int = 0
     budget: int | None = None
     until: float | None = None
+    progress: Progress | None = field(default=None, compare=False, repr=False)
+
+    def found(self, step_seconds: float) -> None:
+        """Tell who listens that a legal plan of so many seconds a step is known."""
+        if self.progress is not None:
+            self.progress.found(step_seconds)
 
     @cached_property
     def costs(self) -> Costs:

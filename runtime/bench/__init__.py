@@ -3,9 +3,12 @@
 data       DistributedDataParallel in a loop, and gradient buckets reduced by hooks
 pipeline   torch.distributed.pipelining
 tensor     Megatron's column and row products as autograd functions, and DTensor's parallelize_module
+
+placements: any plans of one model, by torchrun
 """
 
 from placer.runtime.bench.contest import KINDS, Compared, Times, compared
 from placer.runtime.bench.model import Size
+from placer.runtime.bench.placements import measured_in_turns
 
-__all__ = ["KINDS", "Compared", "Size", "Times", "compared"]
+__all__ = ["KINDS", "Compared", "Size", "Times", "compared", "measured_in_turns"]

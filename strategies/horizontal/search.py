@@ -124,6 +124,7 @@ def _improved(problem: Problem, starts: list[_Start], judged: int) -> Solution |
             complaint = "; ".join(pins) or verdict.complaint
         elif best is None or verdict.order < best.order:
             best = verdict
+            problem.found(verdict.seconds)
     if best is None:
         return Infeasible(binding=complaint or "pins or cluster leave no placement of branches")
     return Solution(plan=best.plan, evaluations=judged)

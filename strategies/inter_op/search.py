@@ -236,6 +236,7 @@ def _shape(search: _OutlineSearch, enough: float) -> None:
                 unlike.open.append(bound)
             elif verdict.seconds < search.ceiling:
                 search.given = verdict
+                search.problem.found(verdict.seconds)
 
 
 def _over(search: _OutlineSearch) -> bool:
@@ -250,7 +251,7 @@ def _over(search: _OutlineSearch) -> bool:
 def _begin_with_parts(search: _OutlineSearch) -> None:
     """Plan the machines without the slowest class first: no plan of the whole is to lose to leaving it out."""
     for fast in tuple(fast_subclusters(search.problem.cluster))[-1:]:  # which begins with its own fast part
-        problem = replace(_half(search.problem), cluster=fast.cluster)
+        problem = replace(_half(search.problem), cluster=fast.cluster, progress=None)
         try:
             require_pins(problem)
         except UsageError:  # pins that only the whole can honour
@@ -281,6 +282,7 @@ def _give(search: _OutlineSearch, part: _OutlineSearch, fast: Subcluster) -> Non
         verdict = judge(search.problem.costs, plan)
         if verdict.legal and verdict.seconds < search.ceiling:
             search.given = verdict
+            search.problem.found(verdict.seconds)
 
 
 def _place(search: _OutlineSearch, outline: Outline) -> None:
@@ -342,6 +344,7 @@ def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) 
     if cuts is not None and cuts.value + costs.places.fixed < search.ceiling:
         value = cuts.value + costs.places.fixed
         search.best = _BestCuts(value=value, outline=costs.outline, cuts=cuts)
+        search.problem.found(value)
 
 
 def _solution(search: _OutlineSearch) -> Solution:

@@ -123,6 +123,7 @@ class Walk:
         self.evaluations += 1
         self._known[key] = found = self._seen(plan)
         if found is not None and found.legal:
+            self.problem.found(found.seconds)
             insort(self.best, found)
             del self.best[BEST:]
         return found

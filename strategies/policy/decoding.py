@@ -160,3 +160,5 @@ def _look_at(player: Player, episodes: Sequence[Episode], limits: Limits) -> Non
         if episode.end not in known and not limits.reached(known.values()):
             found = outcome(player.game.problem.costs, player.game.plan(episode.end))
             known[episode.end] = Played(episode=episode, outcome=found)
+            if found.legal:
+                player.game.problem.found(found.verdict.seconds)

@@ -50,6 +50,7 @@ class _Best:
             return False
         if self.verdict is None or verdict.order < self.verdict.order:
             self.verdict = verdict
+            self.problem.found(verdict.seconds)
         return True
 
 

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from placer.cli import app
 from placer.errors import UsageError
 from placer.search.asked import Budget
-from placer.search.comparison import Case, Outcome, compared, keep, kept_outcomes, standings
+from placer.search.comparison import Case, Outcome, compared, keep, kept_outcomes
+from placer.search.standings import standings
+from placer.search.suite import read_suite
 from problems import random_problem
 
 NAMES = ("single", "data", "stages")
@@ -34,7 +36,7 @@ def outcome(strategy: str, case: str, seconds: float | None) -> Outcome:
 
 
 def test_every_strategy_is_asked_about_every_problem_and_the_exact_one_is_best() -> None:
-    found = list(compared(cases(), NAMES, [0], Budget()))
+    found = list(compared(cases(), NAMES, [0], [Budget()]))
     assert [one.key[:2] for one in found] == [(case.name, name) for case in cases() for name in NAMES]
     best = next(own for own in standings(found) if own.strategy == "stages")
     assert (best.solved, best.worst_gap, best.nearer) == (3, 0.0, 1.0)
@@ -55,20 +57,20 @@ def test_a_gap_is_to_the_best_plan_of_anybody_and_cases_without_any_plan_do_not_
 
 def test_a_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    every = list(compared(cases(2), NAMES, [0], BUDGET))
+    every = list(compared(cases(2), NAMES, [0], [BUDGET]))
     for one in every[:4]:
         keep(path, one)
     path.write_bytes(path.read_bytes() + b'{"case": "problem 1", "stra')  # killed while it wrote
     assert kept_outcomes(path) == tuple(every[:4])
-    rest = list(compared(cases(2), NAMES, [0], BUDGET, kept_outcomes(path)))
+    rest = list(compared(cases(2), NAMES, [0], [BUDGET], kept_outcomes(path)))
     assert [one.key for one in rest] == [one.key for one in every[4:]]
     keep(path, rest[0])
     assert kept_outcomes(path) == (*every[:4], rest[0])
 
 
 def test_another_budget_is_another_question() -> None:
-    known = list(compared(cases(1), NAMES, [0], BUDGET))
-    again = compared(cases(1), NAMES, [0], Budget(evaluations=60), known)
+    known = list(compared(cases(1), NAMES, [0], [BUDGET]))
+    again = compared(cases(1), NAMES, [0], [Budget(evaluations=60)], known)
     assert len(list(again)) == len(NAMES)
 
 
@@ -86,7 +88,7 @@ def test_a_problem_that_fits_nowhere_has_a_reason_and_no_plan() -> None:
         for node, many in case.problem.cluster.groups
     )
     small = replace(case.problem, cluster=replace(case.problem.cluster, groups=nodes))
-    (found,) = compared([Case(name="tight", problem=small)], ["data"], [0], BUDGET)
+    (found,) = compared([Case(name="tight", problem=small)], ["data"], [0], [BUDGET])
     assert found.step_time_seconds is None
     assert "memory on device" in found.reason
 
@@ -108,9 +110,40 @@ def test_the_command_compares_on_drawn_problems_and_writes_what_it_found(tmp_pat
     assert (tmp_path / "t.md").read_text().count("\n") == 4
 
 
+def test_a_search_tells_how_its_best_became_better() -> None:
+    (case,) = cases(1)
+    (found,) = compared([case], ["local"], [0], [Budget(evaluations=200)])
+    times, seconds = zip(*found.curve, strict=True)
+    assert list(times) == sorted(times)
+    assert list(seconds) == sorted(seconds, reverse=True)
+    assert len(set(seconds)) == len(seconds) > 1
+    assert seconds[-1] == found.step_time_seconds
+    assert times[-1] <= found.search_time_seconds
+
+
+def test_only_what_draws_is_asked_with_every_seed() -> None:
+    found = compared(cases(1), ["single", "local"], [0, 1], [Budget(evaluations=5)])
+    assert [(one.strategy, one.seed) for one in found] == [("single", 0), ("local", 0), ("local", 1)]
+
+
+def test_a_suite_names_models_batches_and_clusters(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text("models: [{name: a, model: m:f, batch: 8x4}]\nclusters: [h100x2]\n")
+    suite = read_suite(str(path))
+    assert (suite.models[0].batch, suite.clusters) == ("8x4", ("h100x2",))
+    path.write_text("models: [{name: a, model: m:f}, {name: a, model: m:g}]\nclusters: [h100x2]\n")
+    with pytest.raises(UsageError, match="names 'a' twice; give each model a name of its own"):
+        read_suite(str(path))
+    path.write_text("models: [{name: a, modle: m:f}]\nclusters: [h100x2]\n")
+    with pytest.raises(UsageError, match=r"line 1.*modle"):
+        read_suite(str(path))
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        (["--measure"], "--measure runs plans on this machine, and"),
+        (["a:b", "--cluster", "h100x2", "--measure"], "the cluster is h100x2; name small models"),
         (["--strategies", "single,magic"], "--strategies names 'magic'"),
         (["--generated", "0"], "there is nothing to compare on"),
     ],

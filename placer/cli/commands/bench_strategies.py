@@ -2,81 +2,147 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import RenderableType
 
-from placer.api import capture
+from placer.cli.commands.plan import named_shapes
 from placer.cli.options import Json, print_result
 from placer.cluster.cluster import Cluster
-from placer.errors import UsageError
-from placer.io.files import write_text
-from placer.plans.plan import ModelRef
+from placer.errors import UsageError, require_extra
+from placer.io.files import require_writable, write_text
+from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.report.documents import Document
-from placer.report.printing import seconds_text, share_text, table
+from placer.report.measured_strategies import MeasuredPlan, measured_document, measured_view
+from placer.report.strategies import strategies_csv, strategies_document, strategies_markdown, strategies_view
+from placer.report.strategies_page import strategies_page
 from placer.search.asked import Budget, budget_of
-from placer.search.comparison import Case, Outcome, Standing, best_seconds, compared, keep, kept_outcomes, standings
+from placer.search.comparison import Case, Outcome, compared, keep, kept_outcomes, searched
 from placer.search.problem import BUILT_IN, Problem
+from placer.search.suite import Suite, SuiteModel, read_suite
 
 BASELINES = ("single", "data", "sharded", "even", "megatron")
 CLASSIC = ("heft", "etf", "sct", "critical_path", "greedy", "metis")
-STRATEGIES = (*BASELINES, *CLASSIC, "stages", "min_cut", "local", "genetic", "policy", "auto")
+STRATEGIES = (*BASELINES, *CLASSIC, "stages", "horizontal", "min_cut", "local", "genetic", "policy", "auto")
 # With --quick: some minutes on two cores.
-QUICK_PROBLEMS, QUICK_BUDGET = 8, "200,10s"
+QUICK_PROBLEMS, QUICK_BUDGETS = 8, ("200", "3s")
 
 
 def strategies(
     models: Annotated[list[str] | None, typer.Argument(help="As for `placer plan`, each on every cluster.")] = None,
     cluster: Annotated[list[str] | None, typer.Option(help="As for `placer plan`; several times.")] = None,
-    generated: Annotated[int, typer.Option(min=0, help="So many drawn problems beside the models.")] = 24,
+    suite: Annotated[Path | None, typer.Option(help="A YAML file of models, their batches, and clusters.")] = None,
+    generated: Annotated[
+        int | None, typer.Option(min=0, help="So many drawn problems beside the models.  [default: 24; 0 by a suite]")
+    ] = None,
     sizes: Annotated[Literal["small", "large"], typer.Option(help="Of the drawn problems.")] = "small",
     only: Annotated[
         str, typer.Option("--strategies", help="Names separated by commas.", show_default=False)
     ] = ",".join(STRATEGIES),
-    budget: Annotated[str, typer.Option(help="Of each search: evaluations, seconds, or both.")] = "1000,30s",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search.")] = 1,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(help="Of each search: evaluations, seconds, or both; several times.  [default: 1000 and 30s]"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search that draws.")] = 1,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"{QUICK_PROBLEMS} drawn problems, {QUICK_BUDGET} each.")
+        bool, typer.Option("--quick", help=f"{QUICK_PROBLEMS} drawn problems, {' and '.join(QUICK_BUDGETS)} each.")
     ] = False,
     rows: Annotated[Path | None, typer.Option(help="Keep outcomes in this file, and go on from it.")] = None,
     as_csv: Annotated[Path | None, typer.Option("--csv", help="Write all outcomes.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots that needs no network.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run the plans on this machine in turns; clusters: local, localx2, ...")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=2, help="With --measure: how often each plan has its turn.")] = 5,
+    steps: Annotated[int, typer.Option(min=2, help="With --measure: steps of a turn.")] = 20,
     json: Json = False,
 ) -> None:
-    """Gap of each strategy to the best plan any of them found: median, worst, shares within 5% and 1%, seconds."""
+    """Gap of each strategy to the best plan any of them found and to what is proven; how soon it is how near."""
     names = _known(only)
-    limits = budget_of(QUICK_BUDGET if quick else budget)
-    cases = [*_captured(models or [], cluster or ["h100x8"]), *_drawn(QUICK_PROBLEMS if quick else generated, sizes)]
-    if not cases:
+    budgets = [budget_of(own) for own in (QUICK_BUDGETS if quick else budget or ("1000", "30s"))]
+    _require_places(as_csv, markdown, html)
+    asked = read_suite(str(suite)) if suite is not None else _suite(models or [], cluster or ["h100x8"])
+    drawn = generated if generated is not None else 24 * (suite is None)
+    count = QUICK_PROBLEMS if quick else drawn
+    if not asked.models and not count:
         raise UsageError("there is nothing to compare on; name a model, or a number of problems with --generated")
-    outcomes = _outcomes(cases, names, range(seeds), limits, rows)
-    found = standings(outcomes)
-    if as_csv is not None:
-        write_text(as_csv, _csv(outcomes))
-    if markdown is not None:
-        write_text(markdown, _markdown(found))
-    print_result(_view(found), _document(found, outcomes), json)
+    if measure:
+        _require_local(asked)
+        found = [one for case in _captured(asked) for one in _measured(case, names, budgets[0], rounds, steps)]
+        print_result(measured_view(found), measured_document(found), json)
+        return
+    cases = (case for found in (_captured(asked), _drawn(count, sizes)) for case in found)
+    outcomes = _outcomes(cases, names, range(seeds), budgets, rows)
+    for path, made in ((as_csv, strategies_csv), (markdown, strategies_markdown), (html, strategies_page)):
+        if path is not None:
+            write_text(path, made(outcomes))
+    print_result(strategies_view(outcomes), strategies_document(outcomes), json)
+
+
+def _require_places(*paths: Path | None) -> None:
+    """Raise UsageError now for what could not be written after hours of searching."""
+    if paths[-1] is not None:
+        require_extra("html", "bokeh")
+    for path in paths:
+        if path is not None:
+            require_writable(path)
 
 
 def _outcomes(
-    cases: Sequence[Case], names: Sequence[str], seeds: Sequence[int], budget: Budget, rows: Path | None
+    cases: Iterator[Case], names: Sequence[str], seeds: Sequence[int], budgets: Sequence[Budget], rows: Path | None
 ) -> list[Outcome]:
     """Those that a file keeps and the others, which are added to it one by one."""
     known = () if rows is None else kept_outcomes(rows)
-    asked = {case.name for case in cases}
-    outcomes = [outcome for outcome in known if outcome.case in asked and outcome.strategy in names]
-    for outcome in compared(cases, names, seeds, budget, known):
+    asked: set[str] = set()
+    made = []
+    for outcome in compared(_noted(cases, asked), names, seeds, budgets, known):
         if rows is not None:
             keep(rows, outcome)
-        outcomes.append(outcome)
-    return outcomes
+        made.append(outcome)
+    return [*(one for one in known if one.case in asked and one.strategy in names), *made]
+
+
+def _noted(cases: Iterator[Case], asked: set[str]) -> Iterator[Case]:
+    """The cases, whose names are noted as they come: models are captured when it is their turn."""
+    for case in cases:
+        asked.add(case.name)
+        yield case
+
+
+def _require_local(suite: Suite) -> None:
+    """Raise UsageError where a cluster is not this machine, or there is no model to run."""
+    other = next((spec for spec in suite.clusters if not spec.startswith("local")), "")
+    if other or not suite.models:
+        what = f"the cluster is {other}" if other else "no model is named"
+        raise UsageError(
+            f"--measure runs plans on this machine, and {what}; name small models and --cluster localx2, say"
+        )
+
+
+def _measured(case: Case, names: Sequence[str], budget: Budget, rounds: int, steps: int) -> list[MeasuredPlan]:
+    """The different plans that strategies chose, run in turns."""
+    from placer.runtime.bench import measured_in_turns
+
+    plans: dict[object, Plan] = {}
+    choosers: dict[object, list[str]] = {}
+    for name in names:
+        _, plan = searched(case, name, 0, budget)
+        if plan is not None:
+            key = plan.stages, plan.schedule, plan.microbatches, plan.layouts, plan.bucket_bytes
+            plans.setdefault(key, plan)
+            choosers.setdefault(key, []).append(name)
+    named = {" ".join(choosers[key]): plan for key, plan in plans.items()}
+    found = measured_in_turns(named, rounds=rounds, steps=steps) if named else {}
+    return [
+        MeasuredPlan(
+            case=case.name, strategies=tuple(name.split()), measured_seconds=seconds,
+            predicted_seconds=named[name].ledger.step_seconds,  # type: ignore[union-attr]
+        )
+        for name, seconds in found.items()
+    ]  # fmt: skip
 
 
 def _known(text: str) -> tuple[str, ...]:
@@ -87,16 +153,23 @@ def _known(text: str) -> tuple[str, ...]:
     return names
 
 
-def _captured(models: Sequence[str], clusters: Sequence[str]) -> Iterator[Case]:
-    for model in models:
-        for spec in clusters:
-            machines = Cluster.load(spec)
-            graph = capture(model, devices=machines.size)
-            problem = Problem(
-                graph=graph, cluster=machines, settings=RunSettings(), rows=graph.rows,
-                model=ModelRef(kind="module", reference=graph.name, fingerprint=""),
-            )  # fmt: skip
-            yield Case(name=f"{model} on {spec}", problem=problem)
+def _suite(models: Sequence[str], clusters: Sequence[str]) -> Suite:
+    return Suite(models=tuple(SuiteModel(name=model, model=model) for model in models), clusters=tuple(clusters))
+
+
+def _captured(suite: Suite) -> Iterator[Case]:
+    """Every model on every cluster; captured once where its batch is given."""
+    from placer import tracer
+
+    machines = [(spec, Cluster.load(spec)) for spec in suite.clusters] if suite.models else []
+    for model in suite.models:
+        batch = named_shapes(model.batch) if "=" in model.batch else model.batch or None
+        resolved, graph = tracer.resolve(model.model), None
+        for spec, cluster in machines:
+            if graph is None or batch is None:
+                graph = tracer.capture(resolved, batch=batch, devices=cluster.size)
+            problem = Problem(graph=graph, cluster=cluster, settings=RunSettings(), rows=graph.rows, model=resolved.ref)
+            yield Case(name=f"{model.name} on {spec}", problem=problem)
 
 
 def _drawn(count: int, sizes: str) -> Iterator[Case]:
@@ -105,36 +178,3 @@ def _drawn(count: int, sizes: str) -> Iterator[Case]:
     for seed in range(count):
         problem = drawn_problem(seed, LARGER if sizes == "large" else SEEN)
         yield Case(name=f"drawn {sizes} {seed} ({problem.graph.name})", problem=problem)
-
-
-def _view(found: Sequence[Standing]) -> RenderableType:
-    view = table("strategy", "solved", "median gap", "worst gap", "within 5%", "within 1%", "search", left=1)
-    for own in found:
-        view.add_row(*_cells(own))
-    return view
-
-
-def _cells(own: Standing) -> tuple[str, ...]:
-    gaps = ("-" if gap is None else share_text(gap) for gap in (own.median_gap, own.worst_gap))
-    near = (share_text(own.near), share_text(own.nearer))
-    return own.strategy, f"{own.solved} of {own.runs}", *gaps, *near, seconds_text(own.search_time_seconds)
-
-
-def _markdown(found: Sequence[Standing]) -> str:
-    heads = ("strategy", "solved", "median gap", "worst gap", "within 5%", "within 1%", "seconds of a search (median)")
-    lines = [heads, ("---",) * len(heads), *(_cells(own) for own in found)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _csv(outcomes: Sequence[Outcome]) -> str:
-    best, text = best_seconds(outcomes), io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow([*(field.name for field in fields(Outcome)), "gap"])
-    for outcome in outcomes:
-        seconds = outcome.step_time_seconds
-        writer.writerow([*asdict(outcome).values(), "" if seconds is None else seconds / best[outcome.case] - 1])
-    return text.getvalue()
-
-
-def _document(found: Sequence[Standing], outcomes: Sequence[Outcome]) -> Document:
-    return {"strategies": [asdict(own) for own in found], "outcomes": [asdict(outcome) for outcome in outcomes]}
