@@ -27,7 +27,7 @@ BASELINES = ("single", "data", "sharded", "even", "megatron")
 CLASSIC = ("heft", "etf", "sct", "critical_path", "greedy", "metis")
 STRATEGIES = (*BASELINES, *CLASSIC, "stages", "horizontal", "min_cut", "local", "genetic", "policy", "auto")
 # With --quick: some minutes on two cores.
-QUICK_PROBLEMS, QUICK_BUDGETS = 8, ("200", "3s")
+QUICK_PROBLEMS, QUICK_BUDGETS = 8, ("200", "2s")
 
 
 def strategies(
