@@ -23,6 +23,7 @@ HEAVY = {
     ),
     "transformers": ("placer.tracer", "placer.runtime", "placer.demo"),
     "ortools": ("placer.strategies",),
+    "bokeh": (),
     "deap": ("placer.strategies.genetic.selection",),
     "gymnasium": ("placer.strategies.policy.environment",),
     "sb3_contrib": ("placer.strategies.policy.ppo",),
