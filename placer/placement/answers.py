@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from placer.errors import StrategyError
+from placer.placement.device_queues import DeviceQueues
 from placer.placement.evaluator import device_loads, device_nodes, finish_time
 from placer.placement.legality import Form, classes, precedences, violations
 from placer.placement.problem import Placement, PlacementProblem
@@ -19,6 +20,7 @@ PROVED = 1e-6
 KINDS = {
     "contiguous": "largest device load, contiguous",
     "free": "largest device load, free form",
+    "makespan": "finish time, first come first served",
     "latency": "finish time, one contiguous subgraph per accelerator",
 }
 
@@ -72,6 +74,8 @@ class PlaceAnswer:
 
 def objective_of(problem: PlacementProblem, placement: Placement, form: Form) -> float:
     """The value of a legal placement in the problem's unit."""
+    if form == "makespan":
+        return DeviceQueues(problem).finish(placement)
     return finish_time(problem, placement) if form == "latency" else max(device_loads(problem, placement))
 
 

@@ -26,6 +26,7 @@ from placer.placement.legality import Form
 # name -> where its rows are made
 FAMILIES = {
     "dnn-partitioning": "placer.strategies.placement.benchmarks:dnn_rows",
+    "doppler": "placer.strategies.placement.benchmarks:doppler_rows",
     "profiles": "placer.strategies.placement.benchmarks:profiles_rows",
     "piper": "placer.strategies.placement.benchmarks:piper_rows",
     "aceso": "placer.strategies.placement.benchmarks:aceso_rows",

@@ -11,7 +11,8 @@ their class and add no order of their own.
 
 Contiguous: the classes can be laid out so that every device's classes are the difference of two down-closed sets, that
 is, the devices follow each other without a cycle. In the latency form host nodes stand alone, one by one, and only the
-accelerators are contracted.
+accelerators are contracted. In free form and for the makespan, where a device does one node after the other, nothing
+need be contiguous.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import networkx as nx
 from placer.placement.evaluator import device_nodes
 from placer.placement.problem import Placement, PlacementProblem
 
-Form = Literal["contiguous", "free", "latency"]
+Form = Literal["contiguous", "free", "latency", "makespan"]
 
 # Sums of sizes as large as 1e11 bytes are exact to far less than this share.
 MEMORY_ROUNDING = 1e-12
@@ -61,7 +62,7 @@ def violations(problem: PlacementProblem, placement: Placement, form: Form) -> t
         *_unsupported(problem, placement),
         *_parted_colours(problem, placement),
         *_full_memories(problem, placement),
-        *(_cycles(problem, placement, form) if form != "free" else ()),
+        *(_cycles(problem, placement, form) if form in ("contiguous", "latency") else ()),
     )
 
 

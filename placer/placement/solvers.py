@@ -13,6 +13,7 @@ from placer.placement.formats import EXACT, FileProblem, PlaceRequest
 PLACERS = {
     "dnn-partitioning": "placer.strategies.placement.solve:solve",
     "pipedream": "placer.strategies.placement.solve:solve",
+    "doppler": "placer.strategies.placement.solve:solve",
     "piper": "placer.strategies.placement.piper.search:solve",
 }
 # Where every other strategy than the exact one is found.

@@ -1,6 +1,6 @@
 """A placement file's graph as tasks on devices, and what a list scheduler answers for `placer place --strategy`.
 
-latency              tasks are nodes, colours are groups, every CPU is a lone device
+makespan, latency    tasks are nodes, colours are groups; for latency every CPU is a lone device
 largest device load  tasks are the classes of `contraction` (contiguous: in their order), edges what crosses between two
 
 Between two accelerators a node's output takes `send` twice, out of the one and into the other, to or from a CPU once.
@@ -58,11 +58,13 @@ def listed(problem: PlacementProblem, form: Form, name: str) -> Placement | Infe
 
 def _tasks(problem: PlacementProblem, form: Form) -> tuple[TaskGraph, tuple[int, ...]]:
     """The tasks, and the task of each node."""
-    return _by_node(problem, form) if form == "latency" else _by_class(problem, form)
+    if form in ("latency", "makespan"):
+        return node_tasks(problem, form), tuple(range(len(problem.nodes)))
+    return _by_class(problem, form)
 
 
-def _by_node(problem: PlacementProblem, form: Form) -> tuple[TaskGraph, tuple[int, ...]]:
-    """Nodes as they are."""
+def node_tasks(problem: PlacementProblem, form: Form) -> TaskGraph:
+    """Every node as a task."""
     colours = {node.colour: index for index, node in reversed(list(enumerate(problem.nodes)))}
     nodes = problem.nodes
     return TaskGraph(
@@ -79,7 +81,7 @@ def _by_node(problem: PlacementProblem, form: Form) -> tuple[TaskGraph, tuple[in
         links=_links(problem),
         contiguous=form == "latency",
         lone=frozenset(range(problem.accelerators, problem.devices)) if form == "latency" else frozenset(),
-    ), tuple(range(len(nodes)))
+    )
 
 
 def _by_class(problem: PlacementProblem, form: Form) -> tuple[TaskGraph, tuple[int, ...]]:

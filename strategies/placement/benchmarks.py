@@ -4,6 +4,7 @@ A family yields each row as soon as it is solved, and nothing where its folder i
 
 - dnn-partitioning: every input under throughput-inputs is placed contiguously, those with a published free-form optimum
   in free form too; every input under latency-inputs for latency. Inputs of which nothing is published are placed too.
+- doppler: every graph on 4 equal devices, for the finish time, beside what others reached by the same rules.
 - profiles (PipeDream, DAPPLE) name no machines, so the setting is ours: 4 devices (or as many as the authors' plan in
   the file has stages) joined by 10 GB/s, memory without limit. Where the file holds the authors' own stages, their
   largest load by the same evaluator stands beside ours, their replication left aside.
@@ -44,6 +45,7 @@ REQUESTS: dict[Form, PlaceRequest] = {
     "contiguous": PlaceRequest(),
     "free": PlaceRequest(free_form=True),
     "latency": PlaceRequest(objective="latency"),
+    "makespan": PlaceRequest(objective="makespan"),
 }
 # Bytes per second between the devices of a profile.
 PROFILE_BANDWIDTH = 1e10
@@ -77,6 +79,23 @@ def dnn_row(path: Path, form: Form) -> BenchRow:
         known=best, known_kind=kind, bound=answer.bound if answer else None,
         seconds=answer.seconds if answer else 0.0, published=known.published, note=note,
     )  # fmt: skip
+
+
+def doppler_rows(data: Path) -> Iterator[BenchRow]:
+    """A row for every graph."""
+    for path in sorted((data / "doppler").glob("*.txt")):
+        problem, known = read_problem(path, REQUESTS["makespan"], format="doppler"), _known_makespan(path.stem)
+        answer = solve(problem, REQUESTS["makespan"])
+        best, kind = known.known
+        yield BenchRow(
+            family="doppler", problem=path.stem, setting="4 devices, first come first served", value=answer.objective,
+            unit=answer.unit, known=best, known_kind=kind, bound=answer.bound, seconds=answer.seconds,
+            published=known.published, note="; ".join(answer.notes),
+        )  # fmt: skip
+
+
+def _known_makespan(name: str) -> PublishedResult:
+    return published("doppler", name, "makespan") or PublishedResult()
 
 
 def profiles_rows(data: Path) -> Iterator[BenchRow]:

@@ -22,6 +22,7 @@ SOLVERS: dict[Form, str] = {
     "contiguous": "placer.strategies.placement.throughput.contiguous:contiguous",
     "free": "placer.strategies.placement.throughput.free_form:free_form",
     "latency": "placer.strategies.placement.latency.latency:latency",
+    "makespan": "placer.strategies.lists.finish_time.search:finish_time",
 }
 
 
@@ -50,10 +51,14 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
 
 def form_of(problem: PlacementProblem, request: PlaceRequest) -> Form:
     """The form that is asked for. Raises UsageError for one that the problem has not."""
-    if request.objective == "throughput":
+    objective = request.objective or ("makespan" if problem.format == "doppler" else "throughput")
+    if objective == "throughput":
         return "free" if request.free_form else "contiguous"
     if request.free_form:
-        raise UsageError("--free-form was asked for with --objective latency, which has the contiguous form only")
+        form = "contiguous form" if objective == "latency" else "free form anyway: leave it out"
+        raise UsageError(f"--free-form was asked for with --objective {objective}, which has the {form} only")
+    if objective == "makespan":
+        return "makespan"
     if any(node.backward for node in problem.nodes):
         raise UsageError("--objective latency is about inference, the graph has backward nodes; ask for throughput")
     return "latency"
@@ -76,7 +81,7 @@ def _causes(problem: PlacementProblem, folded: Folded, form: Form) -> Iterator[I
         yield from _large_class(problem, folded, form)
         yield from _total(problem)
     held = f"{problem.accelerators} accelerators of {problem.memory:.0f} bytes and {problem.cpus} CPUs"
-    what = "placement" if form == "free" else "contiguous placement"
+    what = "placement" if form in ("free", "makespan") else "contiguous placement"
     yield Infeasible(
         binding=f"memory: no {what} fits {held}, though the {_bytes(problem):.0f} bytes of all nodes may fit together",
         advice=ADVICE,
@@ -95,7 +100,7 @@ def _unsupported(problem: PlacementProblem) -> Iterator[Infeasible]:
 
 def _large_class(problem: PlacementProblem, folded: Folded, form: Form) -> Iterator[Infeasible]:
     index = max(range(folded.count), key=lambda index: folded.size[index])
-    if folded.size[index] > problem.memory and form != "free":
+    if folded.size[index] > problem.memory and form in ("contiguous", "latency"):
         members = [node.name for node, label in zip(problem.nodes, folded.labels, strict=True) if label == index]
         yield Infeasible(
             binding=f"memory: node {members[0]} with the {len(members) - 1} that must share its device holds "

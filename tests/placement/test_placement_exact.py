@@ -27,7 +27,8 @@ QUICK = settings(deadline=None, derandomize=True, suppress_health_check=[HealthC
 
 
 def answer(problem: PlacementProblem, form: Form) -> PlaceAnswer | None:
-    request = PlaceRequest(objective="latency" if form == "latency" else "throughput", free_form=form == "free")
+    objective = form if form in ("latency", "makespan") else "throughput"
+    request = PlaceRequest(objective=objective, free_form=form == "free")
     try:
         return place(problem, request)
     except InfeasibleError:

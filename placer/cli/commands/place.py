@@ -1,6 +1,6 @@
 """Place a graph with given costs on devices, and say how far that can be from the best.
 
-FILE is a dnn-partitioning JSON file, a PipeDream graph.txt, or another format that `--format` lists.
+FILE is a dnn-partitioning JSON file, a PipeDream graph.txt, a DOPPLER graph, or another format that `--format` lists.
 
 Example: placer place bert24_training.json --json
 """
@@ -22,7 +22,9 @@ from placer.report.placement import answer_document, answer_view
 
 def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The graph with its costs.", show_default=False)],
-    objective: Annotated[str, typer.Option(help=f"What to minimise: {' or '.join(OBJECTIVES)}.")] = "throughput",
+    objective: Annotated[
+        str | None, typer.Option(help=f"What to minimise: {', '.join(OBJECTIVES)}; default: the format's.")
+    ] = None,
     free_form: Annotated[bool, typer.Option("--free-form", help="A device's nodes need not be contiguous.")] = False,
     strategy: Annotated[
         str, typer.Option(help=f"{EXACT} (with a proof), or heft, etf, sct, critical_path, greedy, metis, single.")

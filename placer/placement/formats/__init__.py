@@ -20,11 +20,12 @@ READERS = {
     "dnn-partitioning": "placer.placement.formats.dnn_partitioning:read",
     "pipedream": "placer.placement.formats.pipedream:read",
     "piper": "placer.placement.formats.piper:read",
+    "doppler": "placer.placement.formats.doppler:read",
 }
 
 # The strategy that proves how good its placement is.
 EXACT = "exact"
-OBJECTIVES = ("throughput", "latency")
+OBJECTIVES = ("throughput", "latency", "makespan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class PlaceRequest:
     with the bound proved so far. `strategy`: EXACT, or a list scheduler or partitioner by name.
     """
 
-    objective: str = "throughput"
+    objective: str | None = None
     free_form: bool = False
     devices: int | None = None
     memory: float | None = None
@@ -47,7 +48,7 @@ class PlaceRequest:
     strategy: str = EXACT
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
+        if self.objective not in (None, *OBJECTIVES):
             raise UsageError(f"there is no objective {self.objective!r}; known: {', '.join(OBJECTIVES)}")
         counts = (("devices", self.devices), ("microbatches", self.microbatches), ("evaluations", self.budget))
         for what, value in counts:
@@ -97,9 +98,13 @@ def recognised(text: str, name: str) -> str:
         return _json_format(parsed_json(text, name), name)
     if " -- " in text:
         return "pipedream"
+    head = [line.strip() for line in text.splitlines()[:2]]
+    if len(head) == 2 and head[0].isdigit() and "," in head[1]:
+        return "doppler"
     raise UsageError(
         f"{name} is in no format that placer reads: it is neither JSON nor lines of the form 'node -- description -- "
-        f"forward_compute_time=...'; known formats: {', '.join(READERS)} (name one with --format)"
+        "forward_compute_time=...', nor a number of nodes and lists of numbers; known formats: "
+        f"{', '.join(READERS)} (name one with --format)"
     )
 
 

@@ -17,7 +17,7 @@ from placer.placement.published_planners.piper import PiperEdge, PiperNode, Pipe
 
 def read(text: str, name: str, request: PlaceRequest) -> PiperProblem:
     """The problem in `text`, from the file `name`. Raises UsageError saying what is wrong where."""
-    if request.free_form or request.objective != "throughput":
+    if request.free_form or request.objective not in (None, "throughput"):
         raise UsageError(f"{name} is a Piper graph: its stages are contiguous, its objective throughput; ask for those")
     try:
         file = _File.model_validate_json(text)

@@ -1,0 +1,108 @@
+"""Placements for the least finish time: the best of all list schedulers, annealed, and again from CP-SAT's placement.
+
+    1   every method of the table; the finish time of each by the one player of device queues
+    2   annealing from the two best of them
+    3   the relaxed program: its bound, and annealing from its placement, made for an order of its own
+
+It ends when a placement reaches the bound, or the limits do: `pairs` are placements that are judged.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from placer.errors import Infeasible, UsageError
+from placer.placement.device_queues import DeviceQueues
+from placer.placement.problem import BoundedPlacement, PlacementProblem
+from placer.strategies.lists.finish_time.annealing import Annealing, Placed
+from placer.strategies.lists.finish_time.relaxed import relaxed, simple_bound
+from placer.strategies.lists.from_file import node_tasks
+from placer.strategies.lists.methods import METHODS
+from placer.strategies.lists.task_graph import TaskGraph
+from placer.strategies.placement.limits import Limits
+
+# Tries of one annealing: some seconds, fewer where a graph is large (tries times its tasks and edges).
+MOST_TRIES, MOST_WORK = 20_000, 10_000_000
+# Deterministic seconds of the relaxed program where nothing is asked for.
+EFFORT = 8.0
+# Of the seconds that are asked for the share that is for the relaxed program.
+PROVING = 0.6
+ROUNDING = 1e-9
+SEED = 0
+
+
+@dataclass
+class _Effort:
+    """What is left of the limits, and the best placement so far."""
+
+    left: int
+    until: float
+    bound: float
+    best: Placed | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it ends."""
+        reached = self.best is not None and self.best.value <= self.bound * (1 + ROUNDING)
+        return reached or self.left <= 0 or time.perf_counter() >= self.until
+
+    def keep(self, found: Placed) -> None:
+        """The better of the two."""
+        if self.best is None or found.value < self.best.value:
+            self.best = found
+
+
+def finish_time(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
+    """The best placement found and the bound proved."""
+    tasks, queues, begun = node_tasks(problem, "makespan"), DeviceQueues(problem), time.perf_counter()
+    seconds = float("inf") if limits.seconds is None else limits.seconds
+    effort = _Effort(
+        left=3 * MOST_TRIES if limits.pairs is None else limits.pairs,
+        until=begun + (1 - PROVING) * seconds,
+        bound=simple_bound(tasks),
+    )
+    starts, notes = _starts(tasks, queues)
+    for start in starts:
+        effort.keep(start)
+    if effort.best is None:
+        return BoundedPlacement(placement=None, bound=effort.bound, notes=notes)
+    annealing = Annealing(tasks, queues.finish, random.Random(SEED))
+    for start in starts[:2]:
+        _anneal(annealing, tasks, start, effort)
+    if not effort.over or limits.seconds is not None:
+        left = None if limits.seconds is None else max(0.0, begun + seconds - time.perf_counter())
+        known = effort.best
+        proof = relaxed(
+            tasks, known.placement, known.value, effort=limits.solver_seconds(EFFORT),
+            seconds=None if left is None else left * PROVING,
+        )  # fmt: skip
+        effort.bound, effort.until = max(effort.bound, proof.bound), begun + seconds
+        if proof.placement is not None:
+            start = Placed(placement=proof.placement, value=queues.finish(proof.placement))
+            effort.keep(start)
+            _anneal(annealing, tasks, start, effort)
+    return BoundedPlacement(placement=effort.best.placement, bound=min(effort.bound, effort.best.value), notes=notes)
+
+
+def _starts(tasks: TaskGraph, queues: DeviceQueues) -> tuple[list[Placed], tuple[str, ...]]:
+    """What each method places, the best first, and what each finish time is, in words."""
+    found: dict[str, Placed] = {}
+    for name, method in METHODS.items():
+        try:
+            placement = method(tasks)
+        except UsageError:  # METIS is an extra
+            continue
+        if not isinstance(placement, Infeasible):
+            found[name] = Placed(placement=placement, value=queues.finish(placement))
+    told = ", ".join(f"{name} {placed.value:.6g}" for name, placed in found.items())
+    starts = {placed.placement: placed for placed in sorted(found.values(), key=lambda placed: placed.value)}
+    return list(starts.values()), ((f"begun from {told}",) if told else ())
+
+
+def _anneal(annealing: Annealing, tasks: TaskGraph, start: Placed, effort: _Effort) -> None:
+    tries = min(effort.left, MOST_TRIES, MOST_WORK // (tasks.count + len(tasks.edges)))
+    if not effort.over and tries:
+        effort.left -= tries
+        effort.keep(annealing.down(start, tries, lambda: time.perf_counter() >= effort.until))
