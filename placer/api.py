@@ -76,6 +76,26 @@ def plan(
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
+    made = problem(
+        model, cluster_spec, batch=batch, loss_fn=loss_fn, settings=settings, budget=budget, seed=seed, pins=pins,
+        opaque=opaque,
+    )  # fmt: skip
+    return solve(made, strategy)
+
+
+def problem(
+    model: object,
+    cluster_spec: Cluster | str,
+    *,
+    batch: BatchLike = None,
+    loss_fn: LossFunction | None = None,
+    settings: RunSettings = RunSettings(),  # noqa: B008 - frozen
+    budget: Budget | str | int | None = None,
+    seed: int = 0,
+    pins: Sequence[str] | Pins = (),
+    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
+) -> Problem:
+    """What `plan` searches, the model captured: its arguments are those of `plan`."""
     from placer import tracer
 
     limits = budget_of(budget)
@@ -87,7 +107,7 @@ def plan(
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
     _require_trainable(graph)
-    problem = Problem(
+    return Problem(
         graph=graph,
         cluster=cluster,
         settings=settings,
@@ -98,7 +118,6 @@ def plan(
         budget=limits.evaluations,
         until=None if limits.seconds is None else time.perf_counter() + limits.seconds,
     )
-    return solve(problem, strategy)
 
 
 def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "", pins: Sequence[str] | None = None) -> Plan:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from placer.cli.commands import (
+    advise,
     bench,
     calibrate,
     demo,
@@ -42,7 +43,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (plan, replan, explain, place, simulate, execute, verify, demo, doctor, calibrate, schema, weights):
+for module in (
+    plan,
+    replan,
+    advise,
+    explain,
+    place,
+    simulate,
+    execute,
+    verify,
+    demo,
+    doctor,
+    calibrate,
+    schema,
+    weights,
+):
     app.command(module.__name__.rpartition(".")[2], help=module.__doc__)(module.run)
 app.add_typer(bench.app)
 

@@ -105,3 +105,20 @@ def _plain(number: Decimal) -> str:
     """`number` without exponent and trailing zeros."""
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+_LONG = {"min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(text: str) -> float:
+    """Seconds of `90min`, `24h`, `3d`, or of what `quantity` reads (`30 s`). Raises UsageError for what is no time."""
+    found = _TEXT.fullmatch(text)
+    if found is not None and found[2] in _LONG and float(found[1]) > 0:
+        return float(found[1]) * _LONG[found[2]]
+    try:
+        seconds = quantity(text, "seconds")
+    except UsageError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{short(repr(text))} is no time above 0; write 30s, 90min, 24h or 3d")
+    return seconds

@@ -103,7 +103,7 @@ def run(
         expert_loads=parsed_loads(expert_loads) if expert_loads else (),
     )  # fmt: skip
     made = make_plan(
-        model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=_loss_function(loss),
+        model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=loss_function(loss),
         settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
     )  # fmt: skip
     if output is not None:
@@ -112,7 +112,8 @@ def run(
         print_result(plan_view(made), plan_document(made), json)
 
 
-def _loss_function(name: str | None) -> LossFunction | None:
+def loss_function(name: str | None) -> LossFunction | None:
+    """The function of that reference."""
     return cast("LossFunction", named(name, "the loss")) if name else None
 
 
