@@ -14,7 +14,6 @@ simulated seconds of both. Exits 1 where a plan differs from one device, or an e
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ import placer
 from examples.branching import BRANCHING, branching_batch
 from examples.models import MODELS, example_batch
 from placer.errors import InfeasibleError
+from placer.runtime.bench import measured_in_turns
 
 CLUSTERS = ("h100x2", "h100x4", "h100x8", "h100x1+a100x1")
 ROWS = {"two_towers": 256, "clip": 256, "inception": 64, "multi_task": 256, "dlrm": 2048, "t5_base": 32, "unet": 8}
@@ -100,28 +100,17 @@ def verified(models: Sequence[str]) -> Iterator[tuple[str, int, str]]:
             yield name, processes, "" if ran.returncode == 0 else ran.stdout[-500:] + ran.stderr[-500:]
 
 
-def measured(rounds: int, steps: int) -> dict[str, list[float]]:
+def measured(rounds: int, steps: int) -> dict[str, tuple[float, ...]]:
     """Median seconds of a step of two towers on 2 processes, by a chain of 2 stages and by their graph, in turns."""
     batch = branching_batch(BRANCHING["two_towers"][0](), 128)
-    found: dict[str, list[float]] = {"chain": [], "graph": []}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, strategy in (("chain", "stages"), ("graph", "horizontal")):
-            plan = placer.plan(
-                "examples.branching:two_towers", "localx2", batch=batch, strategy=strategy,
-                pins=["pipeline=2", "data=1", "microbatches=1"],
-            )  # fmt: skip
-            plan.save(Path(folder, f"{name}.json"))
-        for _ in range(rounds):
-            for name, seconds in found.items():
-                ran = _on_two(str(Path(folder, f"{name}.json")), steps)
-                seconds.append(json.loads(ran)["median_step_seconds"])
-    return found
-
-
-def _on_two(plan: str, steps: int) -> str:
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
-    run = [*ranks, sys.executable, "-m", "placer", "execute", plan, "--steps", str(steps), "--json"]
-    return subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    plans = {
+        name: placer.plan(
+            "examples.branching:two_towers", "localx2", batch=batch, strategy=strategy,
+            pins=["pipeline=2", "data=1", "microbatches=1"],
+        )
+        for name, strategy in (("chain", "stages"), ("graph", "horizontal"))
+    }  # fmt: skip
+    return measured_in_turns(plans, rounds=rounds, steps=steps)
 
 
 def _placer(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from placer.report.measured_strategies import MeasuredPlan, beside_fastest
 from placer.report.strategies_page import strategies_page
 from placer.search.comparison import Outcome
 from placer.search.standings import proven_seconds, standings, time_within
@@ -69,3 +70,13 @@ def test_how_soon_a_search_is_how_near() -> None:
 def test_a_bound_above_a_known_plan_is_not_of_all_plans() -> None:
     assert proven_seconds(MADE) == {"a": 0.8}
     assert next(own for own in standings(MADE) if own.strategy == "quick").median_open == pytest.approx(1 / 0.8 - 1)
+
+
+def test_measured_plans_stand_beside_their_prediction_and_the_best_predicted_one() -> None:
+    one = MeasuredPlan(case="a", strategies=("auto",), predicted_seconds=1.0, measured_seconds=(2.0, 2.2, 2.1))
+    other = MeasuredPlan(case="a", strategies=("data",), predicted_seconds=3.0, measured_seconds=(1.0, 1.1, 1.05))
+    (_, chosen), (_, slower) = beside_fastest([one, other])
+    assert one.off.value == pytest.approx(2.1 / 1.0)
+    assert (chosen.value, chosen.low, chosen.high) == (1.0, 1.0, 1.0)
+    assert slower.value == pytest.approx(1.05 / 2.1)
+    assert other.off.low < 1.05 / 3.0 < other.off.high
