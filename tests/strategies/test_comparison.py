@@ -14,6 +14,7 @@ from placer.cli import app
 from placer.errors import UsageError
 from placer.search.asked import Budget
 from placer.search.comparison import Case, Outcome, compared, keep, kept_outcomes
+from placer.search.placed import compared_files
 from placer.search.standings import standings
 from placer.search.suite import read_suite
 from problems import random_problem
@@ -151,3 +152,18 @@ def test_a_suite_names_models_batches_and_clusters(tmp_path: Path) -> None:
 def test_misuse_is_told(given: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         CliRunner().invoke(app, ["bench", "strategies", *given], catch_exceptions=False)
+
+
+def test_placement_files_are_compared_by_what_applies_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    nodes = [
+        {"id": k, "cpuLatency": 9, "fpgaLatency": k + 1, "size": 1, "isBackwardNode": False, "supportedOnFpga": 1}
+        for k in range(4)
+    ]
+    edges = [{"sourceId": k, "destId": k + 1, "cost": 0} for k in range(3)]
+    path.write_text(json.dumps({"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 10, "nodes": nodes, "edges": edges}))
+    found = {one.strategy: one for one in compared_files([path], ["min_cut", "etf", "local"], [Budget(seconds=5)])}
+    assert set(found) == {"min_cut", "etf"}  # moves need a model's blocks
+    assert found["min_cut"].step_time_seconds == found["min_cut"].bound_seconds == 1 + 2 + 3  # beside 4
+    assert found["etf"].step_time_seconds is not None
+    assert not list(compared_files([path], ["min_cut", "etf"], [Budget(seconds=5)], found.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from placer.report.strategies import strategies_csv, strategies_document, strate
 from placer.report.strategies_page import strategies_page
 from placer.search.asked import Budget, budget_of
 from placer.search.comparison import Case, Outcome, compared, keep, kept_outcomes, searched
+from placer.search.placed import case_name, compared_files
 from placer.search.problem import BUILT_IN, Problem
 from placer.search.suite import Suite, SuiteModel, read_suite
 
@@ -34,6 +36,9 @@ def strategies(
     models: Annotated[list[str] | None, typer.Argument(help="As for `placer plan`, each on every cluster.")] = None,
     cluster: Annotated[list[str] | None, typer.Option(help="As for `placer plan`; several times.")] = None,
     suite: Annotated[Path | None, typer.Option(help="A YAML file of models, their batches, and clusters.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="A placement file, as for `placer place`; several times.")
+    ] = None,
     generated: Annotated[
         int | None, typer.Option(min=0, help="So many drawn problems beside the models.  [default: 24; 0 by a suite]")
     ] = None,
@@ -65,9 +70,9 @@ def strategies(
     budgets = [budget_of(own) for own in (QUICK_BUDGETS if quick else budget or ("1000", "30s"))]
     _require_places(as_csv, markdown, html)
     asked = read_suite(str(suite)) if suite is not None else _suite(models or [], cluster or ["h100x8"])
-    drawn = generated if generated is not None else 24 * (suite is None)
+    drawn = generated if generated is not None else 24 * (suite is None and not file)
     count = QUICK_PROBLEMS if quick else drawn
-    if not asked.models and not count:
+    if not asked.models and not count and not file:
         raise UsageError("there is nothing to compare on; name a model, or a number of problems with --generated")
     if measure:
         _require_local(asked)
@@ -75,7 +80,7 @@ def strategies(
         print_result(measured_view(found), measured_document(found), json)
         return
     cases = (case for found in (_captured(asked), _drawn(count, sizes)) for case in found)
-    outcomes = _outcomes(cases, names, range(seeds), budgets, rows)
+    outcomes = _outcomes(cases, file or [], names, range(seeds), budgets, rows)
     for path, made in ((as_csv, strategies_csv), (markdown, strategies_markdown), (html, strategies_page)):
         if path is not None:
             write_text(path, made(outcomes))
@@ -92,13 +97,14 @@ def _require_places(*paths: Path | None) -> None:
 
 
 def _outcomes(
-    cases: Iterator[Case], names: Sequence[str], seeds: Sequence[int], budgets: Sequence[Budget], rows: Path | None
-) -> list[Outcome]:
+    cases: Iterator[Case], files: Sequence[Path], names: Sequence[str], seeds: Sequence[int],
+    budgets: Sequence[Budget], rows: Path | None,
+) -> list[Outcome]:  # fmt: skip
     """Those that a file keeps and the others, which are added to it one by one."""
     known = () if rows is None else kept_outcomes(rows)
-    asked: set[str] = set()
-    made = []
-    for outcome in compared(_noted(cases, asked), names, seeds, budgets, known):
+    asked, made = {case_name(path) for path in files}, []
+    found = compared(_noted(cases, asked), names, seeds, budgets, known)
+    for outcome in chain(compared_files(files, names, budgets, known), found):
         if rows is not None:
             keep(rows, outcome)
         made.append(outcome)
