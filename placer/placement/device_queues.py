@@ -2,8 +2,8 @@
 
     arrival   when everything an op reads is on its device: the maker's end, and `send` for either end of the way that
               is an accelerator where it was made on another device; messages do not wait for each other
-    begin     when it has arrived and its device has done all that arrived before; of ops that arrive at once the one
-              known first, then the first of the file
+    begin     when it has arrived and its device has done all that arrived before; of ops that arrive at once the
+              first of the file (what is made then in no time joins them when its maker had its turn)
     finish    when the last op ends
 
 The rules of DOPPLER's simulator (arXiv 2505.23131; github.com/xinyuyao/Doppler, env/cost.py), in our own words.

@@ -16,7 +16,12 @@ PLACERS = {
     "doppler": "placer.strategies.placement.solve:solve",
     "piper": "placer.strategies.placement.piper.search:solve",
 }
-# Where every other strategy than the exact one is found.
+# strategy -> where graphs of nodes with one cost each are placed by it; every other is a list scheduler.
+NAMED = {
+    "min_cut": "placer.strategies.placement.solve:solve",
+    "local": "placer.strategies.placement.orders.answer:solve",
+    "genetic": "placer.strategies.placement.orders.answer:solve",
+}
 LISTED = "placer.strategies.lists.from_file:solve"
 
 
@@ -32,6 +37,7 @@ def place(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     """The placement of a problem that came as a file. Raises InfeasibleError with what binds, UsageError for misuse."""
     if problem.format not in PLACERS:
         raise UsageError(f"no solver takes a {problem.format!r} problem; known: {', '.join(PLACERS)}")
-    module, attribute = (PLACERS[problem.format] if request.strategy == EXACT else LISTED).split(":")
+    named = NAMED.get(request.strategy, LISTED)
+    module, attribute = (PLACERS[problem.format] if request.strategy == EXACT else named).split(":")
     placer: Placer = getattr(importlib.import_module(module), attribute)
     return placer(problem, request)

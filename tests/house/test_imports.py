@@ -25,6 +25,7 @@ HEAVY = {
     "ortools": ("placer.strategies",),
     "bokeh": (),
     "deap": ("placer.strategies.genetic.selection",),
+    "deap": ("placer.strategies.genetic.selection", "placer.strategies.placement.orders.genetic"),
     "gymnasium": ("placer.strategies.policy.environment",),
     "sb3_contrib": ("placer.strategies.policy.ppo",),
     "stable_baselines3": ("placer.strategies.policy.ppo",),

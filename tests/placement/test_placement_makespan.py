@@ -50,10 +50,10 @@ def ticking_clock(problem: PlacementProblem, placement: Placement, tick: float) 
         while again:  # ops that take no time make others arrive at the same tick
             again = False
             waiting = [n for n in makers if n not in begun and all(n not in line for line in queues.values())]
-            for n in waiting:
-                if all(m in ended and ended[m] + way(m, n) <= now for m in makers[n]):
-                    queues[placement[n]].append(n)
-                    again = True
+            here = [n for n in waiting if all(m in ended and ended[m] + way(m, n) <= now for m in makers[n])]
+            for n in here[:1]:  # one by one: what it makes at this very tick may stand before the others in the file
+                queues[placement[n]].append(n)
+                again = True
             for device, line in queues.items():
                 if line and busy[device] <= now:
                     n = line.pop(0)

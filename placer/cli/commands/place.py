@@ -27,7 +27,11 @@ def run(
     ] = None,
     free_form: Annotated[bool, typer.Option("--free-form", help="A device's nodes need not be contiguous.")] = False,
     strategy: Annotated[
-        str, typer.Option(help=f"{EXACT} (with a proof), or heft, etf, sct, critical_path, greedy, metis, single.")
+        str,
+        typer.Option(
+            help=f"{EXACT} or min_cut (with a proof), local, genetic, heft, etf, sct, critical_path, greedy, metis or "
+            "single."
+        ),
     ] = EXACT,
     devices: Annotated[int | None, typer.Option(help="Accelerators; default: what the file says.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of each accelerator, as in '16 GiB'.")] = None,

@@ -53,6 +53,8 @@ def relaxed(tasks: TaskGraph, known: tuple[int, ...], value: float, *, effort: f
         for device, variable in enumerate(row):
             program.model.add_hint(variable, device == home)
     solver = solver_of(effort, seconds)
+    # One worker is deterministic by itself, and finds and proves more in that time than many that take turns.
+    solver.parameters.num_workers, solver.parameters.interleave_search = 1, False
     status = solver.solve(program.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         proved = value if status == cp_model.INFEASIBLE else solver.best_objective_bound / program.scale
