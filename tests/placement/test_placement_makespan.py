@@ -64,7 +64,7 @@ def ticking_clock(problem: PlacementProblem, placement: Placement, tick: float) 
     return max(ended.values())
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(problems(largest=7))
 def test_the_player_agrees_with_a_clock_that_ticks(problem: PlacementProblem) -> None:
     for shift in range(3):

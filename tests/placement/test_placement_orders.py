@@ -33,7 +33,7 @@ def every_cut(problem: PlacementProblem, folded: Folded, order: tuple[int, ...])
     return best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_an_order_is_cut_in_the_best_way(problem: PlacementProblem) -> None:
     folded = fold(problem, merge=False)

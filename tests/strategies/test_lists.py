@@ -135,7 +135,7 @@ def task_graphs(draw: st.DrawFn) -> TaskGraph:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tasks=task_graphs())
 def test_whatever_is_placed_runs_where_it_may_fits_and_keeps_together(name: str, tasks: TaskGraph) -> None:
     found = METHODS[name](tasks)

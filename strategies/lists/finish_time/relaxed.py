@@ -11,6 +11,7 @@ any schedule, first come first served too, is one of the program's, and its boun
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
@@ -21,6 +22,8 @@ from placer.strategies.placement.ilp import solver_of
 
 # Whole units in the finish time that is known.
 UNITS = 150_000
+# Searches of different kinds at once, of which one proves and others find.
+WORKERS = 3
 # Larger programs (tasks times devices) are not begun.
 MOST_CELLS = 3_000
 
@@ -53,8 +56,9 @@ def relaxed(tasks: TaskGraph, known: tuple[int, ...], value: float, *, effort: f
         for device, variable in enumerate(row):
             program.model.add_hint(variable, device == home)
     solver = solver_of(effort, seconds)
-    # One worker is deterministic by itself, and finds and proves more in that time than many that take turns.
-    solver.parameters.num_workers, solver.parameters.interleave_search = 1, False
+    # One worker is the same every time, and does more than many that take turns; where seconds end it, nothing is.
+    solver.parameters.interleave_search = False
+    solver.parameters.num_workers = 1 if seconds is None else max(WORKERS, os.cpu_count() or 1)
     status = solver.solve(program.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         proved = value if status == cp_model.INFEASIBLE else solver.best_objective_bound / program.scale

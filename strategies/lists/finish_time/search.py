@@ -9,6 +9,7 @@ It ends when a placement reaches the bound, or the limits do: `pairs` are placem
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from placer.errors import Infeasible, UsageError
 from placer.placement.device_queues import DeviceQueues
 from placer.placement.problem import BoundedPlacement, PlacementProblem
 from placer.strategies.lists.finish_time.annealing import Annealing, Placed
-from placer.strategies.lists.finish_time.relaxed import relaxed, simple_bound
+from placer.strategies.lists.finish_time.relaxed import Relaxed, relaxed, simple_bound
 from placer.strategies.lists.from_file import node_tasks
 from placer.strategies.lists.methods import METHODS
 from placer.strategies.lists.task_graph import TaskGraph
@@ -57,7 +58,7 @@ class _Effort:
 def finish_time(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     """The best placement found and the bound proved."""
     tasks, queues, begun = node_tasks(problem, "makespan"), DeviceQueues(problem), time.perf_counter()
-    seconds = float("inf") if limits.seconds is None else limits.seconds
+    seconds = math.inf if limits.seconds is None else limits.seconds
     effort = _Effort(
         left=3 * MOST_TRIES if limits.pairs is None else limits.pairs,
         until=begun + (1 - PROVING) * seconds,
@@ -72,18 +73,21 @@ def finish_time(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     for start in starts[:2]:
         _anneal(annealing, tasks, start, effort)
     if not effort.over or limits.seconds is not None:
-        left = None if limits.seconds is None else max(0.0, begun + seconds - time.perf_counter())
-        known = effort.best
-        proof = relaxed(
-            tasks, known.placement, known.value, effort=limits.solver_seconds(EFFORT),
-            seconds=None if left is None else left * PROVING,
-        )  # fmt: skip
+        left = max(0.0, begun + seconds - time.perf_counter())
+        proof = _proved(tasks, effort.best, limits, left)
         effort.bound, effort.until = max(effort.bound, proof.bound), begun + seconds
         if proof.placement is not None:
             start = Placed(placement=proof.placement, value=queues.finish(proof.placement))
             effort.keep(start)
             _anneal(annealing, tasks, start, effort)
     return BoundedPlacement(placement=effort.best.placement, bound=min(effort.bound, effort.best.value), notes=notes)
+
+
+def _proved(tasks: TaskGraph, known: Placed, limits: Limits, left: float) -> Relaxed:
+    """By the relaxed program: within a share of the seconds that are left, or the same every time."""
+    if math.isfinite(left):
+        return relaxed(tasks, known.placement, known.value, effort=limits.solver_seconds(left), seconds=left * PROVING)
+    return relaxed(tasks, known.placement, known.value, effort=limits.solver_seconds(EFFORT), seconds=None)
 
 
 def _starts(tasks: TaskGraph, queues: DeviceQueues) -> tuple[list[Placed], tuple[str, ...]]:
