@@ -21,7 +21,19 @@ from placer.cli import main
 from placer.plans.plan import Plan
 from plans import two_stage_plan
 
-COMMANDS = ("plan", "advise", "explain", "simulate", "execute", "verify", "demo", "doctor", "calibrate", "schema")
+COMMANDS = (
+    "plan",
+    "advise",
+    "fit",
+    "explain",
+    "simulate",
+    "execute",
+    "verify",
+    "demo",
+    "doctor",
+    "calibrate",
+    "schema",
+)
 
 
 Command = Callable[..., "Ended"]
