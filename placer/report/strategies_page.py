@@ -14,15 +14,22 @@ from collections.abc import Sequence
 from html import escape
 from math import nan
 from statistics import median
-from typing import TYPE_CHECKING
 
-from placer.errors import require_extra
+from bokeh.embed import file_html
+from bokeh.layouts import column
+from bokeh.models.ranges import FactorRange
+from bokeh.models.sources import ColumnDataSource
+from bokeh.models.ui import UIElement
+from bokeh.models.widgets.markups import Div
+from bokeh.models.widgets.tables import DataTable, StringFormatter, TableColumn
+from bokeh.palettes import Category20_20
+from bokeh.plotting import figure
+from bokeh.resources import INLINE
+from bokeh.transform import dodge
+
 from placer.report.printing import share_text
 from placer.search.comparison import Outcome
 from placer.search.standings import best_seconds, gaps_to, standings
-
-if TYPE_CHECKING:
-    from bokeh.models.ui import UIElement
 
 POINTS = 60
 # Gaps are drawn on a logarithmic axis from here on.
@@ -35,12 +42,7 @@ TITLE = "Strategies side by side"
 
 
 def strategies_page(outcomes: Sequence[Outcome]) -> str:
-    """The page of these outcomes. Raises UsageError where Bokeh is missing."""
-    require_extra("html", "bokeh")
-    from bokeh.embed import file_html
-    from bokeh.layouts import column
-    from bokeh.models.widgets.markups import Div
-    from bokeh.resources import INLINE
+    """The page of these outcomes."""
 
     named = f"<h1>{TITLE}</h1><p>{escape(_told(outcomes))}</p>"
     parts: list[UIElement] = [Div(text=named), _curves(outcomes), _gaps(outcomes), _table(outcomes)]
@@ -58,7 +60,6 @@ def _told(outcomes: Sequence[Outcome]) -> str:
 
 def _curves(outcomes: Sequence[Outcome]) -> UIElement:
     """Median of best so far over best known; cases without a plan yet count as infinitely far."""
-    from bokeh.plotting import figure
 
     best = best_seconds(outcomes)
     times = _times(outcomes)
@@ -95,9 +96,6 @@ def _median_gap(own: Sequence[Outcome], best: dict[str, float], after: float) ->
 
 def _gaps(outcomes: Sequence[Outcome]) -> UIElement:
     """Bars of the median gap by strategy and kind of machines, with the worst one as a point."""
-    from bokeh.models.ranges import FactorRange
-    from bokeh.plotting import figure
-    from bokeh.transform import dodge
 
     best = best_seconds(outcomes)
     names = [own.strategy for own in standings(outcomes)]
@@ -125,8 +123,6 @@ def _points(names: list[str], gaps: list[float]) -> dict[str, list[object]]:
 
 
 def _table(outcomes: Sequence[Outcome]) -> UIElement:
-    from bokeh.models.sources import ColumnDataSource
-    from bokeh.models.widgets.tables import DataTable, StringFormatter, TableColumn
 
     best = best_seconds(outcomes)
     rows = [
@@ -159,7 +155,6 @@ def _by_strategy(outcomes: Sequence[Outcome], best: dict[str, float]) -> dict[st
 
 
 def _color(number: int) -> str:
-    from bokeh.palettes import Category20_20
 
     found: str = Category20_20[number % len(Category20_20)]
     return found

@@ -18,7 +18,6 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.report.measured_strategies import MeasuredPlan, measured_document, measured_view
 from placer.report.strategies import strategies_csv, strategies_document, strategies_markdown, strategies_view
-from placer.report.strategies_page import strategies_page
 from placer.search.asked import Budget, budget_of
 from placer.search.comparison import Case, Outcome, compared, keep, kept_outcomes, searched
 from placer.search.placed import case_name, compared_files
@@ -81,10 +80,16 @@ def strategies(
         return
     cases = (case for found in (_captured(asked), _drawn(count, sizes)) for case in found)
     outcomes = _outcomes(cases, file or [], names, range(seeds), budgets, rows)
-    for path, made in ((as_csv, strategies_csv), (markdown, strategies_markdown), (html, strategies_page)):
+    for path, made in ((as_csv, strategies_csv), (markdown, strategies_markdown), (html, _page)):
         if path is not None:
             write_text(path, made(outcomes))
     print_result(strategies_view(outcomes), strategies_document(outcomes), json)
+
+
+def _page(outcomes: Sequence[Outcome]) -> str:
+    from placer.report.strategies_page import strategies_page  # which needs Bokeh
+
+    return strategies_page(outcomes)
 
 
 def _require_places(*paths: Path | None) -> None:
