@@ -57,7 +57,7 @@ def proven_seconds(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def standings(outcomes: Sequence[Outcome], among: Sequence[Outcome] = ()) -> tuple[Standing, ...]:
-    """Each strategy's, those of the smallest median gap first; cases of which nobody has a plan do not count.
+    """Each strategy's, those first that are most often within 5%; cases of which nobody has a plan do not count.
 
     The best plans and what is proven are those of all `among` which these outcomes are, if that is given.
     """
@@ -65,7 +65,7 @@ def standings(outcomes: Sequence[Outcome], among: Sequence[Outcome] = ()) -> tup
     counted = [outcome for outcome in outcomes if outcome.case in best]
     names = dict.fromkeys(outcome.strategy for outcome in counted)
     found = [_standing(name, [one for one in counted if one.strategy == name], best, proven) for name in names]
-    return tuple(sorted(found, key=lambda one: (one.solved == 0, one.median_gap or 0.0, -one.nearer, one.strategy)))
+    return tuple(sorted(found, key=lambda one: (-one.near, one.solved == 0, one.median_gap or 0.0, one.strategy)))
 
 
 def _standing(name: str, own: Sequence[Outcome], best: dict[str, float], proven: dict[str, float]) -> Standing:
