@@ -28,7 +28,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whos
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="package.module:factory, or a Hugging Face config.json.", show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help="package.module:factory, a Hugging Face config.json or name (meta-llama/Llama-3.1-8B), timm:NAME, "
+        "torchvision:NAME.",
+        show_default=False,
+    ),
 ]
 ClusterSpec = Annotated[
     str,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from placer.errors import PlacerError, UsageError
+from placer.io.model_families import family_factory
 
 # Nobody looks for a mistake of their own in these.
 _FOREIGN = frozenset({"placer", "torch", *sys.stdlib_module_names})
@@ -108,6 +109,9 @@ def reference_of(function: Callable[..., object], what: str) -> str:
 
 def named(reference: str, what: str) -> Callable[..., object]:
     """The function `package.module:name`. Raises UsageError where it is not there, or its module does not import."""
+    family = family_factory(reference)
+    if family is not None:
+        return family
     parts = _REFERENCE.fullmatch(reference)
     if parts is None:
         raise UsageError(

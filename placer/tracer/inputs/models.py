@@ -1,4 +1,4 @@
-"""What a model may be given as: a module, "package.module:factory", a Hugging Face config or config.json."""
+"""What a model may be given as: a module, "package.module:factory", a Hugging Face config, config.json or Hub name."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from placer.io.files import parsed_json, read_text
 from placer.io.refusals import short
 from placer.io.usercode import blamed, named, said
 from placer.plans.plan import ModelRef
+from placer.tracer.inputs.hub import hub_config, is_hub_name
 
 # Which of transformers' tables names the class of a configuration without `architectures`, first match wins.
 _TABLES = (
@@ -69,6 +70,8 @@ def resolve(model: object) -> ResolvedModel:
         raise UsageError("the model has no name; give package.module:factory, or a Hugging Face config.json")
     if isinstance(model, str) and ":" in model and not Path(model).exists():
         return _resolved("factory", model, _factory(model))
+    if isinstance(model, str) and is_hub_name(model) and not Path(model).exists():
+        return _from_config(_config(hub_config(model), f"the model {model}"))
     if isinstance(model, (str, Path)):
         return _from_config(_config_of_file(Path(model)))
     if hasattr(model, "to_dict") and hasattr(model, "model_type"):
@@ -127,7 +130,8 @@ def _config_of_file(path: Path) -> object:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise UsageError(
-            f"the model {path} does not exist; give a config.json, or 'package.module:factory' with a colon"
+            f"the model {path} does not exist; give a config.json, 'package.module:factory' with a colon, or the name "
+            "of a model on the Hub, organisation/model"
         )
     return _config(parsed_json(read_text(file, "the model"), f"the model {file}"), str(file))
 
