@@ -138,9 +138,10 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, message: str) -
         reader("doppler")(text, "graph.txt", PlaceRequest())
 
 
-def test_a_file_that_ends_early_is_told() -> None:
-    with pytest.raises(UsageError, match="ends after 1 lines"):
-        reader("doppler")("5\n", "graph.txt", PlaceRequest())
+@pytest.mark.parametrize("lines", (1, 3, 4))
+def test_a_file_that_ends_early_is_told(lines: int) -> None:
+    with pytest.raises(UsageError, match=f"ends after {lines} lines"):
+        reader("doppler")("\n".join(TEXT.splitlines()[:lines]), "graph.txt", PlaceRequest())
 
 
 def test_free_form_is_no_choice_of_the_makespan() -> None:

@@ -26,7 +26,7 @@ HEAD = 4
 def read(text: str, name: str, request: PlaceRequest) -> PlacementProblem:
     """The graph in `text`. Raises UsageError with the line for what it cannot read, and for cycles."""
     lines = [line.strip() for line in text.splitlines()]
-    if len([line for line in lines if line]) <= 1:
+    if len(lines) <= HEAD or not lines[0]:
         raise UsageError(f"{name} ends after {len(lines)} lines; a DOPPLER graph has {HEAD} and one for every op")
     (count,) = _numbers(lines[0], f"{name}, line 1", 1)
     inputs, sources, targets = (_numbers(line, f"{name}, line {at}") for at, line in enumerate(lines[1:HEAD], 2))

@@ -2,7 +2,8 @@
 
 moves         a group to any device; to the device of a neighbour; with its neighbours to one device; two of the
               longest change places
-temperature   falls from `WARM` of the start's finish time to `COLD` of that, by the same share with every try
+temperature   falls from `WARM` of the start's finish time to `COLD` of that, by the same share with every try, or
+              faster where the time is short
 """
 
 from __future__ import annotations
@@ -57,20 +58,21 @@ class Annealing:
         order = sorted(range(len(seconds)), key=lambda group: (-seconds[group], group))
         self._longest = order[: max(2, math.ceil(LONGEST * len(order)))]
 
-    def down(self, start: Placed, tries: int, over: Callable[[], bool]) -> Placed:
-        """The best placement seen in so many tries."""
+    def down(self, start: Placed, tries: int, passed: Callable[[], float]) -> Placed:
+        """The best placement seen in so many tries, or until the share of its time that has `passed` is 1."""
         warm, random_ = WARM * start.value, self._rng.random
         homes = [start.placement[own[0]] for own in self._members]
-        now, best = start.value, start
+        now, best, late = start.value, start, 0.0
         for number in range(tries):
-            if number % 64 == 0 and over():
+            late = passed() if number % 16 == 0 else late
+            if late >= 1:
                 break
             moved = self._moved(homes)
             if moved is None:
                 continue
             placement = [moved[group] for group in self._group]
             value = self._judge(placement)
-            heat = warm * COLD ** (number / tries)
+            heat = warm * COLD ** max(late, number / tries)
             if value <= now or (heat > 0 and random_() < math.exp((now - value) / heat)):
                 homes, now = moved, value
                 if value < best.value:

@@ -28,8 +28,8 @@ from placer.strategies.placement.limits import Limits
 MOST_TRIES, MOST_WORK = 20_000, 10_000_000
 # Deterministic seconds of the relaxed program where nothing is asked for.
 EFFORT = 8.0
-# Of the seconds that are asked for the share that is for the relaxed program.
-PROVING = 0.6
+# Of the seconds that are asked for the share of each of the first annealings; of those then left that of the program.
+FIRST, PROVING = 0.25, 0.6
 ROUNDING = 1e-9
 SEED = 0
 
@@ -61,7 +61,7 @@ def finish_time(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     seconds = math.inf if limits.seconds is None else limits.seconds
     effort = _Effort(
         left=3 * MOST_TRIES if limits.pairs is None else limits.pairs,
-        until=begun + (1 - PROVING) * seconds,
+        until=begun + seconds,
         bound=simple_bound(tasks),
     )
     starts, notes = _starts(tasks, queues)
@@ -70,11 +70,11 @@ def finish_time(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     if effort.best is None:
         return BoundedPlacement(placement=None, bound=effort.bound, notes=notes)
     annealing = Annealing(tasks, queues.finish, random.Random(SEED))
-    for start in starts[:2]:
+    for number, start in enumerate(starts[:2], 1):
+        effort.until = begun + FIRST * number * seconds
         _anneal(annealing, tasks, start, effort)
     if not effort.over or limits.seconds is not None:
-        left = max(0.0, begun + seconds - time.perf_counter())
-        proof = _proved(tasks, effort.best, limits, left)
+        proof = _proved(tasks, effort.best, limits, max(0.0, begun + seconds - time.perf_counter()))
         effort.bound, effort.until = max(effort.bound, proof.bound), begun + seconds
         if proof.placement is not None:
             start = Placed(placement=proof.placement, value=queues.finish(proof.placement))
@@ -109,4 +109,6 @@ def _anneal(annealing: Annealing, tasks: TaskGraph, start: Placed, effort: _Effo
     tries = min(effort.left, MOST_TRIES, MOST_WORK // (tasks.count + len(tasks.edges)))
     if not effort.over and tries:
         effort.left -= tries
-        effort.keep(annealing.down(start, tries, lambda: time.perf_counter() >= effort.until))
+        begun = time.perf_counter()
+        allowed = max(effort.until - begun, 1e-9)
+        effort.keep(annealing.down(start, tries, lambda: (time.perf_counter() - begun) / allowed))
