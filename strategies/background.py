@@ -98,7 +98,7 @@ def from_both_ends(items: Sequence[S], make: Callable[[S], T], *, apart: bool, o
         for item in items:
             back.extend(others.ready())
             left = len(items) - len(front) - len(back)
-            if left == 0 or (front and over()):
+            if left <= 0 or (front and over()):  # below 0 where both have made the same one
                 break
             if left == 1 and front and others.apart:  # the other process is at it
                 back.append(next(iter(others)))
@@ -106,7 +106,7 @@ def from_both_ends(items: Sequence[S], make: Callable[[S], T], *, apart: bool, o
             front.append(make(item))
     finally:
         others.close()
-    return [*front, *reversed(back)]
+    return [*front, *reversed(back[: len(items) - len(front)])]
 
 
 _ENDED = object()

@@ -120,6 +120,16 @@ def test_both_ends_share_the_work() -> None:
     assert len({process for _, process in found}) == 2
 
 
+def test_what_both_have_made_counts_once() -> None:
+    def make(item: int) -> int:
+        if item == 1:  # made here while the other process makes everything down to it
+            for child in multiprocessing.active_children():
+                child.join()
+        return item
+
+    assert from_both_ends(range(4), make, apart=True, over=_never) == [0, 1, 2, 3]
+
+
 def test_what_is_over_leaves_the_first() -> None:
     found = from_both_ends(range(5), lambda item: item, apart=False, over=lambda: True)
     assert found == [0]
