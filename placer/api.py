@@ -27,6 +27,7 @@ from placer.rules.opaque import OpaqueCost
 from placer.search.asked import Budget, budget_of, parse_pins, pin_texts
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
+from placer.search.progress_line import progress_line
 from placer.simulator import Timeline
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def _require_trainable(graph: Graph) -> None:
 
 def solve(problem: Problem, strategy: str = "auto") -> Plan:
     """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
-    found = solve_with(problem, strategy)
+    with progress_line(problem.until):
+        found = solve_with(problem, strategy)
     best = found.plan
     early = (f"{ENDED[found.ended]}: this is the best plan so far, {_proven(best)}",) if found.ended else ()
     for note in early:

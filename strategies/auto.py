@@ -22,6 +22,7 @@ from placer.plans.plan import Alternative
 from placer.plans.transfers import is_chain
 from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.problem import Ended, Problem, Solution, strategy
+from placer.search.progress_line import tell
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.space.block_graph import branches_matter
@@ -140,6 +141,7 @@ def _legal(runs: list[_Result]) -> list[tuple[Verdict, _Result]]:
 
 
 def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Result:
+    tell(phase=name)
     solver = strategy(name)
     found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
     verdict = None if isinstance(found, Infeasible) else judge(problem.costs, found.plan, lowered=lowered)

@@ -16,6 +16,7 @@ from placer.errors import InfeasibleError
 from placer.plans.plan import Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
+from placer.search.progress_line import tell
 
 # Sizes that are tried beyond the first that has no plan.
 BEYOND = 3
@@ -66,6 +67,7 @@ def largest(attempt: Callable[[int], Plan | str], *, step: int, most: int) -> Fi
 
     def fits(steps: int) -> bool:
         if steps not in found:
+            tell(part=f"size {steps * step}")
             found[steps] = attempt(steps * step)
         return isinstance(found[steps], Plan)
 

@@ -17,6 +17,7 @@ from placer.errors import InfeasibleError, UsageError
 from placer.graph import Graph
 from placer.search.judge import solve_with
 from placer.search.problem import Problem, strategy
+from placer.search.progress_line import progress_line, tell
 from placer.strategies.background import from_both_ends
 
 HOUR = 3600.0
@@ -94,6 +95,7 @@ def advised(
     units = units_per_step(problem.graph)
 
     def answer(offer: Offer) -> Answer:
+        tell(part=f"{offer.count} x {offer.machine} of {len(offers)} offers")
         blank = Answer(offer=offer, units_per_step=units)
         least = _least_seconds(problem, offer, blank, work)
         if least is not None:
@@ -101,7 +103,8 @@ def advised(
             return replace(blank, late=True, reason=reason)
         return _searched(problem, blank, name, seconds)
 
-    return tuple(from_both_ends(offers, answer, apart=True, over=lambda: False))
+    with progress_line():
+        return tuple(from_both_ends(offers, answer, apart=True, over=lambda: False))
 
 
 def _least_seconds(problem: Problem, offer: Offer, blank: Answer, work: Work | None) -> float | None:

@@ -30,6 +30,7 @@ from placer.plans.plan import Layout
 from placer.plans.transfers import is_chain
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Ended, Problem, Solution
+from placer.search.progress_line import tell
 from placer.strategies.inter_op.bounds.by_bound import by_bound
 from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.bounds.refined import RefinedBounds
@@ -207,6 +208,7 @@ def _run(search: _OutlineSearch) -> None:
     if found.count > LARGE and search.mixed:
         _begin_with_parts(search)
     while (least := search.least) is not None and least < search.ceiling * enough:
+        tell(best=search.ceiling, bound=least)
         if _over(search):
             return
         if search.next is not None and search.next[0] <= least:
@@ -226,6 +228,7 @@ def _shape(search: _OutlineSearch, enough: float) -> None:
     """Improve on the best so far by positions with submeshes of their own."""
     unlike = search.unlike
     while (bound := unlike.nearest) is not None and bound < search.ceiling * enough:
+        tell(best=search.ceiling, bound=bound)
         if _over(search):
             return
         found = unlike.next(search.ceiling)

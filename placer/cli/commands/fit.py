@@ -31,6 +31,7 @@ from placer.io.model_config import MOST_BUILT
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.search.problem import Problem
+from placer.search.progress_line import progress_line
 
 Grow = Annotated[
     Literal["batch", "length", "depth"],
@@ -111,7 +112,8 @@ def run(
     growing = Growing(asked=asked, model=model, loss=loss, opaque=opaque or ())
     attempt: Callable[[int], Plan | str] = lambda size: fitted(growing.sized(grow, size), strategy)  # noqa: E731
     least = step or {"batch": asked.cluster.size, "length": 128}.get(grow, 1)
-    fit = largest(attempt, step=least, most=max(most or MOST_SIZES[grow], least))
+    with progress_line():
+        fit = largest(attempt, step=least, most=max(most or MOST_SIZES[grow], least))
     if not fit.size:
         raise InfeasibleError(Infeasible(binding=f"not even a {grow} of {least} fits: {fit.binding}"))
     print_result(fit_view(fit, grow, at_once), fit_document(fit, grow, at_once), json)
