@@ -27,8 +27,8 @@ BETWEEN = 0.2
 class ProgressLine:
     """What was told last, and where it is shown.
 
-    best, bound: seconds of a step, the
-    bound that of what the phase has not looked at yet: nothing is proven before the search ends. until: by the clock.
+    best, bound: seconds of a step, the bound that of what the phase has not looked at yet: nothing is proven before
+    the search ends. until: by the clock.
     """
 
     stream: TextIO
