@@ -8,7 +8,7 @@ import os
 import pytest
 
 from placer.io.terminal import LINE_AGAIN
-from placer.search import progress
+from placer.search import progress_line as module
 from placer.search.judge import solve_with
 from placer.search.progress_line import BETWEEN, PATIENCE, ProgressLine, progress_line, tell
 from problems import random_problem
@@ -34,8 +34,8 @@ def test_nothing_is_shown_before_patience_ends_and_not_at_every_word() -> None:
 
 
 def test_a_search_tells_its_best_and_a_bound_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(progress, "BETWEEN", 0.0)
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "BETWEEN", 0.0)
     stream = Terminal()
     with progress_line(stream=stream):
         solve_with(random_problem(0), "auto")
@@ -45,7 +45,7 @@ def test_a_search_tells_its_best_and_a_bound_below_it(monkeypatch: pytest.Monkey
 
 
 def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
     stream = io.StringIO()
     with progress_line(stream=stream):
         tell(phase="stages", best=1.0)
@@ -53,13 +53,13 @@ def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_forked_process_says_nothing_and_an_error_takes_the_line_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
     stream = Terminal()
     with pytest.raises(KeyboardInterrupt), progress_line(stream=stream):
         monkeypatch.setattr(os, "getpid", lambda: 0)
         tell(phase="elsewhere")
         monkeypatch.undo()
-        monkeypatch.setattr(progress, "PATIENCE", 0.0)
+        monkeypatch.setattr(module, "PATIENCE", 0.0)
         tell(phase="here")
         raise KeyboardInterrupt
     assert "elsewhere" not in stream.getvalue() and "here" in stream.getvalue()

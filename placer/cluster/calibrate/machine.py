@@ -23,6 +23,9 @@ EXTRAS = {
     "deepspeed": ("deepspeed",),
     "report": ("tensorboard",),
     "data": ("pyarrow",),
+    "plot": ("matplotlib",),
+    "html": ("bokeh",),
+    "vision": ("timm", "torchvision"),
 }
 
 
