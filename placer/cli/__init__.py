@@ -1,6 +1,6 @@
 """The command line: parse, call one library function, print. Exit 0 done, 1 infeasible or failed, 2 misuse.
 
-A command is a file of `commands`: its name is the file's, its help the docstring, and `run` has its flags.
+A command is a file of a folder of `commands`: its name is the file's, its help the docstring, and `run` has its flags.
 """
 
 from __future__ import annotations
@@ -13,23 +13,9 @@ from typing import Annotated
 
 import typer
 
-from placer.cli.commands import (
-    advise,
-    bench,
-    calibrate,
-    demo,
-    doctor,
-    execute,
-    explain,
-    fit,
-    place,
-    plan,
-    replan,
-    schema,
-    simulate,
-    verify,
-    weights,
-)
+from placer.cli.commands.bench import group
+from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate
+from placer.cli.commands.running import calibrate, demo, doctor, execute, verify, weights
 from placer.cli.options import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.io.terminal import HarmlessStream, harmless
@@ -61,7 +47,7 @@ for module in (
     weights,
 ):
     app.command(module.__name__.rpartition(".")[2], help=module.__doc__)(module.run)
-app.add_typer(bench.app)
+app.add_typer(group.app)
 
 
 def _print_version(asked: bool) -> None:

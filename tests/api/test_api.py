@@ -36,7 +36,7 @@ def test_importing_placer_imports_neither_torch_nor_a_solver() -> None:
     assert heavy == "[]"
 
 
-@pytest.mark.parametrize("first", ["placer.api", "placer.cli.commands.plan", "placer.runtime"])
+@pytest.mark.parametrize("first", ["placer.api", "placer.cli.commands.planning.plan", "placer.runtime"])
 def test_plan_is_a_function_whatever_is_imported_first(first: str) -> None:
     before = f"import {first}; import placer; print(type(placer.plan).__name__, type(placer.capture).__name__)"
     after = f"import placer; import {first}; print(type(placer.plan).__name__, type(placer.simulate).__name__)"

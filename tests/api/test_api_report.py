@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from placer.cli.commands.execute import run_view
+from placer.cli.commands.running.execute import run_view
 from placer.report.comparison import comparison_view
 from placer.report.documents import ledger_document, plan_document
 from placer.report.plan_table import ranges_text, rows_text

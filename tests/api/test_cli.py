@@ -169,7 +169,7 @@ def test_the_reader_may_stop_reading(plan_file: Path) -> None:
 def test_ctrl_c_ends_with_a_word_and_without_a_traceback() -> None:
     # A shell that starts this suite in the background makes its processes deaf to interrupts; this one listens.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "import time, placer.cli.commands.doctor as d; d.examine = lambda: time.sleep(60); import sys; "
+    code += "import time, placer.cli.commands.running.doctor as d; d.examine = lambda: time.sleep(60); import sys; "
     code += "sys.argv = ['placer', 'doctor']; print('ready', flush=True); import placer.__main__ as m; m.main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

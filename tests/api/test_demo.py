@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from placer.cli.commands import demo
+from placer.cli.commands.running import demo
 from placer.demo import story
 from placer.demo.story import TOLERANCE, DemoOutcome
 from placer.runtime.training.run_report import RunReport

@@ -13,7 +13,7 @@ from clusters import SLOW, cluster
 from graphs import BlockSpec, chain_graph
 from mesh_plans import SCHEDULES, Side, mesh_plan, mesh_plans
 from pipeline_plans import chain, pipeline_plan
-from placer.cli.commands.explain import instruction_text
+from placer.cli.commands.planning.explain import instruction_text
 from placer.cluster.cluster import Link
 from placer.costs.step_estimate import estimate
 from placer.graph import Affine, Tensor

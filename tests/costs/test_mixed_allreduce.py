@@ -19,7 +19,7 @@ from examples.parity.cases import Case, plan_of
 from graphs import BlockSpec, chain_graph
 from mixed_plans import CPU, GPU, HOST, PCIE, machines, on
 from pipeline_plans import pipeline_plan
-from placer.cli.commands.explain import instruction_text
+from placer.cli.commands.planning.explain import instruction_text
 from placer.cluster.cluster import Cluster
 from placer.cluster.topology import LOOPBACK
 from placer.costs.communication.mixed_allreduce import PASSES, MixedSum, roles

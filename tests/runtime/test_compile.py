@@ -19,7 +19,7 @@ from examples.parity.cases import Case, capture_of, plan_of
 from examples.parity.named_splits import split_plan
 from execute_plans import tiny_plan
 from placer import tracer
-from placer.cli.commands.execute import run
+from placer.cli.commands.running.execute import run
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from examples.parity.cases import Case, plan_of
 from placer import tracer
-from placer.cli.commands.execute import run_document
+from placer.cli.commands.running.execute import run_document
 from placer.costs.step_estimate import estimate
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings

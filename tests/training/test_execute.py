@@ -13,7 +13,7 @@ from rich.console import Console
 
 from execute_plans import tiny_plan
 from execute_runs import RELAXED, SAVED_AT, SHARDINGS, STEPS
-from placer.cli.commands.execute import run_document, run_view
+from placer.cli.commands.running.execute import run_document, run_view
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
 from placer.plans.plan import Sharding

@@ -1,1 +1,1 @@
-"""One file a command: parse, call one library function, print."""
+"""The commands: `planning` makes plans and tells what they are, `running` runs them, `bench` compares. A file each."""

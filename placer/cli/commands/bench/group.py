@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placer.cli.commands.bench_evaluate import evaluate
-from placer.cli.commands.bench_strategies import strategies
+from placer.cli.commands.bench.evaluate import evaluate
+from placer.cli.commands.bench.strategies import strategies
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError
 from placer.placement.benchmark import FAMILIES, BenchRow, family

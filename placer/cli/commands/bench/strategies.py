@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from placer.cli.commands.plan import named_shapes
+from placer.cli.commands.planning.plan import named_shapes
 from placer.cli.options import Json, print_result
 from placer.cluster.cluster import Cluster
 from placer.errors import UsageError, require_extra

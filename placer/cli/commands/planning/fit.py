@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from placer.api import capture, problem
-from placer.cli.commands.plan import (
+from placer.cli.commands.planning.plan import (
     Attention,
     Loss,
     Offload,

@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placer.cli.commands import dry_run as dry
+from placer.cli.commands.running import dry_run as dry
 from placer.cli.options import (
     Compile,
     CompileBackend,

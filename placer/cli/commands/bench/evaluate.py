@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.api import capture
-from placer.cli.commands.plan import named_shapes
+from placer.cli.commands.planning.plan import named_shapes
 from placer.cli.options import Batch, Json, print_result
 from placer.cluster.cluster import Cluster
 from placer.plans.plan import ModelRef

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placer.api import problem
-from placer.cli.commands.plan import (
+from placer.cli.commands.planning.plan import (
     Attention,
     Loss,
     Offload,

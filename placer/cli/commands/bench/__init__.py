@@ -1,0 +1,1 @@
+"""`placer bench`: what is measured and compared; a file each, listed in `group`."""

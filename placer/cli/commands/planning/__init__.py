@@ -1,0 +1,1 @@
+"""Commands that make a plan or tell what one is."""
