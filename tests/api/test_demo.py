@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from placer.cli.commands.demo import story
+from placer.cli.commands.demo.story import TOLERANCE, DemoOutcome
 from placer.cli.commands.running import demo
-from placer.demo import story
-from placer.demo.story import TOLERANCE, DemoOutcome
 from placer.runtime.training.run_report import RunReport
 from plans import two_stage_plan
 

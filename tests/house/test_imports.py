@@ -19,9 +19,10 @@ DOORS = {
 # Who may import a heavy library at the top of a file; elsewhere only inside the function that needs it.
 HEAVY = {
     "torch": (
-        "placer.tracer", "placer.runtime", "placer.cluster.calibrate", "placer.demo", "placer.strategies.policy",
+        "placer.tracer", "placer.runtime", "placer.cluster.calibrate", "placer.cli.commands.demo",
+        "placer.strategies.policy",
     ),
-    "transformers": ("placer.tracer", "placer.runtime", "placer.demo"),
+    "transformers": ("placer.tracer", "placer.runtime", "placer.cli.commands.demo"),
     "ortools": ("placer.strategies",),
     "bokeh": ("placer.report.strategies_page",),
     "deap": ("placer.strategies.genetic.selection", "placer.strategies.placement.orders.genetic"),
@@ -91,7 +92,9 @@ def test_some_rooms_never_import_each_other(room: str, other: str) -> None:
 def test_the_command_line_reaches_the_runtime_only_within_commands() -> None:
     reaching = [e for e in internal() if within(e.importer, "placer.cli") and within(e.module, "placer.runtime")]
     assert reaching
-    assert not [entry for entry in reaching if entry.top or not within(entry.importer, "placer.cli.commands")]
+    assert not [entry for entry in reaching if not within(entry.importer, "placer.cli.commands")]
+    # The story of the demo is itself imported within its command.
+    assert not [entry for entry in reaching if entry.top and not within(entry.importer, "placer.cli.commands.demo")]
 
 
 @pytest.mark.parametrize("library", sorted(HEAVY))

@@ -22,7 +22,7 @@ def run(
     """Run, narrating on standard output (standard error under --json); exit 1 where the losses differ."""
     stream = sys.stderr if json else sys.stdout
     print("placer demo: loading torch and transformers", file=stream, flush=True)
-    from placer.demo.story import outcome_document, outcome_view, tell  # the demo needs torch
+    from placer.cli.commands.demo.story import outcome_document, outcome_view, tell  # the demo needs torch
 
     outcome = tell(steps=steps, keep=keep, stream=stream)
     print_result(outcome_view(outcome), outcome_document(outcome), json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import GPT2Config, GPT2LMHeadModel
 
-REFERENCE = "placer.demo.model:build"
+REFERENCE = "placer.cli.commands.demo.model:build"
 BATCH = {"input_ids": (8, 128), "labels": (8, 128)}
 
 

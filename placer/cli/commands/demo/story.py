@@ -23,9 +23,9 @@ from torch import nn
 
 from placer import tracer
 from placer.api import simulate
+from placer.cli.commands.demo.model import BATCH, REFERENCE
+from placer.cli.commands.demo.strategy_table import chosen, contest, contest_view
 from placer.cluster.cluster import Cluster
-from placer.demo.model import BATCH, REFERENCE
-from placer.demo.strategy_table import chosen, contest, contest_view
 from placer.graph import Graph
 from placer.io.files import make_folder, write_text
 from placer.plans.ledger import Ledger
