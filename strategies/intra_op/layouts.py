@@ -123,10 +123,12 @@ def _cuts_values(borders: Borders, axis: str, count: int) -> bool:
 def _along_one(
     borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[_ByteWorth]
 ) -> Iterator[Layout | None]:
-    """The layouts along one axis, one for each of what bytes and steps are worth."""
+    """The layouts along one axis, one for each of what bytes and steps are worth, as many as there are seconds for."""
     ((axis, degree),) = axes
     prices = _prices(borders, costs, axes, replica)
-    for worth in worths:
+    for number, worth in enumerate(worths):
+        if number and borders.problem.spent:
+            return
         yield _layout(borders, prices, axes, worth, borders.states(degree, axis))
 
 
