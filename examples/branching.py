@@ -86,6 +86,8 @@ class Dlrm(nn.Module):
     dense (rows, features), sparse (rows, tables, hot): the ids of each table, whose vectors are summed.
     """
 
+    below: torch.Tensor
+
     def __init__(self, tables: int, entries: int, width: int, bottom: Sequence[int], top: Sequence[int], hot: int = 1):
         super().__init__()
         self.tables = nn.ModuleList(nn.EmbeddingBag(entries, width, mode="sum") for _ in range(tables))
@@ -163,18 +165,20 @@ def _module_a(inputs: int, pooled: int, by: int) -> Branches:
 
 def _module_c(inputs: int, inner: int, by: int) -> Branches:
     """17 x 17 (figure 6): 7 x 7 as 1 x 7 and 7 x 1."""
-    outputs, flat, tall = 192 // by, {"size": (1, 7), "padding": (0, 3)}, {"size": (7, 1), "padding": (3, 0)}
+    outputs, flat, tall = 192 // by, (1, 7), (7, 1)
     return Branches(
         Convolution(inputs, outputs, 1),
         nn.Sequential(
-            Convolution(inputs, inner, 1), Convolution(inner, inner, **flat), Convolution(inner, outputs, **tall)
+            Convolution(inputs, inner, 1),
+            Convolution(inner, inner, flat, padding=(0, 3)),
+            Convolution(inner, outputs, tall, padding=(3, 0)),
         ),
         nn.Sequential(
             Convolution(inputs, inner, 1),
-            Convolution(inner, inner, **tall),
-            Convolution(inner, inner, **flat),
-            Convolution(inner, inner, **tall),
-            Convolution(inner, outputs, **flat),
+            Convolution(inner, inner, tall, padding=(3, 0)),
+            Convolution(inner, inner, flat, padding=(0, 3)),
+            Convolution(inner, inner, tall, padding=(3, 0)),
+            Convolution(inner, outputs, flat, padding=(0, 3)),
         ),
         _pooled(inputs, outputs),
     )

@@ -16,7 +16,7 @@ from placer import simulator
 from placer.cluster.cluster import Cluster
 from placer.costs import step_estimate as estimates
 from placer.errors import UsageError
-from placer.graph import Graph
+from placer.graph import Granularity, Graph
 from placer.io.model_config import require_buildable
 from placer.io.usercode import reference_of
 from placer.io.versions import versions
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def capture(
     model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1,
-    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
+    opaque: Sequence[str] | Mapping[str, OpaqueCost] = (), granularity: Granularity = "block",
 ) -> Graph:  # fmt: skip
     """The immutable Graph of `model`: no weights, no GPU.
 
@@ -46,12 +46,13 @@ def capture(
     configuration implies with one row per device. loss_fn(output, batch) where the model returns no loss itself.
     opaque: submodules that are not looked into (`["router"]`), with what they cost where that is known
     (`{"router": OpaqueCost(seconds=1e-4)}`); those that cannot be exported are found and noted.
+    granularity: what is placed whole: "block", a layer or what stands for one, or "op", a single operator.
     Raises CaptureError naming the source line.
     """
     from placer import tracer
 
     require_buildable(model)
-    return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices, opaque=opaque)
+    return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices, opaque=opaque, granularity=granularity)
 
 
 def plan(
@@ -66,6 +67,7 @@ def plan(
     seed: int = 0,
     pins: Sequence[str] | Pins = (),
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
+    granularity: Granularity = "block",
 ) -> Plan:
     """The best plan `strategy` finds for one training step of `model` on the cluster.
 
@@ -73,13 +75,13 @@ def plan(
     loss_fn: as for `capture`; the ranks import it again, so it stands at the top of a module.
     budget: at most so many evaluated plans, or seconds of search (capture apart) as in "30s", or both ("200,30s");
     then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
-    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque: as for `capture`.
+    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque, granularity: as for `capture`.
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
     made = problem(
         model, cluster_spec, batch=batch, loss_fn=loss_fn, settings=settings, budget=budget, seed=seed, pins=pins,
-        opaque=opaque,
+        opaque=opaque, granularity=granularity,
     )  # fmt: skip
     return solve(made, strategy)
 
@@ -95,6 +97,7 @@ def problem(
     seed: int = 0,
     pins: Sequence[str] | Pins = (),
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
+    granularity: Granularity = "block",
 ) -> Problem:
     """What `plan` searches, the model captured: its arguments are those of `plan`."""
     from placer import tracer
@@ -104,7 +107,9 @@ def problem(
     require_buildable(model)
     resolved = tracer.resolve(model)
     loss = reference_of(loss_fn, "the loss") if loss_fn else ""
-    graph = tracer.capture(resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size, opaque=opaque)
+    graph = tracer.capture(
+        resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size, opaque=opaque, granularity=granularity
+    )
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
     _require_trainable(graph)

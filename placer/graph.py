@@ -31,6 +31,8 @@ ITEM_BYTES = {
     "complex128": 16, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
+Granularity = Literal["block", "op"]
+
 OpKind = Literal[
     "matmul",
     "convolution",
@@ -247,7 +249,10 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A captured model. `rows` is the batch it was captured for; `skeleton` identifies code and shapes."""
+    """A captured model. `rows` is the batch it was captured for; `skeleton` identifies code and shapes.
+
+    granularity: whether a block is a layer or what stands for one, or a single op.
+    """
 
     name: str
     rows: CountFromOne
@@ -258,6 +263,7 @@ class Graph:
     outputs: tuple[str, ...]
     loss: Loss
     notes: tuple[str, ...] = ()
+    granularity: Granularity = "block"
 
     def block_class(self, index: int) -> BlockClass:
         """The class of block `index`; -1 is the prologue."""

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from placer.errors import CaptureError, UncapturableError
-from placer.graph import Graph, Loss
+from placer.graph import Granularity, Graph, Loss
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.exporting import LossFunction, MixedDevicesError, Training, export
@@ -45,6 +45,7 @@ def capture(
     devices: int = 1,
     fold: bool = True,
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
+    granularity: Granularity = "block",
 ) -> Graph:
     """The Graph of one training step's forward and loss, made without a GPU, and without weights where meta tensors do:
     a model that reads values as it is built, or constants that are no part of it, is captured with them on the CPU.
@@ -53,8 +54,8 @@ def capture(
     or text such as "8x128"; None takes what the model implies, one row for each of `devices`, and notes that.
     loss_fn(output, batch) gives the loss where the model has none. fold: export repeated layers once; the Graph is the
     same without. opaque: submodules that are not looked into, by name, with what they cost where that is known; where
-    an export fails inside a submodule for what only running it can tell, that one is taken too, with a note. Raises
-    CaptureError with the model's source line.
+    an export fails inside a submodule for what only running it can tell, that one is taken too, with a note.
+    granularity: whether layers, or single ops, are what is placed. Raises CaptureError with the model's source line.
     """
     resolved = resolve(model)
     given = resolved.build("meta")
@@ -63,7 +64,7 @@ def capture(
     _require_names(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
-    source = Source(model=built, example=example, loss_fn=loss_fn, opaque=parts)
+    source = Source(model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity)
     try:
         graph = _with_opaque(source, fold)
     except MixedDevicesError:
@@ -87,6 +88,7 @@ class Source:
     loss_fn: LossFunction | None
     device: str | torch.device = "meta"
     opaque: Mapping[str, OpaqueCost]
+    granularity: Granularity = "block"
 
 
 def _with_opaque(source: Source, fold: bool) -> Graph:
@@ -152,10 +154,10 @@ def captured(source: Source, fold: bool = True) -> Captured:
     example = source.example
     first, second = (played(plain, example.tensors(example.rows + more, "meta")) for more in (0, 1))
     samples = sampled(plain.graph, example.rows, first, second)
-    pieces = partition(plain, source.model, samples.first)
+    pieces = partition(plain, source.model, samples.first, source.granularity)
     graph = assembled(type(source.model).__name__, plain, pieces, samples, example.assumptions)
     loss = _with_buffers(_whole(graph.loss, source.opaque), plain, example)
-    return Captured(graph=replace(graph, loss=loss), plain=plain, parts=pieces)
+    return Captured(graph=replace(graph, loss=loss, granularity=source.granularity), plain=plain, parts=pieces)
 
 
 def _with_buffers(loss: Loss, plain: Plain, example: Batch) -> Loss:

@@ -50,7 +50,11 @@ def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunc
     else:
         example = normalised(model, graph_or_batch, own_loss=loss_fn is not None)
     opaque = parts_of(graph_or_batch) if isinstance(graph_or_batch, Graph) else ()
-    found = _captured(model, example, loss_fn, device, opaque)
+    source = Source(
+        model=model, example=example, loss_fn=loss_fn, device=device, opaque=dict.fromkeys(opaque, OpaqueCost()),
+        granularity=graph_or_batch.granularity if isinstance(graph_or_batch, Graph) else "block",
+    )  # fmt: skip
+    found = _captured(source)
     bind(found.plain.graph, model, opaque)
     if isinstance(graph_or_batch, Graph):
         _require_same(graph_or_batch, found.graph)
@@ -91,21 +95,17 @@ def _require_same(planned: Graph, found: Graph) -> None:
             raise StalePlanError(f"block {block.name} exchanges other values than the plan knows; plan again")
 
 
-def _captured(
-    model: nn.Module, example: Batch, loss_fn: LossFunction | None, device: torch.device, opaque: tuple[str, ...]
-) -> Captured:
+def _captured(source: Source) -> Captured:
     """Captured on meta, as `capture` does, because models build other masks on other devices.
 
     Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device,
     and where it reads constants that are no part of the model and lie there.
     """
-    parts = dict.fromkeys(opaque, OpaqueCost())
-    source = Source(model=model, example=example, loss_fn=loss_fn, device=device, opaque=parts)
     try:
-        found = captured(replace(source, model=on_meta(model), device="meta"))
+        found = captured(replace(source, model=on_meta(source.model), device="meta"))
     except MixedDevicesError:
         return captured(source)
-    own = own_state(model)
+    own = own_state(source.model)
     if any(tensor.is_meta for name, tensor in found.plain.state.items() if name not in own):
         return captured(source)
     return found

@@ -7,17 +7,19 @@ flow forward.
 
 What could compute at the same time is not one block: a gap is divided where nothing before is read behind (between two
 towers), and a run that reads what it is given on `MANY_BRANCHES` ways or more into these and what joins them
-(`branches`).
+(`branches`). Where single ops are asked for, each is a block; only what writes in place stays with what it writes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import torch
 from torch import fx, nn
 
+from placer.graph import Granularity
 from placer.tracer.export.cleaning import Plain, target_name, within
 from placer.tracer.export.symbolic_rows import is_size
 from placer.tracer.measure.call_cache import storage_of
@@ -66,17 +68,20 @@ class _NodeRange:
     branch: bool = False
 
 
-def partition(plain: Plain, model: nn.Module, facts: dict[fx.Node, Played]) -> Partition:
+def partition(
+    plain: Plain, model: nn.Module, facts: dict[fx.Node, Played], granularity: Granularity = "block"
+) -> Partition:
     """The blocks of `plain`, a graph of `model` that was played with `facts`."""
     prologue = prologue_of(plain, facts)
     order = _order(plain.graph, prologue)
-    flow = _Flow(order, facts, plain)
-    units = units_of(model, order, flow.values)
-    runs = _runs(order, units)
-    runs = _without_small_gaps(runs, order, flow, units)
-    runs = [part for run in runs for part in _apart(run, order, flow)]
-    runs = _joined_writes(runs, order, facts)
-    pieces = _named(runs, order, plain, units)
+    if granularity == "op":
+        pieces = _named_ops(_joined_writes(_single_ops(order), order, facts), order)
+    else:
+        flow = _Flow(order, facts, plain)
+        units = units_of(model, order, flow.values)
+        runs = _without_small_gaps(_runs(order, units), order, flow, units)
+        runs = [part for run in runs for part in _apart(run, order, flow)]
+        pieces = _named(_joined_writes(runs, order, facts), order, plain, units)
     return Partition(
         pieces=pieces,
         prologue=BlockNodes(name="prologue", root="", nodes=tuple(n for n in plain.graph.nodes if n in prologue)),
@@ -219,6 +224,25 @@ def _written_buffers(position: dict[fx.Node, int]) -> list[tuple[int, int]]:
         for name in {str(one.target) for one in node.all_input_nodes if one.op == "get_attr"} & written:
             users.setdefault(name, []).append(index)
     return [(min(indices), max(indices)) for indices in users.values()]
+
+
+def _single_ops(order: list[fx.Node]) -> list[_NodeRange]:
+    """Each call by itself, with what takes its results apart."""
+    starts = [index for index, node in enumerate(order) if not _is_getitem(node)]
+    return [_NodeRange(unit="", first=first, last=last) for first, last in pairwise((*starts, len(order)))]
+
+
+def _named_ops(runs: list[_NodeRange], order: list[fx.Node]) -> tuple[BlockNodes, ...]:
+    """Blocks of single ops, each by its module and its operator: `h.0.attn.c_attn:linear`."""
+    pieces: list[BlockNodes] = []
+    taken = Counter[str]()
+    for run in runs:
+        nodes = tuple(order[run.first : run.last])
+        root = nodes[0].meta["module"]
+        name = f"{root or 'model'}:{target_name(nodes[0]).rpartition('::')[2]}"
+        taken[name] += 1
+        pieces.append(BlockNodes(name=name if taken[name] == 1 else f"{name}@{taken[name]}", root=root, nodes=nodes))
+    return tuple(pieces)
 
 
 def _named(runs: list[_NodeRange], order: list[fx.Node], plain: Plain, units: list[str]) -> tuple[BlockNodes, ...]:

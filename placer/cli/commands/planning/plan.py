@@ -12,6 +12,7 @@ import typer
 from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads, print_result
 from placer.errors import UsageError
+from placer.graph import Granularity as GranularityName
 from placer.io.files import require_writable
 from placer.io.usercode import named
 from placer.plans.settings import Precision as PrecisionName
@@ -41,6 +42,9 @@ Strategy = Annotated[
         help="auto, stages, min_cut, horizontal, local, genetic, policy, exhaustive, single, data, sharded, even, "
         "megatron, heft, etf, sct, critical_path, greedy or metis."
     ),
+]
+Granularity = Annotated[
+    GranularityName, typer.Option(help="What is placed whole: layers and what stands for them, or single ops.")
 ]
 Precision = Annotated[PrecisionName, typer.Option(help="What the step computes in.")]
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")]
@@ -77,6 +81,7 @@ def run(
     output: Output = None,
     pin: Pin = None,
     opaque: Opaque = None,
+    granularity: Granularity = "block",
     strategy: Strategy = "auto",
     precision: Precision = "float32",
     optimizer: Optimizer = "adamw",
@@ -105,6 +110,7 @@ def run(
     made = make_plan(
         model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=loss_function(loss),
         settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
+        granularity=granularity,
     )  # fmt: skip
     if output is not None:
         made.save(output)
