@@ -26,9 +26,10 @@ from placer.plans.settings import RunSettings
 from placer.rules.opaque import OpaqueCost
 from placer.search.asked import Budget, budget_of, parse_pins, pin_texts
 from placer.search.judge import solve_with
-from placer.search.problem import Pins, Problem
+from placer.search.problem import Pins, Problem, Solution
 from placer.search.progress_line import progress_line
 from placer.simulator import Timeline
+from placer.targets.frameworks.nearest import nearest
 
 if TYPE_CHECKING:
     from placer.tracer.export.exporting import LossFunction
@@ -68,6 +69,7 @@ def plan(
     pins: Sequence[str] | Pins = (),
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
     granularity: Granularity = "block",
+    framework: str = "",
 ) -> Plan:
     """The best plan `strategy` finds for one training step of `model` on the cluster.
 
@@ -76,6 +78,7 @@ def plan(
     budget: at most so many evaluated plans, or seconds of search (capture apart) as in "30s", or both ("200,30s");
     then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
     pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque, granularity: as for `capture`.
+    framework: one that the plan is to be told, as for `placer export`: the fastest plan it has words for.
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
@@ -83,7 +86,7 @@ def plan(
         model, cluster_spec, batch=batch, loss_fn=loss_fn, settings=settings, budget=budget, seed=seed, pins=pins,
         opaque=opaque, granularity=granularity,
     )  # fmt: skip
-    return solve(made, strategy)
+    return solve(made, strategy, framework)
 
 
 def problem(
@@ -133,17 +136,22 @@ def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "", pins:
     Raises UsageError for pins that contradict the new cluster, InfeasibleError with what binds.
     """
     _require_plan(plan)
-    problem = Problem(
+    asked = parse_pins(plan.asked.pins if pins is None else pins, plan.graph)
+    again = replace(problem_again(plan), cluster=Cluster.load(cluster_spec), pins=asked)
+    return solve(again, strategy or plan.asked.strategy)
+
+
+def problem_again(plan: Plan) -> Problem:
+    """What a plan was an answer to, without pins: its graph, cluster, settings, rows, seed and budget."""
+    return Problem(
         graph=plan.graph,
-        cluster=Cluster.load(cluster_spec),
+        cluster=plan.cluster,
         settings=plan.settings,
         model=plan.model,
         rows=plan.rows,
-        pins=parse_pins(plan.asked.pins if pins is None else pins, plan.graph),
         seed=plan.seed,
         budget=plan.asked.budget,
     )
-    return solve(problem, strategy or plan.asked.strategy)
 
 
 def _require_trainable(graph: Graph) -> None:
@@ -157,10 +165,18 @@ def _require_trainable(graph: Graph) -> None:
         raise UsageError(f"{graph.name} has no parameters: there is nothing to train and nothing to place")
 
 
-def solve(problem: Problem, strategy: str = "auto") -> Plan:
-    """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError."""
+def solve(problem: Problem, strategy: str = "auto", framework: str = "") -> Plan:
+    """The judged plan of one strategy, with its bound, its runners-up and what was assumed; raises InfeasibleError.
+
+    framework: as for `plan`.
+    """
     with progress_line(problem.until):
-        found = solve_with(problem, strategy)
+        found = nearest(problem, framework, strategy) if framework else solve_with(problem, strategy)
+    return completed(problem, found, strategy)
+
+
+def completed(problem: Problem, found: Solution, strategy: str = "auto") -> Plan:
+    """The plan of a judged solution with what was assumed and asked, ready to save."""
     best = found.plan
     early = (f"{ENDED[found.ended]}: this is the best plan so far, {_proven(best)}",) if found.ended else ()
     for note in early:

@@ -46,6 +46,7 @@ Strategy = Annotated[
 Granularity = Annotated[
     GranularityName, typer.Option(help="What is placed whole: layers and what stands for them, or single ops.")
 ]
+For = Annotated[str, typer.Option("--for", help="Only plans that this framework can be told, as for placer export.")]
 Precision = Annotated[PrecisionName, typer.Option(help="What the step computes in.")]
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="The update rule.")]
 LearningRate = Annotated[float, typer.Option(help="The learning rate of the run.")]
@@ -82,6 +83,7 @@ def run(
     pin: Pin = None,
     opaque: Opaque = None,
     granularity: Granularity = "block",
+    framework: For = "",
     strategy: Strategy = "auto",
     precision: Precision = "float32",
     optimizer: Optimizer = "adamw",
@@ -110,7 +112,7 @@ def run(
     made = make_plan(
         model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=loss_function(loss),
         settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
-        granularity=granularity,
+        granularity=granularity, framework=framework,
     )  # fmt: skip
     if output is not None:
         made.save(output)

@@ -1,0 +1,1 @@
+"""Commands that show a plan to others and take it elsewhere."""

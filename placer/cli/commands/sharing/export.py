@@ -1,0 +1,79 @@
+"""Write a plan's layout in the words of another framework, or say everything that it has no words for.
+
+placer export plan.json --to megatron -o plan.args
+placer export plan.json --to torchtitan --nearest -o plan.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from placer.api import problem_again, solve
+from placer.cli.options import Json, PlanFile, load_plan, print_result
+from placer.io.files import require_writable, write_text
+from placer.plans.plan import Plan
+from placer.report.documents import Document
+from placer.report.printing import seconds_text
+from placer.targets.frameworks.export import InexpressibleError, export_plan
+
+FrameworkName = Literal["torchtitan", "megatron", "bridge", "automodel", "deepspeed", "accelerate", "transformers"]
+
+
+def run(
+    plan_file: PlanFile,
+    to: Annotated[FrameworkName, typer.Option(help="The framework that is to train.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file; `-` is standard output.")],
+    nearest: Annotated[
+        bool,
+        typer.Option(
+            "--nearest", help="Where it has no words for the plan: plan again for what it has, and say the cost."
+        ),
+    ] = False,
+    base: Annotated[
+        str, typer.Option(help="For torchtitan: its configuration of the model, package.module:function.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Read, export, save, print."""
+    require_writable(output)
+    plan = load_plan(plan_file, None)
+    told, reasons = plan, tuple[str, ...]()
+    try:
+        exported = export_plan(plan, to, base)
+    except InexpressibleError as error:
+        if not nearest:
+            raise
+        reasons, told = error.reasons, solve(problem_again(plan), framework=to)
+        exported = export_plan(told, to, base)
+    write_text(output, exported.text)
+    if str(output) != "-":
+        print_result(
+            _view(plan, told, reasons, exported.notes, output), _document(plan, told, reasons, output, to), json
+        )
+
+
+def _view(plan: Plan, told: Plan, reasons: tuple[str, ...], notes: tuple[str, ...], output: Path) -> RenderableType:
+    lines = [Text(note) for note in notes]
+    if told is not plan:
+        lines.insert(0, Text(f"the plan cannot be told: {'; '.join(reasons)}"))
+        lines.insert(1, Text(f"the nearest found takes {_step(told)} a step instead of {_step(plan)}"))
+    return Group(*lines, Text(f"written to {output}"))
+
+
+def _document(plan: Plan, told: Plan, reasons: tuple[str, ...], output: Path, to: str) -> Document:
+    return {
+        "framework": to,
+        "file": str(output),
+        "lacked": list(reasons),
+        "step_time_seconds": plan.ledger.step_seconds if plan.ledger else None,
+        "exported_step_time_seconds": told.ledger.step_seconds if told.ledger else None,
+    }
+
+
+def _step(plan: Plan) -> str:
+    return seconds_text(plan.ledger.step_seconds) if plan.ledger else "unknown"

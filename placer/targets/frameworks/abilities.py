@@ -1,0 +1,57 @@
+"""What a framework can be told, as a table, and in words what of a layout it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placer.plans.plan import ScheduleName, Sharding
+from placer.plans.settings import Precision
+from placer.targets.frameworks.hybrid_layout import HybridLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What the framework called `framework` (with the version its files are for) has words for.
+
+    schedules: of pipelines; none: no pipelines. degrees: which of tensor, context, expert. offloads: whether the
+    optimizer's state, and nothing else, can lie on the host.
+    """
+
+    framework: str
+    schedules: frozenset[ScheduleName] = frozenset()
+    shardings: frozenset[Sharding] = frozenset(("none", "optimizer", "gradients", "parameters"))
+    degrees: frozenset[str] = frozenset()
+    precisions: frozenset[Precision] = frozenset()
+    optimizers: frozenset[str] = frozenset(("adamw", "sgd"))
+    offloads: bool = False
+
+    def lacks(self, layout: HybridLayout) -> Iterator[str]:
+        """What of the layout it has no words for."""
+        name = self.framework
+        if layout.pipeline > 1 and not self.schedules:
+            yield f"{name} has no pipelines, and the plan has {layout.pipeline} stages"
+        elif layout.pipeline > 1 and layout.schedule not in self.schedules:
+            yield f"{name} has no schedule {layout.schedule} (it has {', '.join(sorted(self.schedules))})"
+        for degree in ("tensor", "context", "expert"):
+            count = getattr(layout, degree)
+            if count > 1 and degree not in self.degrees:
+                yield f"{name} has no {degree} parallelism, and the plan's degree is {count}"
+        if layout.data > 1 and layout.sharding not in self.shardings:
+            yield f"{name} cannot shard {SHARDED[layout.sharding]}"
+        settings = layout.settings
+        if settings.precision not in self.precisions:
+            known = ", ".join(sorted(self.precisions))
+            yield f"{name} does not train in {settings.precision} as the plan means it (it has {known})"
+        if settings.optimizer not in self.optimizers:
+            yield f"{name} has no optimizer {settings.optimizer}"
+        if settings.offload == "optimizer" and not self.offloads:
+            yield f"{name} cannot keep the optimizer's state alone on the host"
+
+
+SHARDED = {
+    "none": "nothing: it has no replicated state",
+    "optimizer": "the optimizer's state alone (ZeRO 1)",
+    "gradients": "gradients and the optimizer's state, and gather parameters once a step (ZeRO 2)",
+    "parameters": "parameters (ZeRO 3)",
+}
