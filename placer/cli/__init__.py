@@ -16,7 +16,7 @@ import typer
 from placer.cli.commands.bench import group
 from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate
 from placer.cli.commands.running import calibrate, demo, doctor, execute, verify, weights
-from placer.cli.commands.sharing import export, import_layout
+from placer.cli.commands.sharing import export, import_layout, launch
 from placer.cli.options import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.io.terminal import HarmlessStream, harmless
@@ -47,6 +47,7 @@ for module in (
     schema,
     weights,
     export,
+    launch,
 ):
     app.command(module.__name__.rpartition(".")[2], help=module.__doc__)(module.run)
 app.command("import", help=import_layout.__doc__)(import_layout.run)

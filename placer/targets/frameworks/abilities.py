@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placer.plans.plan import ScheduleName, Sharding
-from placer.plans.settings import Precision
+from placer.plans.settings import Precision, RunSettings
 from placer.targets.frameworks.hybrid_layout import HybridLayout
 
 
@@ -39,7 +39,11 @@ class Abilities:
                 yield f"{name} has no {degree} parallelism, and the plan's degree is {count}"
         if layout.data > 1 and layout.sharding not in self.shardings:
             yield f"{name} cannot shard {SHARDED[layout.sharding]}"
-        settings = layout.settings
+        yield from self.lacks_of(layout.settings)
+
+    def lacks_of(self, settings: RunSettings) -> Iterator[str]:
+        """What of the settings it has no words for, whatever the layout."""
+        name = self.framework
         if settings.precision not in self.precisions:
             known = ", ".join(sorted(self.precisions))
             yield f"{name} does not train in {settings.precision} as the plan means it (it has {known})"

@@ -15,7 +15,7 @@ from placer.targets.frameworks.hybrid_layout import HybridLayout, hybrid_layout
 
 FRAMEWORKS = ("torchtitan", "megatron", "bridge", "automodel", "deepspeed", "accelerate", "transformers")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_HARMLESS = re.compile(r"[^\w .,:;()/%+=-]")
+_HARMLESS = re.compile(r"[^\w .,:;()/%+=*-]")
 
 
 class Framework(Protocol):

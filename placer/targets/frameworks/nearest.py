@@ -1,15 +1,15 @@
 """Plans that a framework can be told: the same search under pins to what it has words for.
 
-pins       no axis that nobody has; degree 1 of every axis the framework lacks; no pipeline where it has none
-grid       of each sharding it has, with and without recompute, each schedule of its pipelines
-among them the fastest plan of which the framework lacks nothing
+first      no axis that nobody has; degree 1 of every axis the framework lacks; no pipeline where it has none
+then       where the fastest such plan cannot be told: of each schedule it has, then of each sharding, then with and
+           without recompute, the most promising first, as long as these may be faster than one that can be told
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from heapq import heappop, heappush
 
 from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.plans.plan import ScheduleName
@@ -29,12 +29,21 @@ def nearest(problem: Problem, name: str, strategy: str = "auto") -> Solution:
     """The fastest plan found of this problem that the framework called `name` can be told.
 
     Its bound is of the plans under the pins it was found with. Raises InfeasibleError where none was found, with what
-    the framework lacked of the plans that were; UsageError where the problem's own pins contradict themselves.
+    the framework lacked of the plans that were; UsageError where the problem's own pins ask for what it lacks.
     """
-    found: list[Solution] = []
+    can = framework(name).ABILITIES
+    wrong = "; ".join(can.lacks_of(problem.settings))
+    if wrong:
+        raise InfeasibleError(
+            Infeasible(binding=wrong, advice="plan with other settings, or export to another framework")
+        )
+    best: Solution | None = None
     lacking: dict[str, None] = {}
-    for pins in _pins(problem.pins, framework(name).ABILITIES):
-        if found and problem.spent:
+    left = [(0.0, 0, _first(problem.pins, can))]
+    tried = 0
+    while left and not (best and problem.spent):
+        seconds, _, pins = heappop(left)
+        if best is not None and seconds >= _seconds(best):
             break
         try:
             solution = with_even_rows(problem, solve_with(replace(problem, pins=pins), strategy))
@@ -42,17 +51,21 @@ def nearest(problem: Problem, name: str, strategy: str = "auto") -> Solution:
             lacking.setdefault(str(error.infeasible.binding))
             continue
         reasons = inexpressible(solution.plan, name)
-        lacking.update(dict.fromkeys(reasons))
         if not reasons:
-            found.append(solution)
-    if not found:
+            best = solution if best is None else min(best, solution, key=_seconds)
+            continue
+        lacking.update(dict.fromkeys(reasons))
+        for narrower in _narrower(pins, can):
+            tried += 1
+            heappush(left, (_seconds(solution), tried, narrower))
+    if best is None:
         raise InfeasibleError(
             Infeasible(
                 binding=f"no plan was found that {name} can be told: {'; '.join(lacking)}",
                 advice="export to another framework, or run the plan with `placer execute`",
             )
         )
-    return min(found, key=_seconds)
+    return best
 
 
 def _seconds(solution: Solution) -> float:
@@ -60,17 +73,24 @@ def _seconds(solution: Solution) -> float:
     return solution.plan.ledger.step_seconds
 
 
-def _pins(asked: Pins, can: Abilities) -> Iterator[Pins]:
-    """The pins to search under, those that allow most first. Raises UsageError where what is asked for is lacked."""
+def _first(asked: Pins, can: Abilities) -> Pins:
+    """The pins that allow most. Raises UsageError where what is asked for is lacked."""
     pins = _degrees_within(asked, can)
-    if not can.schedules:
-        if (pins.pipeline or 1) > 1:
-            raise UsageError(f"{can.framework} has no pipelines, and pipeline={pins.pipeline} is pinned")
-        pins = replace(pins, pipeline=1, schedule=pins.schedule or PLAIN)
-    schedules = sorted(can.schedules, key=lambda one: one != PLAIN) or [PLAIN]
-    for schedule, shard, again in product(schedules, sorted(can.shardings), (False, True)):
-        if pins.schedule in (None, schedule) and pins.shard in (None, shard) and pins.recompute in (None, again):
-            yield replace(pins, schedule=schedule, shard=shard, recompute=again)
+    if can.schedules:
+        return pins
+    if (pins.pipeline or 1) > 1:
+        raise UsageError(f"{can.framework} has no pipelines, and pipeline={pins.pipeline} is pinned")
+    return replace(pins, pipeline=1, schedule=pins.schedule or PLAIN)
+
+
+def _narrower(pins: Pins, can: Abilities) -> Iterator[Pins]:
+    """The pins with one choice more made, in each way the framework has; none where all are."""
+    if pins.schedule is None:
+        yield from (replace(pins, schedule=one) for one in sorted(can.schedules))
+    elif pins.shard is None:
+        yield from (replace(pins, shard=one) for one in sorted(can.shardings))
+    elif pins.recompute is None:
+        yield from (replace(pins, recompute=one) for one in (False, True))
 
 
 def _degrees_within(asked: Pins, can: Abilities) -> Pins:

@@ -1,0 +1,229 @@
+"""Files that start a plan: what they say is executed here, one torchrun for each node, and ranks lie where planned."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from graphs import BlockSpec, chain_graph
+from placer.cluster.cluster import Cluster, Device, Link, Node
+from placer.errors import UsageError
+from placer.plans.plan import ModelRef, Plan, Stage
+from placer.plans.settings import RunSettings
+from placer.targets.launchers.asked import LaunchAsked
+from placer.targets.launchers.hosts import host_groups
+from placer.targets.launchers.launch import LAUNCHERS, launch_files
+from problems import device
+
+ASKED = LaunchAsked(plan="/plans/my plan.json", image="registry/placer:1", flags=("--steps", "2"))
+NIC = Link(name="nic", latency_seconds=1e-5, bandwidth=1e9)
+GPU = replace(device(name="H100 80GB SXM5"), backend="cuda")
+
+
+def node(name: str, count: int, chip: Device = GPU) -> Node:
+    return Node(
+        name=name, devices=((chip, count),), link=Link(name="in", latency_seconds=1e-6, bandwidth=1e10), nic=NIC
+    )
+
+
+def plan_on(*groups: tuple[Node, int], order: tuple[int, ...] = ()) -> Plan:
+    """A stage for each device, in this order."""
+    made = Cluster(name="made", groups=groups)
+    devices = order or tuple(range(made.size))
+    return Plan(
+        model=ModelRef(kind="factory", reference="models:build", fingerprint="0"),
+        graph=chain_graph([BlockSpec()] * len(devices)), cluster=made, settings=RunSettings(),
+        stages=tuple(Stage(first=i, last=i + 1, devices=(one,)) for i, one in enumerate(devices)),
+        schedule="1f1b", microbatches=(1, 1),
+    )  # fmt: skip
+
+
+ALIKE = plan_on((node("box", 2), 2))
+UNLIKE = plan_on((node("big", 2), 1), (node("small", 1, replace(GPU, name="A100 80GB")), 1))
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with a `placer` that tells which rank it is on which node, a `scontrol`, and an `srun` that runs its
+    command as each task would be."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    texts = {
+        "placer": 'echo "rank $RANK local $LOCAL_RANK node $GROUP_RANK of $WORLD_SIZE: $*"',
+        "scontrol": "echo 127.0.0.1",
+        "srun": 'while [ "$1" != bash ]; do shift; done\nfor n in $(seq 0 $((TASKS - 1))); do SLURM_NODEID=$n "$@" & '
+        "done\nwait",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def told(
+    command: list[list[str]], programs: Path, each: list[dict[str, str]] | None = None
+) -> dict[int, tuple[int, int]]:
+    """What the ranks told that these commands started at once: of each rank its node and its number there."""
+    path = {**os.environ, "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    running = [
+        subprocess.Popen(words, env={**path, **(each[number] if each else {})}, stdout=subprocess.PIPE, text=True)
+        for number, words in enumerate(command)
+    ]
+    found: dict[int, tuple[int, int]] = {}
+    for process in running:
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        for line in output.splitlines():
+            if line.startswith("rank "):
+                words = line.split()
+                found[int(words[1])] = int(words[5]), int(words[3])
+                assert line.endswith(": execute /plans/my plan.json --steps 2")
+    return found
+
+
+def planned(plan: Plan) -> dict[int, tuple[int, int]]:
+    """The node and the number there of each rank, by the plan."""
+    on = [plan.cluster.node_of[one] for one in plan.ranks]
+    nodes = list(dict.fromkeys(on))
+    return {rank: (nodes.index(at), on[:rank].count(at)) for rank, at in enumerate(on)}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
+def test_by_hand(plan: Plan, programs: Path, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(launch_files(plan, "torchrun", ASKED)["run.sh"].replace("29500", str(free_port())))
+    assert told([["bash", str(script), str(n), "127.0.0.1"] for n in (0, 1)], programs) == planned(plan)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
+def test_slurm(plan: Plan, programs: Path, tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    text = launch_files(plan, "slurm", replace(ASKED, queue="gpu", time="1:00:00", restarts=2))["job.sbatch"]
+    script.write_text(text)
+    assert text.count("#SBATCH hetjob") == len(host_groups(plan)) - 1
+    lists = {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NODELIST_HET_GROUP_0": "n1"}
+    each = [{**lists, "SLURM_JOB_ID": str(free_port() - 10000), "TASKS": "2"}]
+    assert told([["bash", str(script)]], programs, each) == planned(plan)
+
+
+@pytest.mark.timeout(240)
+def test_skypilot(programs: Path) -> None:
+    task = yaml.safe_load(launch_files(ALIKE, "skypilot", ASKED)["task.yaml"])
+    assert (task["num_nodes"], task["resources"]["accelerators"]) == (2, "H100:2")
+    same = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.2"}
+    run = task["run"].replace("29500", str(free_port()))
+    each = [{**same, "SKYPILOT_NODE_RANK": str(n)} for n in (0, 1)]
+    assert told([["bash", "-c", run]] * 2, programs, each) == planned(ALIKE)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
+def test_jobset(plan: Plan, programs: Path) -> None:
+    jobs = yaml.safe_load(launch_files(plan, "jobset", ASKED)["jobset.yaml"])["spec"]["replicatedJobs"]
+    port, commands, each = str(free_port()), [], []
+    for job in jobs:
+        spec = job["template"]["spec"]
+        (container,) = spec["template"]["spec"]["containers"]
+        for index in range(spec["completions"]):
+            words = [word.replace("placer-nodes0-0-0.placer", "127.0.0.1") for word in container["command"]]
+            commands.append([word.replace("29500", port) for word in words])
+            each.append({"JOB_COMPLETION_INDEX": str(index)})
+        assert container["resources"]["limits"]["nvidia.com/gpu"].isdecimal()
+    assert told(commands, programs, each) == planned(plan)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("launcher", ["kubeflow", "pytorchjob"])
+def test_what_takes_its_world_from_the_environment(launcher: str, programs: Path) -> None:
+    (text,) = launch_files(ALIKE, launcher, ASKED).values()
+    spec = yaml.safe_load(text)["spec"]
+    if launcher == "kubeflow":
+        words, ranks, nodes = spec["trainer"]["command"], spec["trainer"]["numProcPerNode"], spec["trainer"]["numNodes"]
+    else:
+        roles = spec["pytorchReplicaSpecs"]
+        (container,) = roles["Master"]["template"]["spec"]["containers"]
+        words, ranks = container["command"], int(spec["nprocPerNode"])
+        nodes = sum(role["replicas"] for role in roles.values())
+    pet = {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(ranks), "PET_MASTER_ADDR": "127.0.0.1",
+           "PET_MASTER_PORT": str(free_port())}  # fmt: skip
+    assert told([words] * 2, programs, [{**pet, "PET_NODE_RANK": str(n)} for n in (0, 1)]) == planned(ALIKE)
+
+
+def test_ray_starts_one_worker_a_node() -> None:
+    (text,) = launch_files(ALIKE, "ray", ASKED).values()
+    settings: dict[str, Any] = {}
+    exec(text[text.index("ASKED = ") : text.index("def start")], settings)
+    assert settings["ASKED"]["nodes"] == 2 and settings["ASKED"]["ranks"] == 2
+    assert settings["ASKED"]["execute"] == list(ASKED.execute)
+    compile(text, "train.py", "exec")
+
+
+@pytest.mark.parametrize("launcher", ["kubeflow", "pytorchjob", "skypilot", "ray"])
+def test_unlike_nodes_are_refused_where_all_are_alike(launcher: str) -> None:
+    with pytest.raises(UsageError, match=r"all alike.*A100 80GB.*use .*jobset"):
+        launch_files(UNLIKE, launcher, ASKED)
+
+
+def test_ranks_of_a_node_that_do_not_follow_each_other_are_refused() -> None:
+    torn = plan_on((node("box", 2), 2), order=(0, 2, 1, 3))
+    with pytest.raises(UsageError, match="do not follow each other"):
+        launch_files(torn, "slurm", ASKED)
+    swapped = plan_on((node("big", 2), 1), (node("small", 1), 1), order=(2, 0, 1))
+    assert [(group.node, group.ranks, group.first) for group in host_groups(swapped)] == [
+        ("small", 1, 0),
+        ("big", 2, 1),
+    ]
+
+
+def test_kubernetes_objects_are_what_their_own_models_read() -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow_trainer_api is not installed")
+    volume = replace(ASKED, volume="data:/placer", queue="team", restarts=3)
+    job = yaml.safe_load(launch_files(ALIKE, "kubeflow", volume)["trainjob.yaml"])
+    assert models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
+    for plan in (ALIKE, UNLIKE):
+        jobs = yaml.safe_load(launch_files(plan, "jobset", volume)["jobset.yaml"])
+        assert models.JobsetV1alpha2JobSet.from_dict(jobs).to_dict() == jobs
+
+
+@pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
+def test_a_hostile_path_stays_one_word(launcher: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    hostile = replace(ASKED, plan=f"/plans/'; touch {marker}; \"$(touch {marker})`touch {marker}`")
+    (text,) = launch_files(plan_on((node("box", 1), 1)), launcher, hostile).values()
+    if launcher in ("torchrun", "skypilot"):
+        run = text if launcher == "torchrun" else yaml.safe_load(text)["run"]
+        subprocess.run(["bash", "-c", run], env={"PATH": "/usr/bin:/bin"}, check=False, capture_output=True)
+    assert not marker.exists()
+    assert yaml.safe_load(text) if launcher not in ("torchrun", "slurm", "ray") else text
+
+
+@pytest.mark.parametrize(("field", "value", "part"), [
+    ("name", "No Name", "no name of a job"), ("plan", "a\nb", "cannot be printed"), ("volume", "data", "CLAIM:/path"),
+    ("queue", "gpu;rm", "no word"),
+])  # fmt: skip
+def test_what_cannot_be_written_is_refused(field: str, value: str, part: str) -> None:
+    launcher = "slurm" if field == "queue" else "jobset"
+    with pytest.raises(UsageError, match=part):
+        launch_files(ALIKE, launcher, replace(ASKED, **{field: value}))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--image"):
+        launch_files(ALIKE, "jobset", replace(ASKED, image=""))
+
+
+def free_port() -> int:
+    """A port between 10,000 and 30,000 that nobody listens on."""
+    for port in random.sample(range(10000, 30000), 100):
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("no port is free")
