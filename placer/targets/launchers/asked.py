@@ -17,7 +17,8 @@ PORT = 29500  # torchrun's own
 class LaunchAsked:
     """name: of the job. plan: path of the plan on the machines. checkpoint: folder there; "" for none. image: of the
     containers. queue: partition or queue; "" for the default. time: limit as the launcher writes it. restarts: how
-    often a job that failed is started again. volume: `CLAIM:/path` for Kubernetes. flags: further flags of `placer execute`.
+    often a job that failed is started again. volume: `CLAIM:/path` for Kubernetes. flags: further flags of `placer
+    execute`.
 
     Raises UsageError for a name that is no DNS label.
     """
