@@ -68,12 +68,13 @@ def quantity(text: object, kind: Kind) -> float:
     match = _TEXT.fullmatch(short(text))
     if isinstance(text, bool) or match is None:
         raise UsageError(f"{short(repr(text))} is no quantity; write a number and a unit, like {EXAMPLES[kind]}")
-    number, unit = Decimal(match[1]), match[2]
-    if unit in UNITS[kind]:
-        try:
+    unit = match[2]
+    try:
+        number = Decimal(match[1])
+        if unit in UNITS[kind]:
             return float(number * UNITS[kind][unit])
-        except ArithmeticError:  # an exponent of a billion
-            raise UsageError(f"{short(repr(text))} is beyond all numbers; write it like {EXAMPLES[kind]}") from None
+    except ArithmeticError:  # an exponent of a billion, or one of more digits than Decimal reads
+        raise UsageError(f"{short(repr(text))} is beyond all numbers; write it like {EXAMPLES[kind]}") from None
     if not unit and number == 0:
         return 0.0
     if not unit:

@@ -148,6 +148,8 @@ def held_bytes(parameter: Parameter, settings: RunSettings) -> int:
 def shard_bytes(parameter: Parameter, settings: RunSettings, ranks: int) -> int:
     """Bytes of the largest shard of a parameter split over `ranks` in dim 0."""
     rows = parameter.shape[0] if parameter.shape else 1
+    if not rows:
+        return 0
     elements = -(-rows // ranks) * (parameter.elements // rows)
     return elements * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
 

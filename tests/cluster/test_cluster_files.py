@@ -77,7 +77,8 @@ def test_units_are_read(text: str, kind: Kind, value: float) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [("80", "bytes"), ("80 GiG", "bytes"), ("fast", "bandwidth"), ("400 Gb", "bandwidth"), ("nan s", "seconds"),
-     (".inf", "seconds"), ("5 us", "bandwidth"), ("", "rate"), ("1 2 s", "seconds")],
+     (".inf", "seconds"), ("5 us", "bandwidth"), ("", "rate"), ("1 2 s", "seconds"),
+     ("1e100000000000000000400 B/s", "bandwidth"), ("1e999999999 s", "seconds")],
 )  # fmt: skip
 def test_what_is_no_quantity_is_refused_with_an_example(text: str, kind: Kind) -> None:
     with pytest.raises(UsageError, match="like"):

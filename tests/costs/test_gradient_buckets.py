@@ -14,8 +14,10 @@ from placer.cluster.cluster import Link
 from placer.costs.communication.gradient_buckets import SIZES, bucket_count, exposed_seconds
 from placer.costs.step_estimate import costs_of, estimate, with_best_buckets
 from placer.errors import UsageError
+from placer.graph import Parameter
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
+from placer.program.buckets import shard_bytes
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
 from placer.search.asked import parse_pins, pin_texts
@@ -119,3 +121,9 @@ def test_a_pinned_size_is_kept_and_read_back() -> None:
 def test_a_size_that_is_none_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         parse_pins([text], GRAPH)
+
+
+def test_a_parameter_without_rows_has_shards_of_no_bytes() -> None:
+    empty = Parameter(shape=(0, 8), dtype="float32")
+    assert shard_bytes(empty, RunSettings(), 4) == 0
+    assert shard_bytes(replace(empty, shape=(5, 8)), RunSettings(), 4) == 2 * 8 * 4
