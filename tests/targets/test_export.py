@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-
 from layout_plans import LAYERS, LENGTH, ROWS, asked, drawn, pinned
+
 from placer.errors import UsageError
 from placer.plans.plan import Plan, Stage
 from placer.search.asked import parse_pins
@@ -236,9 +236,7 @@ def test_what_no_framework_can_be_told_is_named_all_at_once() -> None:
 
 @pytest.mark.parametrize(("name", "pins", "part"), [
     ("torchtitan", ("shard=optimizer", "data=8"), "ZeRO 1"),
-    ("deepspeed", ("pipeline=2",), "no pipelines"),
     ("accelerate", ("pipeline=2",), "no pipelines"),
-    ("megatron", ("pipeline=2", "schedule=gpipe"), "no schedule gpipe"),
 ])  # fmt: skip
 def test_the_nearest_plan_can_be_told(name: str, pins: tuple[str, ...], part: str) -> None:
     kind = PRECISION.get(name, "bfloat16-autocast")
