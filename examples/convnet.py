@@ -44,3 +44,7 @@ def vgg16() -> ConvNet:
 def small() -> ConvNet:
     """The same on a few pixels."""
     return ConvNet((8, 8, 0), pixels=8, hidden=64, classes=10)
+
+
+# What commands name where any convnet will do.
+build = vgg16

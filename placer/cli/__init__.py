@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from placer.cli.commands.bench import group
+from placer.cli.commands.data import group as data_group
 from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate
 from placer.cli.commands.running import calibrate, demo, doctor, execute, verify, weights
 from placer.cli.commands.sharing import export, import_layout, launch
@@ -52,6 +53,7 @@ for module in (
     app.command(module.__name__.rpartition(".")[2], help=module.__doc__)(module.run)
 app.command("import", help=import_layout.__doc__)(import_layout.run)
 app.add_typer(group.app)
+app.add_typer(data_group.app)
 
 
 def _print_version(asked: bool) -> None:

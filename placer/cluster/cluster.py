@@ -139,13 +139,43 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where training data lies: seconds per request, bytes/second of reading and writing."""
+    """Where training data lies: `disks` alike (or streams of an object store), of each: seconds per request,
+    bytes/second of reading in sequence and of writing.
+
+    random_read_bandwidth: bytes/second of reading samples one by one at random, where that is known; else it follows
+    from the latency and the `requests` a disk serves at the same time. capacity_bytes: of one disk; 0: not known.
+    """
 
     name: str
     latency_seconds: Amount
     read_bandwidth: AmountAboveZero
     write_bandwidth: AmountAboveZero
     source: str = ""
+    disks: CountFromOne = 1
+    random_read_bandwidth: AmountAboveZero | None = None
+    requests: CountFromOne = 1
+    capacity_bytes: Count = 0
+
+    def read_rate(self, size: float, *, at_random: bool) -> float:
+        """Bytes/second that one disk reads: in sequence, or in single requests of `size` bytes at random.
+
+        Of `requests` at the same time each takes the latency and its bytes: requests x size / (latency + size / read),
+        and never more than in sequence.
+        """
+        if not at_random:
+            return self.read_bandwidth
+        if self.random_read_bandwidth is not None:
+            return self.random_read_bandwidth
+        alone = size / (self.latency_seconds + size / self.read_bandwidth)
+        return min(self.read_bandwidth, self.requests * alone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedStorage:
+    """Storage that all nodes read from, through its own network cards (None: they never bind)."""
+
+    storage: Storage
+    nic: Link | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +223,7 @@ class Cluster:
     levels: tuple[Level, ...] = ()
     measured: bool = False
     notes: tuple[str, ...] = ()
+    storage: SharedStorage | None = None
 
     def __post_init__(self) -> None:
         if not self.groups or any(count < 1 or node.size < 1 for node, count in self.groups):

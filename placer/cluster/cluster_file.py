@@ -48,6 +48,9 @@ def cluster_yaml(cluster: Cluster) -> str:
     fields["nodes"] = [_node(node, count, kinds) for node, count in cluster.groups]
     if cluster.levels:
         fields["network"] = [_level(level) for level in cluster.levels]
+    if cluster.storage is not None:
+        shared = cluster.storage
+        fields["storage"] = _storage(shared.storage) | ({"nic": _link(shared.nic)} if shared.nic is not None else {})
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -152,13 +155,19 @@ def _node(node: Node, count: int, kinds: dict[Device, str]) -> Data:
     return fields
 
 
-def _storage(storage: Storage) -> Data:
-    return {
+def _storage(storage: Storage) -> dict[str, Data]:
+    fields: dict[str, Data] = {
         "name": storage.name,
         "latency": written(storage.latency_seconds, "seconds"),
         "read": written(storage.read_bandwidth, "bandwidth"),
         "write": written(storage.write_bandwidth, "bandwidth"),
-    } | _source(storage.source)
+        "disks": storage.disks,
+        "requests": storage.requests,
+        "capacity": written(storage.capacity_bytes, "bytes"),
+    }
+    if storage.random_read_bandwidth is not None:
+        fields["random_read"] = written(storage.random_read_bandwidth, "bandwidth")
+    return fields | _source(storage.source)
 
 
 def _level(level: Level) -> Data:

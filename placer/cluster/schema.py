@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from placer.cluster.cluster import MOST_DEVICES, Cluster, Curve, Device, Host, Level, Link, Node, Storage
+from placer.cluster.cluster import MOST_DEVICES, Cluster, Curve, Device, Host, Level, Link, Node, SharedStorage, Storage
 from placer.cluster.hardware_data import Section, find
 from placer.cluster.tile_curve import tile_curve
 from placer.errors import UsageError
@@ -184,12 +184,16 @@ class DeviceEntry(SourcedEntry):
 
 
 class StorageEntry(SourcedEntry):
-    """Where training data lies."""
+    """Where training data lies: some disks alike, or streams of an object store; all figures are of one."""
 
     section = "storage"
     latency: Seconds
     read: Bandwidth
     write: Bandwidth
+    disks: Count = 1
+    random_read: Bandwidth | None = None
+    requests: Count = 1
+    capacity: BytesOrNone = 0
 
     def storage(self) -> Storage:
         """The storage."""
@@ -199,7 +203,21 @@ class StorageEntry(SourcedEntry):
             read_bandwidth=self.read,
             write_bandwidth=self.write,
             source=self.source,
+            disks=self.disks,
+            random_read_bandwidth=self.random_read,
+            requests=self.requests,
+            capacity_bytes=self.capacity,
         )
+
+
+class SharedStorageEntry(StorageEntry):
+    """Storage that all nodes read from, and the network cards in front of it."""
+
+    nic: LinkEntry | None = None
+
+    def shared(self) -> SharedStorage:
+        """The storage with its cards."""
+        return SharedStorage(storage=self.storage(), nic=self.nic.link("storage nic") if self.nic is not None else None)
 
 
 class HostEntry(FileEntry):
@@ -270,6 +288,7 @@ class ClusterEntry(FileEntry):
     network: tuple[LevelEntry, ...] = ()
     measured: bool = False
     notes: tuple[str, ...] = ()
+    storage: SharedStorageEntry | None = None
 
     def cluster(self) -> Cluster:
         """The cluster; its kinds of device are the file's own or the catalogue's."""
@@ -282,6 +301,7 @@ class ClusterEntry(FileEntry):
             levels=tuple(Level(name=at.name, link=at.link.link(at.name), nodes=at.nodes) for at in self.network),
             measured=self.measured,
             notes=self.notes,
+            storage=self.storage.shared() if self.storage is not None else None,
         )
 
 

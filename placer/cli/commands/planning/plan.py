@@ -8,15 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
+from rich.console import Group
 
 from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads, print_result
+from placer.costs.data_path.data_set import read_data_set
+from placer.costs.data_path.path import fed
 from placer.errors import UsageError
 from placer.graph import Granularity as GranularityName
 from placer.io.files import require_writable
 from placer.io.usercode import named
 from placer.plans.settings import Precision as PrecisionName
 from placer.plans.settings import RunSettings
+from placer.report.data_path import data_path_document, data_path_view
 from placer.report.documents import plan_document
 from placer.report.plan_table import plan_view
 from placer.search.asked import KNOWN
@@ -71,6 +75,10 @@ ExpertLoads = Annotated[
 Budget = Annotated[
     str | None, typer.Option(help="End with the best so far after 200 evaluated plans, 30s of search, or 200,30s.")
 ]
+DataSet = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A data set file: say its way to the devices, what binds there, and what helps."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")]
 
 
@@ -97,12 +105,14 @@ def run(
     offload: Offload = "none",
     expert_loads: ExpertLoads = None,
     budget: Budget = None,
+    data_set: DataSet = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Plan, print, save."""
     if output is not None:
         require_writable(output)  # before the search, not after it
+    samples = read_data_set(data_set) if data_set else None
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
         momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention, offload=offload,
@@ -114,10 +124,14 @@ def run(
         settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
         granularity=granularity, framework=framework,
     )  # fmt: skip
+    made, path = fed(made, samples) if samples else (made, None)
     if output is not None:
         made.save(output)
     if output != "-":
-        print_result(plan_view(made), plan_document(made), json)
+        view, document = plan_view(made), plan_document(made)
+        if path is not None:
+            view, document = Group(view, data_path_view(path)), document | {"data_path": data_path_document(path)}
+        print_result(view, document, json)
 
 
 def loss_function(name: str | None) -> LossFunction | None:

@@ -1,0 +1,1 @@
+"""`placer data`: the way of training data to the devices."""
