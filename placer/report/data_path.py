@@ -17,7 +17,7 @@ from placer.report.printing import bytes_text, share_text, table, titled
 # Additions that are told; the others cost more.
 MOST_ADDITIONS = 4
 PLACES = {
-    "device": "from device memory",
+    "device": "from device memory, if your loop keeps it there",
     "host memory": "from host memory",
     "local disk": "from local disks",
     "anew": "from where it lies",

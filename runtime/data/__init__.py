@@ -3,7 +3,7 @@
     source        what a batch is
     synthetic     random values of the model's inputs, seeded by position
     stdlib        text: the sources of Python's own standard library
-    a folder      of text files (text.py), or of tensors named like the model's inputs (tensors.py)
+    a folder      of shards (shards/), of tensors named like the model's inputs (tensors.py), or of text files (text.py)
 
 A batch is the global batch: every rank gets the same one and the executor takes its rows.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.runtime.data.batches import Batch, Data, synthetic_data
+from placer.runtime.data.shards.samples import shard_data
+from placer.runtime.data.shards.tar_set import TarSet, is_tar_folder
 from placer.runtime.data.tensors import tensor_data, tensor_files
 from placer.runtime.data.text import stdlib_documents, text_data, text_files, tokenizer_of
 
@@ -33,6 +35,8 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
     folder = Path(source)
     if not folder.is_dir():
         raise UsageError(f"the data {source!r} is no folder; give a folder of text or tensors, stdlib, or synthetic")
+    if is_tar_folder(folder):
+        return shard_data(TarSet(folder), graph, rows=rows, seed=seed)
     tensors = tensor_files(folder)
     if tensors:
         return tensor_data(tensors, graph, rows=rows, seed=seed)
@@ -41,6 +45,6 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
         documents = (path.read_text(errors="replace") for path in texts)
         return text_data(documents, graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
     raise UsageError(
-        f"the folder {source} holds no data; put in text (.txt, .md, .rst, .py, .text) "
-        "or tensors (.pt, .npy, .safetensors)"
+        f"the folder {source} holds no data; put in text (.txt, .md, .rst, .py, .text), "
+        "tensors (.pt, .npy, .safetensors), or shards (.tar, placer data pack)"
     )

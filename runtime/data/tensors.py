@@ -43,7 +43,7 @@ def tensor_data(files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) 
         raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
 
     def gather(chosen: list[int]) -> Batch:
-        return {entry.name: _checked(entry, columns[entry.name].take(chosen)) for entry in graph.inputs}
+        return {entry.name: checked(entry, columns[entry.name].take(chosen)) for entry in graph.inputs}
 
     return SampleOrder(samples, rows, seed).data(f"tensors, {samples} rows", gather)
 
@@ -69,7 +69,7 @@ def _column(files: tuple[Path, ...], entry: Input) -> _Column:
     for path in files:
         tensors = _read(path)
         if entry.name in tensors:
-            shards.append(_fitting(path, entry, tensors[entry.name]))
+            shards.append(fitting(path, entry, tensors[entry.name]))
         elif path.suffix != ".npy":
             held = ", ".join(sorted(tensors)) or "none"
             raise UsageError(f"{path} has no tensor {entry.name!r}, an input of the model; it holds: {held}")
@@ -96,7 +96,8 @@ def _read(path: Path) -> Mapping[str, torch.Tensor]:
     return loaded
 
 
-def _fitting(path: Path, entry: Input, tensor: torch.Tensor) -> torch.Tensor:
+def fitting(path: Path, entry: Input, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` (rows first) of the file `path` where the input can take it; raises UsageError where it cannot."""
     wanted = entry.tensor.shape_at(1)[1:]
     if tensor.dim() == 0 or tuple(tensor.shape[1:]) != wanted:
         raise UsageError(
@@ -111,7 +112,7 @@ def _fitting(path: Path, entry: Input, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _checked(entry: Input, tensor: torch.Tensor) -> torch.Tensor:
+def checked(entry: Input, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` in the input's type; integers within the model's range, so that a bad label is named here."""
     if entry.high is not None and tensor.numel() and int(tensor.max()) >= entry.high:
         raise UsageError(f"input {entry.name} holds {int(tensor.max())}, the model takes less than {entry.high}")

@@ -1,14 +1,18 @@
-"""`placer plan --data-set` and `placer data path`: what they print, and how they refuse."""
+"""`placer plan --data-set` and `placer data`: what they print, and how they refuse."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
 
 from commands import Command, command_in
+from placer.api import capture
 from placer.plans.plan import Plan
+from placer.runtime.data import open_data
 
 LAB = """
 name: lab
@@ -98,3 +102,80 @@ def test_what_is_not_there_is_said(placer: Command) -> None:
     for rate in ("0", "-3", "nan", "inf"):
         ended = placer("data", "path", "images.yaml", "--cluster", "lab.yaml", f"--rows-per-second={rate}")
         assert (ended.code, "give a number above 0" in ended.error) == (2, True)
+
+
+def singles(folder: Path, count: int) -> Path:
+    for number in range(count):
+        path = folder / "files" / ("cat" if number % 2 else "dog") / f"{number:03d}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        numpy.save(path, numpy.full((32, 32), number, numpy.float32))
+    return folder / "files"
+
+
+def test_files_are_packed_measured_and_planned_for(placer: Command, tmp_path: Path) -> None:
+    singles(tmp_path, 60)
+    packed = json.loads(placer("data", "pack", "files", "-o", "shards", "--shard-size", "64KiB", "--json").out)
+    assert packed["samples"] == 60
+    assert packed["shards"] == len(list(Path("shards").glob("*.tar"))) > 1
+    for folder, kind in (("files", "single files"), ("shards", "tar shards")):
+        command = ["data", "measure", folder, "--workers", "0,1", "--samples", "60", "-o", "made.yaml"]
+        found = json.loads(placer(*command, "--json").out)
+        assert found["format"] == kind
+        assert found["stored_bytes"] == 128 + 32 * 32 * 4  # the header of .npy files is 128 bytes
+        assert found["decoded_bytes"] == 32 * 32 * 4
+        assert [one["workers"] for one in found["loaders"]] == [0, 1]
+        assert all(one["samples_per_second"] > 0 for one in found["loaders"])
+        path = json.loads(
+            placer("data", "path", "made.yaml", "--cluster", "lab.yaml", "--rows-per-second", "10", "--json").out
+        )
+        assert path["stored_bytes"] == pytest.approx(60 * found["stored_bytes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pack", "none", "-o", "shards"), "none is no folder"),
+        (("pack", "files", "-o", "files"), "lies in files"),
+        (("pack", "files", "-o", "shards", "--shard-size", "4"), "has no unit"),
+        (("pack", "files", "-o", "shards", "--shard-size", "4B"), "hold nothing"),
+        (("pack", "files", "-o", "lab.yaml"), "lab.yaml"),
+        (("measure", "none"), "none is no folder"),
+        (("measure", "empty"), "holds no files"),
+        (("measure", "files", "--workers", "many"), "--workers is 'many'"),
+        (("measure", "files", "--workers=-1"), "--workers is '-1'"),
+        (("measure", "files", "-o", "none/made.yaml"), "none"),
+    ],
+)
+def test_what_cannot_be_packed_or_measured_is_said(
+    placer: Command, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    singles(tmp_path, 2)
+    (tmp_path / "empty").mkdir()
+    ended = placer("data", *arguments)
+    assert ended.code == 2
+    assert said in ended.error
+    assert not Path("shards").exists() or not list(Path("shards").glob("*.tar"))
+
+
+def test_images_are_decoded_cut_and_trained_on(placer: Command, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="images need placer-planner[data]")
+    for number in range(8):
+        path = tmp_path / "images" / ("cat" if number % 2 else "dog") / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.new("RGB", (20 + number, 12), (30 * number, 0, 255)).save(path)
+    assert placer("data", "pack", "images", "-o", "shards", "--labels").code == 0
+    document = json.loads(placer("data", "measure", "images", "--workers", "0", "--pixels", "8", "--json").out)
+    assert document["decoded_bytes"] == 3 * 8 * 8
+    graph = capture("examples.convnet:small", batch={"images": (4, 3, 8, 8), "labels": ((4,), "int64")})
+    data = open_data("shards", graph, rows=4, seed=0)
+    batch = data.batch(0)
+    assert batch["images"].shape == (4, 3, 8, 8)
+    assert set(batch["labels"].tolist()) <= {0, 1}
+    # Class 0 is cat, whose images have odd numbers: red is 30 times the number, blue full; JPEG is off by little.
+    red = (batch["images"][:, 0].mean((1, 2)) * 255 / 30).round().int()
+    assert torch.equal((red + 1) % 2, batch["labels"].int())
+    assert batch["images"][:, 2].min() > 0.97
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "0.jpg").write_bytes(b"no image")
+    ended = placer("data", "measure", "broken", "--workers", "0")
+    assert (ended.code, "cannot be decoded" in ended.error) == (2, True)

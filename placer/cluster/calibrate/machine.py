@@ -22,7 +22,7 @@ EXTRAS = {
     "rl": ("stable_baselines3", "sb3_contrib", "gymnasium"),
     "deepspeed": ("deepspeed",),
     "report": ("tensorboard",),
-    "data": ("pyarrow",),
+    "data": ("pyarrow", "PIL", "webdataset"),
     "plot": ("matplotlib",),
     "html": ("bokeh",),
     "vision": ("timm", "torchvision"),

@@ -1,7 +1,7 @@
 """Where samples lie from the second epoch on: as near to the device as the whole set fits.
 
     device        as it is sent, in the memory that the plan leaves free: only where nothing is augmented, as cores do
-                  not touch it again
+                  not touch it again; placer's own loaders do not keep it there, a loop of one's own may
     host memory   as it is stored, in the page cache: cores decode it in every epoch
     local disk    as it is stored, on the node's own disks, where their capacity is known
     anew          nowhere nearer than it lay at first
@@ -33,7 +33,8 @@ def home(data_set: DataSet, cluster: Cluster) -> Where:
 
 def place(data_set: DataSet, demand: NodeDemand, where: Where) -> Place:
     """Where a node of `demand` reads the set that lies at `where`, from the second epoch on."""
-    if not data_set.augment_seconds and data_set.samples * data_set.sent_bytes <= demand.spare_bytes:
+    apart = all(device.backend != "cpu" for device, _ in demand.node.devices)
+    if apart and not data_set.augment_seconds and data_set.samples * data_set.sent_bytes <= demand.spare_bytes:
         return "device"
     if data_set.total_bytes <= demand.node.memory_bytes:
         return "host memory"

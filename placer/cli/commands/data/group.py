@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from placer.cli.commands.data.measure import measure
+from placer.cli.commands.data.pack import pack
 from placer.cli.commands.data.path import path
 
 app = typer.Typer(
@@ -11,6 +13,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )  # fmt: skip
 app.command("path")(path)
+app.command("pack")(pack)
+app.command("measure")(measure)
 
 
 @app.callback()

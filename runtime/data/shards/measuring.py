@@ -1,0 +1,154 @@
+"""What a folder of samples gives on this machine: bytes/second of its storage, seconds of a core, samples/s of loaders.
+
+    read       samples in the order of training, one after the other, their pages dropped from the cache before
+    core       the seconds in which one core decodes one of them (images to PIXELS x PIXELS; arrays; else nothing)
+    loading    samples/s of a ShardLoader with so many workers, after its first batches
+
+What is predicted for a loader is the data path's own arithmetic: w workers on c cores pass min(w, c) / core samples/s,
+the storage as many as it was measured to; without workers one after the other, 1 / (read + core).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy
+
+from placer.errors import UsageError
+from placer.runtime.data.shards.loader import ShardLoader
+from placer.runtime.data.shards.order import Place, ShardOrder
+from placer.runtime.data.shards.samples import IMAGES, image_array
+from placer.runtime.data.shards.single_files import SingleFiles
+from placer.runtime.data.shards.tar_set import Files, TarSet, is_tar_folder
+
+PIXELS = 224
+ROWS = 16
+# Batches that are not counted: workers start, and hold some ready.
+WARM_UP = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderRate:
+    """Samples a second of a loader with so many workers: measured, and predicted from its parts."""
+
+    workers: int
+    samples_per_second: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredData:
+    """One folder. read_seconds and core_seconds are of one sample; sizes are means, in bytes."""
+
+    folder: str
+    format: str
+    samples: int
+    stored_bytes: float
+    decoded_bytes: float
+    read_seconds: float
+    core_seconds: float
+    loaders: tuple[LoaderRate, ...]
+
+    @property
+    def read_bandwidth(self) -> float:
+        """Bytes a second of the storage, one sample after the other."""
+        return self.stored_bytes / self.read_seconds
+
+
+def measured(folder: Path, *, workers: Sequence[int], samples: int, pixels: int = PIXELS) -> MeasuredData:
+    """Measure `folder`, of shards or single files, by `samples` of its samples for each figure.
+
+    Raises UsageError where it holds neither, or too few.
+    """
+    found = TarSet(folder) if is_tar_folder(folder) else SingleFiles(folder)
+    order = ShardOrder(found.counts, 0, hold_out=False)
+    places = [order.training(index) for index in range(min(samples, order.trained))]
+    drop_from_cache(found, places)
+    began = time.perf_counter()
+    files = [found.read(place) for place in places]
+    read = (time.perf_counter() - began) / len(files)
+    decode = Decoding(pixels)
+    began = time.process_time()
+    decoded = sum(decode(one) for one in files)
+    core = (time.process_time() - began) / len(files)
+    one = MeasuredData(
+        folder=str(folder),
+        format="tar shards" if isinstance(found, TarSet) else "single files",
+        samples=order.samples,
+        stored_bytes=sum(len(content) for entry in files for content in entry.values()) / len(files),
+        decoded_bytes=decoded / len(files),
+        read_seconds=read,
+        core_seconds=core,
+        loaders=(),
+    )
+    rates = []
+    for count in workers:
+        rate = _loader_rate(found, decode, count, samples)
+        rates.append(LoaderRate(workers=count, samples_per_second=rate, predicted=predicted(one, count)))
+    return replace(one, loaders=tuple(rates))
+
+
+def predicted(one: MeasuredData, workers: int) -> float:
+    """Samples a second of a loader, from the measured parts."""
+    if not workers:
+        return 1 / (one.read_seconds + one.core_seconds)
+    cores = min(workers, len(os.sched_getaffinity(0)))
+    return min(1 / one.read_seconds, cores / one.core_seconds if one.core_seconds else float("inf"))
+
+
+class Decoding:
+    """Decodes what it knows of a sample's files; called, it gives the bytes of what it made."""
+
+    def __init__(self, pixels: int) -> None:
+        self.pixels = pixels
+
+    def __call__(self, files: Files) -> int:
+        """The bytes that the decoded files take."""
+        total = 0
+        for suffix, content in files.items():
+            last = suffix.rpartition(".")[2].lower()
+            try:
+                if last in IMAGES:
+                    total += image_array(content, self.pixels, self.pixels).nbytes
+                elif last == "npy":
+                    total += numpy.load(io.BytesIO(content), allow_pickle=False).nbytes
+                else:
+                    total += len(content)
+            except (ValueError, EOFError) as error:
+                raise UsageError(f"a file with the suffix {suffix} cannot be decoded: {error}") from None
+        return total
+
+
+def drop_from_cache(found: TarSet | SingleFiles, places: Sequence[Place]) -> None:
+    """Have the kernel forget the pages of these samples' files, so that they are read from the storage."""
+    if isinstance(found, TarSet):
+        paths = {found.path(place.shard) for place in places}
+    else:
+        paths = {path for place in places for path in found.paths(place)}
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(handle)  # pages that are not written yet are not forgotten
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
+
+
+def _loader_rate(found: TarSet | SingleFiles, decode: Decoding, workers: int, samples: int) -> float:
+    order = ShardOrder(found.counts, 0, hold_out=False)
+    places = [order.training(index) for index in range(min(order.trained, samples + (WARM_UP + 2 * workers) * ROWS))]
+    drop_from_cache(found, places)
+    batches = iter(ShardLoader(found, decode, rows=ROWS, workers=workers))
+    warm, counted = WARM_UP + 2 * workers, max(1, samples // ROWS)
+    for _ in islice(batches, warm):
+        pass
+    began = time.perf_counter()
+    for _ in islice(batches, counted):
+        pass
+    return counted * ROWS / (time.perf_counter() - began)
