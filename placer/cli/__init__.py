@@ -15,7 +15,7 @@ import typer
 
 from placer.cli.commands.bench import group
 from placer.cli.commands.data import group as data_group
-from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate
+from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate, sweep
 from placer.cli.commands.running import calibrate, demo, doctor, execute, verify, weights
 from placer.cli.commands.sharing import export, import_layout, launch
 from placer.cli.options import first_rank
@@ -39,6 +39,7 @@ for module in (
     explain,
     fit,
     place,
+    sweep,
     simulate,
     execute,
     verify,

@@ -33,6 +33,7 @@ COMMANDS = (
     "doctor",
     "calibrate",
     "schema",
+    "sweep",
 )
 
 

@@ -26,6 +26,7 @@ HEAVY = {
     "ortools": ("placer.strategies",),
     "bokeh": ("placer.report.strategies_page",),
     "deap": ("placer.strategies.genetic.selection", "placer.strategies.placement.orders.genetic"),
+    "matplotlib": ("placer.report.sweep_plot",),
     "gymnasium": ("placer.strategies.policy.environment",),
     "sb3_contrib": ("placer.strategies.policy.ppo",),
     "stable_baselines3": ("placer.strategies.policy.ppo",),
