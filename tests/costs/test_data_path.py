@@ -97,6 +97,14 @@ def test_the_cheapest_addition_comes_first_where_prices_are_known() -> None:
     assert data_path(cheap, cluster, uniform_demand(cluster, RATE)).additions[0].what == memory.what
 
 
+def test_what_all_the_way_is_short_of_is_told_beside_what_binds_first() -> None:
+    """One disk binds for 256 devices, then one card; with enough of both they never wait."""
+    cluster = talk(256, shared=True)
+    all_of_it = data_path(AT_RANDOM, cluster, uniform_demand(cluster, RATE)).additions[-1]
+    assert all_of_it.what == "959 more disks in shared storage and 3 more network cards in shared storage"
+    assert (all_of_it.parts, float(all_of_it.share)) == (962, 1.0)
+
+
 def test_where_samples_lie_from_the_second_epoch_on() -> None:
     cluster = parse_cluster(
         MACHINES.format(devices=1, shared=DISKS, own=SSD.replace("{", "{capacity: 200 GB, "))

@@ -1,7 +1,7 @@
 """What would help a data path that keeps devices waiting, each judged by the flow with it, the cheapest first.
 
     reading in sequence     shards instead of single samples: nothing to buy
-    units of what binds     as many disks, network cards and cores as the minimum cut is short of
+    units of what binds     as many disks, network cards and cores as the minimum cut is short of; and as all the way is
     host memory             of so many bytes that the stored set stays there after the first epoch
     local disks             likewise, where the node has some whose capacity is known
 
@@ -61,15 +61,16 @@ def _in_sequence(
 
 
 def _units(data_set: DataSet, chains: Chains, flow: Flow) -> Iterator[Addition]:
-    if all(one.kind in ADDABLE for one in flow.binding):
-        added = [one for one in flow.binding if one.missing]
-        costs = [_price(one, data_set.prices) for one in added]
-        yield Addition(
-            what=" and ".join(_words(one) for one in added),
-            parts=sum(one.missing * one.nodes for one in added),
-            dollars=None if None in costs else sum(cost for cost in costs if cost is not None),
-            share=_share(chains.relieved(flow.binding)),
-        )
+    short = tuple(one for one in chains.resources if one.missing)
+    for added in dict.fromkeys((flow.binding, short)):
+        if all(one.kind in ADDABLE for one in added):
+            costs = [_price(one, data_set.prices) for one in added]
+            yield Addition(
+                what=" and ".join(_words(one) for one in added if one.missing),
+                parts=sum(one.missing * one.nodes for one in added),
+                dollars=None if None in costs else sum(cost for cost in costs if cost is not None),
+                share=_share(chains.relieved(added)),
+            )
 
 
 def _memory(data_set: DataSet, cluster: Cluster, demands: tuple[NodeDemand, ...]) -> Iterator[Addition]:
