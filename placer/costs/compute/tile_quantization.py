@@ -8,6 +8,12 @@ tile's inner loop needs some steps of k to fill its software pipeline (CUTLASS, 
     share = max over tiles (speed(tile) * b m n / (waves * multiprocessors * tile area)) * k / (k + fill) * alignment
 
 relative to the same for the shape at which ceilings are measured, so that this shape reaches the ceiling itself.
+
+Where the tiles of a result are fewer than the multiprocessors, as of a convolution's weight gradient, libraries divide
+the sum over k among s of them (CUTLASS, efficient_gemm.md, "Parallelized Reductions", split-K): s times as many tiles
+with k / s steps each, whose s partial results are written and read again in 4 bytes an element. A product with
+one row, column or step of k, as of convolutions of one channel each, is no matter of tiles: it is computed by plain
+float32 instructions (torch has kernels for it, ATen/native/cuda/DepthwiseConv2d.cu), and bound by memory as a rule.
 """
 
 from __future__ import annotations
@@ -24,6 +30,9 @@ TILES = (
     (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (256, 64, 0.9), (64, 256, 0.9), (128, 64, 0.75),
     (64, 128, 0.75), (64, 64, 0.5),
 )  # fmt: skip
+
+# A partial result is written once and read once, in float32.
+PARTIAL_BYTES = 2 * 4
 
 # Steps of k before a tile's pipeline is full: 4 stages of 32 (CUTLASS, efficient_gemm.md, multistage on Ampere).
 FILL = 128
@@ -45,16 +54,31 @@ def shape_share(device: Device, dtype: str, batch: int, m: int, n: int, k: int, 
 
     The contiguous dims are n and k, or, for a sum over rows (`rows`: a weight gradient), m and n.
     """
+    if min(m, n, k) == 1:
+        return min(1.0, device.rate("float32") / device.rate(dtype))
     item = ITEM_BYTES[dtype]
-    best = _share(device.multiprocessors, item, 1, *BEST)
-    share = _share(device.multiprocessors, item, batch, m, n, k) / best
+    best = _share(device.multiprocessors, 0.0, 1, *BEST)
+    partial = PARTIAL_BYTES * device.rate(dtype) / (2 * device.memory_bandwidth * device.memory_share)
+    share = _share(device.multiprocessors, partial, batch, m, n, k) / best
     return min(1.0, share) * alignment_share(item, (m, n) if rows else (n, k))
 
 
 @lru_cache(maxsize=65536)
-def _share(multiprocessors: int, item: int, batch: int, m: int, n: int, k: int) -> float:
-    best = max(speed * _filled(multiprocessors, batch, m, n, a, b) for a, b, speed in TILES)
-    return best * k / (k + FILL)
+def _share(multiprocessors: int, partial: float, batch: int, m: int, n: int, k: int) -> float:
+    """The best tile's share with the best number of parts of k; `partial`: steps of k that the bytes of one partial
+    result are worth."""
+    return max(
+        1 / (1 / (speed * _filled(multiprocessors, batch * parts, m, n, a, b) * steps / (steps + FILL)) + lost)
+        for a, b, speed in TILES
+        for parts in _parts(multiprocessors, batch * ceil(m / a) * ceil(n / b), k)
+        for steps, lost in ((k / parts, partial * parts / k if parts > 1 else 0.0),)
+    )
+
+
+def _parts(multiprocessors: int, tiles: int, k: int) -> tuple[int, ...]:
+    """Into how many parts k is divided: powers of two, until each multiprocessor has a tile, or a part only fills."""
+    most = min(multiprocessors // tiles, k // FILL) if tiles < multiprocessors else 1
+    return tuple(2**power for power in range(max(1, most).bit_length()))
 
 
 def alignment_share(item: int, sizes: tuple[int, int]) -> float:
