@@ -27,7 +27,8 @@ from placer.rules.opaque import OpaqueCost
 from placer.search.asked import Budget, budget_of, parse_pins, pin_texts
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem, Solution
-from placer.search.progress_line import progress_line
+from placer.search.progress import Progress
+from placer.search.progress_line import heard_by, progress_line
 from placer.simulator import Timeline
 from placer.targets.frameworks.nearest import nearest
 
@@ -70,6 +71,7 @@ def plan(
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
     granularity: Granularity = "block",
     framework: str = "",
+    progress: Progress | None = None,
 ) -> Plan:
     """The best plan `strategy` finds for one training step of `model` on the cluster.
 
@@ -79,6 +81,7 @@ def plan(
     then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
     pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque, granularity: as for `capture`.
     framework: one that the plan is to be told, as for `placer export`: the fastest plan it has words for.
+    progress: hears of every better plan and bound while the search goes on (`progress.log()` keeps it).
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
@@ -86,6 +89,9 @@ def plan(
         model, cluster_spec, batch=batch, loss_fn=loss_fn, settings=settings, budget=budget, seed=seed, pins=pins,
         opaque=opaque, granularity=granularity,
     )  # fmt: skip
+    if progress is not None:
+        progress.begin()
+        made = replace(made, progress=progress)
     return solve(made, strategy, framework)
 
 
@@ -170,7 +176,7 @@ def solve(problem: Problem, strategy: str = "auto", framework: str = "") -> Plan
 
     framework: as for `plan`.
     """
-    with progress_line(problem.until):
+    with progress_line(problem.until), heard_by(problem.progress):
         found = nearest(problem, framework, strategy) if framework else solve_with(problem, strategy)
     return completed(problem, found, strategy)
 

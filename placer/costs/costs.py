@@ -169,6 +169,10 @@ class Costs:
             found.append((device, self._position(held, in_flight, self.chips[device])))
         return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
 
+    def stage_bytes(self, stage: Stage, device: int, rows: int, *, accumulates: bool) -> StageMemory:
+        """Bytes of one stage on one of its devices, whose replica has `rows` rows of the largest microbatch."""
+        return self._stage_memory(self._held(stage, self.cluster.devices[device].backend, rows, accumulates))
+
     @remembered
     def _loads(
         self, devices: tuple[int, ...], shares: tuple[int, ...], replicas: int, rows: int

@@ -102,11 +102,20 @@ def ranges_text(numbers: tuple[int, ...]) -> str:
 
 
 def _stages(plan: Plan) -> Table:
+    headers, rows = stage_rows(plan)
+    view = table(*headers, left=3)
+    for row in rows:
+        view.add_row(*row)
+    return view
+
+
+def stage_rows(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The table of stages: its headers and a row for each stage, the first three of which are words."""
     # Whether replicas, of one stage or of two, have different numbers of rows.
     uneven = any(stage.shares for stage in plan.stages) or len({stage.replicas for stage in plan.stages}) > 1
-    view = table("stage", "blocks", "devices", "replicas", *["rows"] * uneven, "split", "state", "recompute", left=3)
-    for index, stage in enumerate(plan.stages):
-        view.add_row(
+    headers = ("stage", "blocks", "devices", "replicas", *["rows"] * uneven, "split", "state", "recompute")
+    rows = [
+        (
             str(index),
             _blocks(plan, stage),
             _devices(plan, stage),
@@ -116,7 +125,9 @@ def _stages(plan: Plan) -> Table:
             STATE[stage.sharding] + ", optimizer on the host" * (plan.settings.offload == "optimizer"),
             "yes" if stage.recompute else "no",
         )
-    return view
+        for index, stage in enumerate(plan.stages)
+    ]
+    return headers, rows
 
 
 def _split(plan: Plan, stage: Stage) -> str:

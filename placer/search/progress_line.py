@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from placer.io.terminal import LINE_AGAIN
+from placer.search.progress import Progress
 
 PATIENCE = 2.0
 BETWEEN = 0.2
@@ -71,12 +72,17 @@ class ProgressLine:
 
 
 _LINE: ContextVar[ProgressLine | None] = ContextVar("placer's line of progress", default=None)
+_LISTENER: ContextVar[Progress | None] = ContextVar("who keeps a log of bounds", default=None)
 
 
 def tell(
     *, part: str | None = None, phase: str | None = None, best: float | None = None, bound: float | None = None
 ) -> None:
     """Say what is known now. A new part (one problem of several) or phase (a strategy) forgets best and bound."""
+    finite = float("inf")
+    listener = _LISTENER.get()
+    if listener is not None and bound is not None and bound < finite:
+        listener.bounded(bound)
     line = _LINE.get()
     if line is None or line.process != os.getpid():
         return
@@ -84,10 +90,19 @@ def tell(
         line.part, line.phase, line.best, line.bound = part, "", None, None
     if phase is not None:
         line.phase, line.best, line.bound = phase, None, None
-    finite = float("inf")
     line.best = best if best is not None and best < finite else line.best
     line.bound = bound if bound is not None and bound < finite else line.bound
     line.show()
+
+
+@contextmanager
+def heard_by(listener: Progress | None) -> Iterator[None]:
+    """Tell `listener` the bounds that are told within."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
 
 
 @contextmanager

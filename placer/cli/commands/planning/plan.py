@@ -24,6 +24,7 @@ from placer.report.data_path import data_path_document, data_path_view
 from placer.report.documents import plan_document
 from placer.report.plan_table import plan_view
 from placer.search.asked import KNOWN
+from placer.search.progress import Progress
 
 if TYPE_CHECKING:
     from placer.tracer import LossFunction
@@ -79,6 +80,10 @@ DataSet = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="A data set file: say its way to the devices, what binds there, and what helps."),
 ]
+SearchLogFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Write here how the best plan and the bound came about, for placer report."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the search and of the initial weights.")]
 
 
@@ -106,12 +111,15 @@ def run(
     expert_loads: ExpertLoads = None,
     budget: Budget = None,
     data_set: DataSet = None,
+    search_log: SearchLogFile = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Plan, print, save."""
     if output is not None:
         require_writable(output)  # before the search, not after it
+    if search_log is not None:
+        require_writable(search_log)
     samples = read_data_set(data_set) if data_set else None
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
@@ -119,11 +127,14 @@ def run(
         batch_norm=batch_norm,
         expert_loads=parsed_loads(expert_loads) if expert_loads else (),
     )  # fmt: skip
+    progress = Progress()
     made = make_plan(
         model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=loss_function(loss),
         settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
-        granularity=granularity, framework=framework,
+        granularity=granularity, framework=framework, progress=progress,
     )  # fmt: skip
+    if search_log is not None:
+        progress.log().save(search_log)
     made, path = fed(made, samples) if samples else (made, None)
     if output is not None:
         made.save(output)
