@@ -17,7 +17,7 @@ from placer.cli.commands.bench import group
 from placer.cli.commands.data import group as data_group
 from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate, sweep
 from placer.cli.commands.running import calibrate, demo, doctor, execute, verify, weights
-from placer.cli.commands.sharing import export, import_layout, launch, report
+from placer.cli.commands.sharing import compare, export, import_layout, launch, report
 from placer.cli.options import first_rank
 from placer.errors import PlacerError, UsageError
 from placer.io.terminal import HarmlessStream, harmless
@@ -51,6 +51,7 @@ for module in (
     export,
     launch,
     report,
+    compare,
 ):
     app.command(module.__name__.rpartition(".")[2], help=module.__doc__)(module.run)
 app.command("import", help=import_layout.__doc__)(import_layout.run)

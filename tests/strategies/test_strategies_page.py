@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from placer.report.measured_strategies import MeasuredPlan, beside_fastest
-from placer.report.strategies_page import strategies_page
+from placer.report.strategies.measured import MeasuredPlan, beside_fastest
+from placer.report.strategies.page import strategies_page
 from placer.search.comparison import Outcome
 from placer.search.standings import proven_seconds, standings, time_within
 

@@ -1,6 +1,7 @@
 """A plan as one HTML file that opens without a network: `page.report_page`; a section of it in each file.
 
-page         puts the sections and Bokeh's script into one file
+page         the sections of one plan; `compared` those of several
+html_file    sections and Bokeh's script in one file
 markup       HTML of tables and texts; the only place where foreign text becomes HTML
 charts       what all charts have in common: Bokeh's figure, colours, axes
 choice       what was chosen, why, and why the runners-up lost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from placer.plans.plan import Plan
@@ -41,10 +41,10 @@ def steps_section(plan: Plan, timeline: Timeline) -> Section:
     ]
     parts: tuple[Markup | Chart, ...] = (
         paragraph(f"{told}."),
-        cause_legend(dict.fromkeys(_cause(entry) for entry in timeline.slices)),
+        step_legend([timeline]),
         _keys(end),
         '<p class="note">Drag to move; hold Ctrl and turn the wheel, or use the buttons, to zoom.</p>',
-        _drawn(timeline, ranks),
+        timeline_chart(plan, timeline),
         folded("Ranks as a table", table(("rank", "stands for", "computes"), shares)),
     )
     return Section("The step", parts)
@@ -66,7 +66,14 @@ def _spread(ranks: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(ranks[at * len(ranks) // count] for at in range(count))
 
 
-def _drawn(timeline: Timeline, ranks: Sequence[int]) -> Chart:
+def step_legend(timelines: Iterable[Timeline]) -> Markup:
+    """What the colours of these timelines stand for."""
+    return cause_legend(dict.fromkeys(_cause(entry) for timeline in timelines for entry in timeline.slices))
+
+
+def timeline_chart(plan: Plan, timeline: Timeline, *, end: float | None = None) -> Chart:
+    """The slices of the ranks that are drawn, on an axis to `end` seconds (None: of the step)."""
+    ranks = drawn_ranks(plan, timeline)
     shown, lanes_shown = set(ranks), get_args(Lane) if len(ranks) <= FEW_RANKS else LANES_OF_MANY
     chosen = [
         entry for entry in timeline.slices if entry.rank in shown and entry.lane in lanes_shown and entry.seconds > 0
@@ -74,7 +81,7 @@ def _drawn(timeline: Timeline, ranks: Sequence[int]) -> Chart:
     lanes = list(dict.fromkeys(_lane(entry) for entry in sorted(chosen, key=_order)))
     drawn = chart(
         across="milliseconds", up="", rows=lanes,
-        height=90 + 22 * len(lanes), left_right=(0.0, timeline.step_seconds * MILLISECONDS),
+        height=90 + 22 * len(lanes), left_right=(0.0, (end or timeline.step_seconds) * MILLISECONDS),
         tooltips=[("", "@name"), ("from", "@left ms"), ("to", "@right ms")],
     )  # fmt: skip
     drawn.tags = [NAME]

@@ -16,8 +16,8 @@ from placer.errors import UsageError, require_extra
 from placer.io.files import require_writable, write_text
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.report.measured_strategies import MeasuredPlan, measured_document, measured_view
-from placer.report.strategies import strategies_csv, strategies_document, strategies_markdown, strategies_view
+from placer.report.strategies.measured import MeasuredPlan, measured_document, measured_view
+from placer.report.strategies.table import strategies_csv, strategies_document, strategies_markdown, strategies_view
 from placer.search.asked import Budget, budget_of
 from placer.search.comparison import Case, Outcome, compared, keep, kept_outcomes, searched
 from placer.search.placed import case_name, compared_files
@@ -87,7 +87,7 @@ def strategies(
 
 
 def _page(outcomes: Sequence[Outcome]) -> str:
-    from placer.report.strategies_page import strategies_page  # which needs Bokeh
+    from placer.report.strategies.page import strategies_page  # which needs Bokeh
 
     return strategies_page(outcomes)
 

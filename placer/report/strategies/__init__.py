@@ -1,0 +1,1 @@
+"""Strategies side by side: `table`, `page` (HTML), and `measured` seconds of their plans."""
