@@ -306,6 +306,12 @@ class Plan:
 
         return plan_table(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from placer.report.notebook import plan_html  # as above
+
+        return plan_html(self)
+
 
 @lru_cache(maxsize=REMEMBERED)
 def replica_rows(rows: int, shares: tuple[int, ...], replicas: int) -> tuple[int, ...]:

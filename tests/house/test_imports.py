@@ -14,6 +14,7 @@ from imports import ROOT, Import, folder_sizes, imports, internal, longest_chain
 DOORS = {
     ("placer.cluster.cluster", "placer.cluster.catalogue"): "Cluster.load reads what the catalogue can find",
     ("placer.plans.plan", "placer.report.plan_table"): "print(plan) shows the table",
+    ("placer.plans.plan", "placer.report.notebook"): "a notebook shows it as HTML",
 }
 
 # Who may import a heavy library at the top of a file; elsewhere only inside the function that needs it.

@@ -15,6 +15,7 @@ from graphs import BlockSpec, chain_graph
 from pipeline_plans import pipeline_plan
 from placer.costs.step_estimate import estimate
 from placer.plans.plan import Alternative, Plan, ScheduleName
+from placer.report.printing import seconds_text
 from placer.search.progress import Progress, SearchLog
 from placer.simulator.simulation import simulate
 from plans import two_stage_plan
@@ -102,6 +103,17 @@ def test_the_page_says_what_the_plan_says() -> None:
     for other in plan.alternatives:
         assert other.name in said
         assert other.reason in said
+
+
+def test_a_notebook_shows_the_same_without_scripts() -> None:
+    ledger = estimate(two_stage_plan())
+    plan = replace(two_stage_plan(), ledger=ledger)
+    page = Page(plan._repr_html_())
+    assert {"script", "style", "img", "link"}.isdisjoint(tag for tag, _ in page.tags)
+    assert plan.graph.name in page.said
+    assert seconds_text(ledger.step_seconds) in page.said
+    evil, plain = Page(hostile(EVIL)._repr_html_()), Page(hostile("plain")._repr_html_())
+    assert [tag for tag, _ in evil.tags] == [tag for tag, _ in plain.tags]
 
 
 def test_a_run_and_a_search_have_sections_where_they_are_given() -> None:
