@@ -22,6 +22,7 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.program.instructions import Collective, Program
 from placer.runtime.distributed.faults import Watch, guarded
+from placer.runtime.distributed.hosts import RankPlace, on_several_hosts, rank_in_plan, ranks_in_order, this_place
 from placer.runtime.distributed.torchrun import die_with_parent
 
 #: No operation waits longer for other ranks: a hang is only noticed by a timeout, a dead peer at once.
@@ -68,7 +69,9 @@ def require_world(plan: Plan, plan_path: str = "plan.json") -> World:
             f"the plan wants {plan.world_size} ranks, torchrun started {size}, {more} than it wants; "
             f"run: {_advice(plan, plan_path)}"
         )
-    return World(rank=rank, size=size, device=present_device(plan, rank))
+    # On several hosts ranks may have to change places before their devices can be looked for.
+    device = device_of(plan, rank) if on_several_hosts() else present_device(plan, rank)
+    return World(rank=rank, size=size, device=device)
 
 
 def _advice(plan: Plan, plan_path: str) -> str:
@@ -97,10 +100,12 @@ def joined(plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float =
     """
     world = require_world(plan, plan_path)
     die_with_parent()
-    if world.device.type == "cuda":
-        torch.cuda.set_device(world.device)
     timeout = timedelta(seconds=timeout_seconds)
     store = _store(world, timeout)
+    rank = rank_in_plan(plan, PrefixStore("hosts", store))
+    world = replace(world, rank=rank, device=present_device(plan, rank))
+    if world.device.type == "cuda":
+        torch.cuda.set_device(world.device)
     watch = Watch(PrefixStore("watch", store), world.rank, world.size)
     world = replace(world, watch=watch)
     with guarded(watch):
@@ -160,10 +165,36 @@ def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
         )
     if plan.world_size == 1:
         return 0
-    if not dist.is_initialized():
-        backend = backend_of(plan, int(os.environ.get("RANK", "0")))
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
-    return dist.get_rank()
+    if dist.is_initialized():
+        _require_order(plan)
+        return dist.get_rank()
+    timeout, rank = timedelta(seconds=timeout_seconds), int(os.environ.get("RANK", "0"))
+    if not on_several_hosts():
+        dist.init_process_group(backend_of(plan, rank), timeout=timeout)
+        return dist.get_rank()
+    store = _store(World(rank=rank, size=plan.world_size, device=device_of(plan, rank)), timeout)
+    rank = rank_in_plan(plan, PrefixStore("hosts", store))
+    dist.init_process_group(
+        backend_of(plan, rank),
+        store=PrefixStore("group", store),
+        rank=rank,
+        world_size=plan.world_size,
+        timeout=timeout,
+    )
+    return rank
+
+
+def _require_order(plan: Plan) -> None:
+    """Raise UsageError where a group that somebody else made has its hosts in another order than the plan."""
+    if not on_several_hosts():
+        return
+    places: list[RankPlace] = [this_place()] * plan.world_size
+    dist.all_gather_object(places, this_place())
+    if ranks_in_order(plan, places) != tuple(range(plan.world_size)):
+        raise UsageError(
+            "the process group was made with hosts in another order than the plan's; leave making it to "
+            "placer.runtime.load, which puts ranks in order, or start the hosts in the plan's order (placer launch)"
+        )
 
 
 def backend_of(plan: Plan, rank: int) -> str:
