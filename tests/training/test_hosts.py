@@ -184,7 +184,7 @@ def test_two_swapped_hosts_train_as_one_device(tmp_path: Path) -> None:
     placer(tmp_path, "execute", "one.json", "--steps", "3", "--report", "single.json", launcher=alone)
     losses = [json.loads((tmp_path / name).read_text())["losses"] for name in ("two.json", "single.json")]
     assert len(losses[0]) == 3
-    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)  # the model casts its scores to float32
 
 
 @pytest.mark.timeout(300)
