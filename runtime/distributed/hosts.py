@@ -47,15 +47,16 @@ class RankPlace:
 
 
 def on_several_hosts() -> bool:
-    """Whether torchrun was started more than once for this run."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) not in (0, int(os.environ.get("WORLD_SIZE", "0")))
+    """Whether torchrun was started more than once for this run: it started fewer ranks here than there are."""
+    told = [os.environ.get(name) for name in ("RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
+    return None not in told and told[2] != told[3]
 
 
 def this_place() -> RankPlace:
     """Where this process is, by the environment that torchrun made."""
     gpus = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
     return RankPlace(
-        rank=int(os.environ["RANK"]), group=int(os.environ.get("GROUP_RANK", "0")), host=socket.gethostname(),
+        rank=int(os.environ["RANK"]), group=int(os.environ["GROUP_RANK"]), host=socket.gethostname(),
         node=os.environ.get(NODE, ""), gpus=gpus,
     )  # fmt: skip
 
@@ -66,9 +67,9 @@ def rank_in_plan(plan: Plan, store: Store) -> int:
     Raises UsageError, on every rank, where the hosts cannot stand for the plan's nodes, ExecutionError where a rank
     does not come.
     """
-    place = this_place()
     if not on_several_hosts():
-        return place.rank
+        return int(os.environ["RANK"])
+    place = this_place()
     store.set(f"place/{place.rank}", json.dumps(asdict(place)))
     try:
         if place.rank == 0:
