@@ -44,7 +44,7 @@ from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.inter_op.submeshes.search import SubmeshSearch
 from placer.strategies.inter_op.submeshes.submesh import are_two_shapes
 from placer.strategies.inter_op.submeshes.two_shapes.search import TwoShapeSearch
-from placer.strategies.intra_op.layouts import layouts, pinned_degree, roomy_layouts
+from placer.strategies.intra_op.layouts import halfway, layouts, pinned_degree, roomy_layouts
 from placer.strategies.space.device_orders import DeviceOrder, Subcluster, fast_subclusters, is_mixed
 from placer.strategies.space.left_out import left_out
 from placer.strategies.space.outline import Outline, plan_of
@@ -142,6 +142,8 @@ def _best(search: _OutlineSearch) -> Solution | Infeasible | None:
         if search.ceiling == float("inf"):
             raise
         search.ended = "interrupt"
+    if not search.whole:  # layouts that there was no time to make were not searched
+        search.ended = search.ended or "seconds"
     if search.ceiling < float("inf"):
         return _solution(search)
     if search.ended:
@@ -158,34 +160,34 @@ def _nothing(problem: Problem, searches: Sequence[_OutlineSearch]) -> Infeasible
 
 def _begun(problem: Problem, *, shapes: bool) -> _OutlineSearch:
     """The search with the costs of the model whole and under each layout the pins allow."""
-    costs = problem.costs
-    found = layouts(problem, costs)
+    costs, limited = problem.costs, halfway(problem)
+    found = layouts(limited, costs)
     views = {number: costs.under(layout) for number, layout in enumerate(found)}
     if pinned_degree(problem.pins) == 1:
         views = {-1: costs} | views
-    return _over_views(problem, found, views, shapes=shapes)
+    return _over_views(problem, found, views, shapes=shapes, whole=not limited.spent)
 
 
 def _begun_anew(search: _OutlineSearch) -> _OutlineSearch:
     """The search of the layouts for what fits nowhere else, but for those that were searched."""
     problem = search.problem
-    costs = problem.costs
-    found = tuple(layout for layout in roomy_layouts(problem, costs) if layout not in search.layouts)
-    made = _over_views(problem, found, {n: costs.under(layout) for n, layout in enumerate(found)}, shapes=False)
+    costs, limited = problem.costs, halfway(problem)
+    found = tuple(layout for layout in roomy_layouts(limited, costs) if layout not in search.layouts)
+    views = {number: costs.under(layout) for number, layout in enumerate(found)}
+    made = _over_views(problem, found, views, shapes=False, whole=not limited.spent)
     made.evaluations = search.evaluations
     return made
 
 
 def _over_views(
-    problem: Problem, found: tuple[Layout, ...], views: dict[int, Costs], *, shapes: bool
+    problem: Problem, found: tuple[Layout, ...], views: dict[int, Costs], *, shapes: bool, whole: bool
 ) -> _OutlineSearch:
+    """whole: whether these are all layouts that there are to try."""
     bounds = {number: OutlineBounds(problem, RangeClasses(problem, view)) for number, view in views.items()}
     refined = {number: RefinedBounds(own) for number, own in bounds.items()}
     own = {number: each.ranges for number, each in bounds.items()} if shapes else {}
     unlike = (TwoShapeSearch if are_two_shapes(problem) else SubmeshSearch)(problem=problem, layouts=found, views=own)
-    return _OutlineSearch(
-        problem=problem, layouts=found, bounds=bounds, refined=refined, unlike=unlike, whole=not problem.spent
-    )
+    return _OutlineSearch(problem=problem, layouts=found, bounds=bounds, refined=refined, unlike=unlike, whole=whole)
 
 
 def _uncut(problem: Problem) -> Infeasible:

@@ -15,6 +15,7 @@ cut again along the inner one, each dim once; the best for both at once may be a
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -60,10 +61,17 @@ class _ByteWorth:
     again: bool = False
 
 
+def halfway(problem: Problem) -> Problem:
+    """The problem with half of the seconds that are left: layouts made in these leave the others for the search."""
+    now = time.perf_counter()
+    return problem if problem.until is None else replace(problem, until=now + (problem.until - now) / 2)
+
+
 def layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
     """The layouts of all degrees and axes the pins allow that cut something, in order of degree.
 
-    When the problem's seconds are over, those made so far, at least the first.
+    When the problem's seconds are over, those made so far, at least the first; where the batch is not divided, so that
+    one replica does all the work, they are then made from the largest degree down.
     """
     return _made(problem, costs, degrees(problem), scarce=False)
 
@@ -91,6 +99,8 @@ def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bo
         if all(_cuts_values(borders, axis, count) for axis, count in axes)
         for replica in _replicas(problem, axes)
     ]
+    if problem.until is not None and whole_batch(problem):
+        asked.sort(key=lambda one: -devices_of(one[0]))
     make = partial(_of, borders, costs, scarce)
     found = from_both_ends(asked, make, apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent)
     return tuple(dict.fromkeys(layout for each in found for layout in each))

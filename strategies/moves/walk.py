@@ -29,7 +29,7 @@ from placer.strategies.baselines.standard import (
     ShardedDataParallel,
     SingleDevice,
 )
-from placer.strategies.intra_op.layouts import layouts, roomy_layouts
+from placer.strategies.intra_op.layouts import halfway, layouts, roomy_layouts
 from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import lighter, repaired
@@ -134,9 +134,9 @@ class Walk:
         found = [seed for kind in SEEDS if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:
-            self._widen(layouts(self.problem, self.problem.costs))
+            self._widen(layouts(halfway(self.problem), self.problem.costs))
         if not any(seed.legal for seed in found) and not self.over:
-            roomy = roomy_layouts(self.problem, self.problem.costs)
+            roomy = roomy_layouts(halfway(self.problem), self.problem.costs)
             self._widen(roomy)
             drawn = (self.begun() for _ in range(DRAWS))
             found += [seed for seed in drawn if seed is not None]

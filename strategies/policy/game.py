@@ -15,7 +15,7 @@ from functools import cached_property
 from placer.io.memo import remembered
 from placer.plans.plan import Layout, Plan
 from placer.search.problem import Problem
-from placer.strategies.intra_op.layouts import layouts, roomy_layouts
+from placer.strategies.intra_op.layouts import halfway, layouts, roomy_layouts
 from placer.strategies.policy.loads import Loads
 from placer.strategies.policy.outline_options import FIELDS, MOST_OPTIONS, OutlineOptions
 from placer.strategies.policy.stage_ends import Ends, allowed_ends, offered_ends, stage_ends
@@ -67,7 +67,7 @@ class Game:
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """How replicas of several devices may cut the ops."""
-        return (roomy_layouts if self.roomy else layouts)(self.problem, self.problem.costs)
+        return (roomy_layouts if self.roomy else layouts)(halfway(self.problem), self.problem.costs)
 
     @cached_property
     def loads(self) -> Loads:
