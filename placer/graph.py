@@ -122,8 +122,9 @@ class Op:
     the prologue count at the prologue op that made them), `kept_again` the numbers of the `inputs` that it keeps
     beside: parameters, and what an earlier op was the first to keep. `products` are the matrix products it is made of
     (empty for others); `covered` is false where no FLOP rule is known for the op. `fused_saved_bytes` is what an
-    `attention` op keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key, value and result
-    where nobody else keeps them, and one float32 per query and head). `arguments` is what the op was called with, as
+    `attention` op or an RMS norm keeps instead of `saved_bytes` when a fused kernel runs it (no scores: query, key,
+    value and result where nobody else keeps them, and one float32 per query and head; of a norm what it reads).
+    `arguments` is what the op was called with, as
     Python writes it: `t0` is the tensor of the first entry of `inputs`, `rows` the rows at hand, `global_rows` those of
     the whole batch where the model reckons with them, None also stands for types and devices
     ("t0, [rows, 12, -1], dim=1"); `placer.rules.call_of` reads it. `seconds` of an opaque part

@@ -165,7 +165,7 @@ def described(plan: Plan | str) -> str:
         f"stages of {' '.join(str(each.last - each.first) for each in plan.stages)} blocks",
         f"{len(plan.microbatches)} x {plan.microbatches[0]} rows",
         f"{plan.schedule}, state {stage.sharding}",
-        f"recompute in {sum(each.recompute for each in plan.stages)}",
+        f"recompute in {sum(each.recompute is not False for each in plan.stages)}",
         f"{plan.ledger.step_seconds * 1e3:.2f} ms",
     ]
     placement = expert_placement(plan)

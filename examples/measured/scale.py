@@ -117,7 +117,7 @@ def _run(name: str, case: Case, strategy: str, save: str) -> None:
     ledger = plan.ledger
     assert ledger is not None
     gap = "none" if plan.gap is None else f"{plan.gap:.1%}"
-    again = sum(each.recompute for each in plan.stages)
+    again = sum(each.recompute is not False for each in plan.stages)
     parts = (
         f"{name}: {spent}",
         f"pipeline {plan.positions} x data {stage.replicas} x split {stage.degree}",

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from torch import device, nn
 
-from examples.measured.deepen import deepened
 from placer import api, tracer
 from placer.cluster.cluster import Cluster
 from placer.errors import require_extra
@@ -30,6 +29,7 @@ from placer.graph import Graph
 from placer.plans.plan import ModelRef
 from placer.plans.settings import RunSettings
 from placer.search.problem import Problem
+from placer.tracer.deepen import deepened
 
 LAYERS, DEVICES = 32, 1024
 PER_NODE = 8

@@ -26,7 +26,7 @@ from placer.cluster.cluster_file import parse_cluster
 from placer.costs.costs import Costs
 from placer.errors import Infeasible, InfeasibleError
 from placer.graph import Graph
-from placer.plans.plan import Plan
+from placer.plans.plan import Plan, Recompute
 from placer.plans.settings import RunSettings
 from placer.search.judge import judge, solve_with
 from placer.search.problem import Problem
@@ -152,7 +152,7 @@ def best_alike(problem: Problem) -> Plan | None:
 
 def _even_values(
     problem: Problem, bounds: OutlineBounds
-) -> Iterator[tuple[float, Outline, tuple[int, ...], tuple[bool, ...]]]:
+) -> Iterator[tuple[float, Outline, tuple[int, ...], tuple[Recompute, ...]]]:
     """Every outline in cluster order with the seconds of its even cuts."""
     for outline in outlines(problem):
         pricing = OutlineCosts(bounds, PositionClasses(problem, bounds.ranges.costs, outline), outline)

@@ -17,7 +17,7 @@ from placer import tracer
 from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
 from placer.errors import PlacerError, UsageError
 from placer.graph import Graph
-from placer.plans.plan import Plan, ScheduleName, Sharding, Stage
+from placer.plans.plan import Plan, Recompute, ScheduleName, Sharding, Stage
 from placer.plans.settings import Precision, RunSettings
 from placer.runtime import VerifyReport, verify
 from placer.runtime.distributed.world import device_of
@@ -44,7 +44,8 @@ class Case:
     precision: Precision = "float64"
     microbatches: tuple[int, ...] = (3, 3, 2)
     shares: tuple[int, ...] = ()
-    recompute: bool = False
+    recompute: Recompute = False
+    recomputed: int | None = None
     optimizer: str = "adamw"
     cut: int = 0
     turns: int = 1
@@ -69,7 +70,10 @@ class Case:
             self.schedule if self.positions > 1 else "-",
             self.precision,
         ]
-        words += ["recompute"] * self.recompute + [f"shares {self.shares}"] * bool(self.shares)
+        words += [] if not self.recompute else ["recompute" if self.recompute is True else "selective recompute"]
+        words += [f"of {self.recomputed}"] * (self.recomputed is not None) + [f"shares {self.shares}"] * bool(
+            self.shares
+        )
         words += [f"microbatches {self.microbatches}"] * (self.microbatches != (3, 3, 2))
         words += [f"cut {self.cut}"] * bool(self.cut) + [self.optimizer] * (self.optimizer != "adamw")
         return " ".join(words)
@@ -171,6 +175,7 @@ def _stages(case: Case, blocks: int) -> tuple[Stage, ...]:
             shares=case.shares,
             sharding=case.sharding,
             recompute=case.recompute,
+            recomputed=case.recomputed,
         )
         for index, (first, last) in enumerate(pairwise(ends))
         for at in [index % case.positions]

@@ -27,7 +27,9 @@ DOUBT = "measured while"
 
 Backend = Literal["cpu", "cuda"]
 # What products of a chip are rated by.
-RateName = Annotated[str, Field(pattern=r"^(float64|float32|tfloat32|bfloat16|float16|float8)$")]
+RateName = Annotated[str, Field(pattern=r"^(float64|float32|tfloat32|bfloat16|float16|float8|float4)$")]
+# FlashAttention-2 on an A100 (arXiv:2307.08691, section 4.1): up to 73% of the peak forward, 63% backward.
+FLASH_SHARES = (0.73, 0.63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,9 @@ class Device:
     `curves` says it by dtype where it is known apart (`efficiency` asks both).
     `multiprocessors` is what a product's tiles are spread over (0: unknown, or no such thing); with it, efficiency is
     computed per shape and the curve gives only the ceiling.
+    `sustained` is what is left of the rate of products in the steps of a training run, where the chip is warm and its
+    power limited, beside the best product alone. `flash_shares` of the peak rate fused attention reaches, forward and
+    backward: of the kernel that torch runs, and `tuned_shares` of the vendor's own (cuDNN's, FlashAttention-3).
     `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
     """
 
@@ -107,6 +112,9 @@ class Device:
     source: str = ""
     curves: tuple[tuple[RateName, Curve], ...] = ()
     multiprocessors: Count = 0
+    sustained: AchievedShare = 1.0
+    flash_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
+    tuned_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
 
     def __post_init__(self) -> None:
         for what, known in (("rates", self.rates), ("curves", self.curves)):
@@ -127,9 +135,12 @@ class Device:
     def rate(self, dtype: str) -> float:
         """Peak FLOP/s for products of `dtype`; types the chip lacks run at its float32 rate (float64 at half of it).
 
-        Types of 8 bits have one rate, `float8`; chips without it run them as they do 16 bits.
+        Types of 8 bits have one rate, `float8`; chips without it run them as they do 16 bits; those of 4 bits run as
+        those of 8 where the chip lacks them.
         """
         rates = dict(self.rates)
+        if dtype.startswith("float4"):
+            dtype = "float4" if "float4" in rates else "float8"
         if dtype.startswith("float8"):
             dtype = "float8" if "float8" in rates else "bfloat16"
         if dtype in rates:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from placer.cluster.cluster import Cluster, Curve, Device, Level, Link, Node, Storage
+from placer.cluster.cluster import FLASH_SHARES, Cluster, Curve, Device, Level, Link, Node, Storage
 from placer.cluster.hardware_data import aliases, short_names
 from placer.cluster.schema import ClusterEntry
 from placer.errors import UsageError
@@ -111,6 +111,10 @@ def _device(device: Device, key: str) -> Data:
         "overhead": written(device.overhead_bytes, "bytes"),
         "efficiency": _curve(device.curve),
     }
+    if device.sustained != 1:
+        fields["sustained"] = device.sustained
+    if (device.flash_shares, device.tuned_shares) != (FLASH_SHARES, FLASH_SHARES):
+        fields |= {"flash": [*device.flash_shares], "tuned_flash": [*device.tuned_shares]}
     if device.multiprocessors:
         fields["multiprocessors"] = device.multiprocessors
     if device.curves:

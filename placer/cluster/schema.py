@@ -11,7 +11,19 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from placer.cluster.cluster import MOST_DEVICES, Cluster, Curve, Device, Host, Level, Link, Node, SharedStorage, Storage
+from placer.cluster.cluster import (
+    FLASH_SHARES,
+    MOST_DEVICES,
+    Cluster,
+    Curve,
+    Device,
+    Host,
+    Level,
+    Link,
+    Node,
+    SharedStorage,
+    Storage,
+)
 from placer.cluster.hardware_data import Section, find
 from placer.cluster.tile_curve import tile_curve
 from placer.errors import UsageError
@@ -19,7 +31,7 @@ from placer.io.bounds import AchievedShare, Amount, AmountAboveZero, CountFromOn
 from placer.io.bounds import Count as Counted
 from placer.io.units import Kind, quantity
 
-Dtype = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8"]
+Dtype = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4"]
 
 
 def _read(kind: Kind) -> BeforeValidator:
@@ -157,6 +169,9 @@ class DeviceEntry(SourcedEntry):
     efficiency_by_dtype: dict[Dtype, EfficiencyEntry] = Field(default_factory=dict)
     overhead: BytesOrNone = 0
     multiprocessors: CountOrNone = 0
+    sustained: Share = 1.0
+    flash: tuple[Share, Share] = FLASH_SHARES
+    tuned_flash: tuple[Share, Share] | None = None
 
     @model_validator(mode="after")
     def complete(self) -> DeviceEntry:
@@ -180,6 +195,9 @@ class DeviceEntry(SourcedEntry):
             source=self.source,
             curves=tuple((str(dtype), entry.curve()) for dtype, entry in self.efficiency_by_dtype.items()),
             multiprocessors=self.multiprocessors or self.efficiency.processors or 0,
+            sustained=self.sustained,
+            flash_shares=self.flash,
+            tuned_shares=self.tuned_flash or self.flash,
         )
 
 

@@ -41,7 +41,7 @@ from placer.costs.timing.step import StageCost
 from placer.graph import Affine, Graph, affine_sum
 from placer.io.memo import once, remembered
 from placer.plans.ledger import MemoryBytes
-from placer.plans.plan import Layout, Plan, Sharding, Stage, replica_rows
+from placer.plans.plan import Again, Layout, Plan, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings
 from placer.spmd.cross_mesh import Mesh
 from placer.spmd.device_graph import local_graph
@@ -197,7 +197,7 @@ class Costs:
     def _held(self, stage: Stage, backend: Backend, rows: int, accumulates: bool) -> _Held:
         """What the bytes of a stage depend on, for microbatches of `rows` rows on the device's replica."""
         return _Held(
-            self._ranges[backend].alike(stage.first, stage.last), stage.recompute, stage.sharding, stage.replicas,
+            self._ranges[backend].alike(stage.first, stage.last), stage.again, stage.sharding, stage.replicas,
             backend, rows, accumulates,
         )  # fmt: skip
 
@@ -214,7 +214,7 @@ class _Held(NamedTuple):
     the first of those with a like range."""
 
     blocks: tuple[int, int]
-    recompute: bool
+    recompute: Again
     sharding: Sharding
     replicas: int
     backend: Backend

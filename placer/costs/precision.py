@@ -3,7 +3,8 @@
 A graph is captured at one base dtype. `float32`, `float64`, `bfloat16` and `float16` run everything that was captured
 at the base dtype in that type; what the model itself casts elsewhere stays. `bfloat16-autocast` runs products in
 bfloat16, the ops of torch's float32 list in float32, and the others in the widest type of their inputs. With
-`settings.float8` products of 16 bits that read a parameter run in 8, while what they read and write stays as it is.
+`settings.float8` products of 16 bits that read a parameter run in 8 (`float4`: in 4), while what they read and write
+stays as it is; with `settings.tf32` products of float32 run at the rate of TensorFloat-32.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ FLOAT32_OPS = frozenset({
     "softplus", "cosh", "sinh", "tan", "acos", "asin", "reciprocal",
 })  # fmt: skip
 EIGHT_BITS = "float8_e4m3fn"
+FOUR_BITS = "float4"
+TENSOR_FLOAT = "tfloat32"
 PRODUCT_KINDS = ("matmul", "convolution", "attention")
 
 
@@ -49,22 +52,30 @@ class Numerics:
     weights: str
     compute: str
     autocast: bool
-    float8: bool = False
+    few_bits: str = ""
+    tf32: bool = False
 
     @staticmethod
     def of(graph: Graph, settings: RunSettings) -> Numerics:
         """The dtypes of `graph` under `settings`."""
         base = base_dtype(graph)
+        few = FOUR_BITS if settings.float4 else EIGHT_BITS if settings.float8 else ""
         if settings.precision == "bfloat16-autocast":
-            return Numerics(base=base, weights="float32", compute="bfloat16", autocast=True, float8=settings.float8)
+            return Numerics(base=base, weights="float32", compute="bfloat16", autocast=True, few_bits=few)
         return Numerics(
-            base=base, weights=settings.precision, compute=settings.precision, autocast=False, float8=settings.float8
-        )
+            base=base, weights=settings.precision, compute=settings.precision, autocast=False, few_bits=few,
+            tf32=settings.tf32,
+        )  # fmt: skip
 
     @property
     def masters(self) -> bool:
         """Whether the optimizer keeps float32 copies of 16-bit weights."""
         return self.weights in ("bfloat16", "float16")
+
+    @property
+    def products(self) -> str:
+        """The type that products run in, but for those of fewer bits."""
+        return TENSOR_FLOAT if self.tf32 and self.compute == "float32" else self.compute
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -124,7 +135,9 @@ class Numerics:
             out_before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
             out_after += _weight(tensor) * ITEM_BYTES[made]
         written = out_after / out_before if out_before else read
-        dtype = EIGHT_BITS if self._in_eight_bits(op, runs) else runs
+        dtype = self.few_bits if self._in_few_bits(op, runs) else runs
+        if self.tf32 and op.kind in PRODUCT_KINDS and runs == "float32":
+            dtype = TENSOR_FLOAT
         return OpNumerics(dtype=dtype, read=read, written=written, saved=max(read, written))
 
     def _runs_in(self, op: Op, inputs: list[str]) -> str:
@@ -135,9 +148,9 @@ class Numerics:
             return self.compute
         return "float32" if op_name(op) in FLOAT32_OPS else widest
 
-    def _in_eight_bits(self, op: Op, runs: str) -> bool:
-        """Whether a product of 16 bits with a parameter is done in 8."""
-        if not self.float8 or op.kind not in ("matmul", "convolution") or runs not in ("bfloat16", "float16"):
+    def _in_few_bits(self, op: Op, runs: str) -> bool:
+        """Whether a product of 16 bits with a parameter is done in fewer."""
+        if not self.few_bits or op.kind not in ("matmul", "convolution") or runs not in ("bfloat16", "float16"):
             return False
         return any(reference.startswith("p") for reference in op.inputs)
 

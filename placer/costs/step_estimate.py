@@ -45,7 +45,7 @@ def estimate_with(costs: Costs, plan: Plan) -> Ledger:
         memory=tuple(held for _, held in tightest(costs, plan)),
         rows=rows,
         flops=flops.at(rows),
-        peak_flops=sum(costs.cluster.devices[d].rate(costs.numerics.compute) for d in ranks),
+        peak_flops=sum(costs.cluster.devices[d].rate(costs.numerics.products) for d in ranks),
         sent_bytes=_sent(own, plan),
         reduced_bytes=reduced * costs.numerics.weight_bytes,
     )

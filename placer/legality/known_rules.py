@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from placer.costs.costs import Costs
 from placer.legality.judge import CROSSING, Rules, Tightest, Violation, over_full
 from placer.legality.structure import STRUCTURE
-from placer.plans.plan import Plan
+from placer.plans.plan import Again, Plan
 from placer.plans.transfers import position_of
 
 _Found: TypeAlias = tuple[Violation, ...]
@@ -27,7 +27,7 @@ class Read(NamedTuple):
 
     spans: tuple[tuple[int, int], ...]
     states: tuple[str, ...]
-    again: tuple[bool, ...]
+    again: tuple[Again, ...]
     schedule: str
     layouts: tuple[int, ...]
     devices: int
@@ -47,7 +47,7 @@ READS: Mapping[str, Callable[[Read], Hashable]] = {
     "rows": lambda read: (read.pattern, read.layouts, read.rows),
     "schedule": lambda read: (read.schedule, read.devices),
     "sharding": lambda read: (read.schedule, read.states, read.spans, read.pattern),
-    "recompute": lambda read: read.again,
+    "recompute": lambda read: (read.again, read.spans),
     "loss": lambda read: (read.parts, read.pattern),
     "meshes": lambda read: (None if read.alike else read.spans, read.pattern, read.layouts),
 }
@@ -91,7 +91,7 @@ class KnownRules:
         return Read(
             spans=tuple((stage.first, stage.last) for stage in stages),
             states=tuple(stage.sharding for stage in stages),
-            again=tuple(stage.recompute for stage in stages),
+            again=tuple(stage.again for stage in stages),
             schedule=plan.schedule,
             layouts=tuple(self._identity(layout) for layout in plan.layouts),
             devices=number,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from placer.errors import UsageError
-from placer.plans.plan import Plan, Stage, replica_rows
+from placer.plans.plan import Plan, Recompute, Stage, recompute_word, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
 from placer.plans.transfers import position_of
 from placer.program.buckets import shared_parameters
@@ -191,12 +191,22 @@ def _tied(plan: Plan) -> Iterator[str]:
             yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
 
 
+# What each setting fixes for all stages.
+FIXED: dict[str, Recompute] = {"none": False, "full": True, "selective": "selective"}
+
+
 def _recompute(plan: Plan) -> Iterator[str]:
     """The settings may fix recompute for all stages."""
-    fixed = {"none": False, "full": True}.get(plan.settings.recompute)
+    fixed = FIXED.get(plan.settings.recompute)
     wrong = [i for i, stage in enumerate(plan.stages) if fixed is not None and stage.recompute != fixed]
     if wrong:
         yield f"the settings fix recompute to {plan.settings.recompute}, stages {_listed(wrong)} do otherwise"
+    for index, stage in enumerate(plan.stages):
+        if stage.recomputed is not None and not (stage.recompute and stage.recomputed < stage.last - stage.first):
+            yield (
+                f"stage {index} of {stage.last - stage.first} blocks recomputes {recompute_word(stage.again)}; give a "
+                "recompute and fewer blocks than it has, or no number of recomputed blocks"
+            )
 
 
 def _loss(plan: Plan) -> Iterator[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
@@ -45,6 +45,19 @@ REMEMBERED = 4096
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "branched"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+# Whether blocks run again in backward: none, all of each, or all but its products (`placer.costs.kept_results`).
+Recompute = bool | Literal["selective"]
+
+
+class Partly(NamedTuple):
+    """A recompute of the first so many blocks of a stage alone."""
+
+    recompute: Recompute
+    blocks: int
+
+
+# What of a stage runs again.
+Again = Recompute | Partly
 # What FSDP2 does: parameters lie in shards. Under the others they are whole, and so are gradients.
 BY_FSDP: frozenset[Sharding] = frozenset({"gradients", "parameters"})
 
@@ -109,7 +122,9 @@ class Stage:
     has a part of the optimizer's state, updates its rows of the parameters and gets the others' (ZeRO 1); `gradients`
     shards gradients and optimizer state, `parameters` also the parameters (FSDP2 without and with resharding after
     forward).
-    recompute: run each block's forward again in backward instead of keeping its activations.
+    recompute: run each block's forward again in backward instead of keeping its activations; `selective` runs again
+    what is large and cheap (scores, norms, activations, dropout), while products keep their results.
+    recomputed: of its blocks the first so many recompute, the others keep all (None: all recompute).
     """
 
     first: Count
@@ -117,7 +132,8 @@ class Stage:
     devices: tuple[Count, ...]
     shares: tuple[CountFromOne, ...] = ()
     sharding: Sharding = "none"
-    recompute: bool = False
+    recompute: Recompute = False
+    recomputed: CountFromOne | None = None
     layout: Count | None = None
     degree: CountFromOne = 1
 
@@ -125,6 +141,11 @@ class Stage:
     def replicas(self) -> int:
         """Number of replicas."""
         return len(self.devices) // self.degree
+
+    @property
+    def again(self) -> Again:
+        """What of it runs again."""
+        return self.recompute if self.recomputed is None else Partly(self.recompute, self.recomputed)
 
     @property
     def by_fsdp(self) -> bool:
@@ -323,6 +344,13 @@ def replica_rows(rows: int, shares: tuple[int, ...], replicas: int) -> tuple[int
     for i in order[: rows - sum(base)]:
         base[i] += 1
     return tuple(base)
+
+
+def recompute_word(recompute: Again) -> str:
+    """`yes`, `no`, `selective`, and of the first blocks alone `yes, first 3`."""
+    if isinstance(recompute, Partly):
+        return f"{recompute_word(recompute.recompute)}, first {recompute.blocks}"
+    return recompute if isinstance(recompute, str) else "yes" if recompute else "no"
 
 
 def is_edited(text: str) -> bool:

@@ -12,6 +12,7 @@ from placer.errors import UsageError
 from placer.io.bounds import Amount, AmountAboveZero
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Attention = Literal["eager", "flash", "tuned"]
 Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
 
 
@@ -22,16 +23,22 @@ class RunSettings:
     precision: `float32` and `float64` compute in that type; `bfloat16` and `float16` keep weights and activations in 16
     bits with float32 master weights in the optimizer (Megatron's way); `bfloat16-autocast` keeps float32 weights and
     computes products in bfloat16 under torch.autocast.
-    attention: `eager` materialises the scores, `flash` does not.
-    recompute: `auto` lets the search choose per stage, `none` and `full` (every block) fix it.
+    attention: `eager` materialises the scores, `flash` does not; `tuned` is the same computed by the vendor's own
+    kernel (cuDNN's), which Transformer Engine runs: another price, the same run.
+    recompute: `auto` lets the search choose per stage; `none`, `selective` (all but products) and `full` fix it.
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
-    float8: whether products with weights run in 8 bits, as Transformer Engine's do (prices only; not the casts to it).
+    tf32: whether products of float32 run in TensorFloat-32 where the device has it
+    (torch.set_float32_matmul_precision("high"): another rounding than float32's, which a run has to be set to).
+    float8, float4: whether products with weights run in 8 or in 4 bits, as Transformer Engine's do (prices only; not
+    the casts to it).
     offload: `optimizer` keeps the optimizer's state in the memory of the host, which updates: gradients go there and
     weights come back. Where devices are processes of a CPU it lies there anyway.
     batch_norm: whose mean and variance batch norms take in training. `exact`: those of the whole batch, as on one
     device, so that it is not divided into replicas or microbatches; `microbatch`: each piece takes those of its own
     rows, as data-parallel training does elsewhere: another computation than that of one device.
     overlap: whether gradient reduction may run beside the backward pass.
+    tensor_overlap: whether collectives inside a replica run beside the products they belong to, in pieces, as
+    Transformer Engine's and torch's asynchronous tensor parallelism do (prices only).
     expert_loads: of each expert of a layer how many tokens it gets beside the others (any unit; the same in all
     layers); costs are then those of the most loaded device. Empty: all alike.
     """
@@ -44,13 +51,16 @@ class RunSettings:
     weight_decay: Amount = 0.01
     momentum: Amount = 0.0
     clip_norm: AmountAboveZero | None = 1.0
-    attention: Literal["eager", "flash"] = "flash"
-    recompute: Literal["auto", "none", "full"] = "auto"
+    attention: Attention = "flash"
+    recompute: Literal["auto", "none", "selective", "full"] = "auto"
     fusion: bool = False
+    tf32: bool = False
     float8: bool = False
+    float4: bool = False
     offload: Literal["none", "optimizer"] = "none"
     batch_norm: Literal["exact", "microbatch"] = "exact"
     overlap: bool = True
+    tensor_overlap: bool = False
     expert_loads: tuple[Amount, ...] = ()
 
     def __post_init__(self) -> None:

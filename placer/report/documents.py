@@ -84,4 +84,5 @@ def _stage(plan: Plan, stage: Stage) -> JsonValue:
         "axes": {} if layout is None else dict(layout.axes),
         "sharding": stage.sharding,
         "recompute": stage.recompute,
+        "recomputed_blocks": stage.recomputed,
     }

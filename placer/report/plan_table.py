@@ -11,7 +11,7 @@ from rich.text import Text
 
 from placer.costs.step_estimate import costs_of, tightest
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
-from placer.plans.plan import Plan, Stage, replica_rows
+from placer.plans.plan import Plan, Stage, recompute_word, replica_rows
 from placer.report.experts import expert_placement, experts_text
 from placer.report.mixed_allreduce import stages_text
 from placer.report.ops import unknown_ops
@@ -123,7 +123,7 @@ def stage_rows(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             *[_rows(plan, stage)] * uneven,
             _split(plan, stage),
             STATE[stage.sharding] + ", optimizer on the host" * (plan.settings.offload == "optimizer"),
-            "yes" if stage.recompute else "no",
+            recompute_word(stage.again),
         )
         for index, stage in enumerate(plan.stages)
     ]

@@ -77,7 +77,9 @@ def _stage(plan: Plan, index: int) -> str:
     ]
     words += [] if stage.layout is None else [plan.layouts[stage.layout].shape]
     words += [] if stage.sharding == "none" else [STATE[stage.sharding]]
-    return ", ".join([*words, *["recompute"] * stage.recompute])
+    again = {False: [], True: ["recompute"], "selective": ["selective recompute"]}[stage.recompute]
+    again += [] if stage.recomputed is None else [f"of its first {stage.recomputed} blocks"]
+    return ", ".join([*words, *again])
 
 
 def _moved(moving: Moving) -> str:

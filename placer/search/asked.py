@@ -1,6 +1,6 @@
 """What people ask of a search, as they write it.
 
-pins      `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=yes`, `bucket=25 MiB`, `h.3@stage=1`
+pins      `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=selective`, `bucket=25 MiB`, `h.3@stage=1`
 budget    how long it may go on: `200` evaluated plans, `30s`, or both, `200,30s`
 """
 
@@ -13,10 +13,13 @@ from typing import get_args
 from placer.errors import UsageError, near_names
 from placer.graph import Graph
 from placer.io.units import quantity, written
-from placer.plans.plan import ScheduleName, Sharding
+from placer.plans.plan import Recompute, ScheduleName, Sharding, recompute_word
 from placer.search.problem import Pins
 
-YES_NO = {"yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False}
+RECOMPUTES: dict[str, Recompute] = {
+    "yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False,
+    "selective": "selective",
+}  # fmt: skip
 COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width", "sequence", "expert")
 CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
 KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute'))}, bucket (bytes, 25 MiB), or BLOCK@stage=N"
@@ -29,7 +32,7 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
     _require_once(texts)
     counts: dict[str, int] = {}
     choices: dict[str, str] = {}
-    recompute: bool | None = None
+    recompute: Recompute | None = None
     bucket: int | None = None
     stage_of: list[tuple[str, int]] = []
     for text in (texts,) if isinstance(texts, str) else texts:
@@ -41,7 +44,7 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
         elif name in CHOICES:
             choices[name] = _choice(text, value, CHOICES[name])
         elif name == "recompute":
-            recompute = YES_NO[_choice(text, value.lower(), tuple(YES_NO))]
+            recompute = RECOMPUTES[_choice(text, value.lower(), tuple(RECOMPUTES))]
         elif name == "bucket":
             bucket = _bytes(text, value)
         elif name.endswith("@stage"):
@@ -75,7 +78,7 @@ def pin_texts(pins: Pins) -> tuple[str, ...]:
         elif entry.name == "bucket" and value is not None:
             found.append(f"bucket={written(value, 'bytes')}")
         elif isinstance(value, bool):
-            found.append(f"{entry.name}={'yes' if value else 'no'}")
+            found.append(f"{entry.name}={recompute_word(value)}")
         elif value is not None:
             found.append(f"{entry.name}={value}")
     return tuple(found)

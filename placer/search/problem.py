@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -13,7 +14,7 @@ from placer.cluster.cluster import Cluster
 from placer.costs.costs import Costs
 from placer.errors import Infeasible, UsageError
 from placer.graph import Graph
-from placer.plans.plan import Alternative, ModelRef, Plan
+from placer.plans.plan import Alternative, Layout, ModelRef, Plan, Recompute
 from placer.plans.settings import RunSettings
 from placer.rules.rows import whole_batch_reason
 from placer.search.progress import Progress
@@ -31,7 +32,7 @@ class Pins:
     pipeline: int | None = None
     microbatches: int | None = None
     schedule: str | None = None
-    recompute: bool | None = None
+    recompute: Recompute | None = None
     tensor: int | None = None
     height: int | None = None
     width: int | None = None
@@ -54,7 +55,7 @@ class Problem:
     """What is to be placed, where, under which settings and pins. `rows` is the global batch.
 
     budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`. progress:
-    who listens to what searches find.
+    who listens to what searches find. known_layouts: what `strategies.intra_op` made, for problems made of this one.
     """
 
     graph: Graph
@@ -67,6 +68,9 @@ class Problem:
     budget: int | None = None
     until: float | None = None
     progress: Progress | None = field(default=None, compare=False, repr=False)
+    known_layouts: dict[Hashable, tuple[Graph, tuple[Layout, ...]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def found(self, step_seconds: float) -> None:
         """Tell who listens that a legal plan of so many seconds a step is known."""

@@ -50,7 +50,7 @@ class Durations:
         stage = self._plan.stages[number]
         costs = self._of(stage)
         seconds = costs.stage_times.stage(
-            stage.first, stage.last, device=device, rows=rows, recompute=stage.recompute, sharding=stage.sharding,
+            stage.first, stage.last, device=device, rows=rows, recompute=stage.again, sharding=stage.sharding,
             devices=stage.leaders,
         )  # fmt: skip
         more = costs.after_backward.accumulate(stage.first, stage.last, device=device) if adds and rows else 0.0

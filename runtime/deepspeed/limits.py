@@ -62,6 +62,12 @@ def _offload(plan: Plan) -> str:
     return "without ZeRO it keeps the optimizer's state on the devices" if kept else ""
 
 
+def _recompute(plan: Plan) -> str:
+    """Its pipeline runs a stage's own blocks; which of their ops run again has not been tried there."""
+    chosen = any(stage.recompute == "selective" for stage in plan.stages)
+    return "stages run again but for their products (recompute selective)" if chosen else ""
+
+
 def _ties(plan: Plan) -> str:
     """It ties whole layers, not single parameters."""
     tied = shared_parameters(plan) if len(plan.stages) > 1 else {}
@@ -88,6 +94,7 @@ RULES: tuple[Callable[[Plan], str], ...] = (
     _schedule,
     _sharding,
     _offload,
+    _recompute,
     _ties,
     _replicas,
 )

@@ -3,8 +3,9 @@
     mode, values -> [segment] -> talk to other ranks -> [segment] -> ... -> outputs
 
 What talks to other ranks stays out of compiled code, so that every rank does it in the order of its program; so do
-opaque parts, whose Python may decide by values, and what counts beside the ops. Ops keep their order. A segment takes
-all that it reads as arguments and is known by what it does: those of like blocks are equal, and share their code.
+opaque parts, whose Python may decide by values, what counts beside the ops, and products that keep their results where
+the rest runs again. Ops keep their order. A segment takes all that it reads as arguments and is known by what it does:
+those of like blocks are equal, and share their code.
 
 Compiled are functions of tensors below DDP, FSDP2 and recompute, which wrap and hook modules: so these gather, reduce
 and run again as they do op by op, and parameters keep their names. A segment is compiled whole or not at all
@@ -29,6 +30,7 @@ from placer.plans.schedule import SPLIT_BACKWARD
 from placer.rules.opaque import TARGET
 from placer.runtime.spmd import talks, varying
 from placer.runtime.stages.block_code import BlockCode
+from placer.runtime.stages.kept_results import keeping
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
 from placer.runtime.stages.rewrite import next_value
@@ -217,7 +219,7 @@ def _counts(node: fx.Node) -> bool:
 
 
 def _is_opaque(node: fx.Node) -> bool:
-    if node.target is next_value:  # it is told the operator that it calls
+    if node.target in (next_value, keeping):  # they are told the operator that they call
         return True
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == TARGET
 

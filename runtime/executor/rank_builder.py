@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import distributed as dist
-from torch import nn
+from torch import fx, nn
 
+from placer.costs.kept_results import kept_results
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.plans.transfers import position_of
@@ -22,7 +24,10 @@ from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Relay
 from placer.runtime.spmd import Axis, LocalBlocks, Pieces
+from placer.runtime.spmd.traced_nodes import require_same
 from placer.runtime.stages.block_code import CutModel
+from placer.runtime.stages.kept_results import kept_contexts
+from placer.runtime.stages.piece_nodes import op_nodes
 from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_once_together, runs_together
 from placer.runtime.stages.stage import Runner, StageModule, stage_code
 from placer.runtime.weights.meta_model import MetaModel, shapes
@@ -50,6 +55,7 @@ class RankModel:
         axis = axis_of(plan, rank)
         if plan.layouts:
             cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
+        cut = replace(cut, kept=frozenset(_kept_results(plan, cut, rank)))
         pieces = Pieces(parameter_states(plan), axis)
         chunks = ChunkMap(shapes(source.model), pieces, _read_only(plan, rank))
         weights = RankWeights(source.model, source.source, chunks, device)
@@ -73,7 +79,7 @@ class RankModel:
                 name: self._held(_copied(made(name)) if name in taken else made(name), name) for name in sorted(names)
             }
             taken |= names
-            found[index] = StageModule(code, state, self._rerun(index))
+            found[index] = StageModule(code, state, self._rerun(index), plan.recomputed)
         return found
 
     def _rerun(self, index: int) -> Rerun | None:
@@ -83,8 +89,10 @@ class RankModel:
             return None
         # The first stage has no inputs whose gradients could come first: its backward has one part.
         if self.plan.schedule in SPLIT_BACKWARD and index > 0:
-            return runs_once_together if stage.degree > 1 else runs_once
-        return runs_together if stage.degree > 1 else runs_again
+            rerun: Rerun = runs_once_together if stage.degree > 1 else runs_once
+        else:
+            rerun = runs_together if stage.degree > 1 else runs_again
+        return partial(rerun, contexts=kept_contexts) if stage.recompute == "selective" else rerun
 
     def _held(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """A tensor as its stage has it: a weight that no gradient reaches asks for none, so that no engine waits for it
@@ -187,6 +195,17 @@ def axis_of(plan: Plan, rank: int) -> Axis:
     position = position_of_rank(plan, rank)
     degree = plan.meshes[position].degree
     return Axis(degree, (rank - plan.first_ranks[position]) % degree)
+
+
+def _kept_results(plan: Plan, cut: CutModel, rank: int) -> Iterator[fx.Node]:
+    """The products that keep their results in the blocks of a rank's stages; the block of the loss never runs again."""
+    backend, final = plan.cluster.devices[plan.ranks[rank]].backend, len(plan.graph.blocks) - 1
+    held = (plan.stages[index] for index in plan.stages_at[position_of_rank(plan, rank)])
+    again = (range(stage.first, stage.last)[: stage.recomputed] for stage in held if stage.recompute == "selective")
+    for number in (number for blocks in again for number in blocks if number < final):
+        block_class, nodes = plan.graph.block_class(number), op_nodes(cut.module.graph, cut.block_of, number)
+        require_same(plan.graph.blocks[number], block_class, nodes)
+        yield from (nodes[op] for op in kept_results(block_class, plan.settings, backend))
 
 
 def _read_only(plan: Plan, rank: int) -> Iterator[str]:

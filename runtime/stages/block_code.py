@@ -19,6 +19,7 @@ import torch
 from torch import fx, nn
 
 from placer.errors import UsageError
+from placer.runtime.stages.kept_results import keep_result
 from placer.runtime.stages.losses import batch_total, times_share
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import Rewrites, first_argument, mutates, rewrites, writes_buffer
@@ -65,7 +66,8 @@ class CutModel:
     shapes: of every tensor of the graph, at `MARKED_ROWS` rows. shape_at: of one of them at any number of rows, without
     autocast. reached: the nodes, of weights and values, that a gradient of the loss comes back to, as autograd on one
     device has it. pieces: what rows of the batch do otherwise than all of it.
-    lowering: where replicas have several devices.
+    lowering: where replicas have several devices. kept: the products that keep their results where the rest of their
+    block runs again.
     """
 
     model: nn.Module
@@ -78,6 +80,7 @@ class CutModel:
     reached: frozenset[fx.Node]
     pieces: PieceNodes
     lowering: Lowering | None = None
+    kept: frozenset[fx.Node] = frozenset()
 
     @cached_property
     def rewrites(self) -> Rewrites:
@@ -220,7 +223,12 @@ class BlockWriter:
         found = None if self._local is None else self._local.op(node)
         if found is not None:
             self._written[node] = found
-            return
+        else:
+            self._copy(node)
+        if node in self._cut.kept:
+            keep_result(self._written[node])
+
+    def _copy(self, node: fx.Node) -> None:
         change = self._cut.rewrites.by_node.get(node)
         if mutates(node) and not writes_buffer(node):
             self._own(node)

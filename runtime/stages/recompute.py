@@ -9,6 +9,9 @@
     runs_once       once for all of them: what it made is kept until the graph is gone. For a backward in two parts,
                     whose second part is many calls of autograd (`split_backward`), and needs most of what the first
                     did; `runs_once_together` where devices share the block
+
+Each takes `contexts`, entered as the block first runs and as it runs again: of those where products keep their results
+(`kept_results`) all but these runs again.
 """
 
 from __future__ import annotations
@@ -20,33 +23,40 @@ from typing import TypeAlias, cast
 import torch
 from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
+
+from placer.runtime.stages.kept_results import Contexts
 
 Tensors: TypeAlias = tuple[torch.Tensor, ...]
 Run: TypeAlias = Callable[..., Tensors]
 #: `rerun(run, *given)` computes a block and has it run again in backward.
 Rerun: TypeAlias = Callable[..., Tensors]
+MakeContexts: TypeAlias = Callable[[], Contexts]
+PLAIN: MakeContexts = noop_context_fn
 
 
-def runs_again(run: Run, *given: torch.Tensor) -> Tensors:
+def runs_again(run: Run, *given: torch.Tensor, contexts: MakeContexts = PLAIN) -> Tensors:
     """`run(*given)` by torch's checkpoint."""
     # Nothing a block does reads the global random state: dropout is keyed.
-    return cast(Tensors, checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False))
+    made = checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
+    return cast(Tensors, made)
 
 
-def runs_together(run: Run, *given: torch.Tensor) -> Tensors:
+def runs_together(run: Run, *given: torch.Tensor, contexts: MakeContexts = PLAIN) -> Tensors:
     """`run(*given)` by torch's checkpoint, from beginning to end before anything else of its backward."""
 
     def whole(begun: Run) -> Tensors:
-        made = checkpoint(begun, *given, use_reentrant=False, preserve_rng_state=False, early_stop=False)
+        made = checkpoint(
+            begun, *given, use_reentrant=False, preserve_rng_state=False, early_stop=False, context_fn=contexts
+        )
         return cast(Tensors, made)
 
     return _at_first_gradient(whole, run)
 
 
-def runs_once_together(run: Run, *given: torch.Tensor) -> Tensors:
+def runs_once_together(run: Run, *given: torch.Tensor, contexts: MakeContexts = PLAIN) -> Tensors:
     """`run(*given)`, whose saved tensors are made by one more run when a gradient reaches it."""
-    return _at_first_gradient(lambda begun: runs_once(begun, *given), run)
+    return _at_first_gradient(lambda begun: runs_once(begun, *given, contexts=contexts), run)
 
 
 def _at_first_gradient(kept: Callable[[Run], Tensors], run: Run) -> Tensors:
@@ -94,10 +104,11 @@ class _End(torch.autograd.Function):
         return (None, *gradients)
 
 
-def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
+def runs_once(run: Run, *given: torch.Tensor, contexts: MakeContexts = PLAIN) -> Tensors:
     """`run(*given)`, whose saved tensors are made by one more run when the first of them is wanted."""
     casts = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     places, remade = 0, list[torch.Tensor]()
+    first, again = contexts()
 
     def place(_: torch.Tensor) -> int:
         nonlocal places
@@ -110,7 +121,7 @@ def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
 
     def made(index: int) -> torch.Tensor:
         if not remade:
-            with torch.enable_grad(), ExitStack() as casting, saved_tensors_hooks(keep, lambda tensor: tensor):
+            with torch.enable_grad(), ExitStack() as casting, again, saved_tensors_hooks(keep, lambda tensor: tensor):
                 for kind, dtype in casts.items():
                     casting.enter_context(torch.autocast(kind, dtype))
                 run(*given)
@@ -118,5 +129,5 @@ def runs_once(run: Run, *given: torch.Tensor) -> Tensors:
                 raise RuntimeError(f"a block that ran again saved {len(remade)} tensors where it saved {places}")
         return remade[index]
 
-    with saved_tensors_hooks(place, made):
+    with first, saved_tensors_hooks(place, made):
         return run(*given)

@@ -112,16 +112,19 @@ class BlockModule(nn.Module):
 class StageModule(nn.Module):
     """Blocks with their parameters: `code` with the tensors `state` by name."""
 
-    def __init__(self, code: StageCode, state: Mapping[str, torch.Tensor], rerun: Rerun | None = None) -> None:
+    def __init__(
+        self, code: StageCode, state: Mapping[str, torch.Tensor], rerun: Rerun | None = None, reruns: int | None = None
+    ) -> None:
+        """`rerun` is of the first `reruns` blocks (None: of all)."""
         super().__init__()
         self.code = code
         reads = [[name[2:] for name in block.inputs if name.startswith("p:")] for block in code.blocks]
         before = [name[2:] for name in code.prologue.inputs if name.startswith("p:")]
         shared = _repeated([before, *reads]) | set(before)
         # The backward of the block that makes the loss follows its forward at once: as in `costs`, it never recomputes.
-        last = len(reads) - 1 if code.final else -1
+        again = range(len(reads) - code.final)[:reruns]
         self.blocks = nn.ModuleList(
-            BlockModule({name: state[name] for name in names if name not in shared}, None if index == last else rerun)
+            BlockModule({name: state[name] for name in names if name not in shared}, rerun if index in again else None)
             for index, names in enumerate(reads)
         )
         self.start = BlockModule({})

@@ -25,9 +25,21 @@ def require_runnable(plan: Plan, *, compiled: bool = False) -> tuple[str, ...]:
 def _unheeded(plan: Plan, compiled: bool) -> tuple[str, ...]:
     """Settings that the prediction heeds and the runtime does not."""
     found = []
-    if plan.settings.float8:
+    if plan.settings.float8 or plan.settings.float4:
         found.append(
-            "the plan was priced with products in 8 bits (float8), which this runtime does not make: it is slower"
+            "the plan was priced with products in 8 bits or fewer (float8, float4), which this runtime does not make: "
+            "it is slower"
+        )
+    if plan.settings.tensor_overlap:
+        found.append(
+            "the plan was priced with collectives beside products (tensor_overlap), which here come after them"
+        )
+    if plan.settings.attention == "tuned":
+        found.append("the plan was priced with the vendor's own attention kernel; this runs the one that torch chooses")
+    if plan.settings.tf32:
+        found.append(
+            "the plan was priced with products in TensorFloat-32 (tf32), which torch makes where it is told "
+            'torch.set_float32_matmul_precision("high"), and which round otherwise than float32'
         )
     if plan.settings.fusion and not compiled:
         found.append("the plan was priced with fused kernels (fusion) and runs op by op: it is slower; give --compile")

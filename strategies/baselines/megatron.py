@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from placer.errors import UsageError
 from placer.graph import BlockClass, Op, Parameter, Tensor
 from placer.io.memo import remembered
-from placer.plans.plan import Layout, Plan, ScheduleName, Sharding
+from placer.plans.plan import Layout, Plan, Recompute, ScheduleName, Sharding
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import Choice, Cut
 from placer.search.judge import broken_pins
@@ -83,7 +83,7 @@ def _replicas(problem: Problem) -> Iterator[tuple[int, int]]:
             yield from ((tensor, pipeline) for pipeline in powers_of_two(most))
 
 
-def _degrees(problem: Problem, tensor: int, pipeline: int, *, recompute: bool) -> Iterator[MegatronDegrees]:
+def _degrees(problem: Problem, tensor: int, pipeline: int, *, recompute: Recompute) -> Iterator[MegatronDegrees]:
     """The layouts of given tensor and pipeline degrees, one for each size of microbatch."""
     rows = 1 if whole_batch(problem) else problem.rows
     data = problem.pins.data or min(problem.cluster.size // (tensor * pipeline), rows)
@@ -132,7 +132,7 @@ class MegatronDegrees:
     rows: int = 1
     sequence: bool = True
     schedule: ScheduleName = "1f1b"
-    recompute: bool = False
+    recompute: Recompute = False
     sharding: Sharding = "none"
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import replace
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
 from placer.errors import Infeasible
-from placer.plans.plan import Plan, Sharding, replica_rows
+from placer.plans.plan import Plan, Recompute, Sharding, replica_rows
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
@@ -152,7 +152,7 @@ def _shared(problem: Problem, outline: Outline) -> tuple[Outline, ...]:
     return outline, replace(outline, shares=level_shares(outline, costs))
 
 
-def _even_plans(problem: Problem, outline: Outline, recompute: bool) -> Iterator[Plan]:
+def _even_plans(problem: Problem, outline: Outline, recompute: Recompute) -> Iterator[Plan]:
     """Cuts even by count and by cost, where the pinned blocks allow them."""
     pinned = pinned_stage(problem)
     weights = _block_seconds(problem, outline)

@@ -56,7 +56,7 @@ def inherited(around: Neighbourhood, one: Plan, other: Plan, rng: Random) -> Pla
         middle = (stage.first + stage.last) // 2
         model = next(s for s in other.stages if s.first <= middle < s.last)
         layout = model.layout if model.degree == stage.degree and not loops(one) else stage.layout
-        return replace(stage, recompute=model.recompute, sharding=model.sharding, layout=layout)
+        return replace(stage, recompute=model.recompute, recomputed=None, sharding=model.sharding, layout=layout)
 
     return everywhere(one, like)
 

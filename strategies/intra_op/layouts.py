@@ -35,6 +35,7 @@ from placer.strategies.background import MANY_DEVICES, from_both_ends
 from placer.strategies.intra_op.block_borders import Borders, Factor, best_states
 from placer.strategies.intra_op.block_ilp import BestSplit, best_split
 from placer.strategies.intra_op.expert_assignment import expert_order
+from placer.strategies.intra_op.shared_layouts import shared_layouts
 from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitCosts, SplitReplica
 from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
 from placer.strategies.space.device_orders import group_classes, group_count
@@ -109,6 +110,12 @@ def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bo
 def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitReplica]) -> tuple[Layout, ...]:
     """The layouts along these axes."""
     axes, replica = asked
+    make = partial(_anew, borders, costs, scarce, axes, replica)
+    return shared_layouts(borders.problem, costs, (axes, replica, scarce), make)
+
+
+def _anew(borders: Borders, costs: Costs, scarce: bool, axes: Axes, replica: SplitReplica) -> tuple[Layout, ...]:
+    """The same, made."""
     replica = replace(replica, rows=1) if scarce else replica
     worths = _worths(_dear(borders.problem, costs, replica), replica, scarce)
     along = _along_one if len(axes) == 1 else _along_two

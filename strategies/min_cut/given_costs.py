@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from placer.costs.costs import Costs
 from placer.placement.problem import PlacementNode, PlacementProblem
+from placer.plans.plan import Recompute
 from placer.strategies.space.block_costs import block_bytes, block_seconds, most_rows
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline
 
 
-def given_costs(costs: Costs, blocks: BlockGraph, outline: Outline, *, recompute: bool, kept: int) -> PlacementProblem:
+def given_costs(
+    costs: Costs, blocks: BlockGraph, outline: Outline, *, recompute: Recompute, kept: int
+) -> PlacementProblem:
     """The blocks over the positions of an outline of two or more, whose layout `costs` are under; each block keeps
     `kept` microbatches."""
     seconds = block_seconds(costs, outline)

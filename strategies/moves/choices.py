@@ -42,11 +42,12 @@ def reshard_all(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
 
 
 def recompute_one(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
-    """A stage that recomputes and did not, or the reverse."""
+    """A stage that recomputes otherwise than it did."""
     if len(around.recomputes) < 2:
         return None
     stages, index = list(plan.stages), rng.randrange(len(plan.stages))
-    stages[index] = replace(stages[index], recompute=not stages[index].recompute)
+    others = [again for again in around.recomputes if again != stages[index].recompute]
+    stages[index] = replace(stages[index], recompute=rng.choice(others), recomputed=None)
     return replace(plan, stages=tuple(stages))
 
 
@@ -54,11 +55,25 @@ def recompute_all(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None
     """All stages up to one recompute, those after it do not: the first ones keep most microbatches."""
     if len(around.recomputes) < 2:
         return None
-    count = rng.randint(0, len(plan.stages))
+    count, again = rng.randint(0, len(plan.stages)), rng.choice([one for one in around.recomputes if one])
+    wanted = (again if index < count else False for index in range(len(plan.stages)))
     stages = (
-        s if s.recompute == (index < count) else replace(s, recompute=index < count)
-        for index, s in enumerate(plan.stages)
+        s if s.again == own else replace(s, recompute=own, recomputed=None)
+        for s, own in zip(plan.stages, wanted, strict=True)
     )
+    return replace(plan, stages=tuple(stages))
+
+
+def recompute_part(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
+    """A stage of which only the first blocks recompute, more or fewer than did."""
+    allowed = [again for again in around.recomputes if again]
+    several = [index for index, stage in enumerate(plan.stages) if stage.last - stage.first > 1]
+    if not allowed or not several or around.fixed:
+        return None
+    stages, index = list(plan.stages), rng.choice(several)
+    stage = stages[index]
+    count = rng.randint(1, stage.last - stage.first - 1)
+    stages[index] = replace(stage, recompute=stage.recompute or rng.choice(allowed), recomputed=count)
     return replace(plan, stages=tuple(stages))
 
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from placer.cluster.topology import replica_groups
 from placer.costs.costs import Costs
 from placer.io.memo import remembered
-from placer.plans.plan import Layout, Plan, Stage
+from placer.plans.plan import Layout, Plan, Recompute, Stage
 from placer.search.problem import Problem
 from placer.strategies.space.outline import pinned_stage, recomputes
 
@@ -49,9 +49,14 @@ class Neighbourhood:
         return pinned_stage(self.problem)
 
     @cached_property
-    def recomputes(self) -> tuple[bool, ...]:
+    def recomputes(self) -> tuple[Recompute, ...]:
         """Allowed answers to whether a stage recomputes."""
         return recomputes(self.problem)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the settings or a pin fix recompute, of all blocks."""
+        return len(self.recomputes) == 1
 
     @cached_property
     def numbers(self) -> tuple[int | None, ...]:

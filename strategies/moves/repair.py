@@ -20,7 +20,7 @@ from random import Random
 from typing import get_args
 
 from placer.costs.communication.gradient_buckets import SIZES
-from placer.plans.plan import BY_FSDP, Plan, ScheduleName, Sharding, Stage, replica_rows
+from placer.plans.plan import BY_FSDP, Plan, Recompute, ScheduleName, Sharding, Stage, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD
 from placer.search.evaluator import Score
 from placer.search.judge import broken_pins
@@ -61,7 +61,7 @@ def lighter(around: Neighbourhood, plan: Plan, score: Score, rng: Random) -> Ite
     their state, or both; and microbatches of half as many rows."""
     devices = plan.cluster.devices
     over = {p for p, (d, held) in enumerate(score.held_by) if held.total > devices[d].memory_bytes}
-    ways = [(again, kept) for kept in (None, *SHARDED) for again in (False, True) if again or kept]
+    ways = [(again, kept) for kept in (None, *SHARDED) for again in around.recomputes if again or kept]
     rng.shuffle(ways)
     for again, kept in ways:
         stages = tuple(
@@ -77,9 +77,12 @@ def lighter(around: Neighbourhood, plan: Plan, score: Score, rng: Random) -> Ite
             yield found
 
 
-def _lightened(stage: Stage, again: bool, kept: Sharding | None) -> Stage:
+def _lightened(stage: Stage, again: Recompute, kept: Sharding | None) -> Stage:
     """The stage that recomputes too, or keeps its state so."""
-    return replace(stage, recompute=stage.recompute or again, sharding=kept or stage.sharding)
+    most = again if again is True or not stage.recompute else stage.recompute
+    return replace(
+        stage, recompute=most, recomputed=None if again else stage.recomputed, sharding=kept or stage.sharding
+    )
 
 
 def cut_rows(rows: int, size: int) -> tuple[int, ...]:
@@ -135,9 +138,12 @@ def _stage(around: Neighbourhood, stage: Stage, schedule: ScheduleName, rows: in
     sharding, shares = _sharding(around, stage, schedule), _shares(around, stage, rows)
     allowed = around.recomputes
     again = stage.recompute if stage.recompute in allowed else allowed[0]
-    if (sharding, shares, again) == (stage.sharding, stage.shares, stage.recompute):
+    part = stage.recomputed
+    if part is not None and (not again or around.fixed or part >= stage.last - stage.first):
+        part = None
+    if (sharding, shares, again, part) == (stage.sharding, stage.shares, stage.recompute, stage.recomputed):
         return stage
-    return replace(stage, sharding=sharding, shares=shares, recompute=again)
+    return replace(stage, sharding=sharding, shares=shares, recompute=again, recomputed=part)
 
 
 def _sharding(around: Neighbourhood, stage: Stage, schedule: ScheduleName) -> Sharding:

@@ -54,6 +54,7 @@ MOVES: Mapping[str, Kind] = {
     "reshard all": Kind(choices.reshard_all),
     "recompute one": Kind(choices.recompute_one, 2.0),
     "recompute all": Kind(choices.recompute_all),
+    "recompute part": Kind(choices.recompute_part),
     "rebucket": Kind(choices.rebucket),
     "reshape": Kind(outlined.reshape, 0.25),
 }

@@ -19,7 +19,7 @@ from placer.cluster.cluster import Cluster
 from placer.cluster.topology import replica_groups
 from placer.costs.costs import Costs
 from placer.errors import UsageError
-from placer.plans.plan import Layout, Plan, ScheduleName, Sharding, Stage
+from placer.plans.plan import Layout, Plan, Recompute, ScheduleName, Sharding, Stage
 from placer.search.problem import Problem
 
 MOST_KINDS = 3
@@ -167,10 +167,12 @@ def _plans(
             )  # fmt: skip
 
 
-def every_recompute(problem: Problem, stages: int) -> Iterator[tuple[bool, ...]]:
+def every_recompute(problem: Problem, stages: int) -> Iterator[tuple[Recompute, ...]]:
     """Every stage with and without recompute, as the settings allow."""
-    allowed = {"auto": (False, True), "none": (False,), "full": (True,)}[problem.settings.recompute]
-    return itertools.product(allowed, repeat=stages)
+    allowed: dict[str, tuple[Recompute, ...]] = {
+        "auto": (False, "selective", True), "none": (False,), "selective": ("selective",), "full": (True,),
+    }  # fmt: skip
+    return itertools.product(allowed[problem.settings.recompute], repeat=stages)
 
 
 def every_microbatches(rows: int, fewest: int = 1) -> Iterator[tuple[int, ...]]:

@@ -18,7 +18,7 @@ from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
 from placer.errors import Infeasible, UsageError
 from placer.legality import check
-from placer.plans.plan import Layout, Plan, ScheduleName, Sharding, Stage
+from placer.plans.plan import Layout, Plan, Recompute, ScheduleName, Sharding, Stage
 from placer.search.judge import broken_pins
 from placer.search.problem import Pins, Problem, Solution
 from placer.strategies.intra_op.layouts import layouts, roomy_layouts
@@ -163,7 +163,9 @@ def _cuts(blocks: int, stages: int, *, even: bool) -> Iterator[tuple[int, ...]]:
             yield edges
 
 
-def _stages(edges: tuple[int, ...], grid: Grid, sharding: Sharding, recompute: tuple[bool, ...]) -> tuple[Stage, ...]:
+def _stages(
+    edges: tuple[int, ...], grid: Grid, sharding: Sharding, recompute: tuple[Recompute, ...]
+) -> tuple[Stage, ...]:
     devices = [tuple(itertools.chain.from_iterable(units)) for units in grid]
     return tuple(
         Stage(

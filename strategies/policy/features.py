@@ -24,7 +24,7 @@ import numpy.typing as npt
 from placer.costs.costs import Costs
 from placer.costs.memory.in_flight import microbatches_in_flight
 from placer.io.memo import remembered
-from placer.plans.plan import BY_FSDP, Sharding, Stage
+from placer.plans.plan import BY_FSDP, Recompute, Sharding, Stage
 from placer.plans.schedule import NAMES
 from placer.strategies.policy.game import DECISIONS, MOST_OPTIONS, Game, State
 from placer.strategies.policy.loads import Loads
@@ -141,7 +141,7 @@ class Features:
 
     @remembered
     def _fill(
-        self, outline: Outline, position: int, ranges: tuple[tuple[int, int], ...], recompute: tuple[bool, ...]
+        self, outline: Outline, position: int, ranges: tuple[tuple[int, int], ...], recompute: tuple[Recompute, ...]
     ) -> float:
         """The logarithm of the bytes a position holds, were these its stages, over what it has."""
         costs, chips = self._loads.costs(outline), self.game.problem.cluster.devices
@@ -169,7 +169,7 @@ class Features:
         left = (sums[-1] - sums[end]) * speeds[stage % positions]
         able = sum(speeds[later % positions] for later in range(stage + 1, outline.stages))
         costs, rows = loads.costs(outline), -(-outline.microbatch // outline.replicas)
-        again = costs.block_times.of(outline.devices(stage % positions)[0], rows).recompute
+        again = costs.block_times.of(outline.devices(stage % positions)[0], rows).again(first, end, recomputes_now)
         filled = self._fill(outline, stage % positions, *_on_position(option, stage))
         held = costs.ranges.of(first, end).counts.parameters
         crossing = self._message(
@@ -182,8 +182,8 @@ class Features:
         yield log(max(left / able / own, 1e-2)) if able else 0.0
         yield filled
         yield float(filled > 0)
-        yield float(recomputes_now)
-        yield (again[min(end, blocks - 1)] - again[first]) / own if recomputes_now else 0.0
+        yield float(recomputes_now is not False)
+        yield again / own
         yield log1p(crossing / level)
         yield stage / outline.stages
         yield float(stage == outline.stages - 1)
@@ -249,7 +249,7 @@ def _bounded(values: Iterator[float]) -> Numbers:
     return np.clip(np.nan_to_num(found, nan=0.0, posinf=REACH, neginf=-REACH), -REACH, REACH).astype(np.float32)
 
 
-def _on_position(option: State, stage: int) -> tuple[tuple[tuple[int, int], ...], tuple[bool, ...]]:
+def _on_position(option: State, stage: int) -> tuple[tuple[tuple[int, int], ...], tuple[Recompute, ...]]:
     """The stages that the position of `stage` has by then, and whether they recompute; those to come like this one."""
     positions, virtual = option.outline.positions, option.outline.virtual
     spans = tuple(zip((0, *option.ends[:-1]), option.ends, strict=True))[: stage + 1]

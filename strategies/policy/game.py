@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from placer.io.memo import remembered
-from placer.plans.plan import Layout, Plan
+from placer.plans.plan import Layout, Plan, Recompute
 from placer.search.problem import Problem
 from placer.strategies.intra_op.layouts import halfway, layouts, roomy_layouts
 from placer.strategies.policy.loads import Loads
@@ -33,7 +33,7 @@ class State:
     step: int
     outline: Outline
     ends: tuple[int, ...] = ()
-    recompute: tuple[bool, ...] = ()
+    recompute: tuple[Recompute, ...] = ()
 
     @property
     def stage(self) -> int:
@@ -120,7 +120,8 @@ class Game:
         )
 
     def _ends(self, state: State) -> tuple[int, ...]:
-        return offered_ends(self.problem, state.outline, self._allowed(state), self.level_end(state))
+        most = MOST_OPTIONS // len(recomputes(self.problem))
+        return offered_ends(self.problem, state.outline, self._allowed(state), self.level_end(state), most)
 
     def _allowed(self, state: State) -> Ends:
         outline = state.outline

@@ -49,8 +49,9 @@ def allowed_ends(problem: Problem, outline: Outline, ends: Sequence[Ends], *, st
     return Ends(max(ends[stage].earliest, first + lengths[0]), min(ends[stage].latest, first + lengths[-1]))
 
 
-def offered_ends(problem: Problem, outline: Outline, allowed: Ends, level: int) -> tuple[int, ...]:
-    """Of those allowed some around `level`, where all stages would take equally long, in order."""
+def offered_ends(problem: Problem, outline: Outline, allowed: Ends, level: int, most: int) -> tuple[int, ...]:
+    """Of those allowed some around `level`, where all stages would take equally long, in order; at most `most`."""
+    steps = min(STEPS, (most - 1) // 2)
     step = max(1, len(problem.graph.blocks) // outline.stages // FINENESS)
-    moved = (level + step * count for count in range(-STEPS, STEPS + 1))
+    moved = (level + step * count for count in range(-steps, steps + 1))
     return tuple(sorted({min(allowed.latest, max(allowed.earliest, end)) for end in moved}))

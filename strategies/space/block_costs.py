@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from placer.costs.costs import Costs
 from placer.costs.memory.peak import stage_state
-from placer.plans.plan import replica_rows
+from placer.plans.plan import Recompute, replica_rows
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline
 
@@ -30,14 +30,14 @@ def block_seconds(costs: Costs, outline: Outline) -> BlockSeconds:
     return tuple(tuple(seconds(block, p) for p in every) for block in range(len(costs.graph.blocks)))
 
 
-def block_bytes(costs: Costs, outline: Outline, block: int, *, recompute: bool, kept: int) -> int:
+def block_bytes(costs: Costs, outline: Outline, block: int, *, recompute: Recompute, kept: int) -> int:
     """A block's state, and what it keeps of `kept` full microbatches."""
     span, rows = costs.ranges.of(block, block + 1), most_rows(outline)
     state = stage_state(
         span, costs.numerics, costs.priced, sharding=outline.sharding, replicas=outline.replicas,
         accumulates=outline.count > 1,
     )  # fmt: skip
-    return sum(state) + kept * (span.inputs if recompute else span.saved).at(rows)
+    return sum(state) + kept * span.kept(recompute).at(rows)
 
 
 def block_edges(costs: Costs, outline: Outline, blocks: BlockGraph) -> dict[tuple[int, int], float]:

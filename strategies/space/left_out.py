@@ -23,11 +23,12 @@ SPLITS = "other splits of ops than the best few of each axis and degree"
 BRANCHES = "stages that are a graph (branches on devices of their own, pipelines whose stages do not wait in turn)"
 LENGTHS = "interleaved stages of uneven lengths"
 BUCKETS = "other sizes of buckets"
+PARTS = "stages of which only some blocks recompute"
 
 
 def left_out(problem: Problem) -> tuple[str, ...]:
     """The kinds of plans of a problem that no exact search tries; empty where it tries every plan."""
-    return tuple(_kinds(problem)) if problem.cluster.size > 1 else tuple(_of_rows(problem))
+    return tuple(_kinds(problem)) if problem.cluster.size > 1 else (*_of_rows(problem), *_of_recompute(problem))
 
 
 def _kinds(problem: Problem) -> Iterator[str]:
@@ -44,6 +45,7 @@ def _kinds(problem: Problem) -> Iterator[str]:
     yield SPLITS
     if pins.schedule is None and BlockGraph.of(problem.graph).branches:
         yield BRANCHES
+    yield from _of_recompute(problem)
     if several and pins.schedule in (None, "interleaved"):
         yield LENGTHS
 
@@ -55,6 +57,11 @@ def _of_rows(problem: Problem) -> Iterator[str]:
         yield MICROBATCHES
     if problem.rows > MANY_ROWS and problem.pins.microbatches is None:
         yield ROWS
+
+
+def _of_recompute(problem: Problem) -> Iterator[str]:
+    if len(problem.graph.blocks) > 2 and problem.settings.recompute == "auto" and problem.pins.recompute is None:
+        yield PARTS
 
 
 def _differ(problem: Problem) -> bool:

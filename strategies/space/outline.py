@@ -20,7 +20,7 @@ The space, stated once:
     sharding: one choice for the whole plan; sharded only where d > 1, no position is on GPUs and CPUs, and gradients
         only where the backward is whole (not `zero-bubble`)
     a layout along `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
-    recompute: per stage
+    recompute: per stage none, selective (all but products) or all
     fusion of gradients: buckets of one of `gradient_buckets.SIZES`, one size for the plan
 
 On up to `submesh.MOST_DEVICES` devices, for models of up to `submesh.MOST_BLOCKS` blocks, positions also have
@@ -48,7 +48,7 @@ from typing import get_args
 
 from placer.costs.step_estimate import with_best_buckets
 from placer.errors import UsageError
-from placer.plans.plan import BY_FSDP, Layout, Plan, ScheduleName, Sharding, Stage, replica_rows
+from placer.plans.plan import BY_FSDP, Layout, Plan, Recompute, ScheduleName, Sharding, Stage, replica_rows
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.search.problem import Pins, Problem
 from placer.strategies.space.device_orders import group_count, group_totals, is_mixed
@@ -163,7 +163,7 @@ def outlines(problem: Problem) -> Iterator[Outline]:
 
 
 def plan_of(
-    problem: Problem, outline: Outline, cuts: tuple[int, ...], recompute: tuple[bool, ...],
+    problem: Problem, outline: Outline, cuts: tuple[int, ...], recompute: tuple[Recompute, ...],
     layout: Layout | None = None,
 ) -> Plan:  # fmt: skip
     """The plan with stages cut before blocks `cuts` (inner cuts only, ascending); `recompute` per stage."""
@@ -254,11 +254,17 @@ def shardings(pins: Pins, replicas: int, schedule: ScheduleName) -> tuple[Shardi
     return tuple(kept for kept in (free if replicas > 1 else free[:1]) if pins.shard in (None, kept))
 
 
-def recomputes(problem: Problem) -> tuple[bool, ...]:
-    """Allowed answers to whether a stage recomputes its forward."""
+# What each setting fixes.
+FIXED: dict[str, Recompute] = {"none": False, "selective": "selective", "full": True}
+# From the fewest seconds to the most.
+RECOMPUTES: tuple[Recompute, ...] = (False, "selective", True)
+
+
+def recomputes(problem: Problem) -> tuple[Recompute, ...]:
+    """Allowed answers to whether a stage recomputes its forward, those first that take fewest seconds."""
     if problem.settings.recompute != "auto":
-        return (problem.settings.recompute == "full",)
-    return (False, True) if problem.pins.recompute is None else (problem.pins.recompute,)
+        return tuple(again for again in RECOMPUTES if again == FIXED[problem.settings.recompute])
+    return RECOMPUTES if problem.pins.recompute is None else (problem.pins.recompute,)
 
 
 def whole_batch(problem: Problem) -> bool:

@@ -14,7 +14,7 @@ from placer.plans.schedule import SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
 from placer.search.problem import Pins, Problem
 from placer.strategies.space.axes import longest_row
-from placer.strategies.space.outline import MOST_VIRTUAL, microbatch_rows, schedule_name, whole_batch
+from placer.strategies.space.outline import FIXED, MOST_VIRTUAL, microbatch_rows, schedule_name, whole_batch
 
 
 def require_pins(problem: Problem) -> None:
@@ -109,7 +109,7 @@ def _schedule_contradictions(problem: Problem) -> Iterator[str]:
         yield f"pins shard={pins.shard} and data=1 contradict: state is sharded over replicas"
     if pins.shard in BY_FSDP and pins.schedule in SPLIT_BACKWARD:
         yield f"pins shard={pins.shard} and schedule={pins.schedule} contradict: sharded state needs whole backwards"
-    fixed = {"full": True, "none": False}.get(problem.settings.recompute)
+    fixed = FIXED.get(problem.settings.recompute)
     if None not in (fixed, pins.recompute) and fixed != pins.recompute:
         wanted = str(pins.recompute).lower()
         yield f"pin recompute={wanted} contradicts the setting recompute={problem.settings.recompute}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from placer.costs.step_estimate import estimate_with
-from placer.plans.plan import Layout, Plan, Stage
+from placer.plans.plan import Layout, Plan, Recompute, Stage
 from placer.search.problem import Problem
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline, fused
@@ -30,7 +30,7 @@ class Placing:
     blocks: BlockGraph
     outline: Outline
     layout: Layout | None
-    recompute: bool
+    recompute: Recompute
 
     def allowed(self, placement: Placement) -> bool:
         """Whether as many positions are used as are pinned."""

@@ -135,7 +135,8 @@ def test_the_accelerators_are_those_of_the_reference(shared: Path) -> None:
         name = f"{row['name']} {row['form_factor'].replace('16/32GB', '32GB')}" + (", one GCD" if dies == 2 else "")
         entry = ours[name]
         expected = {d: float(row[f"{c}_tflops"]) * 1e12 / dies for d, c in columns.items() if row[f"{c}_tflops"]}
-        assert {str(d): rate for d, rate in entry.rates.items()} == pytest.approx(expected)
+        stated = {str(d): rate for d, rate in entry.rates.items() if d != "float4"}  # no column there
+        assert stated == pytest.approx(expected)
         assert entry.memory_bandwidth == pytest.approx(float(row["mem_bw_gb_s"]) * 1e9 / dies)
         assert entry.memory == pytest.approx(float(row["mem_gb"]) * 2**30 / dies, rel=0.005)
         assert row["source"] in entry.source and entry.confidence == row["confidence"]

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placer.costs.memory.op_memory import NUMBERS_BYTES, fuses_on_cpu
+from placer.costs.kept_results import fuses_on_cpu
+from placer.costs.memory.op_memory import NUMBERS_BYTES
 from placer.rules import Call, Value
 from placer.runtime.measuring.memory import Allocated
 from placer.runtime.stages.dropout import kept

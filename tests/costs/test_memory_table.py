@@ -15,12 +15,19 @@ GPT2 = Case(model=f"{MODELS_OF}:gpt2", precision="float32", shapes=TEXT, microba
 CASES = [
     GPT2,
     replace(GPT2, recompute=True),
+    replace(GPT2, recompute="selective"),
+    replace(GPT2, recompute="selective", recomputed=2),
+    replace(GPT2, recompute=True, recomputed=3),
     replace(GPT2, positions=2, microbatches=(4, 4)),
     replace(GPT2, positions=2, schedule="zero-bubble", microbatches=(2, 2, 2, 2)),
     replace(GPT2, positions=2, schedule="zero-bubble", recompute=True, microbatches=(2, 2, 2, 2)),
+    replace(GPT2, positions=2, schedule="zero-bubble", recompute="selective", microbatches=(2, 2, 2, 2)),
     replace(GPT2, degree=2, axis="tensor", microbatches=(4, 4)),
     # Dropout of attention keeps its scores, and makes its masks of numbers.
     replace(GPT2, model=f"{MODELS_OF}:gpt2_dropout"),
+    # Its scores are made again, and by another library's op the products of experts are not.
+    replace(GPT2, model=f"{MODELS_OF}:gpt2_dropout", recompute="selective"),
+    replace(GPT2, model=f"{MODELS_OF}:mixtral", shapes=MODELS["mixtral"], recompute="selective"),
     # A mask that wants a gradient, which no fused kernel of a CPU makes; values read by blocks of another stage.
     replace(GPT2, model=f"{MODELS_OF}:t5", positions=2, microbatches=(4, 4)),
     # Values that skip stages; blocks of unlike size, gathered one by one; copies that convolutions keep.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -12,13 +12,18 @@ from placer.graph import Affine, Block, BlockClass, Graph, Input, Loss, Op, Para
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpec:
-    """What a block of `chain_graph` costs: FLOPs, traffic and saved bytes per row, parameter and output elements."""
+    """What a block of `chain_graph` costs: FLOPs, traffic and saved bytes per row, parameter and output elements.
+
+    inner: elements that its product makes for a pointwise op behind it, which saves them with what the block saves, and
+    makes the output (0: the product makes the output and is all there is).
+    """
 
     flops: int = 2_000_000
     parameters: int = 1_000
     saved: int = 4_000
     output: int = 100
     traffic: int = 8_000
+    inner: int = 0
 
 
 def chain_graph(
@@ -148,10 +153,21 @@ def _chain_class(spec: BlockSpec, inputs: tuple[int, ...], dtype: str) -> BlockC
         backward_written_bytes=Affine(4 * spec.parameters, 4 * sum(inputs)),
         saved_bytes=Affine(0, spec.saved),
     )  # fmt: skip
+    ops: tuple[Op, ...] = (op,)
+    if spec.inner:
+        within = _rows_tensor(spec.inner, dtype)
+        light = Op(
+            name="gelu", target="aten.gelu.default", kind="pointwise", inputs=("o0.0",), outputs=op.outputs,
+            read_bytes=Affine(0, 4 * spec.inner), written_bytes=op.written_bytes,
+            backward_read_bytes=Affine(0, spec.traffic), backward_written_bytes=Affine(0, 4 * spec.inner),
+            saved_bytes=Affine(0, spec.saved + 4 * spec.inner),
+        )  # fmt: skip
+        product = replace(op, outputs=(within,), written_bytes=Affine(0, 4 * spec.inner), saved_bytes=Affine())
+        ops = (product, light)
     return BlockClass(
         inputs=tuple(_rows_tensor(size, dtype) for size in inputs),
-        ops=(op,),
-        outputs=("o0.0",),
+        ops=ops,
+        outputs=(f"o{len(ops) - 1}.0",),
         parameters=(Parameter(shape=(spec.parameters,), dtype=dtype),),
     )
 

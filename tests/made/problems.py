@@ -71,6 +71,12 @@ def unequal_problem(seed: int) -> Problem:
     return drawn_problem(random.Random(seed), seed, unequal=True)
 
 
+def light_problem(seed: int) -> Problem:
+    """A problem whose blocks save most in an op that is cheap to run again, or recompute as the seed says."""
+    rng = random.Random(seed)
+    return drawn_problem(rng, seed, unequal=rng.random() < 0.4, light=True)
+
+
 def tapered_problem(seed: int) -> Problem:
     """A problem as convnets pose it: early blocks compute much, late ones hold much, links are slow."""
     return drawn_taper(random.Random(seed), seed)
@@ -104,10 +110,10 @@ def drawn_taper(rng: random.Random, seed: int = 0) -> Problem:
     return problem(graph, cluster(*(chips[k] for k in kinds), link=link), settings=settings, rows=rows, seed=seed)
 
 
-def drawn_problem(rng: random.Random, seed: int = 0, *, unequal: bool = False) -> Problem:
-    """A small problem by the draws of `rng`."""
+def drawn_problem(rng: random.Random, seed: int = 0, *, unequal: bool = False, light: bool = False) -> Problem:
+    """A small problem by the draws of `rng`; `light`: blocks save much that is cheap to make again."""
     heavy = unequal and rng.random() < 0.6
-    graph = _graph(rng, heavy=heavy)
+    graph = _graph(rng, heavy=heavy, light=light)
     machines = (_unequal_cluster if unequal else _cluster)(rng, _state(graph))
     settings = RunSettings(
         recompute=rng.choice(("auto", "none", "full")) if len(graph.blocks) > 3 else "auto",
@@ -122,10 +128,14 @@ def drawn_problem(rng: random.Random, seed: int = 0, *, unequal: bool = False) -
     return problem(graph, machines, settings=settings, rows=rows, pins=pins, seed=seed)
 
 
-def _graph(rng: random.Random, *, heavy: bool) -> Graph:
+def _graph(rng: random.Random, *, heavy: bool, light: bool) -> Graph:
     """Some blocks; `heavy` ones compute much and hold little."""
     count = rng.choice((1, 2, 3, 3) if heavy else (1, 2, 3, 3, 4, 4, 5))
     pool = [(_heavy_block if heavy else _block)(rng) for _ in range(rng.randint(2, 4))]
+    if light:
+        pool = [
+            replace(spec, inner=int(10 ** rng.uniform(2, 4.5)), saved=int(10 ** rng.uniform(4, 6))) for spec in pool
+        ]
     blocks = [rng.choice(pool) for _ in range(count)]
     pairs = [(i, j) for i in range(count) for j in range(i + 2, count)]
     alike = [(i, j) for i in range(count) for j in range(i + 1, count) if blocks[i].parameters == blocks[j].parameters]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from examples.parity.cases import run_case
 from placer import tracer
@@ -51,6 +54,20 @@ def with_wrong_update(plan: Plan) -> VerifyReport:
 
     with mock.patch.object(Updater, "step", twice):
         return run_case(plan, 1)
+
+
+def kernels(plan: Plan) -> dict[str, int]:
+    """How often each op of torch ran on this rank in a step, by name."""
+    executor, counted = load(plan), Counter[str]()
+
+    class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            counted[op._schema.name.removeprefix("aten::")] += 1
+            return op(*args, **(kwargs or {}))
+
+    with Counting():  # type: ignore[no-untyped-call]
+        executor.step(tracer.random_batch(plan.graph, plan.rows, 3))
+    return dict(counted)
 
 
 def trained_and_loaded(plan: Plan) -> tuple[float, float]:

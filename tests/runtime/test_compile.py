@@ -59,6 +59,7 @@ PLANS = {
     "data, uneven microbatches": lambda: plan_of(replace(WORDS, replicas=2)),
     "parameters, recompute": lambda: plan_of(replace(IMAGES, replicas=2, sharding="parameters")),
     "pipeline, dropout, recompute": lambda: plan_of(replace(DROPPING, positions=2, recompute=True)),
+    "pipeline, dropout, selective recompute": lambda: plan_of(replace(DROPPING, positions=2, recompute="selective")),
     "tensor, recompute": lambda: split_plan(
         replace(WORDS, microbatches=(4, 4), recompute=True), 2, columns_and_rows, "whole"
     ),

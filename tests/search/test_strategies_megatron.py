@@ -7,8 +7,6 @@ from functools import cache
 
 import pytest
 
-from examples.published.models import model_graph
-from examples.published.runs import Shape
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
@@ -18,6 +16,8 @@ from placer.plans.settings import RunSettings
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import Pins, Problem
 from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
+from placer.strategies.predictions.models import model_graph
+from placer.strategies.predictions.shapes import Shape
 
 GPT = Shape(
     kind="gpt", layers=8, hidden=1024, heads=16, key_heads=16, inner=4096, vocabulary=50304, sequence=512

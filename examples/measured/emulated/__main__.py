@@ -165,7 +165,7 @@ def shown(plan: Plan) -> str:
         words = [f"{stage.last - stage.first} on {','.join(map(str, stage.devices))}"]
         words += [f"shares {':'.join(map(str, stage.shares))}"] * bool(stage.shares)
         words += [plan.layouts[stage.layout].shape] if stage.layout is not None else []
-        words += [stage.sharding] * (stage.sharding != "none") + ["recompute"] * stage.recompute
+        words += [stage.sharding] * (stage.sharding != "none") + ["recompute"] * bool(stage.recompute)
         stages.append(" ".join(words))
     schedule = f"; {plan.schedule}" if plan.positions > 1 else ""
     return f"{' | '.join(stages)}{schedule}; {len(plan.microbatches)} microbatches"

@@ -40,7 +40,7 @@ def block_communication(
             lines = lines_of(devices, *axis)
             forward += moving_seconds(ahead, numbers.written * op.written_bytes.at(rows), network, lines)
             backward += moving_seconds(behind, numbers.written * op.backward_written_bytes.at(rows), network, lines)
-    return BlockSeconds(forward=forward, backward=backward, recompute=forward)
+    return BlockSeconds(forward=forward, backward=backward, recompute=forward, selective=forward)
 
 
 def lines_of(devices: tuple[int, ...], axis: str = "") -> Lines:

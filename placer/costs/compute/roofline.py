@@ -4,7 +4,9 @@
                      + launch
 
 `efficiency` is the device's achieved share at that many FLOPs (`Device.curve`: plateau and small-size fall), or, where
-its multiprocessors are known, its ceiling times what tiles, waves, depth and alignment leave (`tile_quantization`).
+its multiprocessors are known, its ceiling times what tiles, waves, depth and alignment leave (`tile_quantization`)
+and what is sustained in a step: of a product that keeps the chip busy `Device.sustained`, of one that leaves part of it
+idle, which takes less power, as much more: 1 - (1 - sustained) * share.
 Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chain of memory-bound ops is one kernel that
 reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
 Backward: one kernel per product, or one per op. On a GPU a pass of a block is never faster than the host issues it;
@@ -26,6 +28,7 @@ Attention that a model writes out op by op is counted op by op.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -40,8 +43,8 @@ from placer.plans.settings import RunSettings
 # with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
 # 6 ms for 256 (transformers' documentation, "Benchmarks", PyTorch 1.4, TITAN RTX), hence by the host: 6 ms / 362.
 # That is inference. In training autograd records the ops and runs as many: our measurement on tensors of few elements
-# (layers of examples/published/megatron_gpt.py, torch 2.13 on a CPU, processor time, 22 November 2026): forward 1.29
-# and backward 1.20 times the forward under no_grad, which took 15.2 us per op there.
+# (layers of strategies/predictions/megatron_gpt.py, torch 2.13 on a CPU, processor time, 22 November 2026): forward
+# 1.29 and backward 1.20 times the forward under no_grad, which took 15.2 us per op there.
 INFERENCE_SECONDS = 16.6e-6
 HOST_SECONDS = 1.25 * INFERENCE_SECONDS
 
@@ -49,9 +52,10 @@ HOST_SECONDS = 1.25 * INFERENCE_SECONDS
 # own, in ops of inference: 470 us where one took 15.2 us (the same measurement).
 CHECKPOINT_OPS = 31
 
-# FlashAttention-2 (arXiv:2307.08691, section 4.1): up to 73% of an A100's peak forward, 63% backward.
-FLASH_FORWARD = 0.73
-FLASH_BACKWARD = 0.63
+# Flash attention leaves out the blocks of scores that a causal mask hides: half of them, and half of those on the
+# diagonal are for nothing. Blocks of 128 queries (arXiv:2307.08691, section 3.3).
+FLASH_BLOCK = 128
+CAUSAL = re.compile(r"t0, t1, t2, (?:None|t\d+), [\d.e-]+, True|.*\bis_causal=True")
 # Its backward makes the scores again: five products, where the plain one (and many a captured op) has four.
 PLAIN_PRODUCTS = 4
 FLASH_REMAKES = 5 / 4
@@ -68,13 +72,15 @@ LARGE = 1e15
 class BlockSeconds:
     """Seconds of one block: `backward` is the whole backward, `weight` the part of it that makes weight gradients.
 
-    recompute: seconds of the forward when it is run again, never less than the forward.
+    recompute: seconds of the forward when it is run again, never less than the forward; selective: when it is but for
+    the products that kept their results, never more.
     """
 
     forward: float = 0.0
     backward: float = 0.0
     weight: float = 0.0
     recompute: float = 0.0
+    selective: float = 0.0
 
     def __add__(self, other: BlockSeconds) -> BlockSeconds:
         return BlockSeconds(
@@ -82,6 +88,7 @@ class BlockSeconds:
             backward=self.backward + other.backward,
             weight=self.weight + other.weight,
             recompute=self.recompute + other.recompute,
+            selective=self.selective + other.selective,
         )
 
 
@@ -89,9 +96,11 @@ NOTHING = BlockSeconds()
 
 
 def block_seconds(
-    block_class: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int
-) -> BlockSeconds:
-    """Seconds of a block of class `block_class` for a microbatch of `rows` rows."""
+    block_class: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int,
+    kept: Sequence[int] = (),
+) -> BlockSeconds:  # fmt: skip
+    """Seconds of a block of class `block_class` for a microbatch of `rows` rows; `kept` are the ops that a selective
+    recompute does not run again."""
     if settings.fusion:
         numbers = numerics.ops(block_class)
         busy = _total(
@@ -101,7 +110,9 @@ def block_seconds(
         alike = numerics.alike(block_class)
         busy = _total((op_seconds(op, number, device, settings, rows), count) for op, number, count in alike)
     again = CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
-    return _issued(busy, host_seconds(block_class, device, settings), again)
+    numbers = numerics.ops(block_class)
+    spared = sum(op_seconds(block_class.ops[i], numbers[i], device, settings, rows).forward for i in kept)
+    return _issued(busy, host_seconds(block_class, device, settings), again, spared)
 
 
 def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings) -> float:
@@ -114,10 +125,11 @@ def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings)
     return HOST_SECONDS * (len(block_class.ops) - fused + extra)
 
 
-def _issued(busy: BlockSeconds, host: float, again: float) -> BlockSeconds:
+def _issued(busy: BlockSeconds, host: float, again: float, spared: float) -> BlockSeconds:
     """A pass takes as long as the device is busy or the host takes to issue it, whichever is longer.
 
-    again: seconds of the host that running the forward again adds.
+    again: seconds of the host that running the forward again adds; spared: of the device that it does not take where
+    products kept their results (the host goes through their autograd all the same).
     """
     backward = max(busy.backward, host) if busy.backward else 0.0
     return BlockSeconds(
@@ -125,6 +137,7 @@ def _issued(busy: BlockSeconds, host: float, again: float) -> BlockSeconds:
         backward=backward,
         weight=busy.weight * backward / busy.backward if busy.backward else 0.0,
         recompute=max(busy.forward, host + again),
+        selective=max(busy.forward - spared, host + again),
     )
 
 
@@ -169,7 +182,8 @@ def efficiency(product: Product, dtype: str, device: Device, rows: int) -> float
         return device.efficiency(dtype, product_flops(product, rows))
     sizes = (product.batch.at(rows), product.m.at(rows), product.n.at(rows), product.k.at(rows))
     summed = product.k.per_row > 0 and product.m.per_row == product.n.per_row == 0
-    return device.efficiency(dtype, LARGE) * shape_share(device, dtype, *sizes, rows=summed)
+    share = shape_share(device, dtype, *sizes, rows=summed)
+    return device.efficiency(dtype, LARGE) * share * (1 - (1 - device.sustained) * share)
 
 
 def _products_seconds(
@@ -181,11 +195,13 @@ def _products_seconds(
     if not products:
         return flops / (rate * device.efficiency(numbers.dtype, flops)) if flops else 0.0
     share = _flash_share(op, settings, device, backward=products is op.backward_products)
+    computed = _computed_share(op, settings, device, rows)
     total = 0.0
     for product in products:
         own = product_flops(product, rows)
         if own:
-            total += own / (rate * min(share, efficiency(product, numbers.dtype, device, rows)))
+            reached = min(share * device.sustained, efficiency(product, numbers.dtype, device, rows))
+            total += computed * own / (rate * reached)
     return total
 
 
@@ -256,7 +272,7 @@ def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
         return _Traffic(forward=0.0, backward=0.0, forward_kernels=forward, backward_kernels=backward)
     # What plain attention only keeps, and reads in backward.
     extra = op.saved_bytes.at(rows) - op.fused_saved_bytes.at(rows) if any(op.fused_saved_bytes) else 0
-    if settings.attention == "flash":
+    if settings.attention != "eager":
         return _Traffic(forward=0.0, backward=-kept * extra, forward_kernels=1, backward_kernels=1)
     elements = score_elements(op, rows)
     item = ITEM_BYTES["bfloat16" if settings.precision == "bfloat16-autocast" else settings.precision]
@@ -275,11 +291,21 @@ def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
 
 def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: bool) -> float:
     """The most of the peak rate an op's products reach: flash kernels have their own ceiling."""
-    if op.kind != "attention" or settings.attention != "flash" or device.backend != "cuda":
+    if op.kind != "attention" or settings.attention == "eager" or device.backend != "cuda":
         return 1.0
+    forward, behind = device.flash_shares if settings.attention == "flash" else device.tuned_shares
     if not backward:
-        return FLASH_FORWARD
-    return FLASH_BACKWARD / (FLASH_REMAKES if len(op.backward_products) <= PLAIN_PRODUCTS else 1.0)
+        return forward
+    return behind / (FLASH_REMAKES if len(op.backward_products) <= PLAIN_PRODUCTS else 1.0)
+
+
+def _computed_share(op: Op, settings: RunSettings, device: Device, rows: int) -> float:
+    """The share of an attention op's products that its kernel computes: a flash one leaves out what a mask hides."""
+    fused = op.kind == "attention" and settings.attention != "eager" and device.backend == "cuda"
+    if not fused or not op.products or not CAUSAL.match(op.arguments):
+        return 1.0
+    positions = op.products[0].n.at(rows)
+    return min(1.0, (1 + FLASH_BLOCK / positions) / 2) if positions else 1.0
 
 
 def score_elements(op: Op, rows: int) -> int:

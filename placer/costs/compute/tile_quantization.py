@@ -34,6 +34,9 @@ TILES = (
 # A partial result is written once and read once, in float32.
 PARTIAL_BYTES = 2 * 4
 
+# What operands lie in where products have a type of their own (of 4 bits: two in a byte, aligned as bytes are).
+LIES_IN = {"tfloat32": "float32", "float4": "int8"}
+
 # Steps of k before a tile's pipeline is full: 4 stages of 32 (CUTLASS, efficient_gemm.md, multistage on Ampere).
 FILL = 128
 
@@ -56,7 +59,7 @@ def shape_share(device: Device, dtype: str, batch: int, m: int, n: int, k: int, 
     """
     if min(m, n, k) == 1:
         return min(1.0, device.rate("float32") / device.rate(dtype))
-    item = ITEM_BYTES[dtype]
+    item = ITEM_BYTES[LIES_IN.get(dtype, dtype)]
     best = _share(device.multiprocessors, 0.0, 1, *BEST)
     partial = PARTIAL_BYTES * device.rate(dtype) / (2 * device.memory_bandwidth * device.memory_share)
     share = _share(device.multiprocessors, partial, batch, m, n, k) / best

@@ -7,7 +7,8 @@ The backward of a range goes through the blocks from the last to the first, each
 gradients of its parameters. While a block k of the class c is at work there are, beside what the blocks before it keep
 and itself keeps,
 
-    remade(c)   with recompute: what it saves as it runs again (not the model's last block, which kept that)
+    remade(c)   with recompute: what it saves as it runs again, beside results that products kept (not the model's last
+                block, which kept all)
     op(c)       the most that one of its ops has: the gradients of its results and those of what it read
     moved(k)    where parameters are sharded: those of the block and of the one before, gathered; where gradients are,
                 the block's whole ones
@@ -32,6 +33,7 @@ from placer.costs.memory.values import CrossingValues, KeptValues
 from placer.costs.precision import Workload
 from placer.graph import Affine, affine_sum
 from placer.io.memo import remembered
+from placer.plans.plan import Again, Partly
 
 PIECES = 12
 
@@ -92,7 +94,19 @@ class Backward:
         shared = ((tuple(user - first for user in users if first <= user < last), size) for users, size in everywhere)
         return *self._kept.order(first, last), sorted(one for one in shared if one[0])
 
-    def temporary(self, recompute: bool, rows: int, what: Moved) -> Temporary:
+    def kept(self, recompute: Partly) -> Affine:
+        """What is kept of a microbatch in flight where some blocks run again."""
+        return self._kept.kept(self._first, self._last, recompute)
+
+    def beside(self, recompute: Partly) -> Affine:
+        """Messages that stay beside it."""
+        return self._kept.staying(self._first, self._last, recompute)
+
+    def saved_again(self, recompute: Partly) -> Affine:
+        """What the blocks save that run again."""
+        return self._kept.saved_again(self._first, self._last, recompute)
+
+    def temporary(self, recompute: Again, rows: int, what: Moved) -> Temporary:
         """What is there besides when there are all gradients."""
         moments = self._at_work(recompute, ends=False)
         remade = max(0, *(moment.remade.at(rows) + moment.left.at(rows) for moment in moments))
@@ -105,7 +119,7 @@ class Backward:
             at_once=max(0, *(a + b for a, b in zip(each, moved, strict=True))),
         )
 
-    def first(self, recompute: bool, rows: int, share: float, what: Moved) -> int:
+    def first(self, recompute: Again, rows: int, share: float, what: Moved) -> int:
         """The most of what is kept, of gradients, of which this device has a `share`, and of what is there besides."""
         whole = self._kept.kept(self._first, self._last, recompute).at(rows)
         between = max(kept.at(rows) + round(share * made) for kept, made in self._beside(recompute))
@@ -116,21 +130,25 @@ class Backward:
         return max(between, whole + max(at_work))
 
     @remembered
-    def _at_work(self, recompute: bool, *, ends: bool) -> tuple[_Moment, ...]:
+    def _at_work(self, recompute: Again, *, ends: bool) -> tuple[_Moment, ...]:
         """The last block of each class at work; ends: the first ones too."""
         numbered = [(block, self._kept.work.graph.blocks[block].kind) for block in range(self._first, self._last)]
         blocks = {*{kind: block for block, kind in numbered}.values()}
         if ends:
             blocks |= {*{kind: block for block, kind in reversed(numbered)}.values()}
+        if isinstance(recompute, Partly):  # the last that runs again, and the first that does not
+            again, others = numbered[: recompute.blocks], numbered[recompute.blocks :]
+            blocks |= {*{kind: block for block, kind in (*again, *reversed(others))}.values()}
+            blocks |= {*{kind: block for block, kind in again}.values()}
         return tuple(self._moment(block, recompute) for block in sorted(blocks))
 
-    def _moment(self, block: int, recompute: bool) -> _Moment:
+    def _moment(self, block: int, recompute: Again) -> _Moment:
         known, first, last = self._kept, self._first, self._last
         blocks, whole = known.work.graph.blocks, known.kept(first, last, recompute)
         index = blocks[block].kind
         return _Moment(
             left=affine_sum((known.kept(first, block + 1, recompute), Affine(-whole.fixed, -whole.per_row))),
-            remade=known.saved[index] if recompute and block < len(blocks) - 1 else Affine(),
+            remade=known.saved_again(block, block + 1, _of_block(recompute, block - first)),
             ops=known.at_work[index] or (Affine(),),
             gathered=self._parameters.of(max(first, block - 1), block + 1).parameters,
             making=self._parameters.gradient_bytes(block, block + 1),
@@ -144,7 +162,7 @@ class Backward:
         return [self._first + index * count // pieces for index in range(pieces + 1)]
 
     @remembered
-    def _beside(self, recompute: bool) -> list[tuple[Affine, int]]:
+    def _beside(self, recompute: Again) -> list[tuple[Affine, int]]:
         known, first, last = self._kept, self._first, self._last
         exact = len(self._edges) == last - first + 1
         found = [(known.kept(first, last, recompute), 0)]
@@ -155,21 +173,32 @@ class Backward:
         return found
 
 
+def _of_block(recompute: Again, number: int) -> Again:
+    """What of a range's block `number` runs again."""
+    if isinstance(recompute, Partly):
+        return recompute.recompute if number < recompute.blocks else False
+    return recompute
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRange:
     """Blocks first..last-1. Sizes in bytes per row count; `received` enters forward, `sent` leaves, `returned`
     are the gradients of what is sent.
 
     `saved` is what autograd keeps without recompute, `inputs` with it (what enters the blocks, and all that the model's
-    last block saves), `again` what its blocks save that run again. `staying` and `staying_apart` are received and sent
-    beside the one and beside the other: it stays with the stage until its backward. `arrived` what a backward in two
-    parts keeps between them, `unit` parameters of the largest block, `whole` that it is the whole model.
+    last block saves), `results` where it is selective (the same, and what products made); `again` and `remade` what its
+    blocks save that run again, all or but for products. `staying` and `staying_apart` are received and sent
+    beside what is kept without recompute and with it: it stays with the stage until its backward. `arrived` what a
+    backward in two parts keeps between them, `unit` parameters of the largest block, `whole` that it is the whole
+    model.
     """
 
     counts: ParameterCounts
     saved: Affine
     inputs: Affine
+    results: Affine
     again: Affine
+    remade: Affine
     staying: Affine
     staying_apart: Affine
     arrived: Affine
@@ -182,6 +211,24 @@ class BlockRange:
     tied: int
     prologue: bool
     whole: bool
+
+    def kept(self, recompute: Again) -> Affine:
+        """What is kept of a microbatch in flight."""
+        if isinstance(recompute, Partly):
+            return self.backward.kept(recompute)
+        return self.results if recompute == "selective" else self.inputs if recompute else self.saved
+
+    def beside(self, recompute: Again) -> Affine:
+        """Messages that stay beside it."""
+        if isinstance(recompute, Partly):
+            return self.backward.beside(recompute)
+        return self.staying_apart if recompute else self.staying
+
+    def saved_again(self, recompute: Again) -> Affine:
+        """What blocks save that run again."""
+        if isinstance(recompute, Partly):
+            return self.backward.saved_again(recompute)
+        return self.remade if recompute == "selective" else self.again if recompute else Affine()
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +271,9 @@ class BlockRanges:
             counts=parameters.of(first, last),
             saved=kept.kept(first, last, recompute=False),
             inputs=kept.kept(first, last, recompute=True),
-            again=kept.saved_again(first, last),
+            results=kept.kept(first, last, recompute="selective"),
+            again=kept.saved_again(first, last, True),
+            remade=kept.saved_again(first, last, "selective"),
             staying=kept.staying(first, last, recompute=False),
             staying_apart=kept.staying(first, last, recompute=True),
             arrived=kept.arrived(first, last),

@@ -1,9 +1,8 @@
 """Bytes that the ops of a block class keep for backward, and have while they are at work.
 
-An attention op's kernel decides whether its scores are kept (settings.attention). The fused kernel of a CPU
-(`_scaled_dot_product_flash_attention_for_cpu`) runs a call only where nothing is dropped, no gradient flows to the
-mask, and all tensors have four dims, the mask two or four, and query, key and value the same width (torch/csrc:
-aten/src/ATen/native/transformers/sdp_utils_cpp.cpp); any other call keeps its scores there.
+An attention op's kernel decides whether its scores are kept (`kept_results.fuses`). Where a block runs again but for
+its products, it keeps what enters it and their results, each once: those that leave the block count where they are
+read. As it runs again it makes the rest of what it saves.
 
 A keyed dropout mask is made of two numbers of 64 bits per element that may be dropped (`runtime.stages.dropout`): they
 are there while the op runs forward, beside all that is kept by then; one byte per element, the mask, stays. Where
@@ -16,68 +15,89 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placer.cluster.cluster import Backend
+from placer.costs.compute.fusion import chains
 from placer.costs.compute.roofline import score_elements
+from placer.costs.kept_results import fuses, kept_results, readers
+from placer.costs.memory.chain_memory import chain_saved
 from placer.costs.precision import Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Tensor, affine_sum
 from placer.plans.settings import RunSettings
-from placer.rules.calls import Call, Value
+from placer.rules.calls import Call
 from placer.rules.graph_calls import call_of
 
-RANK = 4  # rows, heads, positions, width
 NUMBERS_BYTES = 16
 # Where each op says with which probability it drops.
 DROPPING = {"dropout": 1, "dropout_": 1, "scaled_dot_product_attention": 4}
 # Ops that hand the gradient they get on as it is, or pieces of it.
 PASSING = frozenset({"add", "add_", "cat", "concat", "stack"})
+# Ops that save what they made, not what they read.
+OWN_RESULT = frozenset({
+    "relu", "sigmoid", "tanh", "softmax", "_softmax", "_safe_softmax", "log_softmax", "exp", "sqrt", "rsqrt", "elu",
+    "cross_entropy_loss", "max_pool2d",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassMemory:
     """Bytes of a block of one class: `saved` by autograd, `at_work` the most that one of its ops has in backward (the
     largest at some number of rows), `arrived` what a backward in two parts keeps between them: the gradients of the
-    results of ops with weights."""
+    results of ops with weights. `results`: of products, kept where the others run again, and `remade` what these save
+    then."""
 
     saved: Affine
+    results: Affine
+    remade: Affine
     at_work: tuple[Affine, ...]
     arrived: Affine
 
 
 def class_memory(block_class: BlockClass, numerics: Numerics, settings: RunSettings, backend: Backend) -> ClassMemory:
     """At the run's precision and kernels, which on CPUs and accelerators (`backend`) do not keep the same."""
-    fixed = per_row = 0.0
+    alone: list[Affine] = []
     sizes: set[Affine] = set()
     for op, numbers in zip(block_class.ops, numerics.ops(block_class), strict=True):
         # Of an op whose arguments were not kept nothing is known.
         call = call_of(block_class, op, 1) if op.arguments and op_name(op) in DROPPING else None
-        fuses = _fuses(op, call, settings, backend)
-        kept = op.fused_saved_bytes if fuses else op.saved_bytes
-        fixed += numbers.saved * kept.fixed
-        per_row += numbers.saved * kept.per_row
-        scores = Affine() if fuses else _score_bytes(op)
+        fused = fuses(op, call, settings, backend)
+        alone.append((op.fused_saved_bytes if fused else op.saved_bytes).scaled(numbers.saved))
+        scores = Affine() if fused else _score_bytes(op)
         sizes |= {_mask_bytes(op, call, settings, scores), *_gradient_bytes(op, numbers, scores)}
+    saved = affine_sum(alone)
+    if settings.fusion:
+        numbered = numerics.ops(block_class)
+        views = (own for op, own in zip(block_class.ops, alone, strict=True) if op.kind == "view")
+        saved = affine_sum((*(chain_saved(block_class, one, numbered, alone) for one in chains(block_class)), *views))
+    results, again = _result_bytes(block_class, numerics, settings, backend)
     return ClassMemory(
-        saved=Affine(round(fixed), round(per_row)),
+        saved=saved,
+        results=results,
+        remade=Affine(max(0, saved.fixed - again.fixed), max(0, saved.per_row - again.per_row)),
         at_work=tuple(size for size in sizes if not any(_exceeds(other, size) for other in sizes)),
         arrived=_arrived_bytes(block_class, numerics),
     )
 
 
-def _fuses(op: Op, call: Call | None, settings: RunSettings, backend: Backend) -> bool:
-    """Whether a fused kernel runs an attention op. On a CPU torch chooses it; other calls name their kernel."""
-    if op.kind != "attention" or settings.attention != "flash" or not any(op.fused_saved_bytes):
-        return False
-    return backend != "cpu" or call is None or fuses_on_cpu(call)
+def _result_bytes(
+    block_class: BlockClass, numerics: Numerics, settings: RunSettings, backend: Backend
+) -> tuple[Affine, Affine]:
+    """Bytes of the results that products keep where the others run again, and of those that are saved anyway."""
+    numbers, found, saved = numerics.ops(block_class), [Affine()], [Affine()]
+    for index in kept_results(block_class, settings, backend):
+        op, read = block_class.ops[index], readers(block_class, index)
+        size = affine_sum(map(_line_of, op.outputs)).scaled(numbers[index].written)
+        if not read.leaves:
+            found.append(size)
+        if op.kind == "attention" or any(_saves(block_class.ops[one], op) for one in read.ops):
+            saved.append(size)
+    return affine_sum(found), affine_sum(saved)
 
 
-def fuses_on_cpu(call: Call) -> bool:
-    """Whether the fused kernel of a CPU runs a `scaled_dot_product_attention`."""
-    shapes = [call.tensor(position).shape for position in range(3)]
-    mask = call.argument(3, "attn_mask")
-    if call.argument(4, "dropout_p", 0.0) or any(len(shape) != RANK for shape in shapes):
+def _saves(reader: Op, maker: Op) -> bool:
+    """Whether an op that reads a result saves it: as much as that at least, and not what it makes itself."""
+    if op_name(reader).removesuffix("_") in OWN_RESULT:
         return False
-    if isinstance(mask, Value) and (mask.requires_grad or len(mask.shape) not in (2, RANK)):
-        return False
-    return len({shape[-1] for shape in shapes}) == 1
+    kept, size = reader.saved_bytes, affine_sum(map(_line_of, maker.outputs))
+    return bool(reader.kept_again) or (kept.fixed >= size.fixed and kept.per_row >= size.per_row)
 
 
 def _score_bytes(op: Op) -> Affine:

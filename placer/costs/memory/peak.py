@@ -7,8 +7,9 @@
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with any sharding; none with settings.offload (on the host)
     activations    sum over a device's stages of microbatches in flight * kept bytes: what autograd saves, or with
-                   recompute the blocks' inputs, plus what the block that runs again saves (with a backward in two parts
-                   what all of them do, of every microbatch between the parts)
+                   recompute the blocks' inputs (selective: and what their products made), plus what the block that
+                   runs again saves (with a backward in two parts what all of them do, of every microbatch between the
+                   parts)
     workspace      the most that the backward of one op has beside that; with a backward in two parts, what arrived at
                    the weights of microbatches between the parts
     communication  what a stage got and sends of microbatches in flight, where it is not among their activations: it
@@ -35,7 +36,7 @@ from placer.costs.memory.block_ranges import BlockRange, Moved
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.precision import Numerics
 from placer.plans.ledger import MemoryBytes
-from placer.plans.plan import BY_FSDP, Sharding
+from placer.plans.plan import BY_FSDP, Again, Sharding
 from placer.plans.settings import RunSettings, state_count
 
 MASTER_BYTES = 4
@@ -112,16 +113,14 @@ def stage_state(
 
 
 def stage_memory(
-    span: BlockRange, numerics: Numerics, settings: RunSettings, *, rows: int, recompute: bool, sharding: Sharding,
+    span: BlockRange, numerics: Numerics, settings: RunSettings, *, rows: int, recompute: Again, sharding: Sharding,
     replicas: int, accumulates: bool = False,
 ) -> StageMemory:  # fmt: skip
     """Bytes of one stage for microbatches of `rows` rows on each replica; `accumulates`: over several of them."""
     state = stage_state(span, numerics, settings, sharding=sharding, replicas=replicas, accumulates=accumulates)
     trainable, parts = span.counts.trainable, replicas if sharding != "none" else 1
     whole = trainable * numerics.weight_bytes
-    kept, staying = (
-        size.at(rows) for size in ((span.inputs, span.staying_apart) if recompute else (span.saved, span.staying))
-    )
+    kept, staying = span.kept(recompute).at(rows), span.beside(recompute).at(rows)
     lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=accumulates)
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
     gathering = _share(whole, parts) if sharding == "optimizer" and parts > 1 else 0
@@ -137,7 +136,7 @@ def stage_memory(
         staying=staying,
         lasting=lasting,
         arrived=span.arrived.at(rows),
-        again=span.again.at(rows) if recompute else 0,
+        again=span.saved_again(recompute).at(rows),
         working=(span.backward.temporary(False, rows, moved) if recompute else beside).at_once + messages,
         turning=span.backward.first(recompute, rows, share, moved) + staying + messages,
         temporary=beside.at_once + messages,

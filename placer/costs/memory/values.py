@@ -15,6 +15,7 @@ from placer.costs.memory.op_memory import ClassMemory, class_memory
 from placer.costs.precision import FLOATING, Workload
 from placer.graph import Affine, affine_sum, making_block
 from placer.io.memo import remembered
+from placer.plans.plan import Again, Partly
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,29 +90,58 @@ class KeptValues:
     crossing: CrossingValues
 
     @remembered
-    def kept(self, first: int, last: int, recompute: bool) -> Affine:
-        """Bytes that blocks first..last-1 keep: with recompute their inputs, but all that the model's last saves."""
+    def kept(self, first: int, last: int, recompute: Again) -> Affine:
+        """Bytes that blocks first..last-1 keep: with recompute their inputs (and, selective, the results of products),
+        but all that the model's last saves."""
         final = len(self.work.graph.blocks) - 1
+        if isinstance(recompute, Partly):
+            return self._partly_kept(first, min(first + recompute.blocks, final), last, recompute.recompute)
         if recompute and last > final:
-            return affine_sum((self._inputs(first, final), self.kept(final, last, False)))
+            return affine_sum((self.kept(first, final, recompute), self.kept(final, last, False)))
         if recompute:
-            return self._inputs(first, last)
+            results = _between(self._result_sums, first, last) if recompute == "selective" else Affine()
+            return affine_sum((self._inputs(first, last), results))
         met = (self.crossing.bytes_of((r,)) for block, r in self._kept_again[first] if block < last)
         return affine_sum((_between(self._saved_sums, first, last), *met))
 
-    def saved_again(self, first: int, last: int) -> Affine:
-        """Bytes that those of the blocks save that run again."""
-        return _between(self._saved_sums, first, max(first, min(last, len(self.work.graph.blocks) - 1)))
+    def _partly_kept(self, first: int, until: int, last: int, recompute: Again) -> Affine:
+        """Bytes that blocks first..last-1 keep of which those before `until` recompute: what the others keep of what
+        these read counts once."""
+        if last <= until:
+            return self.kept(first, last, recompute)
+        both = (
+            size
+            for read, kept, size in self._read_and_kept
+            if any(first <= block < until for block in read) and any(until <= block < last for block in kept)
+        )
+        parts = (self.kept(first, until, recompute), self.kept(until, last, False), affine_sum(both).scaled(-1))
+        return affine_sum(parts)
+
+    def saved_again(self, first: int, last: int, recompute: Again) -> Affine:
+        """Bytes that those of the blocks save that run again, beside what they kept."""
+        if isinstance(recompute, Partly):
+            return self.saved_again(first, min(last, first + recompute.blocks), recompute.recompute)
+        if not recompute:
+            return Affine()
+        sums = self._remade_sums if recompute == "selective" else self._saved_sums
+        return _between(sums, first, max(first, min(last, len(self.work.graph.blocks) - 1)))
 
     def arrived(self, first: int, last: int) -> Affine:
         """Bytes that a backward in two parts keeps between them."""
         return _between(self._arrived_sums, first, last)
 
-    def staying(self, first: int, last: int, recompute: bool) -> Affine:
+    def staying(self, first: int, last: int, recompute: Again) -> Affine:
         """Bytes of the values that the blocks get of others, or make for others, and none of them keeps."""
-        keepers, crossing = self.crossing.floating if recompute else self._keepers, self.crossing
+        crossing = self.crossing
+        count = recompute.blocks if isinstance(recompute, Partly) else last - first if recompute else 0
+        until = min(last, first + count)
         references = (*crossing.entering(first, last), *crossing.leaving(first, last))
-        return crossing.bytes_of(r for r in references if not any(first <= b < last for b in keepers.get(r, ())))
+        return crossing.bytes_of(
+            r
+            for r in references
+            if not any(first <= b < until for b in crossing.floating.get(r, ()))
+            and not any(until <= b < last for b in self._keepers.get(r, ()))
+        )
 
     def own_inputs(self, block: int) -> Affine:
         """Bytes of the values that enter this block and no other."""
@@ -141,6 +171,16 @@ class KeptValues:
         return [self.work.per_row(one.saved) for one in self._classes]
 
     @cached_property
+    def results(self) -> list[Affine]:
+        """Bytes of the results that products of a block of each class keep where the others run again."""
+        return [self.work.per_row(one.results) for one in self._classes]
+
+    @cached_property
+    def remade(self) -> list[Affine]:
+        """Bytes that a block of each class saves as it runs again but for its products."""
+        return [self.work.per_row(one.remade) for one in self._classes]
+
+    @cached_property
     def at_work(self) -> list[tuple[Affine, ...]]:
         """Bytes that an op of each class has in backward: the largest at some number of rows."""
         return [tuple(map(self.work.per_row, one.at_work)) for one in self._classes]
@@ -148,6 +188,14 @@ class KeptValues:
     @cached_property
     def _saved_sums(self) -> list[Affine]:
         return _sums([self.saved[block.kind] for block in self.work.graph.blocks])
+
+    @cached_property
+    def _remade_sums(self) -> list[Affine]:
+        return _sums([self.remade[block.kind] for block in self.work.graph.blocks])
+
+    @cached_property
+    def _result_sums(self) -> list[Affine]:
+        return _sums([self.results[block.kind] for block in self.work.graph.blocks])
 
     @cached_property
     def _arrived_sums(self) -> list[Affine]:
@@ -180,6 +228,12 @@ class KeptValues:
                 if reference in self.crossing.users:
                     keepers.setdefault(reference, []).append(index)
         return keepers
+
+    @cached_property
+    def _read_and_kept(self) -> list[tuple[list[int], list[int], Affine]]:
+        """Values that some block reads before another keeps them: those that read, those that keep, and its size."""
+        pairs = ((r, read, self._keepers.get(r, [])) for r, read in self.crossing.floating.items())
+        return [(read, kept, self.crossing.bytes_of((r,))) for r, read, kept in pairs if kept and read[0] < kept[-1]]
 
     @cached_property
     def _kept_again(self) -> list[list[tuple[int, str]]]:

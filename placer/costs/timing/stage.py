@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from placer.cluster.cluster import Device
+from placer.cluster.cluster import Backend, Device
 from placer.cluster.topology import Bottleneck, replica_groups
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.fsdp import Gathers, gathers
@@ -24,10 +24,15 @@ from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds, block_seconds
 from placer.costs.exact_sums import exact_sums
+from placer.costs.kept_results import kept_results
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.precision import Workload
 from placer.io.memo import remembered
-from placer.plans.plan import BY_FSDP, Sharding, Stage, replica_rows
+from placer.plans.plan import BY_FSDP, Again, Partly, Sharding, Stage, replica_rows
+
+# Into so many a product is cut to run beside its communication (Transformer Engine, `num_splits` of a pipelined
+# overlap, transformer_engine/pytorch/module/base.py).
+PIECES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,17 @@ class PrefixSeconds:
     backward: tuple[float, ...]
     weight: tuple[float, ...]
     recompute: tuple[float, ...]
+    selective: tuple[float, ...]
     prologue: float
+
+    def again(self, first: int, last: int, recompute: Again) -> float:
+        """What running blocks first..last-1 again takes; the model's last one never does."""
+        if isinstance(recompute, Partly):
+            return self.again(first, min(last, first + recompute.blocks), recompute.recompute)
+        if not recompute:
+            return 0.0
+        sums, end = self.selective if recompute == "selective" else self.recompute, len(self.recompute) - 2
+        return sums[min(last, end)] - sums[min(first, end)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +124,17 @@ class BlockTimes:
         """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included."""
         work, rows = self.work, -(-rows // self.work.apart)
         block_class, chip = work.graph.classes[kind], self.network.cluster.devices[device]
-        alone = block_seconds(block_class, work.numerics, chip, work.settings, rows)
+        kept = self._kept_results(kind, chip.backend)
+        alone = block_seconds(block_class, work.numerics, chip, work.settings, rows, kept)
         if work.degree == 1:
             return alone
-        return alone + block_communication(block_class, work.numerics, self.network, self.replica(device), rows)
+        between = block_communication(block_class, work.numerics, self.network, self.replica(device), rows)
+        return alone + (hidden_behind(alone, between) if work.settings.tensor_overlap else between)
+
+    @remembered
+    def _kept_results(self, kind: int, backend: Backend) -> tuple[int, ...]:
+        """The ops of a block class that a selective recompute does not run again."""
+        return kept_results(self.work.graph.classes[kind], self.work.settings, backend)
 
     def device_classes(self, devices: Iterable[int]) -> tuple[int, ...]:
         """One device of each class among `devices`."""
@@ -136,8 +158,22 @@ class BlockTimes:
             backward=exact_sums(block.backward for block in blocks),
             weight=exact_sums(block.weight for block in blocks),
             recompute=exact_sums(block.recompute for block in blocks),
+            selective=exact_sums(block.selective for block in blocks),
             prologue=each[graph.prologue.kind].forward,
         )
+
+
+def hidden_behind(busy: BlockSeconds, between: BlockSeconds) -> BlockSeconds:
+    """What is left to see of communication cut into PIECES beside the products it belongs to: at least one of them."""
+
+    def left(seconds: float, beside: float) -> float:
+        return max(seconds / PIECES, seconds - beside)
+
+    return BlockSeconds(
+        forward=left(between.forward, busy.forward),
+        backward=left(between.backward, busy.backward),
+        recompute=left(between.recompute, busy.recompute),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,20 +216,20 @@ class StageTimes:
     block_times: BlockTimes
 
     def stage(
-        self, first: int, last: int, *, device: int, rows: int, recompute: bool = False, sharding: Sharding = "none",
-        devices: tuple[int, ...] = (),
+        self, first: int, last: int, *, device: int, rows: int, recompute: Again = False,
+        sharding: Sharding = "none", devices: tuple[int, ...] = (),
     ) -> StageSeconds:  # fmt: skip
         """Seconds of blocks first..last-1 for a microbatch of `rows` rows on `device`, which is one of `devices`."""
         if rows == 0:
             return StageSeconds()
-        profile, end = self.block_times.of(device, rows), len(self.work.graph.blocks) - 1
+        profile = self.block_times.of(device, rows)
         forward = profile.forward[last] - profile.forward[first]
         forward += profile.prologue if self.ranges.of(first, last).prologue else 0.0
         seconds = StageSeconds(
             forward=forward,
             backward=profile.backward[last] - profile.backward[first],
             weight=profile.weight[last] - profile.weight[first],
-            recompute=profile.recompute[min(last, end)] - profile.recompute[min(first, end)] if recompute else 0.0,
+            recompute=profile.again(first, last, recompute),
         )
         if sharding not in BY_FSDP or len(devices) < 2:
             return seconds
@@ -220,7 +256,7 @@ class StageTimes:
         slowest = None
         for device, own in kinds.values():
             seconds = self.stage(
-                stage.first, stage.last, device=device, rows=own, recompute=stage.recompute, sharding=stage.sharding,
+                stage.first, stage.last, device=device, rows=own, recompute=stage.again, sharding=stage.sharding,
                 devices=leaders,
             )  # fmt: skip
             slowest = seconds if slowest is None else slowest.slower(seconds)

@@ -15,7 +15,8 @@ class Abilities:
     """What the framework called `framework` (with the version its files are for) has words for.
 
     schedules: of pipelines; none: no pipelines. degrees: which of tensor, context, expert. offloads: whether the
-    optimizer's state, and nothing else, can lie on the host.
+    optimizer's state, and nothing else, can lie on the host. selective: whether all but products can run again;
+    some_layers: whether the first layers of each stage alone can.
     """
 
     framework: str
@@ -25,6 +26,8 @@ class Abilities:
     precisions: frozenset[Precision] = frozenset()
     optimizers: frozenset[str] = frozenset(("adamw", "sgd"))
     offloads: bool = False
+    selective: bool = False
+    some_layers: bool = False
 
     def lacks(self, layout: HybridLayout) -> Iterator[str]:
         """What of the layout it has no words for."""
@@ -39,6 +42,10 @@ class Abilities:
                 yield f"{name} has no {degree} parallelism, and the plan's degree is {count}"
         if layout.data > 1 and layout.sharding not in self.shardings:
             yield f"{name} cannot shard {SHARDED[layout.sharding]}"
+        if layout.recompute == "selective" and not self.selective:
+            yield f"{name} runs all of a layer again or nothing, and the plan all but its products"
+        if layout.recomputed is not None and not (self.some_layers and layout.recompute is True):
+            yield f"{name} cannot run the first {layout.recomputed} layers of each stage again alone"
         yield from self.lacks_of(layout.settings)
 
     def lacks_of(self, settings: RunSettings) -> Iterator[str]:

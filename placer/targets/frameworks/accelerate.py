@@ -19,6 +19,9 @@ ABILITIES = Abilities(
 )  # fmt: skip
 MIXED = {"float32": "no", "bfloat16-autocast": "bf16"}
 
+# Where it starts several processes on CPUs without torchrun, `accelerate launch` does so by MPI.
+ON_CPUS = "ACCELERATE_USE_CPU=true torchrun --nproc-per-node {} PROGRAM"
+
 
 def lacks(layout: HybridLayout) -> Iterator[str]:
     """What of a layout accelerate has no words for."""
@@ -28,6 +31,9 @@ def lacks(layout: HybridLayout) -> Iterator[str]:
         yield "accelerate replicates state beside tensor or context parallelism only where it is shared too"
     if layout.recompute and not shared:
         yield "accelerate runs forwards again (fsdp_activation_checkpointing) only where parameters are shared"
+    if layout.on_cpus and (shared or max(layout.tensor, layout.context) > 1):
+        # It would start, and train each replica apart from the others (seen with 1.15, `state.py`).
+        yield "on CPUs accelerate trains whole replicas alone; it shares state and cuts layers on accelerators"
 
 
 def document(layout: HybridLayout) -> dict[str, object]:
@@ -66,4 +72,7 @@ def text(layout: HybridLayout, _base: str, notes: tuple[str, ...]) -> str:
         f"in the program: {layout.micro_rows} rows a device, gradient_accumulation_steps {layout.microbatches}, "
         f"{layout.rows} rows a step"
     )
-    return "".join(f"# {note}\n" for note in (*notes, batch)) + yaml.safe_dump(document(layout), sort_keys=False)
+    start = f"on CPUs without MPI: {ON_CPUS.format(layout.world)}" if layout.on_cpus and layout.world > 1 else ""
+    return "".join(f"# {note}\n" for note in (*notes, batch, start) if note) + yaml.safe_dump(
+        document(layout), sort_keys=False
+    )

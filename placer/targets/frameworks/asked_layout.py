@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from placer.errors import UsageError
 from placer.graph import Graph
-from placer.plans.plan import ScheduleName, Sharding
+from placer.plans.plan import Recompute, ScheduleName, Sharding, recompute_word
 from placer.plans.settings import Precision
 from placer.targets.frameworks.layer_stack import LayerStack
 
@@ -37,7 +37,7 @@ class AskedLayout:
     length: int = 0
     sharding: Sharding | None = None
     schedule: ScheduleName | None = None
-    recompute: bool | None = None
+    recompute: Recompute | None = None
     precision: Precision | None = None
     stages: tuple[int, ...] = ()
     unread: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class AskedLayout:
         if self.pipeline > 1 and self.schedule is not None:
             found.append(f"schedule={self.schedule}")
         if self.recompute is not None:
-            found.append(f"recompute={'yes' if self.recompute else 'no'}")
+            found.append(f"recompute={recompute_word(self.recompute)}")
         if self.micro_rows:
             found.append(f"microbatches={self._microbatches(graph.rows, replicas)}")
         return (*found, *self._stage_pins(graph))

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placer.graph import Graph
-from placer.plans.plan import Layout, Plan, ScheduleName, Sharding, replica_rows
+from placer.plans.plan import Layout, Plan, Recompute, ScheduleName, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings
-from placer.targets.frameworks.layer_stack import LayerStack, StagePart
+from placer.targets.frameworks.layer_stack import LayerStack, StagePart, layers_among
 
 # What lies between blocks cut along dim 1, the tokens of a row.
 _TOKENS = "cut 1"
@@ -46,7 +46,8 @@ class HybridLayout:
     context: int
     expert: int
     sequence_parallel: bool
-    recompute: bool
+    recompute: Recompute
+    recomputed: int | None
     bucket_bytes: int
     settings: RunSettings
 
@@ -77,8 +78,8 @@ def hybrid_layout(plan: Plan) -> tuple[HybridLayout, tuple[str, ...]]:
         stack=stack, parts=parts, microbatches=len(plan.microbatches),
         micro_rows=max(1, plan.microbatches[0] // (first.replicas * expert)), data=first.replicas,
         sharding=first.sharding, tensor=axes.get("tensor", 1), context=axes.get("sequence", 1), expert=expert,
-        sequence_parallel=_between_blocks_cut(layout), recompute=first.recompute, bucket_bytes=plan.bucket_bytes,
-        settings=plan.settings,
+        sequence_parallel=_between_blocks_cut(layout), recompute=first.recompute, recomputed=_recomputed(plan, first),
+        bucket_bytes=plan.bucket_bytes, settings=plan.settings,
     ), tuple(dict.fromkeys(reasons))  # fmt: skip
 
 
@@ -90,11 +91,18 @@ def _unlike(plan: Plan) -> Iterator[str]:
         "degrees of their own": {(stage.degree, stage.layout) for stage in plan.stages},
         "numbers of replicas of their own": {stage.replicas for stage in plan.stages},
         "shardings of their own": {stage.sharding for stage in plan.stages},
-        "recompute of their own": {stage.recompute for stage in plan.stages},
+        "recompute of their own": {(stage.recompute, _recomputed(plan, stage)) for stage in plan.stages},
     }
     yield from (f"its stages have {way}" for way, found in ways.items() if len(found) > 1)
     if any(len(set(stage.shares)) > 1 for stage in plan.stages):
         yield "its replicas take unequal shares of the rows"
+
+
+def _recomputed(plan: Plan, stage: Stage) -> int | None:
+    """How many layers of a stage recompute; None: all."""
+    if stage.recomputed is None:
+        return None
+    return layers_among(plan.graph, stage.first, stage.first + stage.recomputed)
 
 
 def _uneven_rows(plan: Plan, expert: int) -> Iterator[str]:

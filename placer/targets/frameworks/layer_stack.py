@@ -76,6 +76,11 @@ class LayerStack:
         return (*(self.before if part.before else ()), *layers, *(self.behind if part.behind else ()))
 
 
+def layers_among(graph: Graph, first: int, last: int) -> int:
+    """How many of the blocks `first` to `last` (exclusive) are numbered layers."""
+    return sum(_LAYER.fullmatch(block.name) is not None for block in graph.blocks[first:last])
+
+
 def _modules(names: list[str]) -> tuple[str, ...]:
     """The modules that blocks are called after: a block `model.norm+lm_head` is two."""
     return tuple(dict.fromkeys(part for name in names for part in name.partition("@")[0].split("+") if part != "..."))

@@ -17,7 +17,7 @@ from placer.targets.frameworks.layer_stack import StagePart
 ABILITIES = Abilities(
     framework="Megatron-LM", schedules=frozenset(("1f1b", "interleaved")),
     degrees=frozenset(("tensor", "context", "expert")), precisions=frozenset(("float32", "bfloat16", "float16")),
-    offloads=True,
+    offloads=True, selective=True, some_layers=True,
 )  # fmt: skip
 STRATEGIES = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
 # Bytes of an element of a gradient bucket: Megatron sums gradients in float32 where weights have 16 bits.
@@ -50,7 +50,12 @@ def model_parallel(layout: HybridLayout) -> dict[str, object]:
         fields["sequence_parallel"] = True
     if layout.pipeline > 1:
         fields["pipeline_model_parallel_layout"] = layout_string(layout.parts)
-    if layout.recompute:
+    if layout.recompute == "selective":  # of attention's core alone: scores, softmax and dropout
+        fields["recompute_granularity"] = "selective"
+    elif layout.recomputed is not None:
+        count = layout.recomputed
+        fields |= {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": count}
+    elif layout.recompute:
         fields |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return fields
 

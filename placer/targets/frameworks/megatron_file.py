@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from placer.errors import UsageError
-from placer.plans.plan import Sharding
+from placer.plans.plan import Recompute, Sharding
 from placer.targets.frameworks.asked_layout import AskedLayout
 
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
@@ -42,7 +42,7 @@ def read_megatron(text: str, where: str) -> AskedLayout:
         expert=counts.get("expert-model-parallel-size", 1), rows=counts.get("global-batch-size", 0),
         micro_rows=counts.get("micro-batch-size", 0), length=counts.get("seq-length", 0),
         sharding=_sharding(flags), schedule="interleaved" if virtual > 1 else "1f1b",
-        recompute=flags.get("recompute-granularity") == "full",
+        recompute=_recompute(flags),
         precision="bfloat16" if "bf16" in flags else "float16" if "fp16" in flags else None,
         stages=stages, unread=tuple(_unread(flags)),
     )  # fmt: skip
@@ -122,11 +122,20 @@ def layers_of(layout: str, pipeline: int, where: str) -> tuple[int, ...]:
     return stages
 
 
+def _recompute(flags: Mapping[str, str]) -> Recompute:
+    """What runs again; `--recompute-activations` says the same as the granularity `selective`."""
+    if flags.get("recompute-granularity") == "selective" or "recompute-activations" in flags:
+        return "selective"
+    return flags.get("recompute-granularity") == "full"
+
+
 def _unread(flags: Mapping[str, str]) -> list[str]:
     """What a plan has no words for."""
     told = []
-    if flags.get("recompute-granularity") == "selective" or "recompute-activations" in flags:
-        told.append("selective recompute: taken for none")
+    if _recompute(flags) == "selective":
+        told.append("selective recompute: there of attention's core alone, here of all but products")
+    if flags.get("recompute-method") == "block":
+        told.append("recompute of the first layers of each stage: taken for all")
     if "m" in flags.get("pipeline-model-parallel-layout", ""):
         told.append("layers of multi-token prediction")
     if "overlap-moe-expert-parallel-comm" in flags:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 
 from placer.errors import Infeasible, InfeasibleError, UsageError
-from placer.plans.plan import ScheduleName
+from placer.plans.plan import Recompute, ScheduleName
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem, Solution
 from placer.targets.frameworks.abilities import Abilities
@@ -90,7 +90,8 @@ def _narrower(pins: Pins, can: Abilities) -> Iterator[Pins]:
     elif pins.shard is None:
         yield from (replace(pins, shard=one) for one in sorted(can.shardings))
     elif pins.recompute is None:
-        yield from (replace(pins, recompute=one) for one in (False, True))
+        ways: tuple[Recompute, ...] = (False, "selective", True) if can.selective else (False, True)
+        yield from (replace(pins, recompute=one) for one in ways)
 
 
 def _degrees_within(asked: Pins, can: Abilities) -> Pins:

@@ -21,6 +21,7 @@ ABILITIES = Abilities(
     framework="torchtitan 0.3.0", schedules=frozenset(SCHEDULES),
     shardings=frozenset(("none", "gradients", "parameters")), degrees=frozenset(("tensor", "context", "expert")),
     precisions=frozenset(("float32", "bfloat16", "bfloat16-autocast")), optimizers=frozenset(("adamw",)),
+    selective=True,
 )  # fmt: skip
 RESHARDS = {"none": "default", "gradients": "never", "parameters": "always"}
 # Configurations that torchtitan ships, by layers, width: llama3/config_registry.py and its __init__.py.
@@ -86,14 +87,15 @@ def text(layout: HybridLayout, base: str, notes: tuple[str, ...]) -> str:
     """The module. base: `package.module:function`, which returns a `Trainer.Config`."""
     module, _, function = base.partition(":")
     settings = layout.settings
-    recompute = "FullAC.Config()" if layout.recompute else "None"
+    again = {False: "", True: "FullAC", "selective": "SelectiveAC"}[layout.recompute]
+    recompute = f"{again}.Config()" if again else "None"
     optimizer = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.epsilon,
                  "weight_decay": settings.weight_decay}  # fmt: skip
     lines = [
         '"""' + notes[0], "", *notes[1:], '"""', "", "from dataclasses import replace", "",
         "from torchtitan.components.optimizer import default_adamw",
         "from torchtitan.config import ParallelismConfig",
-        *(["from torchtitan.distributed.activation_checkpoint import FullAC"] if layout.recompute else []),
+        *([f"from torchtitan.distributed.activation_checkpoint import {again}"] if again else []),
         f"from {module} import {function} as base",
         "", "",
         "def placer_plan():",

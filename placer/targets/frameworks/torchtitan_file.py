@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from placer.errors import UsageError
-from placer.plans.plan import ScheduleName
+from placer.plans.plan import Recompute, ScheduleName
 from placer.targets.frameworks.asked_layout import AskedLayout
 
 SCHEDULES: Mapping[str, ScheduleName] = {
@@ -45,7 +45,7 @@ def read_torchtitan(text: str, where: str, layers: int = 0) -> AskedLayout:
         rows=max(0, training.count("global_batch_size", -1)),
         micro_rows=micro if pipeline > 1 else training.count("local_batch_size", 8),
         length=training.count("seq_len", 2048), sharding=_sharding(shard, replicate, said, pipeline),
-        schedule=SCHEDULES.get(schedule.lower()), recompute=recompute == "full", stages=stages,
+        schedule=SCHEDULES.get(schedule.lower()), recompute=RECOMPUTES.get(recompute, False), stages=stages,
         unread=(*_unread(schedule, recompute, shard, replicate),),
     )  # fmt: skip
 
@@ -148,6 +148,9 @@ def _sharding(shard: int, replicate: int, said: _Section, pipeline: int) -> Any:
     return "gradients" if policy == "never" or (policy == "default" and pipeline > 1) else "parameters"
 
 
+RECOMPUTES: dict[str, Recompute] = {"none": False, "selective": "selective", "full": True}
+
+
 def _recompute(sections: Mapping[str, Mapping[str, Any]]) -> str:
     mode = str(sections.get("activation_checkpoint", {}).get("mode", "none")).lower().removesuffix("ac")
     return mode
@@ -156,7 +159,9 @@ def _recompute(sections: Mapping[str, Mapping[str, Any]]) -> str:
 def _unread(schedule: str, recompute: str, shard: int, replicate: int) -> Iterator[str]:
     if schedule.lower() not in SAME:
         yield f"the schedule {schedule[:40]}: taken for {SCHEDULES.get(schedule.lower(), 'whichever is fastest')}"
-    if recompute not in ("none", "full"):
+    if recompute == "selective":
+        yield "selective recompute: there every other product runs again too, here none"
+    if recompute not in RECOMPUTES:
         yield f"recompute {recompute[:40]}: taken for none"
     if shard != 1 and replicate > 1:
         yield f"state shared within {shard} ranks and replicated {replicate} times: taken for shared by all"

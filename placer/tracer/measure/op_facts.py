@@ -38,8 +38,8 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedBytes:
-    """Bytes each node is the first to keep, what attention nodes would keep in a fused kernel, and the numbers of the
-    inputs that a node keeps without adding to the bytes: parameters, and what another node kept before."""
+    """Bytes each node is the first to keep, what attention and RMS norms would keep in a fused kernel, and the numbers
+    of the inputs that a node keeps without adding to the bytes: parameters, and what another node kept before."""
 
     plain: dict[fx.Node, int]
     fused: dict[fx.Node, int]
@@ -173,8 +173,8 @@ def saved_bytes(graph: fx.Graph, facts: Facts, prologue: tuple[fx.Node, ...]) ->
                 seen.add(kept.storage)
                 owner = maker.get(kept.storage, node)
                 plain[owner] = plain.get(owner, 0) + kept.bytes
-    attentions = [node for node in graph.nodes if _is_attention(node)]
-    return SavedBytes(plain=plain, fused=_fused(attentions, facts, set(maker)), again=again)
+    fusing = [node for node in graph.nodes if _is_attention(node) or _is_rms_norm(node)]
+    return SavedBytes(plain=plain, fused=_fused(fusing, facts, set(maker)), again=again)
 
 
 def _numbers_of(storages: set[int], node: fx.Node, facts: Facts) -> tuple[int, ...]:
@@ -184,10 +184,11 @@ def _numbers_of(storages: set[int], node: fx.Node, facts: Facts) -> tuple[int, .
 
 
 def kept_storages(node: fx.Node, facts: Facts) -> set[int]:
-    """The storages that a node keeps, and what attention reads and makes, which a fused kernel keeps."""
+    """The storages that a node keeps, and what attention reads and makes, or an RMS norm reads, which a fused kernel
+    keeps."""
     found = {one.storage for one in facts[node].kept}
-    if _is_attention(node) and facts[node].results[0].requires_grad:
-        found |= {storage_of(value) for value in _attended(node, facts)}
+    if (_is_attention(node) or _is_rms_norm(node)) and facts[node].results[0].requires_grad:
+        found |= {storage_of(value) for value in _kept_fused(node, facts)}
     return found
 
 
@@ -195,28 +196,36 @@ def _is_attention(node: fx.Node) -> bool:
     return node.op == "call_function" and kind_of(target_name(node)) == "attention"
 
 
-def _attended(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
-    """Query, key and value of attention, its mask where that is one of numbers, and its result."""
+def _is_rms_norm(node: fx.Node) -> bool:
+    """On GPUs one kernel (`_fused_rms_norm`, torch 2.9 on), which keeps what it reads; on CPUs many ops in float32."""
+    return node.op == "call_function" and target_name(node).endswith("::rms_norm")
+
+
+def _kept_fused(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
+    """Query, key and value of attention, its mask where that is one of numbers, and its result; what a norm reads."""
+    if _is_rms_norm(node):
+        return (facts[node.all_input_nodes[0]].results[0],)
     read = (facts[argument].results[0] for argument in node.all_input_nodes[:4])
     return (*(value for value in read if value.is_floating_point()), facts[node].results[0])
 
 
-def _fused(attentions: list[fx.Node], facts: Facts, apart: set[int]) -> dict[fx.Node, int]:
-    """Bytes that attention nodes keep in a fused kernel and no other node does.
+def _fused(fusing: list[fx.Node], facts: Facts, apart: set[int]) -> dict[fx.Node, int]:
+    """Bytes that these nodes keep in a fused kernel and no other node does, one float32 per query and head, or per row
+    of a norm, with them.
 
     Storages `apart` (of the prologue: masks) count where one attention reads them: one of many layers is no layer's.
     """
-    mine = set(attentions)
-    readers = Counter(storage_of(value) for node in attentions for value in _attended(node, facts))
+    mine = set(fusing)
+    readers = Counter(storage_of(value) for node in fusing for value in _kept_fused(node, facts))
     taken = {storage for storage in apart if readers[storage] != 1}
     taken |= {kept.storage for node, fact in facts.items() if node not in mine for kept in fact.kept}
     found: dict[fx.Node, int] = {}
-    for node in attentions:
+    for node in fusing:
         out = facts[node].results[0]
         if not out.requires_grad:
             continue
         total = 4 * out.numel() // out.shape[-1] + _numbers_of_mask(node, facts)
-        for value in _attended(node, facts):
+        for value in _kept_fused(node, facts):
             if storage_of(value) not in taken:
                 taken.add(storage_of(value))
                 total += value.untyped_storage().nbytes()
@@ -227,7 +236,7 @@ def _fused(attentions: list[fx.Node], facts: Facts, apart: set[int]) -> dict[fx.
 def _numbers_of_mask(node: fx.Node, facts: Facts) -> int:
     """Bytes of the numbers that attention makes of a mask of booleans, which its kernels take (torch's
     `convert_boolean_attn_mask`)."""
-    masks = (facts[argument].results[0] for argument in node.all_input_nodes[:4])
+    masks = (facts[argument].results[0] for argument in node.all_input_nodes[:4] if _is_attention(node))
     return sum(mask.numel() * facts[node].results[0].element_size() for mask in masks if mask.dtype == torch.bool)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placer.costs.memory.in_flight import microbatches_in_flight
+from placer.graph import Affine
 from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.space.outline import Outline, recomputes
@@ -36,14 +37,16 @@ def room(bounds: OutlineBounds, outline: Outline, places: PositionClasses) -> Bl
     kind = bounds.problem.graph.blocks[block].kind
     state = 0 if spans.of(block, block + 1).counts.elsewhere else bounds.state_bytes(outline, block, block + 1)
     found: NDArray[np.int64] | None = None
+    allowed = recomputes(bounds.problem)
     for rows, rooms in _by_rows(places.loads(outline)):
-        sizes = (spans.kept.saved[kind].at(rows), spans.kept.own_inputs(block).at(rows))
+        # Selective recompute keeps more: of those allowed, the one that keeps least counts for all.
+        results = Affine() if True in allowed else spans.kept.results[kind]
+        sizes = (spans.kept.saved[kind].at(rows), spans.kept.own_inputs(block).at(rows) + results.at(rows))
         held = _held(bounds, outline, rooms, state=state, sizes=sizes)
         found = held if found is None else np.minimum(found, held)
     assert found is not None
     kept, again = np.minimum(count, found.T)
-    allowed = recomputes(bounds.problem)
-    return BlockRoom(kept * (False in allowed), again * (True in allowed))
+    return BlockRoom(kept * (False in allowed), again * any(allowed))
 
 
 def _held(

@@ -15,12 +15,14 @@ devices and memory enforce.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
 
 import numpy as np
 
+from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StateBytes, stage_state
 from placer.io.memo import once, remembered
@@ -90,8 +92,7 @@ class OutlineBounds:
         """Bytes a position of one stage holds at least for a run with so many microbatches; more for a longer run."""
         span = self.ranges.costs.ranges.of(first, last)
         rows = self._held_rows(outline)
-        kept = {False: span.saved, True: span.inputs}
-        least = min(kept[again].at(rows) for again in recomputes(self.problem))
+        least = min(span.kept(again).at(rows) for again in recomputes(self.problem))
         held = self._state(outline, first, last)
         with_gradients = held.gradients + in_flight.later[0][0] * least
         return sum(held) - held.gradients + max(in_flight.first * least, with_gradients)
@@ -158,16 +159,26 @@ class OutlineBounds:
         found = []
         for block in blocks:
             forward = ahead[block].forward
-            again = forward * self._again(block)
+            again, more = self._again(block, [ahead[block]])
             weight = 0.0 if some_idle else min(each[block].weight for each in own)
             inner = behind[block].backward - behind[block].weight + again
             backward = behind[block].backward + again
-            found.append(Amount(forward, backward, weight, inner, min(weight, forward, inner)))
+            found.append(Amount(forward, backward, weight, inner, min(weight, forward, inner), more))
         return _summed(tuple(found))
 
-    def _again(self, block: int) -> bool:
-        """Whether a block's forward is always run again; the model's last one's never: its backward follows at once."""
-        return recomputes(self.problem) == (True,) and block < len(self.problem.graph.blocks) - 1
+    def _again(self, block: int, found: Sequence[BlockSeconds]) -> tuple[float, float]:
+        """The least that running a block's forward again adds, where that is fixed, and where it is chosen.
+
+        The model's last one never runs again: its backward follows at once.
+        """
+        allowed = recomputes(self.problem)
+        if block == len(self.problem.graph.blocks) - 1:
+            return 0.0, 0.0
+        times = [
+            min(one.selective if again == "selective" else one.forward for one in found) for again in allowed if again
+        ]
+        least = min(times, default=0.0)
+        return (least, 0.0) if False not in allowed else (0.0, least)
 
     @remembered
     def _amounts_at(self, devices: tuple[int, ...], most: int, fewest: int) -> Amounts:
@@ -192,11 +203,11 @@ class OutlineBounds:
         found = [self.ranges.seconds(block, device, most) for device in devices]
         few = [self.ranges.seconds(block, device, fewest) for device in devices]
         forward = min(seconds.forward for seconds in found)
-        again = self._again(block) * forward
+        again, more = self._again(block, found)
         backward = min(seconds.backward for seconds in found) + again
         weight = min(seconds.weight for seconds in (*found, *few)) * (fewest > 0)
         inner = min(seconds.backward - seconds.weight for seconds in found) + again
-        return Amount(forward, backward, weight, inner, min(weight, forward, inner))
+        return Amount(forward, backward, weight, inner, min(weight, forward, inner), more)
 
 
 def least_in_flight(outline: Outline) -> InFlight:

@@ -1,12 +1,12 @@
 """A second lower bound of an outline, nearer to the truth: what its devices and its memory enforce, whatever the cuts.
 
 For `c` blocks of the commonest class, with what one of them adds to a position (f, s: fill and steady; f', s' with its
-forward recomputed) and S stages:
+forward recomputed, in the way that takes least) and S stages:
 
     messages    every stage but the last sends at least the least that crosses between two blocks: X
     gathers     of sharded state, over all stages what one stage of all blocks shows, and for every cut between two
                 blocks the rest of the second one's gather, which nothing hides; scatters what they take beyond B
-    memory      position j holds at most n_j blocks, n'_j of them recomputed: see `memory`
+    memory      position j holds at most n_j blocks, n'_j of them recomputed in the way that keeps least: see `memory`
     recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
     steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
                 and at least the mean of all blocks with r recomputed ones, a position that takes q_j times as long at
@@ -32,7 +32,7 @@ from placer.strategies.inter_op.bounds.memory import BlockRoom, room
 from placer.strategies.inter_op.bounds.outline import Amounts, OutlineBounds
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Amount, Floats, ScheduleTerms
 from placer.strategies.inter_op.equivalence import PositionClasses
-from placer.strategies.space.outline import Outline, recomputes
+from placer.strategies.space.outline import Outline
 
 # Halvings of the steady seconds.
 HALVINGS = 20
@@ -129,28 +129,27 @@ class RefinedBounds:
         terms, p, v = ScheduleTerms.of(outline), outline.positions, outline.virtual
         full, last = self.bounds.least(outline, places)
         block, count = self.bounds.commonest
-        chosen = recomputes(self.problem) != (True,)  # where it is fixed, the amounts have it
-        extra = [_backward(chosen * amounts.each[block].forward) for amounts in (full, last)]
+        extra = [_backward(amounts.each[block].again) for amounts in (full, last)]
         more = [_backward(again * amount.backward) for amount in extra]
         whole = terms.bound(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
         message = self._message(outline, places)
         shown = self.gathers.shown(outline, places)
         adding = (outline.count - 1) * self._accumulate(block)
         fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
-        one, once = self._paces(outline, places, chosen=chosen)
+        one, once = self._paces(outline, places)
         mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
         stalled = terms.stalls(p) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         steady = _shared(count, held, one + adding, once + adding, waits, mixed=v > 1, least=mean)
         return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
 
-    def _paces(self, outline: Outline, places: PositionClasses, *, chosen: bool) -> tuple[Floats, ...]:
+    def _paces(self, outline: Outline, places: PositionClasses) -> tuple[Floats, ...]:
         """Steady seconds of a block of the commonest class at each position, and with its forward recomputed."""
         terms, block = ScheduleTerms.of(outline), self.bounds.commonest[0]
 
         def seconds(full: Amounts, last: Amounts) -> tuple[float, float]:
             own = full.each[block], last.each[block]
-            again = tuple(amount.plus(_backward(chosen * amount.forward)) for amount in own)
+            again = tuple(amount.plus(_backward(amount.again)) for amount in own)
             once, twice = (terms.bound(outline.positions, *pair).steady for pair in (own, again))
             return once, twice
 
@@ -291,7 +290,7 @@ def _ratio(own: Amounts, least: Amounts, *, split: bool) -> float:
     """The least by which any pass of any block is above its least; with `split`, also what backwards are split into."""
     if own is least:
         return 1.0
-    parts = slice(None if split else 2)
+    parts = [0, 1, 5] if not split else [0, 1, 2, 3, 4, 5]
     above, below = np.array(own.each)[:, parts], np.array(least.each)[:, parts]
     known = below > 0
     return float((above[known] / below[known]).min(initial=np.inf)) if known.any() else 1.0

@@ -32,13 +32,15 @@ NEVER = float("inf")
 
 
 class Amount(NamedTuple):
-    """Seconds of some blocks; `inner` the backward without W, `hide` the sum of each block's least of W, F, `inner`."""
+    """Seconds of some blocks; `inner` the backward without W, `hide` the sum of each block's least of W, F, `inner`,
+    `again` what running forwards again adds at least, where it is not fixed."""
 
     forward: float = 0.0
     backward: float = 0.0
     weight: float = 0.0
     inner: float = 0.0
     hide: float = 0.0
+    again: float = 0.0
 
     def plus(self, other: Amount) -> Amount:
         """Both together."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from placer.plans.plan import Recompute
 from placer.strategies.engine.fronts import insert
 
 
@@ -25,7 +26,7 @@ class StageOption(NamedTuple):
     fill: float
     steady: float
     tail: float
-    recompute: bool
+    recompute: Recompute
 
 
 class _PartialChain(NamedTuple):
@@ -35,7 +36,7 @@ class _PartialChain(NamedTuple):
     steady: float
     tail: float
     first: int
-    recompute: bool
+    recompute: Recompute
     parent: _PartialChain | None
 
     @property
@@ -62,7 +63,7 @@ class StageCuts:
 
     value: float
     cuts: tuple[int, ...]
-    recompute: tuple[bool, ...]
+    recompute: tuple[Recompute, ...]
 
 
 # None where neither this block range nor a longer one fits.
@@ -120,7 +121,7 @@ def _extended(label: _PartialChain, option: StageOption, first: int) -> _Partial
 def _cuts(label: _PartialChain) -> StageCuts:
     value = label.value
     cuts: list[int] = []
-    recompute: list[bool] = []
+    recompute: list[Recompute] = []
     while label.parent is not None:
         cuts.append(label.first)
         recompute.append(label.recompute)

@@ -17,6 +17,7 @@ from itertools import pairwise
 from operator import le
 from typing import NamedTuple
 
+from placer.plans.plan import Recompute
 from placer.strategies.inter_op.partition.chain_dp import StageCuts
 
 # Nodes of one stage and block a new one is compared with; more find little and cost much.
@@ -33,7 +34,7 @@ class InterleavedOption(NamedTuple):
     fill: float
     steady: float
     tail: float
-    recompute: bool
+    recompute: Recompute
     state: int
     replicas: tuple[tuple[int, int], ...]
     closing: int = 0
@@ -66,7 +67,7 @@ class PartialCuts(NamedTuple):
     homes: tuple[frozenset[int], ...]
     reached: int
     cuts: tuple[int, ...]
-    recompute: tuple[bool, ...]
+    recompute: tuple[Recompute, ...]
 
 
 # None where neither this block range nor a longer one fits.
@@ -155,7 +156,7 @@ def _children(search: _DepthFirst, node: PartialCuts) -> list[PartialCuts]:
     return [made for _, made in sorted(found, key=lambda entry: entry[0])]
 
 
-def follow(loop: Interleaved, cuts: tuple[int, ...], recompute: bool) -> StageCuts | None:
+def follow(loop: Interleaved, cuts: tuple[int, ...], recompute: Recompute) -> StageCuts | None:
     """The partition of given inner cuts with `recompute` in every stage; None where it does not fit."""
     edges = (0, *cuts, len(loop.fill_bounds) - 1)
     node: PartialCuts | None = _root(loop)

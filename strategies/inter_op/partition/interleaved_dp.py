@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placer.io.memo import once
+from placer.plans.plan import Recompute
 from placer.strategies.engine.fronts import insert, nowhere_above
 from placer.strategies.inter_op.partition.chain_dp import StageCuts
 from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedOption
@@ -38,7 +39,7 @@ class PositionChoice(NamedTuple):
     steady: float
     tail: float
     longer: tuple[int, ...]
-    recompute: tuple[bool, ...]
+    recompute: tuple[Recompute, ...]
 
 
 class _PartialChoice(NamedTuple):
@@ -107,11 +108,15 @@ def _options(loop: Interleaved, position: int, ways: _TurnChoices) -> list[Posit
 def _undominated(ways: _TurnChoices, fits: NDArray[np.bool_]) -> list[PositionChoice]:
     found = [_option(ways, row) for row in np.flatnonzero(fits).tolist()]
     kept: dict[int, list[PositionChoice]] = {}
-    for option in sorted(found, key=lambda each: (each.fill + each.steady + each.tail, each.longer, each.recompute)):
+    for option in sorted(found, key=_order):
         alike = kept.setdefault(sum(option.longer), [])
         if not any(nowhere_above(other, option) for other in alike):
             alike.append(option)
     return [option for alike in kept.values() for option in alike]
+
+
+def _order(option: PositionChoice) -> tuple[object, ...]:
+    return option.fill + option.steady + option.tail, option.longer, tuple(map(str, option.recompute))
 
 
 def _option(ways: _TurnChoices, row: int) -> PositionChoice:

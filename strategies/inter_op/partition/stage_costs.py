@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import islice
 
 from placer.costs.memory.in_flight import InFlight, microbatches_in_flight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.io.memo import once
-from placer.plans.plan import BY_FSDP, Stage
+from placer.plans.plan import BY_FSDP, Recompute, Stage
 from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_in_flight
 from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageOption
@@ -34,7 +35,7 @@ class OutlineCosts:
         self.places = places
         self.outline = outline
         self.pinned = pinned_stage(self.problem)
-        self._terms: dict[tuple[int, int, bool], Terms] = {}
+        self._terms: dict[tuple[int, int, Recompute], Terms] = {}
         self._options: dict[tuple[int, int], tuple[StageOption, ...] | None] = {}
         self._interleaved: dict[tuple[int, int], tuple[InterleavedOption, ...] | None] = {}
 
@@ -45,7 +46,7 @@ class OutlineCosts:
         return microbatches_in_flight(made.schedule, made.positions, made.stages, made.count)
 
     def options(self, stage: int, first: int, last: int) -> tuple[StageOption, ...] | None:
-        """What stage `stage` on blocks first..last-1 adds, per recompute choice that fits and is allowed.
+        """What stage `stage` on blocks first..last-1 adds, with the first recompute choice that fits and is allowed.
 
         None where no longer run can fit either.
         """
@@ -55,11 +56,9 @@ class OutlineCosts:
         return once(self._options, key, self._chosen, stage, first, last)
 
     def _chosen(self, stage: int, first: int, last: int) -> tuple[StageOption, ...] | None:
-        made = tuple(
-            self._option(stage, first, last, again)
-            for again in recomputes(self.problem)
-            if self._fits(stage, first, last, again)
-        )
+        # Of the choices that fit the one of fewest seconds is best in everything else too.
+        fitting = (again for again in recomputes(self.problem) if self._fits(stage, first, last, again))
+        made = tuple(self._option(stage, first, last, again) for again in islice(fitting, 1))
         return made or (None if self._too_long(stage, first, last) else ())
 
     def interleaved_options(self, stage: int, first: int, last: int) -> tuple[InterleavedOption, ...] | None:
@@ -77,16 +76,16 @@ class OutlineCosts:
             return None
         return tuple(self._interleaved_option(stage, first, last, again) for again in recomputes(self.problem))
 
-    def terms(self, stage: int, first: int, last: int, recompute: bool) -> Terms:
+    def terms(self, stage: int, first: int, last: int, recompute: Recompute) -> Terms:
         """Fill, steady and tail of a stage."""
         key = (self._site[stage], self.ranges.number(first, last), recompute)
         return once(self._terms, key, self._made_terms, stage, first, last, recompute)
 
-    def _made_terms(self, stage: int, first: int, last: int, recompute: bool) -> Terms:
+    def _made_terms(self, stage: int, first: int, last: int, recompute: Recompute) -> Terms:
         made, cost = self.outline, self.cost(stage, first, last, recompute)
         return terms(cost, made.schedule, positions=made.positions, turns=made.virtual, microbatches=made.count)
 
-    def cost(self, stage: int, first: int, last: int, recompute: bool) -> StageCost:
+    def cost(self, stage: int, first: int, last: int, recompute: Recompute) -> StageCost:
         """The `StageCost` of a stage."""
         made, devices = self.outline, self.places.devices
         following = devices[(stage + 1) % made.positions] if stage + 1 < made.stages else ()
@@ -99,7 +98,7 @@ class OutlineCosts:
             bucket_bytes=self.problem.pins.bucket,
         )  # fmt: skip
 
-    def held(self, first: int, last: int, recompute: bool, rows: int) -> StageMemory:
+    def held(self, first: int, last: int, recompute: Recompute, rows: int) -> StageMemory:
         """Bytes of a run as one stage on a replica that takes `rows` rows of a full microbatch."""
         made = self.outline
         return stage_memory(
@@ -176,11 +175,11 @@ class OutlineCosts:
         least = least_in_flight(made) if made.virtual > 1 else self.in_flight[position]
         return self.bounds.run_bytes(made, first, last, least) > self.places.capacity[position]
 
-    def _option(self, stage: int, first: int, last: int, recompute: bool) -> StageOption:
+    def _option(self, stage: int, first: int, last: int, recompute: Recompute) -> StageOption:
         part = self.terms(stage, first, last, recompute)
         return StageOption(part.fill, part.steady, part.tail, recompute)
 
-    def _fits(self, stage: int, first: int, last: int, recompute: bool) -> bool:
+    def _fits(self, stage: int, first: int, last: int, recompute: Recompute) -> bool:
         """Whether the position of a lone stage holds it."""
         position = stage % self.outline.positions
         return all(
@@ -188,7 +187,7 @@ class OutlineCosts:
             for rows, room in self._loads[position]
         )
 
-    def _interleaved_option(self, stage: int, first: int, last: int, recompute: bool) -> InterleavedOption:
+    def _interleaved_option(self, stage: int, first: int, last: int, recompute: Recompute) -> InterleavedOption:
         part = self.terms(stage, first, last, recompute)
         held = [self.held(first, last, recompute, rows) for rows, _ in self._loads[stage % self.outline.positions]]
         return InterleavedOption(

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from placer.io.memo import remembered
-from placer.plans.plan import Layout, Plan, ScheduleName, Stage
+from placer.plans.plan import Layout, Plan, Recompute, ScheduleName, Stage
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import ScheduleTerms
 from placer.strategies.inter_op.equivalence import RangeClasses
@@ -35,7 +35,7 @@ class SubmeshPlan:
     terms: ScheduleTerms
     placements: tuple[PlacedSubmesh, ...]
     cuts: tuple[int, ...]
-    recompute: tuple[bool, ...]
+    recompute: tuple[Recompute, ...]
 
 
 @dataclass

@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placer.costs.communication.network import TransferSeconds
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.costs import Costs
 from placer.costs.memory.block_ranges import BlockRanges
-from placer.costs.memory.peak import state_bytes
+from placer.costs.memory.peak import StageMemory, state_bytes
 from placer.graph import Affine
 from placer.io.memo import once, remembered
-from placer.plans.plan import BY_FSDP, ScheduleName, Sharding
+from placer.plans.plan import BY_FSDP, Recompute, ScheduleName, Sharding
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Counts, Floats, ScheduleTerms
 from placer.strategies.inter_op.submeshes.submesh import PlacementClass, PlacementClasses, Submesh
 from placer.strategies.space.outline import recomputes
@@ -33,7 +34,10 @@ from placer.strategies.space.outline import recomputes
 # What a block range holds, whatever its rows, and what is so much and so much a row.
 A_ROW = " a row"
 HELD = ("parameters", "trainable", "buffers")
-GROWING = ("saved", "inputs", "staying", "staying_apart", "returned")
+GROWING = ("saved", "inputs", "results", "staying", "staying_apart", "returned")
+# What a block range keeps, and takes to run again.
+KEPT: dict[Recompute, str] = {False: "saved", "selective": "results", True: "inputs"}
+AGAIN: dict[Recompute, str] = {"selective": "selective", True: "again"}
 SIZES = (*HELD, *GROWING, *(name + A_ROW for name in GROWING))
 
 
@@ -93,6 +97,15 @@ class RangeTerms(NamedTuple):
     tail: Floats
 
 
+class _RangeBytes(NamedTuple):
+    """Bytes that block ranges hold: at all times, of gradients, of a microbatch in flight, of what is returned."""
+
+    always: Floats
+    gradients: Floats
+    living: Floats
+    returned: Floats
+
+
 class StageBounds:
     """What stages cost at least on every placement of one problem, for the block ranges [first, last) of `ends`."""
 
@@ -103,6 +116,9 @@ class StageBounds:
         self.submeshes = submeshes
         self.blocks = len(places.problem.graph.blocks)
         self.ends = ends
+        #: Bytes of stages and what they send on, by block range and what else these depend on.
+        self.held: dict[object, StageMemory] = {}
+        self.sent: dict[object, TransferSeconds] = {}
 
     def costs(self, submesh: Submesh) -> Costs:
         """The costs of the graph as a submesh cuts it."""
@@ -124,7 +140,8 @@ class StageBounds:
         return float(SLACK * least.sum())
 
     def block_sums(self, place: PlacementClass, rows: int) -> Floats:
-        """Sums over the first blocks of forward, backward and weight seconds of `rows` rows, shape (3, blocks + 1).
+        """Sums over the first blocks of forward, backward, weight and selective recompute seconds of `rows` rows, shape
+        (4, blocks + 1).
 
         Of several kinds of devices the least forward and backward of each block, and the most of its weight gradients:
         what these hide of a backward is then never too little.
@@ -139,9 +156,9 @@ class StageBounds:
     def _summed(self, layout: int, kinds: tuple[int, ...], rows: int) -> Floats:
         ranges = self.views[layout]
         seconds = [[ranges.seconds(block, device, rows) for block in range(self.blocks)] for device in kinds]
-        least = [[[s.forward, s.backward, -s.weight] for s in own] for own in seconds]
-        sums = np.array(least).min(axis=0).T.cumsum(axis=1) * np.array([[1], [1], [-1]])
-        return np.concatenate([np.zeros((3, 1)), sums], axis=1)
+        least = [[[s.forward, s.backward, -s.weight, s.selective] for s in own] for own in seconds]
+        sums = np.array(least).min(axis=0).T.cumsum(axis=1) * np.array([[1], [1], [-1], [1]])
+        return np.concatenate([np.zeros((4, 1)), sums], axis=1)
 
     @cached_property
     def crossing(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
@@ -155,9 +172,13 @@ class StageBounds:
 
         All bytes leave its devices and enter as many as are left for others, at the best rate of any two devices.
         """
+        return self._messages(max(1, min(submesh.size, self.problem.cluster.size - submesh.size)), rows)
+
+    @remembered
+    def _messages(self, both: int, rows: int) -> tuple[Floats, Floats]:
+        """The same between so many devices and at least as many others."""
         numerics, graph = next(iter(self.views.values())).costs.numerics, self.problem.graph
         latency, per_byte = self._best_link
-        both = max(1, min(submesh.size, self.problem.cluster.size - submesh.size))
 
         def seconds(values: tuple[str, ...]) -> float:
             size = sum(numerics.bytes_of(graph.value(value), rows) for value in values)
@@ -166,7 +187,9 @@ class StageBounds:
         ahead, behind = zip(*((seconds(sent), seconds(back)) for sent, back in self.crossing), strict=True)
         return np.array(ahead), np.array(behind)
 
-    def stages(self, place: PlacementClass, terms: ScheduleTerms) -> tuple[dict[bool, Floats], dict[bool, Floats]]:
+    def stages(
+        self, place: PlacementClass, terms: ScheduleTerms
+    ) -> tuple[dict[Recompute, Floats], dict[Recompute, Floats]]:
         """Of every block range on a placement: fill + weight (steady + tail), and fill; by whether it recomputes."""
         sent, returned = self.messages(place.submesh, terms.rows)
         sending = (sent + returned)[self.ends.last]
@@ -177,7 +200,7 @@ class StageBounds:
             whole[again], alone[again] = SLACK * (fill + place.weight * (steady + part.tail)), SLACK * fill
         return whole, alone
 
-    def range_terms(self, place: PlacementClass, terms: ScheduleTerms) -> dict[bool, RangeTerms]:
+    def range_terms(self, place: PlacementClass, terms: ScheduleTerms) -> dict[Recompute, RangeTerms]:
         """What every block range on a placement adds, messages apart, by whether it recomputes."""
         kept, m = terms.kept(place.submesh.replicas), terms.count
         full, last = (self._pass(place, rows, kept) for rows in (terms.rows, terms.last_rows))
@@ -186,11 +209,12 @@ class StageBounds:
             tail = tail + last["scatter"]
         found = {}
         for again in recomputes(self.problem):
-            backward = full["backward"] + again * full["again"]
+            own, ending = (each[AGAIN[again]] if again else 0.0 for each in (full, last))
+            backward = full["backward"] + own
             work = full["forward"] + backward
             fill, steady = work, 0.0 * work
             if m > 1:
-                steady = (m - 2) * work + last["forward"] + last["backward"] + again * last["again"]
+                steady = (m - 2) * work + last["forward"] + last["backward"] + ending
                 steady += (m - 1) * accumulate
             if terms.schedule == "zero-bubble":
                 weight = full["weight"]
@@ -200,26 +224,31 @@ class StageBounds:
             found[again] = RangeTerms(fill, steady, tail)
         return found
 
-    def bytes(self, place: PlacementClass, terms: ScheduleTerms, in_flight: int, *, again: bool) -> Floats:
+    def bytes(self, place: PlacementClass, terms: ScheduleTerms, in_flight: int, *, again: Recompute) -> Floats:
         """Bytes that a block range holds at least with so many microbatches in flight."""
-        submesh, costs = place.submesh, self.costs(place.submesh)
-        sizes, rows = self._sizes(submesh.layout), -(-terms.rows // submesh.replicas)
-        kept, many = terms.kept(submesh.replicas), terms.count > 1
-        parts = submesh.replicas if kept in BY_FSDP else 1
-        numerics = costs.numerics
+        submesh = place.submesh
+        rows, kept = -(-terms.rows // submesh.replicas), terms.kept(submesh.replicas)
+        own = self._parts(submesh.layout, rows, kept, submesh.replicas, again=again, many=terms.count > 1)
+        # Before the first backward has ended there are no gradients; then there is one microbatch less.
+        held = np.maximum(in_flight * own.living, own.gradients + (in_flight - 1) * own.living)
+        return own.always + held + own.returned
+
+    @remembered
+    def _parts(
+        self, layout: int, rows: int, kept: Sharding, replicas: int, *, again: Recompute, many: bool
+    ) -> _RangeBytes:  # fmt: skip
+        """What a block range holds of `rows` rows of a replica; `many`: of more than one microbatch."""
+        costs, sizes = self.views[layout].costs, self._sizes(layout)
+        parts, numerics = replicas if kept in BY_FSDP else 1, costs.numerics
 
         def at(name: str) -> Floats:
             return sizes[name] + sizes[name + A_ROW] * rows
 
         state = sizes["parameters"] * ((1 / parts) + (kept == "gradients"))
         gradients = sizes["trainable"] * numerics.weight_bytes / (1 if many else parts)
-        state = state + sizes["trainable"] * state_bytes(numerics, costs.priced) / (
-            submesh.replicas if kept != "none" else 1
-        )
-        living = at("inputs") + at("staying_apart") if again else at("saved") + at("staying")
-        # Before the first backward has ended there are no gradients; then there is one microbatch less.
-        held = np.maximum(in_flight * living, gradients + (in_flight - 1) * living)
-        return state + sizes["buffers"] + held + at("returned")
+        state = state + sizes["trainable"] * state_bytes(numerics, costs.priced) / (replicas if kept != "none" else 1)
+        living = at(KEPT[again]) + at("staying_apart" if again else "staying")
+        return _RangeBytes(state + sizes["buffers"], gradients, living, at("returned"))
 
     @cached_property
     def _best_link(self) -> tuple[float, float]:
@@ -232,8 +261,9 @@ class StageBounds:
         """Seconds of every block range for a microbatch: forward, backward, weight, forward again, scatters."""
         sums, end = self.block_sums(place, rows), self.blocks - 1
         over = self.ends.over
-        found = {name: over(own) for name, own in zip(("forward", "backward", "weight"), sums, strict=True)}
-        found["again"] = over(sums[0][np.minimum(np.arange(self.blocks + 1), end)])
+        found = {name: over(own) for name, own in zip(("forward", "backward", "weight"), sums[:3], strict=True)}
+        early = np.minimum(np.arange(self.blocks + 1), end)
+        found["again"], found["selective"] = over(sums[0][early]), over(sums[3][early])
         submesh = place.submesh
         if sharding not in BY_FSDP:
             return found
@@ -253,23 +283,39 @@ class StageBounds:
     def _after_backward(self, place: PlacementClass, sharding: Sharding) -> tuple[Floats, Floats]:
         """Seconds of adding gradients to earlier ones, and of what follows the last backward but scatters."""
         submesh, devices, costs = place.submesh, place.placement.devices, self.costs(place.submesh)
-        leaders = devices[:: submesh.degree]
-        slow = min(devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))
+        slow = costs.block_times.device_class[min(devices, key=lambda d: memory_rate(self.problem.cluster.devices[d]))]
+        after = self._updates(submesh.layout, slow, 1 if sharding == "none" else submesh.replicas)
+        if sharding not in BY_FSDP:
+            after = after + self._reductions(place)
+        if sharding == "optimizer":
+            leaders = devices[:: submesh.degree]
+            gathered = partial(costs.after_backward.gathered, devices=leaders, sharding=sharding)
+            after = after + self._each(submesh.layout, gathered)
+        return self._adding(submesh.layout, slow), after + self._summed_within(submesh.layout, devices[0])
 
-        def after(first: int, last: int) -> float:
-            seconds = costs.after_backward.optimizer(
-                first, last, device=slow, sharding=sharding, replicas=submesh.replicas
-            )
-            if sharding not in BY_FSDP:
-                pinned = self.problem.pins.bucket
-                seconds += costs.after_backward.reduction(
-                    first, last, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned
-                )
-            seconds += costs.after_backward.gathered(first, last, devices=leaders, sharding=sharding)
-            return seconds + costs.after_backward.summed(first, last, device=devices[0])
+    @remembered
+    def _adding(self, layout: int, device: int) -> Floats:
+        """Seconds of adding a microbatch's gradients to earlier ones."""
+        return self._each(layout, partial(self.views[layout].costs.after_backward.accumulate, device=device))
 
-        adding = partial(costs.after_backward.accumulate, device=slow)
-        return self._each(submesh.layout, adding), self._each(submesh.layout, after)
+    @remembered
+    def _updates(self, layout: int, device: int, parts: int) -> Floats:
+        """Seconds of clipping and updating state that is divided into so many parts."""
+        update = partial(self.views[layout].costs.after_backward.optimizer, sharding="optimizer", replicas=parts)
+        return self._each(layout, partial(update, device=device))
+
+    @remembered
+    def _reductions(self, place: PlacementClass) -> Floats:
+        """Seconds of summing gradients over replicas after the last backward."""
+        submesh, leaders = place.submesh, place.placement.devices[:: place.submesh.degree]
+        after_backward, pinned = self.costs(submesh).after_backward, self.problem.pins.bucket
+        reduced = partial(after_backward.reduction, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned)
+        return self._each(submesh.layout, reduced)
+
+    @remembered
+    def _summed_within(self, layout: int, device: int) -> Floats:
+        """Seconds of summing gradients within the replica of a device."""
+        return self._each(layout, partial(self.views[layout].costs.after_backward.summed, device=device))
 
     @remembered
     def _sizes(self, layout: int) -> dict[str, Floats]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from placer.costs.timing.step import StageCost, Terms
 from placer.io.memo import once
+from placer.plans.plan import Recompute
 from placer.strategies.engine.fronts import insert
 from placer.strategies.inter_op.bounds.schedule import Floats, Seconds
 from placer.strategies.inter_op.submeshes.best_first import SubmeshPlan
@@ -47,7 +48,7 @@ class PartialPlan(NamedTuple):
     tail: float
     weighted: float
     state: NextStage
-    recompute: bool
+    recompute: Recompute
     parent: PartialPlan | None
 
 
@@ -152,14 +153,14 @@ def _ends(search: _StageSearch, state: NextStage, stage: int) -> Iterator[int]:
             yield last
 
 
-def _stages(search: _StageSearch, state: NextStage, last: int, stage: int) -> Iterator[tuple[StageCost, bool]]:
+def _stages(search: _StageSearch, state: NextStage, last: int, stage: int) -> Iterator[tuple[StageCost, Recompute]]:
     """The costs of a stage up to a block with each recompute choice that fits."""
     for again in search.costs.fitting(state.first, last, state.placed, stage, search.positions):
         yield search.costs.stage(state.first, last, state.placed, state.lead, again=again), again
 
 
 def _finish(
-    search: _StageSearch, state: NextStage, labels: list[PartialPlan], made: StageCost, recompute: bool
+    search: _StageSearch, state: NextStage, labels: list[PartialPlan], made: StageCost, recompute: Recompute
 ) -> None:
     part = search.costs.terms(made, search.positions)
     fixed = search.paths.bounds.costs(state.placed.submesh).fixed(tuple(sorted(state.used)))
@@ -172,7 +173,7 @@ def _finish(
 
 def _extend(
     search: _StageSearch, state: NextStage, labels: list[PartialPlan], last: int, stage: int, made: StageCost,
-    recompute: bool, following: Frontier,
+    recompute: Recompute, following: Frontier,
 ) -> None:  # fmt: skip
     """Add what follows a stage that ends before block `last`."""
     costs, left = search.costs, search.positions - stage - 1
@@ -186,7 +187,7 @@ def _extend(
         placed, visited = after.placements[index]
         if not costs.crosses(last, state.placed.submesh, placed.submesh):
             continue
-        sent = costs.sending(made, state.first, last, state.placed, placed, state.lead)
+        sent = costs.sending(made, state.first, last, state.placed, placed)
         whole = costs.terms(sent, search.positions)
         rest = float(rests[0][index]), float(rests[1][index])
         kept = [label for label in labels if _bound(search, label, whole, state, rest) < search.ceiling]
@@ -230,7 +231,7 @@ def _bound(
 
 
 def _extended(
-    search: _StageSearch, label: PartialPlan, part: Terms, state: NextStage, after: NextStage, recompute: bool
+    search: _StageSearch, label: PartialPlan, part: Terms, state: NextStage, after: NextStage, recompute: Recompute
 ) -> PartialPlan:
     return PartialPlan(
         label.fill + part.fill,

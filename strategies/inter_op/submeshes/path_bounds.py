@@ -7,9 +7,13 @@ for q stages from block i on with v devices, by dynamic programming, the costs b
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
+from numpy.typing import NDArray
 
 from placer.io.memo import remembered
+from placer.plans.plan import Recompute
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Floats, ScheduleTerms
 from placer.strategies.inter_op.submeshes.bounds import StageBounds
 from placer.strategies.inter_op.submeshes.submesh import PlacementClass, Submesh
@@ -62,14 +66,31 @@ class PathBounds:
     def _cost(self, submesh: Submesh, in_flight: int, *, fill: bool) -> Floats:
         """The least of every block range on a submesh: over its placements, and recompute where it fits."""
         found = np.full((self.bounds.blocks + 1, self.bounds.blocks + 1), NEVER)
-        for place, whole, alone in self._stages_on(submesh):
+        for (_, whole, alone), fits in zip(self._stages_on(submesh), self._fits(submesh, in_flight), strict=True):
             for again, seconds in (alone if fill else whole).items():
-                held = self.bounds.bytes(place, self.terms, in_flight, again=again)
-                found = np.minimum(found, np.where(held * SLACK <= place.room, seconds, NEVER))
-        found[np.tril_indices(self.bounds.blocks + 1)] = NEVER
+                found = np.minimum(found, np.where(fits[again], seconds, NEVER))
+        found[self._empty] = NEVER
         return found
 
     @remembered
-    def _stages_on(self, submesh: Submesh) -> list[tuple[PlacementClass, dict[bool, Floats], dict[bool, Floats]]]:
+    def _fits(self, submesh: Submesh, in_flight: int) -> list[dict[Recompute, NDArray[np.bool_]]]:
+        """Whether every block range fits each placement of a submesh, by whether it recomputes."""
+        return [
+            {
+                again: self.bounds.bytes(place, self.terms, in_flight, again=again) * SLACK <= place.room
+                for again in whole
+            }
+            for place, whole, _ in self._stages_on(submesh)
+        ]
+
+    @cached_property
+    def _empty(self) -> NDArray[np.bool_]:
+        """The block ranges that end before they begin."""
+        return np.tri(self.bounds.blocks + 1, dtype=bool)
+
+    @remembered
+    def _stages_on(
+        self, submesh: Submesh
+    ) -> list[tuple[PlacementClass, dict[Recompute, Floats], dict[Recompute, Floats]]]:
         own = [place for place in self.bounds.places.every if place.submesh == submesh]
         return [(place, *self.bounds.stages(place, self.terms)) for place in own]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 
+from placer.costs.communication.network import TransferSeconds
 from placer.costs.memory.in_flight import microbatches_in_flight
-from placer.costs.memory.peak import position_memory, stage_memory
+from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.errors import UsageError
 from placer.io.memo import once, remembered
-from placer.plans.plan import Layout, Stage
+from placer.plans.plan import Layout, Recompute, Stage
 from placer.program.unsupported import indivisible
 from placer.spmd.cross_mesh import Crossing, routes
 from placer.spmd.parameter_layouts import layout_state
@@ -34,45 +36,51 @@ class SubmeshCosts:
         self.count = schedule.count
         self._classes: dict[object, int] = {}
         self._costs: dict[object, StageCost] = {}
-        self._sent: dict[object, StageCost] = {}
         self._fitting: dict[object, bool] = {}
 
-    def stage(self, first: int, last: int, placed: PlacedSubmesh, lead: PlacedSubmesh, *, again: bool) -> StageCost:
+    def stage(
+        self, first: int, last: int, placed: PlacedSubmesh, lead: PlacedSubmesh, *, again: Recompute
+    ) -> StageCost:
         """The cost of a stage that sends nothing on."""
         key = self._range(placed, first, last), self._class(placed, lead), again
-        return once(self._costs, key, self._cost, first, last, placed, None, lead, again=again)
+        return once(self._costs, key, self._cost, first, last, placed, lead, again=again)
 
     def sending(
         self, made: StageCost, first: int, last: int, placed: PlacedSubmesh, following: PlacedSubmesh,
-        lead: PlacedSubmesh,
     ) -> StageCost:  # fmt: skip
         """The same with what it sends to the next placement."""
-        key = self._range(placed, first, last), *self._ends(placed, following)
-        again = recomputes(self.problem)[0]
-        sent = once(self._sent, key, self._cost, first, last, placed, following, lead, again=again)
-        return replace(made, send_forward=sent.send_forward, send_backward=sent.send_backward)
+        key = self._range(placed, first, last), self.schedule.rows, *self._ends(placed, following)
+        sent = once(self.bounds.sent, key, self._sent, first, last, placed, following)
+        return replace(made, send_forward=sent.forward, send_backward=sent.backward)
 
     def terms(self, made: StageCost, positions: int) -> Terms:
         """What a stage adds to the step."""
         return terms(made, self.schedule.schedule, positions=positions, microbatches=self.count)
 
-    def fitting(self, first: int, last: int, placed: PlacedSubmesh, position: int, positions: int) -> tuple[bool, ...]:
-        """The recompute choices with which a stage fits its devices."""
+    def fitting(
+        self, first: int, last: int, placed: PlacedSubmesh, position: int, positions: int
+    ) -> tuple[Recompute, ...]:
+        """The recompute choice with which a stage fits its devices; of several the one of fewest seconds, for no other
+        is better in anything then."""
         in_flight = microbatches_in_flight(self.schedule.schedule, positions, positions, self.count)[position]
         number, room = self._range(placed, first, last), self.bounds.places.room(placed)
 
-        def fits(again: bool) -> bool:
-            costs = self.bounds.costs(placed.submesh)
-            held = stage_memory(
-                costs.ranges.of(first, last), costs.numerics, costs.priced,
-                rows=-(-self.schedule.rows // placed.submesh.replicas), recompute=again,
-                sharding=self.schedule.kept(placed.submesh.replicas), replicas=placed.submesh.replicas,
-                accumulates=self.count > 1,
-            )  # fmt: skip
-            return position_memory((held,), in_flight).total <= room
+        def fits(again: Recompute) -> bool:
+            return position_memory((self._held(number, first, last, placed.submesh, again),), in_flight).total <= room
 
         key = number, placed.submesh, room, in_flight
-        return tuple(again for again in recomputes(self.problem) if once(self._fitting, (*key, again), fits, again))
+        fitting = (again for again in recomputes(self.problem) if once(self._fitting, (*key, again), fits, again))
+        return tuple(islice(fitting, 1))
+
+    def _held(self, number: int, first: int, last: int, submesh: Submesh, again: Recompute) -> StageMemory:
+        """What a stage holds, whatever is in flight; asked once under all schedules."""
+        costs, replicas, many = self.bounds.costs(submesh), submesh.replicas, self.count > 1
+        rows, sharding = -(-self.schedule.rows // replicas), self.schedule.kept(replicas)
+        key = number, submesh.layout, rows, again, sharding, replicas, many
+        return once(
+            self.bounds.held, key, stage_memory, costs.ranges.of(first, last), costs.numerics, costs.priced,
+            rows=rows, recompute=again, sharding=sharding, replicas=replicas, accumulates=many,
+        )  # fmt: skip
 
     @remembered
     def crosses(self, cut: int, own: Submesh, following: Submesh) -> bool:
@@ -106,18 +114,23 @@ class SubmeshCosts:
         return indivisible(self.problem.graph)
 
     def _cost(
-        self, first: int, last: int, placed: PlacedSubmesh, following: PlacedSubmesh | None, lead: PlacedSubmesh, *,
-        again: bool,
-    ) -> StageCost:  # fmt: skip
+        self, first: int, last: int, placed: PlacedSubmesh, lead: PlacedSubmesh, *, again: Recompute
+    ) -> StageCost:
         costs = self.bounds.costs(placed.submesh)
-        stage = Stage(
-            first=first, last=last, devices=placed.devices, sharding=self.schedule.kept(placed.submesh.replicas),
-            recompute=again, degree=costs.degree,
-        )  # fmt: skip
         return costs.stage_cost(
-            stage, following=() if following is None else following.mesh(self.layouts),
-            leading=lead.mesh(self.layouts), rows=self.schedule.rows, last_rows=self.schedule.last_rows,
-            bucket_bytes=self.problem.pins.bucket,
+            self._stage(first, last, placed, again=again), following=(), leading=lead.mesh(self.layouts),
+            rows=self.schedule.rows, last_rows=self.schedule.last_rows, bucket_bytes=self.problem.pins.bucket,
+        )  # fmt: skip
+
+    def _sent(self, first: int, last: int, placed: PlacedSubmesh, following: PlacedSubmesh) -> TransferSeconds:
+        """What a stage sends on, and gets back: the same under all schedules, shardings and recompute."""
+        stage = self._stage(first, last, placed, again=False)
+        return self.bounds.costs(placed.submesh).messages.after(stage, following.mesh(self.layouts), self.schedule.rows)
+
+    def _stage(self, first: int, last: int, placed: PlacedSubmesh, *, again: Recompute) -> Stage:
+        return Stage(
+            first=first, last=last, devices=placed.devices, sharding=self.schedule.kept(placed.submesh.replicas),
+            recompute=again, degree=self.bounds.costs(placed.submesh).degree,
         )  # fmt: skip
 
     def _range(self, placed: PlacedSubmesh, first: int, last: int) -> int:

@@ -59,7 +59,8 @@ WeightDecay = Annotated[float, typer.Option(help="The weight decay of AdamW and 
 Momentum = Annotated[float, typer.Option(help="The momentum of SGD.")]
 ClipNorm = Annotated[float, typer.Option(min=0.0, help="Clip gradients to this global norm; 0 is never.")]
 Recompute = Annotated[
-    Literal["auto", "none", "full"], typer.Option(help="Run forwards again instead of keeping activations.")
+    Literal["auto", "none", "selective", "full"],
+    typer.Option(help="Run forwards again instead of keeping activations; selective: all but products."),
 ]
 Attention = Annotated[Literal["flash", "eager"], typer.Option(help="Whether attention scores are kept out of memory.")]
 BatchNorm = Annotated[

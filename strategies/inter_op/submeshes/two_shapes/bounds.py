@@ -15,7 +15,7 @@ message at the cut:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.io.memo import once, remembered
-from placer.plans.plan import Layout
+from placer.io.memo import remembered
+from placer.plans.plan import Layout, Recompute
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Floats, ScheduleTerms
 from placer.strategies.inter_op.equivalence import RangeClasses
@@ -128,6 +128,19 @@ class PipelineBounds:
         return SLACK * found
 
     @remembered
+    def saved(self, layout: int, rows: int) -> Floats:
+        """Bytes that each block but the last keeps of so many rows where it does not recompute."""
+        spans = self.stage_bounds.views[layout].costs.ranges
+        return np.array([spans.of(block, block + 1).saved.at(rows) for block in range(self.blocks - 1)], dtype=float)
+
+    @remembered
+    def results(self, layout: int, rows: int) -> Floats:
+        """Bytes of what products of each block but the last make of so many rows."""
+        kept = self.stage_bounds.views[layout].costs.ranges.kept.results
+        blocks = self.problem.graph.blocks[:-1]
+        return np.array([kept[block.kind].at(rows) for block in blocks], dtype=float)
+
+    @remembered
     def places(self, part: PipelinePart) -> tuple[PlacementClass, ...]:
         """A placement for each kind of placement of a part."""
         return tuple(self._classes[key] for key in dict.fromkeys(map(self.stage_bounds.places.key, part.placements)))
@@ -154,46 +167,50 @@ class _Parts:
         self.terms = terms
         self.blocks = bounds.blocks
         self.stage_bounds = bounds.stage_bounds
-        self._known: dict[object, RangeTerms] = {}
 
     @remembered
     def stack(self, device_range: DeviceRange, *, head: bool) -> _Stack:
-        """The parts on a device range, before the cut or behind it, and what they add."""
+        """The parts on a device range, before the cut or behind it, and what they add at least, by cut; `NEVER` where
+        one has too few blocks or bytes."""
         own = tuple(part for part in self.bounds.parts[device_range] if part.submesh.replicas <= self.terms.rows)
-        made = [self._part(part, head=head) for part in own]
-        return _Stack(
-            own, RangeTerms(*(np.array([getattr(each, name) for each in made]) for name in RangeTerms._fields))
-        )
+        return _Stack(own, self._added(own, head=head) if own else RangeTerms(*np.zeros((3, 0, self.blocks - 1))))
 
-    def _part(self, part: PipelinePart, *, head: bool) -> RangeTerms:
-        """What a part adds at least, by cut; `NEVER` where it has too few blocks or bytes."""
-        key = self.bounds.places(part), part.positions, self.bounds.messages.inner(part), head
-        return once(self._known, key, self._least, part, head=head)
+    def _added(self, own: tuple[PipelinePart, ...], *, head: bool) -> RangeTerms:
+        """The least over the placements of each part, and of its inner messages."""
+        places = [self.bounds.places(part) for part in own]
+        each = [part.positions for part, its in zip(own, places, strict=True) for _ in its]
+        begins = np.cumsum([0, *map(len, places[:-1])])
+        made = self._at(list(chain.from_iterable(places)), np.array(each)[:, None], head=head)
+        fill, steady, tail = (np.minimum.reduceat(amount, begins) for amount in made)
+        positions, blocks = np.array([part.positions for part in own])[:, None], np.arange(1, self.blocks)
+        inner = (positions - 1) * np.array([self._message(part, head=head) for part in own])
+        fill = np.where((blocks if head else blocks[::-1]) < positions, NEVER, fill + inner)
+        return RangeTerms(fill, steady + self.terms.stalls(2) * inner / positions, tail)
 
-    def _least(self, part: PipelinePart, *, head: bool) -> RangeTerms:
-        first, *others = (self._at(place, part.positions, head=head) for place in self.bounds.places(part))
-        for other in others:
-            first = RangeTerms(*map(np.minimum, first, other))
+    def _message(self, part: PipelinePart, *, head: bool) -> Floats:
+        """The least seconds on and back between two positions of a part, by cut."""
+        messages = self.bounds.messages
         if part.positions == 1:
-            return first
-        each_cut, held = self.bounds.messages.within(part, self.terms.rows), np.arange(1, self.blocks)
-        inner: Floats = (part.positions - 1) * (_before(each_cut) if head else _before(each_cut[::-1])[::-1])
-        fill = np.where((held if head else held[::-1]) < part.positions, NEVER, first.fill + inner)
-        return RangeTerms(fill, first.steady + self.terms.stalls(2) * inner / part.positions, first.tail)
+            return np.zeros(self.blocks - 1)
+        return messages.within(messages.inner(part), self.terms.rows, head=head)
 
-    def _at(self, place: PlacementClass, positions: int, *, head: bool) -> RangeTerms:
-        """What all blocks of a part add at its positions, were they all like this placement."""
-        end, room = self._end(place, head=head), positions * place.room
-        fill, steady, tail = end.added
-        if end.dear:
-            more = np.maximum(0.0, end.held - room) * end.dear
-            fill, steady = fill + more, steady + max(0, self.terms.count - 2) * more
-        fill = np.where(end.tight <= room, fill, NEVER)
-        slowest = np.maximum(end.slowest, np.ceil(end.common / positions) * end.one)
-        return RangeTerms(fill, np.maximum(steady / positions, slowest), np.maximum(tail / positions, end.longest))
+    def _at(self, places: Sequence[PlacementClass], positions: NDArray[np.int_], *, head: bool) -> RangeTerms:
+        """What all blocks of parts add at their positions, were they all like these placements."""
+        ends = [self._end(place, head=head) for place in places]
+        room = positions * np.array([place.room for place in places])[:, None]
+        fill, steady, tail = (np.array(each) for each in zip(*(end.added for end in ends), strict=True))
+        held, tight, slowest, longest, common = (
+            np.array([getattr(end, name) for end in ends]) for name in ("held", "tight", "slowest", "longest", "common")
+        )
+        dear, one = (np.array([getattr(end, name) for end in ends])[:, None] for name in ("dear", "one"))
+        more = np.maximum(0.0, held - room) * dear
+        fill, steady = fill + more, steady + max(0, self.terms.count - 2) * more
+        fill = np.where(tight <= room, fill, NEVER)
+        slowest = np.maximum(slowest, np.ceil(common / positions) * one)
+        return RangeTerms(fill, np.maximum(steady / positions, slowest), np.maximum(tail / positions, longest))
 
     @remembered
-    def _range_terms(self, place: PlacementClass) -> dict[bool, RangeTerms]:
+    def _range_terms(self, place: PlacementClass) -> dict[Recompute, RangeTerms]:
         return self.stage_bounds.range_terms(place, self.terms)
 
     @remembered
@@ -211,21 +228,17 @@ class _Parts:
             of.accumulate(each)[:-1] if head else of.accumulate(each[::-1])[-2::-1]
             for of, each in ((np.maximum, steady), (np.maximum, tail), (np.add, common.astype(np.float64)))
         )
-        dear = self._dear(place, in_flight) if len(choices) == 2 else 0.0
+        dear = self._dear(place, in_flight) if len(choices) > 1 else 0.0
         return _End(
             added=RangeTerms(*(each[own] for each in least)), held=held[0], tight=held[-1], dear=dear, slowest=slowest,
             longest=longest, common=most, one=float(steady[common].min()),
         )  # fmt: skip
 
     def _dear(self, place: PlacementClass, in_flight: int) -> float:
-        """Seconds of a forward that free a byte at least."""
-        rows, spans = -(-self.terms.rows // place.submesh.replicas), self.stage_bounds.costs(place.submesh).ranges
-        forward = np.diff(self.stage_bounds.block_sums(place, self.terms.rows)[0])
-        saved = [in_flight * spans.of(block, block + 1).saved.at(rows) for block in range(self.blocks - 1)]
-        return min((float(a) / b for a, b in zip(forward, saved, strict=False) if b), default=0.0)
-
-
-def _before(each: Floats) -> Floats:
-    """The least of what is before each; of the first 0."""
-    found: Floats = np.append(0.0, np.minimum.accumulate(each)[:-1])
-    return found
+        """Seconds of running again that free a byte at least: a forward all that is saved, one but for its products all
+        that is saved but their results."""
+        rows, layout = -(-self.terms.rows // place.submesh.replicas), place.submesh.layout
+        forward, _, _, selective = np.diff(self.stage_bounds.block_sums(place, self.terms.rows), axis=1)[:, :-1]
+        saved, results = self.bounds.saved(layout, rows), self.bounds.results(layout, rows)
+        seconds, freed = np.concatenate([forward, selective]), in_flight * np.concatenate([saved, saved - results])
+        return float((seconds[freed > 0] / freed[freed > 0]).min()) if (freed > 0).any() else 0.0

@@ -25,14 +25,6 @@ class _Link(NamedTuple):
     whole: float
 
 
-class _Way(NamedTuple):
-    """Latency, and seconds for a byte that goes on and for one that comes back, of all devices together."""
-
-    latency: float
-    ahead: float
-    behind: float
-
-
 class _Border(NamedTuple):
     """The way between two positions: latency, seconds per byte of all devices together where all are near, and of what
     must leave its node on and back; the replicas of both."""
@@ -52,31 +44,39 @@ class MessageBounds:
         self.problem = problem
         self.bounds = bounds
         self._network = next(iter(bounds.views.values())).costs.network
+        self._known: dict[object, _Border] = {}
+        self._between: dict[object, Floats] = {}
 
     def between(self, ahead: tuple[PipelinePart, ...], behind: tuple[PipelinePart, ...], rows: int) -> Floats:
         """Seconds on and back at each cut between two parts, shape (first parts, second parts, cuts)."""
-        known: dict[object, _Way] = {}
-        found = np.zeros((3, len(ahead), len(behind), 1))
+        ranges = ahead[0].device_range, behind[0].device_range
+        own, its = (tuple(part.submesh for part in parts) for parts in (ahead, behind))
+        borders = once(self._between, (ranges, own, its), self._borders, ahead, behind)
+        return _seconds(_ways(borders, rows), self._sizes(rows))
 
-        def made(first: PipelinePart, second: PipelinePart) -> _Way:
-            return _of_rows(self._border(first.placements[-1], second.placements[0]), rows)
+    @remembered
+    def within(self, ways: frozenset[_Border], rows: int, *, head: bool) -> Floats:
+        """Seconds on and back between two positions of a part, whose `inner` ways are these, where they are nearest.
 
-        for (a, first), (b, second) in product(enumerate(ahead), enumerate(behind)):
-            own, its = first.submesh, second.submesh
-            found[:, a, b, 0] = once(known, (own.size, own.degree, its.size, its.degree), made, first, second)
-        return _seconds(found, self._sizes(rows))
-
-    def within(self, part: PipelinePart, rows: int) -> Floats:
-        """Seconds on and back between two positions of a part at each inner cut, where these are nearest."""
-        sizes = self._sizes(rows)
-        found = [_seconds(np.array(_of_rows(way, rows))[:, None], sizes) for way in self.inner(part)]
-        least: Floats = np.min(found, axis=0) if found else 0.0 * sizes[0]
-        return least
+        The least of the cuts before each inner cut, or of those behind it; of the outermost 0.
+        """
+        borders = np.array(sorted(ways)).T[..., None]
+        each: Floats = _seconds(_ways(borders, rows), self._sizes(rows)).min(axis=0)
+        return _before(each) if head else _before(each[::-1])[::-1]
 
     @remembered
     def inner(self, part: PipelinePart) -> frozenset[_Border]:
         """The kinds of ways between two neighbours of a part."""
         return frozenset(self._border(*both) for both in pairwise(part.placements))
+
+    def _borders(self, ahead: tuple[PipelinePart, ...], behind: tuple[PipelinePart, ...]) -> Floats:
+        """The ways between parts of two device ranges, shape (numbers of a way, first parts, second parts, 1)."""
+        found = np.zeros((len(_Border._fields), len(ahead), len(behind), 1))
+        for (a, first), (b, second) in product(enumerate(ahead), enumerate(behind)):
+            own, its = first.submesh, second.submesh
+            key = first.device_range, second.device_range, own.size, own.degree, its.size, its.degree
+            found[:, a, b, 0] = once(self._known, key, self._border, first.placements[-1], second.placements[0])
+        return found
 
     def _border(self, source: PlacedSubmesh, target: PlacedSubmesh) -> _Border:
         """The way between two positions; rows of replicas that share no node with the other one leave their node."""
@@ -145,13 +145,21 @@ def _leaving(far: _Link, devices: tuple[int, ...], nodes: tuple[_ByNode, _ByNode
     return max(far.whole * max(outside), far.lone * sum(outside) / others) / len(devices)
 
 
-def _of_rows(border: _Border, rows: int) -> _Way:
-    """The way that so many rows take: every replica has its whole share of them, rounded down."""
-    own, its = (rows // count * count / rows for count in (border.replicas, border.others))
-    return _Way(border.latency, max(border.alone, border.ahead * own), max(border.alone, border.behind * its))
+def _ways(borders: Floats, rows: int) -> Floats:
+    """Latency, and seconds for a byte that goes on and for one that comes back, of all devices together, for so many
+    rows: every replica has its whole share of them, rounded down."""
+    latency, alone, ahead, behind, *replicas = borders
+    own, its = (rows // count * count / rows for count in replicas)
+    return np.array([latency, np.maximum(alone, ahead * own), np.maximum(alone, behind * its)])
 
 
 def _seconds(way: Floats, crossing: tuple[Floats, Floats, Floats]) -> Floats:
     """Latencies and bytes both ways."""
     found: Floats = way[0] * crossing[0] + way[1] * crossing[1] + way[2] * crossing[2]
+    return found
+
+
+def _before(each: Floats) -> Floats:
+    """The least of what is before each; of the first 0."""
+    found: Floats = np.append(0.0, np.minimum.accumulate(each)[:-1])
     return found

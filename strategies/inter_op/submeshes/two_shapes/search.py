@@ -112,7 +112,7 @@ class TwoShapeSearch(BestFirst[_Entry]):
             for again in costs.fitting(first, last, placed, stage, positions):
                 made = costs.stage(first, last, placed, lead, again=again)
                 if following is not None:
-                    made = costs.sending(made, first, last, placed, following, lead)
+                    made = costs.sending(made, first, last, placed, following)
                 part = costs.terms(made, positions)
                 found.append(StageOption(part.fill, part.steady, part.tail, again))
             return found

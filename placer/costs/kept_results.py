@@ -1,0 +1,113 @@
+"""Which ops of a block keep their results where the others run again in backward (recompute `selective`).
+
+Products do (matrix products, convolutions, fused attention): they take most of the seconds and few of the bytes. All
+else runs again: norms, activations, dropout, casts, and of attention that no fused kernel runs the scores, the product
+that makes them, and their softmax (Korthikanti et al., arXiv:2205.05198, section 5). So does a product whose result
+another op writes in place, for what is kept must stay as it is.
+
+The fused kernel of a CPU (`_scaled_dot_product_flash_attention_for_cpu`) runs an attention only where nothing is
+dropped, no gradient flows to the mask, and all tensors have four dims, the mask two or four, and query, key and value
+the same width (torch/csrc: aten/src/ATen/native/transformers/sdp_utils_cpp.cpp); any other call keeps its scores there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from placer.cluster.cluster import Backend
+from placer.costs.precision import PRODUCT_KINDS, op_name
+from placer.graph import BlockClass, Op
+from placer.plans.settings import RunSettings
+from placer.rules.calls import Call, Value
+from placer.rules.graph_calls import call_of
+
+RANK = 4  # rows, heads, positions, width
+# What hands a value on to its readers as the same storage, or as it is laid out anew.
+HANDING = ("view", "communication")
+
+
+class Readers(NamedTuple):
+    """The ops that read a result, as it is or as a view, and whether it leaves the block."""
+
+    ops: tuple[int, ...]
+    leaves: bool
+
+
+def kept_results(block_class: BlockClass, settings: RunSettings, backend: Backend) -> tuple[int, ...]:
+    """The numbers of the ops that keep their results, in order."""
+    weights = _weights(block_class)
+    return tuple(
+        index
+        for index, op in enumerate(block_class.ops)
+        if op.kind in PRODUCT_KINDS
+        and op.outputs
+        and _fit(block_class, index, settings, backend)
+        and (op.kind == "attention" or not weights.isdisjoint(op.inputs) or not _are_scores(block_class, index))
+        and not any(op_name(block_class.ops[one]).endswith("_") for one in readers(block_class, index).ops)
+    )
+
+
+def readers(block_class: BlockClass, index: int) -> Readers:
+    """Who reads the results of an op."""
+    names = {f"o{index}.{output}" for output in range(len(block_class.ops[index].outputs))}
+    found = []
+    for number, op in enumerate(block_class.ops[index + 1 :], index + 1):
+        if names.isdisjoint(op.inputs):
+            continue
+        if op.kind in HANDING:
+            names |= {f"o{number}.{output}" for output in range(len(op.outputs))}
+        else:
+            found.append(number)
+    return Readers(tuple(found), not names.isdisjoint(block_class.outputs))
+
+
+def fuses(op: Op, call: Call | None, settings: RunSettings, backend: Backend) -> bool:
+    """Whether a fused kernel runs an op. On a CPU torch chooses that of attention; other calls name their kernel. RMS
+    norms have one on accelerators alone."""
+    if op_name(op) == "rms_norm":
+        return backend != "cpu" and any(op.fused_saved_bytes)
+    if op.kind != "attention" or settings.attention == "eager" or not any(op.fused_saved_bytes):
+        return False
+    return backend != "cpu" or call is None or fuses_on_cpu(call)
+
+
+def fuses_on_cpu(call: Call) -> bool:
+    """Whether the fused kernel of a CPU runs a `scaled_dot_product_attention`."""
+    shapes = [call.tensor(position).shape for position in range(3)]
+    mask = call.argument(3, "attn_mask")
+    if call.argument(4, "dropout_p", 0.0) or any(len(shape) != RANK for shape in shapes):
+        return False
+    if isinstance(mask, Value) and (mask.requires_grad or len(mask.shape) not in (2, RANK)):
+        return False
+    return len({shape[-1] for shape in shapes}) == 1
+
+
+def _fit(block_class: BlockClass, index: int, settings: RunSettings, backend: Backend) -> bool:
+    """Whether the result is all that the op has to keep: of attention, that a fused kernel runs it."""
+    op = block_class.ops[index]
+    if op.kind != "attention":
+        return True
+    scaled = op_name(op) == "scaled_dot_product_attention" and op.arguments
+    return fuses(op, call_of(block_class, op, 1) if scaled else None, settings, backend)
+
+
+def _weights(block_class: BlockClass) -> set[str]:
+    """The parameters of a block, and views of them."""
+    found = {f"p{index}" for index in range(len(block_class.parameters))}
+    for index, op in enumerate(block_class.ops):
+        if op.kind == "view" and not found.isdisjoint(op.inputs):
+            found |= {f"o{index}.{output}" for output in range(len(op.outputs))}
+    return found
+
+
+def _are_scores(block_class: BlockClass, index: int) -> bool:
+    """Whether nothing but pointwise ops lies between a product and a softmax."""
+    reached = {f"o{index}.0"}
+    for number, op in enumerate(block_class.ops[index + 1 :], index + 1):
+        if reached.isdisjoint(op.inputs):
+            continue
+        if "softmax" in op_name(op):
+            return True
+        if op.kind in (*HANDING, "pointwise", "random"):
+            reached.add(f"o{number}.0")
+    return False
