@@ -90,7 +90,7 @@ def shown(layout: MegatronDegrees) -> str:
     parts += [f"v{layout.virtual}"] * (layout.virtual > 1)
     parts += [layout.schedule] * (layout.schedule not in ("1f1b", "interleaved"))
     parts += [f"shard {layout.sharding}"] * (layout.sharding != "none")
-    parts += ["recompute"] * layout.recompute
+    parts += ["recompute"] * bool(layout.recompute)
     return " ".join(parts)
 
 

@@ -43,9 +43,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from examples.published.models import model_graph
 from examples.published.outcomes import Estimated, Outcome, line, summary
-from examples.published.runs import FAMILIES, Run, Shape, published_runs
+from examples.published.runs import FAMILIES, Run, published_runs
 from examples.published.space import around
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate_with
@@ -54,6 +53,8 @@ from placer.plans.plan import ModelRef, Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
 from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
+from placer.strategies.predictions.models import model_graph
+from placer.strategies.predictions.shapes import Shape
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "truth" / "training_runs.csv"
 

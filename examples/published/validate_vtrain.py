@@ -42,7 +42,6 @@ from statistics import mean, median
 import torch
 import transformers
 
-from examples.measured.deepen import deepened
 from placer.cluster.cluster import Cluster
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
@@ -50,6 +49,7 @@ from placer.graph import Graph
 from placer.plans.plan import ModelRef, Plan, Stage
 from placer.plans.settings import RunSettings
 from placer.tracer import capture
+from placer.tracer.deepen import deepened
 
 SETTINGS = RunSettings(
     precision="float16", attention="eager", recompute="full", fusion=True, overlap=False, clip_norm=1.0,

@@ -82,4 +82,5 @@ class Attention(nn.Module):
         query, key, value = (part.view(batch, self.heads, sequence, size) for part in parts)
         dropout = DROPOUT if self.training else 0.0
         context = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-        return self.dense(context.transpose(1, 2).contiguous().view(batch, sequence, width))
+        made: Tensor = self.dense(context.transpose(1, 2).contiguous().view(batch, sequence, width))
+        return made

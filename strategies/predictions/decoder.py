@@ -1,0 +1,83 @@
+"""Llama's decoder (arXiv:2302.13971) as training frameworks run it, op by op, so that a capture counts what they issue.
+
+Norms are one kernel (`torch.nn.RMSNorm`; Transformer Engine's and Apex's are as well), rotary embeddings turn pairs of
+halves, keys and values have fewer heads than queries (arXiv:2305.13245), the feed-forward is gated, logits become
+float32 before the loss. Where a mixture is wanted, the model is transformers' own (`models.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+BASE = 500000.0
+
+
+class Decoder(nn.Module):
+    """Token embedding, layers, norm, head, the loss in float32."""
+
+    def __init__(
+        self, *, layers: int, hidden: int, heads: int, key_heads: int, head_size: int, inner: int, vocabulary: int,
+        sequence: int,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.layers = nn.ModuleList(Layer(hidden, heads, key_heads, head_size, inner) for _ in range(layers))
+        self.norm = nn.RMSNorm(hidden, eps=1e-5)
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+        speeds = BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+        angles = torch.outer(torch.arange(sequence, dtype=torch.float32), speeds).repeat(1, 2)
+        self.register_buffer("cosine", angles.cos(), persistent=False)
+        self.register_buffer("sine", angles.sin(), persistent=False)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of rows of tokens with labels of the same shape."""
+        values = self.tokens(input_ids)
+        for layer in self.layers:
+            values = layer(values, self.cosine, self.sine)
+        logits = self.head(self.norm(values))
+        return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+class Layer(nn.Module):
+    """Norm, attention, norm, gated feed-forward."""
+
+    def __init__(self, hidden: int, heads: int, key_heads: int, head_size: int, inner: int) -> None:
+        super().__init__()
+        self.sizes = (heads, key_heads, head_size)
+        self.before = nn.RMSNorm(hidden, eps=1e-5)
+        self.query = nn.Linear(hidden, heads * head_size, bias=False)
+        self.key = nn.Linear(hidden, key_heads * head_size, bias=False)
+        self.value = nn.Linear(hidden, key_heads * head_size, bias=False)
+        self.dense = nn.Linear(heads * head_size, hidden, bias=False)
+        self.between = nn.RMSNorm(hidden, eps=1e-5)
+        self.gate = nn.Linear(hidden, inner, bias=False)
+        self.up = nn.Linear(hidden, inner, bias=False)
+        self.down = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """The layer's result, of its input's shape: batch, sequence, hidden."""
+        values = values + self._attended(self.before(values), cosine, sine)
+        normed = self.between(values)
+        made: Tensor = values + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        return made
+
+    def _attended(self, values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        batch, sequence, _ = values.shape
+        heads, key_heads, size = self.sizes
+        query = self.query(values).view(batch, sequence, heads, size).transpose(1, 2)
+        key = self.key(values).view(batch, sequence, key_heads, size).transpose(1, 2)
+        value = self.value(values).view(batch, sequence, key_heads, size).transpose(1, 2)
+        query, key = turned(query, cosine, sine), turned(key, cosine, sine)
+        context = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=key_heads != heads
+        )
+        made: Tensor = self.dense(context.transpose(1, 2).reshape(batch, sequence, heads * size))
+        return made
+
+
+def turned(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary embedding of (batch, heads, sequence, size), in the values' type."""
+    first, second = values.chunk(2, dim=-1)
+    return values * cosine.to(values.dtype) + torch.cat((-second, first), dim=-1) * sine.to(values.dtype)

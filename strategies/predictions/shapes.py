@@ -1,0 +1,115 @@
+"""The sizes of a row's model, as printed, or why it is not built.
+
+Architectures that are built: Megatron's GPT (`gpt`), that with squared ReLU (`squared`), Llama, mixtures of experts
+with grouped-query or latent attention (`moe`, `mla`), BERT, T5 and residual networks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placer.strategies.predictions.rows import Row
+
+# Vocabularies are padded so that every device of a tensor group has a multiple of it (Megatron-LM,
+# megatron/training/arguments.py, --make-vocab-size-divisible-by).
+PADDING = 128
+# What DeepSeek-V3's tables leave out is as published (arXiv:2412.19437, section 4.2; its config.json).
+DEEPSEEK_VOCABULARY = 129280
+# Vocabularies of the tokenisers that Megatron's tests name where they print none: GPT-2's, BERT's uncased one
+# (Megatron-LM, tests/functional_tests/test_cases: gpt2-vocab.json, vocab.txt).
+GPT2_VOCABULARY, BERT_VOCABULARY = 50257, 30522
+# First words of `arch` -> how the model is built.
+KINDS = {
+    "gpt": "gpt", "gpt-sqrelu": "squared", "nemotron": "squared", "llama": "llama", "moe": "moe", "mixtral": "moe",
+    "moe-mla": "mla", "bert": "bert", "t5": "t5",
+}  # fmt: skip
+# Models of image tables by their names; tasks by names are not enough (DeepLearningExamples: `Classification`).
+IMAGES = {"resnet-50": "resnet50", "resnet50": "resnet50", "resnext101": "resnext101", "se-resnext101": "se-resnext101"}
+IMAGE_CLASSES, IMAGE_SIZE = 1000, 224
+# Of models whose tables leave it out, as published (openai/gpt-oss-120b, config.json).
+HEAD_SIZES = {"gpt oss": 64}
+TOKENS_NEEDED = ("layers", "hidden", "heads", "seq_len")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model's sizes; `kind` says how it is built. `vocabulary` is as it is run, padding included.
+
+    Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide. Of images: `sequence` is
+    their height and width.
+    """
+
+    kind: str
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    key_heads: int = 0
+    inner: int = 0
+    vocabulary: int = 0
+    sequence: int = 0
+    head_size: int = 0
+    experts: int = 0
+    chosen: int = 0
+    expert_inner: int = 0
+
+    @property
+    def tokens(self) -> bool:
+        """Whether its rows are sequences of tokens."""
+        return not self.kind.startswith("res") and not self.kind.startswith("se-")
+
+
+def shape_of(row: Row) -> Shape | str:
+    """The sizes of the model of a row, or what keeps it from being built."""
+    words = row.text("arch").lower().replace("(", " ").split()
+    kind = KINDS.get(words[0], "") if words and "layer" not in words else ""
+    if not kind and row.text("model").lower().startswith("bert"):
+        kind = "bert"
+    if not kind:
+        return _image(row) or f"no model is built for {row.text('model')!r} ({row.text('arch') or 'no architecture'})"
+    missing = [name for name in TOKENS_NEEDED if not row.count(name)]
+    vocabulary = _vocabulary(row, kind)
+    if missing or not vocabulary:
+        return f"sizes not printed: {', '.join(missing or ['vocab'])}"
+    if kind in ("moe", "mla") and not (row.count("experts") and row.count("topk")):
+        return "sizes not printed: experts, topk" if kind == "moe" else _latent(row, vocabulary)
+    hidden, heads = row.count("hidden"), row.count("heads")
+    return Shape(
+        kind=kind, layers=row.count("layers"), hidden=hidden, heads=heads,
+        key_heads=row.count("kv_heads", heads), inner=row.count("ffn", 4 * hidden), vocabulary=vocabulary,
+        sequence=row.count("seq_len"), head_size=row.count("head_dim") or _head_size(row), experts=row.count("experts"),
+        chosen=row.count("topk"), expert_inner=row.count("moe_ffn", row.count("ffn", 4 * hidden)),
+    )  # fmt: skip
+
+
+def _latent(row: Row, vocabulary: int) -> Shape:
+    """DeepSeek-V3: what is not printed is as published."""
+    return Shape(
+        kind="mla", layers=row.count("layers"), hidden=row.count("hidden"), heads=row.count("heads"),
+        vocabulary=vocabulary, sequence=row.count("seq_len"),
+    )  # fmt: skip
+
+
+def _vocabulary(row: Row, kind: str) -> int:
+    """Entries as run: padded where they are cut; at tensor degree 1 as printed."""
+    told = row.count("vocab")
+    if not told and kind == "mla":
+        told = DEEPSEEK_VOCABULARY
+    if not told and "megatron" in row.text("framework").lower():
+        told = BERT_VOCABULARY if kind in ("bert", "t5") else GPT2_VOCABULARY
+    tensor = max(1, row.count("tp"))
+    step = PADDING * tensor if tensor > 1 else 1
+    return -(-told // step) * step
+
+
+def _head_size(row: Row) -> int:
+    model = row.text("model").lower()
+    return next((size for name, size in HEAD_SIZES.items() if name in model), 0)
+
+
+def _image(row: Row) -> Shape | None:
+    """A network of images by its name."""
+    first = row.text("model").lower().split()[:1]
+    kind = next((kind for name, kind in IMAGES.items() if first and first[0].startswith(name)), "")
+    if not kind or "ssd" in row.text("model").lower():
+        return None
+    return Shape(kind=kind, sequence=IMAGE_SIZE, vocabulary=IMAGE_CLASSES)

@@ -1,0 +1,212 @@
+"""Published rows are predicted as a user's plan is; errors are of what was measured; what has no plan says why."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from math import isclose
+from pathlib import Path
+
+import pytest
+
+from commands import command_in
+from placer.errors import UsageError
+from placer.strategies.predictions.errors import constant_mape, slice_of
+from placer.strategies.predictions.intervals import with_intervals
+from placer.strategies.predictions.machines import cluster_of
+from placer.strategies.predictions.page import page
+from placer.strategies.predictions.prediction import Missing, Prediction, predictions
+from placer.strategies.predictions.rows import Row, read_rows
+from placer.strategies.predictions.settings import settings_of
+from placer.strategies.predictions.slicing import slices
+
+OMNIPATH = "v100-32gbx4*2@4xib-edr"
+SIZES = {
+    "arch": "gpt", "layers": "4", "hidden": "256", "heads": "4", "ffn": "1024", "vocab": "1024", "seq_len": "128",
+    "gpu": "A100-80GB-SXM", "gpus_per_node": "8", "date": "2024-01", "framework": "Megatron-LM",
+}  # fmt: skip
+
+
+def row(number: int = 1, /, **cells: str) -> Row:
+    made = {
+        "row_id": f"made#{number}", "dataset": "made", "model": "GPT", "n_gpus": "4", "tp": "2", "pp": "1", "dp": "2",
+        "micro_batch": "2", "global_batch": "8", "precision": "bf16", "recompute": "none", "step_time_s": "0.01",
+    }  # fmt: skip
+    return Row({**SIZES, **made, **cells})
+
+
+def predicted(*rows: Row) -> list[Prediction]:
+    found = [one for one in predictions(rows) if isinstance(one, Prediction)]
+    assert len(found) == len(rows)
+    return found
+
+
+def written(folder: Path, rows: list[Row]) -> Path:
+    path = folder / "runs.csv"
+    columns = dict.fromkeys(name for one in rows for name in one.cells)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(dict(one.cells) for one in rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cells", "spec"),
+    [
+        ({"gpu": "H100-80GB-SXM", "n_gpus": "16", "interconnect": ""}, "h100x8*2"),
+        ({"gpu": "H100-96GB-HBM2e (500W, Grand Teton)", "n_gpus": "8"}, "h100-96gbx8"),
+        (
+            {"gpu": "V100-32GB", "gpus_per_node": "4", "n_gpus": "8", "interconnect": "OmniPath"},
+            "v100-32gbx4*2@4xib-edr",
+        ),
+        ({"gpu": "GB200", "gpus_per_node": "4", "n_gpus": "128"}, "gb200x64*2"),
+        ({"gpu": "A chip nobody knows"}, None),
+    ],
+)
+def test_machines_are_those_of_the_catalogue_by_printed_names(cells: Mapping[str, str], spec: str | None) -> None:
+    assert cluster_of(row(**cells)) == spec
+
+
+@pytest.mark.parametrize(
+    ("cells", "name", "value"),
+    [
+        ({"precision": "TF32"}, "tf32", True),
+        ({"precision": "TF32"}, "precision", "float32"),
+        ({"precision": "NVFP4"}, "float4", True),
+        ({"precision": "MXFP8"}, "float8", True),
+        ({"attention": "megatron fused softmax (no flash)"}, "attention", "eager"),
+        ({"attention": "cuDNN fused attention (TE)"}, "attention", "tuned"),
+        ({"attention": "SDPA flash"}, "attention", "flash"),
+        ({"overlap": "torch.compile; async TP", "framework": "torchtitan"}, "fusion", True),
+        ({"overlap": "torch.compile; async TP", "framework": "torchtitan"}, "tensor_overlap", True),
+        ({"overlap": "torch.compile; vanilla TP", "framework": "torchtitan"}, "tensor_overlap", False),
+    ],
+)
+def test_settings_are_what_the_row_prints(cells: Mapping[str, str], name: str, value: object) -> None:
+    assert getattr(settings_of(row(**cells)), name) == value
+
+
+def test_a_row_is_estimated_by_the_code_that_estimates_plans() -> None:
+    (one,) = predicted(row(tp="1", dp="4", micro_batch="1"))
+    assert one.seconds == one.ledger.step_seconds > 0
+    assert isclose(one.error or 0.0, one.seconds / 0.01 - 1)
+    assert one.work == one.ledger.flops / one.ledger.peak_flops
+
+
+def test_more_devices_a_replica_move_more_and_hold_less() -> None:
+    small, large = predicted(row(tp="1", dp="4", micro_batch="1"), row(tp="4", dp="1", micro_batch="4"))
+    assert large.ledger.memory[0].parameters < small.ledger.memory[0].parameters
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"layers": ""}, "sizes not printed: layers"),
+        ({"arch": "hybrid-mamba"}, "no model is built"),
+        ({"gpu": "TPU v4"}, "machines not in the catalogue"),
+        ({"tp": "3", "dp": ""}, "no multiple of tensor 3"),
+        ({"tp": "", "pp": "", "dp": "", "zero": ""}, "the layout is not printed"),
+        ({"micro_batch": "", "global_batch": ""}, "no batch printed"),
+        ({"global_batch": "1"}, "a batch of 1 rows is printed for 2 replicas"),
+        ({"arch": "bert", "heads": "7"}, "no model has the sizes"),
+    ],
+)
+def test_what_has_no_plan_is_missing_with_the_reason(cells: Mapping[str, str], words: str) -> None:
+    (one,) = predictions([row(**cells)])
+    assert isinstance(one, Missing)
+    assert words in one.reason
+
+
+def test_recompute_that_is_not_printed_is_the_fastest_that_fits() -> None:
+    (one,) = predicted(row(recompute=""))
+    (none,) = predicted(row())
+    assert one.seconds == none.seconds
+    assert "recompute not printed: the best by estimate" in one.notes
+
+
+def test_the_best_constant_is_at_least_as_good_as_any_other() -> None:
+    pairs = [(1.0, 2.0), (2.0, 3.0), (4.0, 9.0), (1.0, 1.0)]
+    best = constant_mape(pairs)
+    assert best is not None
+    for number in range(1, 400):
+        share = number / 100
+        assert best <= sum(abs(share * work / measured - 1) for work, measured in pairs) / len(pairs) + 1e-12
+
+
+def test_regret_is_of_the_row_that_is_predicted_fastest() -> None:
+    first, second = predicted(row(1, tp="1", dp="4", micro_batch="1"), row(2, step_time_s="0.02"))
+    assert first.group == second.group
+    chosen, other = sorted((first, second), key=lambda one: one.seconds)
+    found = slice_of("made", [first, second])
+    assert found.groups == 1
+    assert found.regret == chosen.row.seconds / min(chosen.row.seconds, other.row.seconds) - 1
+
+
+def test_runs_that_ran_out_of_memory_are_no_measured_seconds_and_are_counted() -> None:
+    found = slice_of("made", predicted(row(status="oom", step_time_s="")))
+    assert (found.ran_out, found.fitting, found.seconds) == (1, 1, None)
+
+
+def test_an_interval_is_of_other_tables_alone() -> None:
+    """Tables whose runs took twice what is predicted say that of any other table, and their own rows say nothing."""
+    (one,) = predicted(row())
+    others = [row(n, dataset=f"other {n}", step_time_s=str(2 * one.seconds)) for n in (2, 3)]
+    told, *rest = with_intervals(predicted(row(step_time_s=str(5 * one.seconds)), *others))
+    assert isinstance(told, Prediction)
+    assert isclose(told.low, 2 * one.seconds) and isclose(told.high, 2 * one.seconds)
+    assert all(isinstance(each, Prediction) and each.high > 2 * one.seconds for each in rest)
+    (alone,) = with_intervals([one])
+    assert isinstance(alone, Prediction)
+    assert alone.low == 0
+
+
+def test_the_command_prints_rows_and_slices_of_any_file_of_these_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    placer = command_in(tmp_path, monkeypatch, capsys)
+    data = written(tmp_path, [row(1), row(2, dataset="another", arch="llama", kv_heads="2"), row(3, layers="")])
+    run = placer("bench", "predictions", "--data", str(data), "--html", "page.html", "--json")
+    assert run.code == 0, run.error
+    found = {one["slice"]: one for one in json.loads(run.out)["slices"]}
+    made = found["made"]
+    assert (made["rows"], made["represented"]) == (2, 1)
+    assert made["missing"] == [{"reason": "sizes not printed: layers", "rows": 1}]
+    (each,) = made["predictions"]
+    assert each["row_id"] == "made#1"
+    assert each["measured"] == 0.01
+    assert isclose(made["mape"], abs(each["predicted"] / 0.01 - 1))
+    assert isclose(made["bias"], each["predicted"] / 0.01 - 1)
+    assert made["constant_mape"] == 0
+    assert "<td>another" in (tmp_path / "page.html").read_text()
+
+
+def test_what_is_no_table_is_misuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = command_in(tmp_path, monkeypatch, capsys)("bench", "predictions", "--data", "none.csv")
+    assert run.code == 2
+    assert "none.csv does not exist" in run.error
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match="has no column row_id"):
+        read_rows(wrong)
+    (one,) = predictions([row(layers="many")])
+    assert isinstance(one, Missing)
+    assert "column layers says 'many', where a number belongs" in one.reason
+
+
+def test_names_on_the_page_are_text() -> None:
+    text = page(slices(predicted(row(dataset="<script>alert(1)</script>"))))
+    assert "<script>" not in text
+
+
+def test_published_rows_beat_the_best_constant(shared: Path) -> None:
+    """Some of the steps that vTrain measured, beside one share of the peak for all of them."""
+    rows = [one for one in read_rows(shared / "truth") if one.dataset == "vtrain_single_node_a100"][::96]
+    found = slice_of("vtrain", list(predictions(rows)))
+    assert found.seconds is not None
+    assert found.constant_mape is not None
+    assert len(found.predicted) == len(rows)
+    assert found.seconds.mape < found.constant_mape / 2
