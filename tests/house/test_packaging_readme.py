@@ -69,6 +69,35 @@ def test_the_shell_example_runs(checkout: Path, desk: Path) -> None:
     assert len((desk / "log.jsonl").read_text().splitlines()) >= 20
 
 
+def test_four_commands_lead_from_a_config_to_a_job_that_trains(checkout: Path, desk: Path) -> None:
+    commands = to_a_job(checkout)
+    assert [line.split("placer ")[-1].split()[0] for line in commands.splitlines()[:3]] == ["plan", "report", "launch"]
+    programs = slurm_of_one_host(desk / "bin")
+    shell(f"export PATH={programs}:$PATH\n{commands}", desk)
+    assert "<html" in (desk / "report.html").read_text()
+    assert (desk / "checkpoints").is_dir() and "step 10" in (desk / "job" / "job.out").read_text()
+
+
+def to_a_job(checkout: Path) -> str:
+    (example,) = (command for command in blocks(checkout, "bash") if "sbatch" in command)
+    return example
+
+
+def slurm_of_one_host(folder: Path) -> Path:
+    """Programs that stand for Slurm's: a job runs at once, its one task here (`tests/targets/` has a real Slurm)."""
+    folder.mkdir()
+    job = "export SLURM_JOB_NODELIST=n SLURM_JOB_ID=$((RANDOM % 20000)) SLURM_NNODES=1 SLURM_NODEID=0"
+    texts = {
+        "sbatch": f'{job}\nbash "$1" > job.out 2>&1',
+        "scontrol": "echo 127.0.0.1",
+        "srun": 'while [ "$1" != bash ]; do shift; done\nexec "$@"',
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
 def test_the_training_loop_of_ones_own_runs(desk: Path) -> None:
     shell("placer plan examples.gpt:build --cluster localx2 --batch 8x128 --pin pipeline=2 -o plan.json", desk)
     printed = shell("torchrun --nproc-per-node 2 examples/own_loop.py plan.json", desk)

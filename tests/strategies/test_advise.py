@@ -63,6 +63,31 @@ def test_each_answer_is_that_of_a_search_of_its_own(offers: tuple[Offer, ...]) -
         assert one.units_per_second == 8 * 32 / alone.ledger.step_seconds
 
 
+def test_machines_of_alike_nodes_share_layouts_and_have_the_plans_of_searches_of_their_own() -> None:
+    asked, known = problem(), 0
+    for name in ("h100x4@100gbe", "h100x4@p5", "h100x4*2@100gbe", "h100x4*2@p5"):
+        on = Cluster.load(name)
+        shared = solve_with(replace(asked, cluster=on), "stages").plan
+        assert shared == solve_with(problem(cluster=on), "stages").plan
+        if name.endswith("@p5"):  # the network between nodes changes nothing within one
+            assert len(asked.known_layouts) == known > 0
+        known = len(asked.known_layouts)
+
+
+def test_layouts_are_those_of_the_node_and_the_settings(offers: tuple[Offer, ...]) -> None:
+    asked = problem(cluster=Cluster.load("h100x4"))
+    solve_with(asked, "stages")
+    first = len(asked.known_layouts)
+    for other in (
+        replace(asked, cluster=Cluster.load("t4x4")),
+        replace(asked, settings=RunSettings(precision="bfloat16")),
+        replace(asked, graph=gpt_graph(layers=2, hidden=64)),
+    ):
+        solved = solve_with(other, "stages").plan
+        assert solved == solve_with(replace(other, known_layouts={}), "stages").plan
+    assert len(asked.known_layouts) == 4 * first
+
+
 def test_what_cannot_honour_a_pin_says_so_beside_what_can(offers: tuple[Offer, ...]) -> None:
     found = advised(problem(pins=Pins(data=4)), offers)
     assert [one.step_seconds is not None for one in found] == [False, True, False]
@@ -168,6 +193,19 @@ def test_the_command_prints_answers_and_writes_them_as_lines(tmp_path: Path) -> 
     lines = list(csv.DictReader(io.StringIO(file.read_text())))
     assert [line["machine"] for line in lines] == ["small", "small", "large"]
     assert [float(line["work_dollars"]) for line in lines] == [one["work_dollars"] for one in document["answers"]]
+
+
+def test_the_rows_of_the_command_are_those_of_placer_plan(tmp_path: Path) -> None:
+    slow = "{cluster: t4x2@1gbe, dollars_per_hour: 1, counts: [1, 2]}"
+    (tmp_path / "prices.yaml").write_text(LIST.replace("cluster: t4x2", "cluster: t4x4") + f"  slow: {slow}\n")
+    asked = ["examples.models:tiny_llama", "--batch", "64x32", "--json"]
+    advice = CliRunner().invoke(app, ["advise", *asked, "--machines", str(tmp_path / "prices.yaml")])
+    rows = json.loads(advice.stdout)["answers"]
+    assert len(rows) == 5
+    for row in rows:
+        planned = json.loads(CliRunner().invoke(app, ["plan", *asked, "--cluster", row["cluster"]]).stdout)
+        for name in ("step_time_seconds", "bound_seconds", "peak_memory_bytes"):
+            assert row[name] == planned[name]
 
 
 def test_a_deadline_without_work_is_misuse() -> None:

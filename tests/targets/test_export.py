@@ -14,6 +14,7 @@ import pytest
 import yaml
 from layout_plans import LAYERS, LENGTH, ROWS, asked, drawn, pinned
 
+from placer.api import problem
 from placer.errors import UsageError
 from placer.plans.plan import Plan, Stage
 from placer.search.asked import parse_pins
@@ -102,7 +103,7 @@ def test_torchtitan_reads_its_files(tmp_path: Path) -> None:
         steps = training.global_batch_size // (training.local_batch_size * layout.data_ranks)
         micro = config.parallelism.pipeline_parallel_microbatch_size if layout.pipeline > 1 else None
         assert steps * (training.local_batch_size // micro if micro else 1) == len(plan.microbatches)
-        assert (config.activation_checkpoint is not None) == plan.stages[0].recompute
+        assert (config.activation_checkpoint is not None) == bool(plan.stages[0].recompute)
 
 
 def test_megatron_core_reads_its_layouts() -> None:
@@ -234,6 +235,28 @@ def test_what_no_framework_can_be_told_is_named_all_at_once() -> None:
         assert part in reasons
 
 
+def test_what_recomputes_is_said_where_there_are_words_for_it() -> None:
+    ends = "model.layers.3@stage=0", "model.layers.4@stage=1"
+    pins = "pipeline=2", "tensor=1", "shard=none", "schedule=1f1b", "recompute=selective"
+    plan = pinned(*pins, *ends, precision="bfloat16")
+    assert "--recompute-granularity selective" in export_plan(plan, "megatron").text
+    for name, read in (("megatron", read_megatron), ("torchtitan", read_torchtitan)):
+        asked_for = read(export_plan(plan, name, BASE if name == "torchtitan" else "").text, "it.py")
+        assert asked_for.recompute == "selective"
+        assert "recompute=selective" in asked_for.pins(plan.graph, plan.world_size)
+    assert any("all but its products" in reason for reason in inexpressible(plan, "automodel"))
+    first, second = (replace(stage, recompute=True) for stage in plan.stages)
+    before = next(index for index, block in enumerate(plan.graph.blocks) if block.name.endswith(".0"))
+    some = replace(plan, stages=(replace(first, recomputed=before + 2), replace(second, recomputed=2)), ledger=None)
+    text = export_plan(some, "megatron").text
+    assert "--recompute-granularity full" in text
+    assert "--recompute-method block" in text
+    assert "--recompute-num-layers 2" in text
+    assert any("first 2 layers of each stage" in reason for reason in inexpressible(some, "torchtitan"))
+    unlike = replace(some, stages=(some.stages[0], replace(second, recomputed=1)))
+    assert "its stages have recompute of their own" in inexpressible(unlike, "megatron")
+
+
 @pytest.mark.parametrize(("name", "pins", "part"), [
     ("torchtitan", ("shard=optimizer", "data=8"), "ZeRO 1"),
     ("accelerate", ("pipeline=2",), "no pipelines"),
@@ -245,6 +268,18 @@ def test_the_nearest_plan_can_be_told(name: str, pins: tuple[str, ...], part: st
     found = nearest(asked(precision=kind), name).plan
     assert not inexpressible(found, name)
     assert found.ledger is not None
+
+
+def test_accelerate_is_not_asked_to_shard_on_processors() -> None:
+    given = problem("examples.models:tiny_llama", "localx2", batch="8x16")
+    plans = {
+        shard: solve_with(replace(given, pins=parse_pins(("data=2", f"shard={shard}"), given.graph)), "auto").plan
+        for shard in ("none", "parameters")
+    }
+    assert not inexpressible(plans["none"], "accelerate")
+    assert "on CPUs accelerate trains whole replicas alone" in " ".join(
+        inexpressible(plans["parameters"], "accelerate")
+    )
 
 
 def stage_names(layout: str) -> Iterator[int]:
@@ -275,7 +310,8 @@ torchrun --nproc_per_node 8 pretrain_gpt.py ${ARGS[@]} --lr 1e-4
     read = read_megatron(script, "train.sh")
     assert (read.tensor, read.pipeline, read.micro_rows, read.rows, read.length) == (2, 4, 1, 32, 64)
     assert (read.sharding, read.precision) == ("optimizer", "bfloat16")
-    assert read.unread == ("selective recompute: taken for none",)
+    assert read.recompute == "selective"
+    assert read.unread == ("selective recompute: there of attention's core alone, here of all but products",)
     toml = """
 [training]
 local_batch_size = 4

@@ -13,42 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
+from launched_plans import ALIKE, ASKED, UNLIKE, node, plan_on
 
-from graphs import BlockSpec, chain_graph
-from placer.cluster.cluster import Cluster, Device, Link, Node
 from placer.errors import UsageError
-from placer.plans.plan import ModelRef, Plan, Stage
-from placer.plans.settings import RunSettings
-from placer.targets.launchers.asked import LaunchAsked
+from placer.plans.plan import Plan
 from placer.targets.launchers.hosts import host_groups
 from placer.targets.launchers.launch import LAUNCHERS, launch_files
-from problems import device
-
-ASKED = LaunchAsked(plan="/plans/my plan.json", image="registry/placer:1", flags=("--steps", "2"))
-NIC = Link(name="nic", latency_seconds=1e-5, bandwidth=1e9)
-GPU = replace(device(name="H100 80GB SXM5"), backend="cuda")
-
-
-def node(name: str, count: int, chip: Device = GPU) -> Node:
-    return Node(
-        name=name, devices=((chip, count),), link=Link(name="in", latency_seconds=1e-6, bandwidth=1e10), nic=NIC
-    )
-
-
-def plan_on(*groups: tuple[Node, int], order: tuple[int, ...] = ()) -> Plan:
-    """A stage for each device, in this order."""
-    made = Cluster(name="made", groups=groups)
-    devices = order or tuple(range(made.size))
-    return Plan(
-        model=ModelRef(kind="factory", reference="models:build", fingerprint="0"),
-        graph=chain_graph([BlockSpec()] * len(devices)), cluster=made, settings=RunSettings(),
-        stages=tuple(Stage(first=i, last=i + 1, devices=(one,)) for i, one in enumerate(devices)),
-        schedule="1f1b", microbatches=(1, 1),
-    )  # fmt: skip
-
-
-ALIKE = plan_on((node("box", 2), 2))
-UNLIKE = plan_on((node("big", 2), 1), (node("small", 1, replace(GPU, name="A100 80GB")), 1))
 
 
 @pytest.fixture
@@ -184,16 +154,6 @@ def test_ranks_of_a_node_that_do_not_follow_each_other_are_refused() -> None:
         ("small", 1, 0),
         ("big", 2, 1),
     ]
-
-
-def test_kubernetes_objects_are_what_their_own_models_read() -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow_trainer_api is not installed")
-    volume = replace(ASKED, volume="data:/placer", queue="team", restarts=3)
-    job = yaml.safe_load(launch_files(ALIKE, "kubeflow", volume)["trainjob.yaml"])
-    assert models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
-    for plan in (ALIKE, UNLIKE):
-        jobs = yaml.safe_load(launch_files(plan, "jobset", volume)["jobset.yaml"])
-        assert models.JobsetV1alpha2JobSet.from_dict(jobs).to_dict() == jobs
 
 
 @pytest.mark.parametrize("launcher", sorted(LAUNCHERS))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -87,6 +89,23 @@ def test_alike_nodes(folder: Path) -> None:
         script, found = trained(folder, running, *asked, "--cluster", "pair.yaml", "--pin", "pipeline=2")
     assert "hetjob" not in script
     assert found == pytest.approx(one_device(folder, *asked), rel=1e-5)
+
+
+@pytest.mark.timeout(500)
+def test_the_four_commands_of_the_readme_end_in_a_job_that_trains(folder: Path) -> None:
+    readme = (Path(CHECKOUT) / "README.md").read_text()
+    (block,) = (block for block in re.findall(r"```bash\n(.*?)```", readme, flags=re.DOTALL) if "sbatch" in block)
+    *before, last = block.splitlines()
+    assert last.startswith("cd job && sbatch job.sbatch")
+    (folder / "examples").symlink_to(Path(CHECKOUT) / "examples")
+    for line in before:
+        words = shlex.split(line.replace("$PWD", str(folder)), comments=True)
+        assert words.pop(0) == "placer"
+        placer(folder, *words)
+    with slurm(folder, 1, ENVIRONMENT) as running:
+        state, printed = running.finished(folder / "job" / "job.sbatch", 200)
+    assert state == "COMPLETED", printed
+    assert "step 10" in printed and (folder / "checkpoints").is_dir()
 
 
 @pytest.mark.timeout(500)

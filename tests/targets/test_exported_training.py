@@ -1,0 +1,86 @@
+"""Exported files train: DeepSpeed and accelerate configured by them lose what `placer execute` loses, step for step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+import transformers
+from exported_ranks import STEPS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    **os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true",
+    "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/tests/targets",
+}  # fmt: skip
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ROWS, LENGTH, SEQUENCES = 8, 16, 64
+
+
+@pytest.fixture(scope="module")
+def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a Llama of two layers as the Hub has them, and rows of tokens."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(7)
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=96, max_position_embeddings=32, use_cache=False,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder / "weights")
+    ids = numpy.random.default_rng(1).integers(0, 96, (SEQUENCES, LENGTH))
+    (folder / "data").mkdir()
+    for name in ("input_ids", "labels"):
+        numpy.save(folder / "data" / f"{name}.npy", ids)
+    return folder
+
+
+def run(folder: Path, *words: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def trained(folder: Path, model_and_data: Path, target: str, *pins: str) -> tuple[list[float], list[float]]:
+    """Losses of the target, and of `placer execute`: same plan, same weights, same rows."""
+    for name in ("weights", "data"):
+        shutil.copytree(model_and_data / name, folder / name)
+    asked = [word for pin in pins for word in ("--pin", pin)]
+    batch = ("--batch", f"{ROWS}x{LENGTH}")
+    run(
+        folder, "-m", "placer", "plan", "weights/config.json", "--cluster", "localx2", *batch, *asked, "-o", "plan.json"
+    )
+    file = {"deepspeed": "ds.json", "accelerate": "accelerate.yaml"}[target]
+    run(folder, "-m", "placer", "export", "plan.json", "--to", target, "-o", file)
+    execute = ("placer", "execute", "plan.json", "--steps", str(STEPS), "--weights", "weights", "--data", "data")
+    run(folder, *TORCHRUN, "-m", *execute, "--report", "run.json")
+    if target == "accelerate":  # as the file's own notes say
+        said = next(line for line in (folder / file).read_text().splitlines() if "torchrun" in line)
+        assert "ACCELERATE_USE_CPU=true torchrun --nproc-per-node 2 " in said
+    run(folder, *TORCHRUN, "-m", "exported_ranks", target, str(folder))
+    return json.loads((folder / f"{target}.json").read_text()), json.loads((folder / "run.json").read_text())["losses"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("target", "pins"), [
+    ("deepspeed", ("data=2", "shard=none", "microbatches=1")),
+    ("deepspeed", ("data=2", "shard=optimizer", "microbatches=2")),
+    ("deepspeed", ("data=2", "shard=parameters", "microbatches=1", "recompute=no")),
+    ("accelerate", ("data=2", "shard=none", "microbatches=2")),
+])  # fmt: skip
+def test_two_steps_lose_what_placer_execute_loses(
+    target: str, pins: tuple[str, ...], model_and_data: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip(target)
+    theirs, ours = trained(tmp_path, model_and_data, target, *pins)
+    assert len(theirs) == len(ours) == STEPS
+    assert ours[0] != ours[1]
+    assert theirs == pytest.approx(ours, rel=1e-5)
