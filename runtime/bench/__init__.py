@@ -4,6 +4,7 @@ data       DistributedDataParallel in a loop, and gradient buckets reduced by ho
 pipeline   torch.distributed.pipelining
 tensor     Megatron's column and row products as autograd functions, and DTensor's parallelize_module
 
+parallel: ways to train data-parallel side by side, of torch, DeepSpeed, Horovod, TensorFlow and placer
 placements: any plans of one model, by torchrun
 """
 

@@ -26,6 +26,7 @@ from placer.runtime.checkpoint.final_weights import save_weights
 from placer.runtime.checkpoint.folder import Progress
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.data import Batch, Data, open_data
+from placer.runtime.distributed.threads import apply_threads
 from placer.runtime.distributed.world import World, joined
 from placer.runtime.executor.compile import patience, require_compilable
 from placer.runtime.executor.load import load
@@ -67,6 +68,9 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
     require_compilable(plan, options.compile)
     patient = patience(options.timeout_seconds, options.compile)
     with joined(plan, plan_path=options.plan_path, timeout_seconds=patient) as world:
+        applied = apply_threads() if all(device.backend == "cpu" for device in plan.cluster.devices) else None
+        if applied is not None and world.first:
+            print(f"placer: on this host {applied}", file=sys.stderr)
         for warning in require_runnable(plan, compiled=bool(options.compile)):
             if world.first:
                 print(f"placer: {warning}", file=sys.stderr)

@@ -25,7 +25,7 @@ HEAVY = {
     ),
     "transformers": ("placer.tracer", "placer.runtime", "placer.cli.commands.demo"),
     "ortools": ("placer.strategies",),
-    "bokeh": ("placer.report.page.charts", "placer.report.strategies.page"),
+    "bokeh": ("placer.report.bench.parallel_page", "placer.report.page.charts", "placer.report.strategies.page"),
     "deap": ("placer.strategies.genetic.selection", "placer.strategies.placement.orders.genetic"),
     "matplotlib": ("placer.report.sweep_plot",),
     "gymnasium": ("placer.strategies.policy.environment",),

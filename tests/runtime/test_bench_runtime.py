@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from placer.cli import main
-from placer.report.runtime_bench import ratio
+from placer.report.bench.runtime import ratio
 from placer.runtime.bench import KINDS, Compared, Size, compared
 
 TINY = Size(hidden=16, layers=2, heads=4, words=32, length=8, rows=4, microbatches=2)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 
 from rich.console import RenderableType
 
+from placer.report.bench.runtime import Ratio, ratio
 from placer.report.documents import Document
 from placer.report.printing import seconds_text, table
-from placer.report.runtime_bench import Ratio, ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

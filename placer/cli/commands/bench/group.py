@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placer.cli.commands.bench.evaluate import evaluate
+from placer.cli.commands.bench.parallel import parallel
+from placer.cli.commands.bench.predictions import predictions
 from placer.cli.commands.bench.strategies import strategies
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError
 from placer.placement.benchmark import FAMILIES, BenchRow, family
+from placer.report.bench.runtime import SpeedRow, ratio, speeds_document, speeds_view
 from placer.report.placement import bench_document, bench_view
-from placer.report.runtime_bench import SpeedRow, ratio, speeds_document, speeds_view
 
 if TYPE_CHECKING:
     from placer.runtime.bench import Compared
@@ -27,6 +29,8 @@ app = typer.Typer(
 
 
 app.command("evaluate")(evaluate)
+app.command("predictions")(predictions)
+app.command("parallel")(parallel)
 app.command("strategies")(strategies)
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from placer.cli.options import Json, print_result
 from placer.cluster.calibrate import Machine, describe_machine
+from placer.cluster.threads import advised_processes, host_threads, topology
 from placer.io.versions import installed
 from placer.report.printing import table, titled
 
@@ -94,6 +95,11 @@ def _machine(machine: Machine) -> Iterator[Finding]:
     yield Finding(group="machine", name="system", found=f"{machine.system}, Python {machine.python}")
     yield Finding(group="machine", name="processor", found=machine.cpu)
     yield Finding(group="machine", name="cores", found=str(machine.cores))
+    host = topology()
+    told = " and ".join(str(len(socket)) for socket in host.sockets)
+    yield Finding(group="machine", name="sockets", found=f"{len(host.sockets)}, of {told} physical cores")
+    advised = host_threads(host, min(advised_processes(host), machine.cores), machine.cores)
+    yield Finding(group="machine", name="best on processors", found=str(advised))
     room = machine.available_bytes > 2 * RANK_BYTES
     yield Finding(
         group="machine",
