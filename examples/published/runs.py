@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from placer.io.model_shape import Shape
 from placer.plans.settings import RunSettings
 from placer.strategies.baselines.megatron import MegatronDegrees
 from placer.strategies.predictions.layouts import layouts_of
 from placer.strategies.predictions.machines import cluster_of
 from placer.strategies.predictions.rows import Row, read_rows
 from placer.strategies.predictions.settings import notes_of, settings_of
-from placer.strategies.predictions.shapes import PADDING, Shape, shape_of
+from placer.strategies.predictions.shapes import PADDING, shape_of
 
 FAMILIES = {
     "vtrain": ("vtrain_single_node_a100", "vtrain_multi_node_a100"),

@@ -27,7 +27,7 @@ MOST_ROWS = 16
 def around(run: Run, published: MegatronDegrees) -> Iterator[MegatronDegrees]:
     """The layouts that `published` was chosen among, itself one of them."""
     layers = run.common.layers if run.common is not None else 1
-    node = int(run.cluster.split("x")[-1].split("*")[0])
+    node = int(run.cluster.partition("@")[0].rpartition("x")[2].partition("*")[0])
     base = replace(published, sequence=run.layouts[0].sequence, schedule="1f1b")
     found = {base: None}
     for tensor in powers_of_two(node) if published.expert == 1 else (1,):

@@ -23,6 +23,7 @@ from placer.errors import UsageError
 from placer.strategies.predictions.machines import cluster_of
 from placer.strategies.predictions.prediction import Prediction, predictions
 from placer.strategies.predictions.rows import Row, read_rows
+from placer.tracer.published.models import model_graph
 
 # FLOPs of the model a device and step below which launches and hosts count.
 LEAST = 5e12
@@ -77,7 +78,7 @@ def _ratio(rows: Sequence[Row], share: float) -> float | None:
         )
         return replace(found, groups=groups)
 
-    made = [one for one in predictions(rows, machines) if isinstance(one, Prediction)]
+    made = [one for one in predictions(rows, model_graph, machines) if isinstance(one, Prediction)]
     counted = [one for one in made if one.ledger.flops / max(1, one.row.devices) >= LEAST]
     return median(one.row.seconds / one.seconds for one in counted) if counted else None
 

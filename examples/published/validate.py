@@ -49,12 +49,12 @@ from examples.published.space import around
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate_with
 from placer.errors import InfeasibleError, UsageError
+from placer.io.model_shape import Shape
 from placer.plans.plan import ModelRef, Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
 from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
-from placer.strategies.predictions.models import model_graph
-from placer.strategies.predictions.shapes import Shape
+from placer.tracer.published.models import model_graph
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "truth" / "training_runs.csv"
 

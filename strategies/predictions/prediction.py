@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate_with
 from placer.errors import PlacerError
+from placer.graph import Graph
+from placer.io.model_shape import Shape
 from placer.plans.ledger import Ledger
 from placer.plans.plan import ModelRef
 from placer.search.problem import Problem
 from placer.strategies.baselines.megatron import MegatronLayouts
 from placer.strategies.predictions.layouts import Layouts, layouts_of
 from placer.strategies.predictions.machines import cluster_of
-from placer.strategies.predictions.models import model_graph
 from placer.strategies.predictions.rows import Row
 from placer.strategies.predictions.settings import notes_of, settings_of
 from placer.strategies.predictions.shapes import shape_of
@@ -62,21 +64,29 @@ class Missing:
     reason: str
 
 
+class GraphOf(Protocol):
+    """Makes the captured model of printed sizes, in bfloat16 or, where not `half`, in float32."""
+
+    def __call__(self, shape: Shape, *, half: bool) -> Graph:
+        """The model of `shape`."""
+        ...
+
+
 def predictions(
-    rows: Iterable[Row], machines: Callable[[str], Cluster] | None = None
+    rows: Iterable[Row], graph_of: GraphOf, machines: Callable[[str], Cluster] | None = None
 ) -> Iterator[Prediction | Missing]:
     """Every row in order, predicted or not; `machines` makes a cluster of its spec (None: the catalogue's)."""
     machines = machines or cache(Cluster.load)
     made: dict[tuple[object, ...], MegatronLayouts] = {}
     for row in rows:
         try:
-            yield _predicted(row, made, machines)
+            yield _predicted(row, made, graph_of, machines)
         except PlacerError as wrong:
             yield Missing(row=row, reason=str(wrong))
 
 
 def _predicted(
-    row: Row, made: dict[tuple[object, ...], MegatronLayouts], machines: Callable[[str], Cluster]
+    row: Row, made: dict[tuple[object, ...], MegatronLayouts], graph_of: GraphOf, machines: Callable[[str], Cluster]
 ) -> Prediction | Missing:
     shape, spec = shape_of(row), cluster_of(row)
     if isinstance(shape, str):
@@ -91,7 +101,7 @@ def _predicted(
     if key not in made:
         made[key] = MegatronLayouts(
             Problem(
-                graph=model_graph(shape, half=settings.precision in ("bfloat16", "float16")), cluster=machines(spec),
+                graph=graph_of(shape, half=settings.precision in ("bfloat16", "float16")), cluster=machines(spec),
                 settings=settings, rows=found.rows, model=ModelRef(kind="config", reference="", fingerprint=""),
             )
         )  # fmt: skip

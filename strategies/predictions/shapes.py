@@ -6,8 +6,7 @@ with grouped-query or latent attention (`moe`, `mla`), BERT, T5 and residual net
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from placer.io.model_shape import Shape
 from placer.strategies.predictions.rows import Row
 
 # Vocabularies are padded so that every device of a tensor group has a multiple of it (Megatron-LM,
@@ -29,33 +28,6 @@ IMAGE_CLASSES, IMAGE_SIZE = 1000, 224
 # Of models whose tables leave it out, as published (openai/gpt-oss-120b, config.json).
 HEAD_SIZES = {"gpt oss": 64}
 TOKENS_NEEDED = ("layers", "hidden", "heads", "seq_len")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A model's sizes; `kind` says how it is built. `vocabulary` is as it is run, padding included.
-
-    Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide. Of images: `sequence` is
-    their height and width.
-    """
-
-    kind: str
-    layers: int = 0
-    hidden: int = 0
-    heads: int = 0
-    key_heads: int = 0
-    inner: int = 0
-    vocabulary: int = 0
-    sequence: int = 0
-    head_size: int = 0
-    experts: int = 0
-    chosen: int = 0
-    expert_inner: int = 0
-
-    @property
-    def tokens(self) -> bool:
-        """Whether its rows are sequences of tokens."""
-        return not self.kind.startswith("res") and not self.kind.startswith("se-")
 
 
 def shape_of(row: Row) -> Shape | str:

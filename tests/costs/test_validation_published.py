@@ -48,12 +48,14 @@ def test_every_cluster_of_an_estimated_row_is_in_the_catalogue(table: Path, fami
 
 def test_what_is_estimated_otherwise_is_said(table: Path) -> None:
     runs: dict[str, Run] = {run.row.rpartition("#")[2]: run for run in published_runs(table, "bridge")}
-    assert any("distributed optimizer" in note for note in runs["33"].notes)
+    assert any("recompute not printed" in note for note in runs["33"].notes)
+    assert {layout.sharding for layout in runs["33"].layouts} == {"optimizer"}
+    assert any("LoRA: estimated as full training" in run.notes for run in runs.values())
     assert runs["33"].settings.float8
     assert "expert parallel 64 over the devices of tensor 2 too" in runs["276"].unmodelled[0]
     assert {(layout.context, layout.tensor) for layout in runs["34"].layouts} == {(2, 2)}
     assert {layout.expert for layout in runs["1"].layouts} == {32}
-    assert any("sizes are not printed" in reason for run in runs.values() for reason in run.unmodelled)
+    assert any("sizes not printed" in reason for run in runs.values() for reason in run.unmodelled)
 
 
 def test_our_plan_is_no_slower_than_any_listed_one(group: tuple[Outcome, ...]) -> None:

@@ -12,14 +12,15 @@ import pytest
 
 from commands import command_in
 from placer.errors import UsageError
+from placer.report.bench.predictions_page import page
 from placer.strategies.predictions.errors import constant_mape, slice_of
 from placer.strategies.predictions.intervals import with_intervals
 from placer.strategies.predictions.machines import cluster_of
-from placer.strategies.predictions.page import page
 from placer.strategies.predictions.prediction import Missing, Prediction, predictions
 from placer.strategies.predictions.rows import Row, read_rows
 from placer.strategies.predictions.settings import settings_of
 from placer.strategies.predictions.slicing import slices
+from placer.tracer.published.models import model_graph
 
 OMNIPATH = "v100-32gbx4*2@4xib-edr"
 SIZES = {
@@ -37,7 +38,7 @@ def row(number: int = 1, /, **cells: str) -> Row:
 
 
 def predicted(*rows: Row) -> list[Prediction]:
-    found = [one for one in predictions(rows) if isinstance(one, Prediction)]
+    found = [one for one in predictions(rows, model_graph) if isinstance(one, Prediction)]
     assert len(found) == len(rows)
     return found
 
@@ -114,7 +115,7 @@ def test_more_devices_a_replica_move_more_and_hold_less() -> None:
     ],
 )
 def test_what_has_no_plan_is_missing_with_the_reason(cells: Mapping[str, str], words: str) -> None:
-    (one,) = predictions([row(**cells)])
+    (one,) = predictions([row(**cells)], model_graph)
     assert isinstance(one, Missing)
     assert words in one.reason
 
@@ -192,7 +193,7 @@ def test_what_is_no_table_is_misuse(
     wrong.write_text("a,b\n1,2\n")
     with pytest.raises(UsageError, match="has no column row_id"):
         read_rows(wrong)
-    (one,) = predictions([row(layers="many")])
+    (one,) = predictions([row(layers="many")], model_graph)
     assert isinstance(one, Missing)
     assert "column layers says 'many', where a number belongs" in one.reason
 
@@ -205,7 +206,7 @@ def test_names_on_the_page_are_text() -> None:
 def test_published_rows_beat_the_best_constant(shared: Path) -> None:
     """Some of the steps that vTrain measured, beside one share of the peak for all of them."""
     rows = [one for one in read_rows(shared / "truth") if one.dataset == "vtrain_single_node_a100"][::96]
-    found = slice_of("vtrain", list(predictions(rows)))
+    found = slice_of("vtrain", list(predictions(rows, model_graph)))
     assert found.seconds is not None
     assert found.constant_mape is not None
     assert len(found.predicted) == len(rows)

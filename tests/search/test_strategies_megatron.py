@@ -10,14 +10,14 @@ import pytest
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
+from placer.io.model_shape import Shape
 from placer.legality import check
 from placer.plans.plan import Layout, ModelRef
 from placer.plans.settings import RunSettings
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import Pins, Problem
 from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
-from placer.strategies.predictions.models import model_graph
-from placer.strategies.predictions.shapes import Shape
+from placer.tracer.published.models import model_graph
 
 GPT = Shape(
     kind="gpt", layers=8, hidden=1024, heads=16, key_heads=16, inner=4096, vocabulary=50304, sequence=512

@@ -55,9 +55,8 @@ def trained(folder: Path, model_and_data: Path, target: str, *pins: str) -> tupl
         shutil.copytree(model_and_data / name, folder / name)
     asked = [word for pin in pins for word in ("--pin", pin)]
     batch = ("--batch", f"{ROWS}x{LENGTH}")
-    run(
-        folder, "-m", "placer", "plan", "weights/config.json", "--cluster", "localx2", *batch, *asked, "-o", "plan.json"
-    )
+    asked += ["--cluster", "localx2", "--for", target, *batch, "-o", "plan.json"]
+    run(folder, "-m", "placer", "plan", "weights/config.json", *asked)
     file = {"deepspeed": "ds.json", "accelerate": "accelerate.yaml"}[target]
     run(folder, "-m", "placer", "export", "plan.json", "--to", target, "-o", file)
     execute = ("placer", "execute", "plan.json", "--steps", str(STEPS), "--weights", "weights", "--data", "data")

@@ -43,7 +43,7 @@ from placer.plans.settings import RunSettings
 # with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
 # 6 ms for 256 (transformers' documentation, "Benchmarks", PyTorch 1.4, TITAN RTX), hence by the host: 6 ms / 362.
 # That is inference. In training autograd records the ops and runs as many: our measurement on tensors of few elements
-# (layers of strategies/predictions/megatron_gpt.py, torch 2.13 on a CPU, processor time, 22 November 2026): forward
+# (layers of placer/tracer/published/megatron_gpt.py, torch 2.13 on a CPU, processor time, 22 November 2026): forward
 # 1.29 and backward 1.20 times the forward under no_grad, which took 15.2 us per op there.
 INFERENCE_SECONDS = 16.6e-6
 HOST_SECONDS = 1.25 * INFERENCE_SECONDS

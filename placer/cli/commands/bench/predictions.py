@@ -20,12 +20,13 @@ def predictions(
     json: Json = False,
 ) -> None:
     """Predict each row of published tables: errors by table, the best constant's beside them, what is missing."""
+    from placer.report.bench.predictions_page import write_page
+    from placer.report.bench.predictions_table import document, view
     from placer.strategies.predictions.intervals import with_intervals
-    from placer.strategies.predictions.page import write_page
     from placer.strategies.predictions.prediction import predictions as predicted
-    from placer.strategies.predictions.report import document, view
     from placer.strategies.predictions.rows import read_rows
     from placer.strategies.predictions.slicing import slices
+    from placer.tracer.published.models import model_graph
 
     rows = read_rows(data)
     known = dict.fromkeys(row.dataset for row in rows)
@@ -33,7 +34,7 @@ def predictions(
     if unknown:
         raise UsageError(f"--dataset is {unknown[0]}; {data} holds {', '.join(known)}")
     chosen = [row for row in rows if not only or row.dataset in only]
-    found = slices(with_intervals(tuple(predicted(chosen))))
+    found = slices(with_intervals(tuple(predicted(chosen, model_graph))))
     if html is not None:
         write_page(html, found)
     print_result(view(found), document(found), json)

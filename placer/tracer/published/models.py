@@ -16,12 +16,12 @@ import transformers
 
 from placer.errors import UsageError
 from placer.graph import Graph
-from placer.strategies.predictions.decoder import Decoder
-from placer.strategies.predictions.megatron_gpt import Gpt
-from placer.strategies.predictions.residual import residual_network
-from placer.strategies.predictions.shapes import Shape
+from placer.io.model_shape import Shape
 from placer.tracer import capture
 from placer.tracer.deepen import deepened
+from placer.tracer.published.decoder import Decoder
+from placer.tracer.published.megatron_gpt import Gpt
+from placer.tracer.published.residual import residual_network
 
 SHALLOW = 2
 # The share of its tokens that BERT masks (arXiv:1810.04805, section 3.1).

@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 
 from placer.io.files import write_text
+from placer.report.bench.predictions_table import COLUMNS, cells
 from placer.strategies.predictions.errors import Slice
-from placer.strategies.predictions.report import COLUMNS, cells
 
 STYLE = """
 :root { color-scheme: light dark; font-family: system-ui, sans-serif; }
