@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch exports it unsaid
 
 from placer.errors import ExecutionError
+from placer.runtime.distributed.deafness import ended_if_deaf
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -176,9 +177,10 @@ def guarded(watch: Watch) -> Iterator[None]:
     An error of this rank itself is left for the others and goes on as it is.
     """
 
-    ending = False
+    ending, heard = False, threading.Event()
 
     def terminate(_signal: int, _frame: FrameType | None) -> None:
+        heard.set()
         if ending:  # torchrun saw the other rank end too; the search for the cause must not be cut short
             return
         # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
@@ -187,7 +189,7 @@ def guarded(watch: Watch) -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        with _asked_again():
+        with ended_if_deaf(heard), _asked_again():
             yield
     except Terminated:
         ending = True

@@ -52,6 +52,51 @@ def test_a_rank_that_is_ended_while_python_cleans_up_ends_all_the_same(capsys: p
     assert capsys.readouterr().err == ""
 
 
+WAITING = """
+import datetime, signal, sys, threading
+from torch.distributed import HashStore
+from placer.runtime.distributed.deafness import ended_if_deaf
+
+heard = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: heard.set())
+with ended_if_deaf(heard, 0.5):
+    print("waits", flush=True)
+    try:
+        HashStore().wait(["what nobody leaves"], datetime.timedelta(seconds=600))
+    except Exception:
+        sys.exit(7)
+"""
+FORKING = """
+import os, signal, threading, time
+from placer.runtime.distributed.deafness import ended_if_deaf
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+with ended_if_deaf(threading.Event(), 0.1):
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(0)
+    time.sleep(0.2)
+    os.kill(child, signal.SIGTERM)
+    os.waitpid(child, 0)
+    time.sleep(1)
+"""
+
+
+def test_a_rank_that_waits_in_one_call_for_others_ends_when_it_is_told_to() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == "waits\n"
+        rank.terminate()
+        _, said = rank.communicate(timeout=SECONDS)
+    assert rank.returncode == 1 and "ended by SIGTERM while it waited for other ranks" in said
+
+
+def test_a_forked_process_that_is_told_to_end_does_not_end_its_rank() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKING], timeout=SECONDS, check=False).returncode == 0
+
+
 def test_an_error_of_one_rank_is_told_by_the_other() -> None:
     with pytest.raises(ExecutionError, match=r"rank 1 failed with exit code 1") as caught:
         launch_module(("execute_ranks", "fails"), 2, SECONDS)
