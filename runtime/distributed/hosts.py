@@ -176,17 +176,20 @@ def _as_they_are(
 def _matched(
     hosts: Mapping[int, object], nodes: Mapping[int, object], fitting: set[tuple[int, int]]
 ) -> dict[int, int] | None:
-    """A node for every host, and a host for every node; None where there is no such thing."""
+    """A node for every host, and a host for every node, in turn where that fits; None where there is no such thing."""
     if len(hosts) != len(nodes):
         return None
-    graph: networkx.Graph[tuple[str, int]] = networkx.Graph()
-    left = [("host", host) for host in hosts]
-    graph.add_nodes_from([*left, *(("node", node) for node in nodes)])
-    graph.add_edges_from((("host", host), ("node", node)) for host, node in sorted(fitting))
-    found = networkx.bipartite.maximum_matching(graph, top_nodes=left)
-    if sum(one in found for one in left) < len(hosts):
+    in_turn = dict(zip(sorted(hosts), nodes, strict=True))
+    if fitting.issuperset(in_turn.items()):
+        return in_turn
+    # Nodes are told from hosts by negative numbers: the matching goes over sets, and strings hash anew in each process.
+    graph: networkx.Graph[int] = networkx.Graph()
+    graph.add_nodes_from([*hosts, *(-1 - node for node in nodes)])
+    graph.add_edges_from((host, -1 - node) for host, node in sorted(fitting))
+    found = networkx.bipartite.maximum_matching(graph, top_nodes=list(hosts))
+    if sum(host in found for host in hosts) < len(hosts):
         return None
-    return {host: found["host", host][1] for host in hosts}
+    return {host: -1 - found[host] for host in hosts}
 
 
 def _told(plan: Plan, hosts: Mapping[int, Sequence[RankPlace]], nodes: Mapping[int, Sequence[int]]) -> str:
