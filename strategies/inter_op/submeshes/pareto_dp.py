@@ -134,7 +134,7 @@ def _next(search: _StageSearch, frontier: Frontier, stage: int) -> tuple[Frontie
     """The labels after one more stage; whether the search ended before all were made."""
     following: Frontier = {}
     for state, labels in frontier.items():
-        for last in _ends(search, state, stage):
+        for last in _ends(search, state, labels, stage):
             for made, recompute in _stages(search, state, last, stage):
                 if search.over:
                     return following, True
@@ -146,9 +146,16 @@ def _next(search: _StageSearch, frontier: Frontier, stage: int) -> tuple[Frontie
     return (_fewest(search, following, stage + 1) if search.few else following), False
 
 
-def _ends(search: _StageSearch, state: NextStage, stage: int) -> Iterator[int]:
-    blocks, left = search.paths.bounds.blocks, search.positions - stage - 1
-    for last in range(state.first + 1, blocks - left + 1) if left else (blocks,):
+def _ends(search: _StageSearch, state: NextStage, labels: list[PartialPlan], stage: int) -> Iterator[int]:
+    """The blocks before which a stage may end, but for those whose bound, of no exact cost yet, reaches the ceiling."""
+    devices = search.classes.left(state.placed, state.visited)
+    whole, fill = (
+        search.paths.by_end(state.placed.submesh, state.first, devices, search.positions - stage - 1, fill=alone)
+        for alone in (False, True)
+    )
+    spread = min(label.fill + label.weighted for label in labels) + whole
+    peaks = min(label.fill + label.steady + label.tail for label in labels) + fill
+    for last in map(int, np.flatnonzero(np.maximum(spread, peaks) < search.ceiling)):
         if stage_allowed(search.pinned, stage, state.first, last):
             yield last
 

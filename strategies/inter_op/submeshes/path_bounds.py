@@ -49,6 +49,13 @@ class PathBounds:
         own = self._cost(submesh, self._in_flight(stages), fill=fill)
         return self._after(own, submesh.size, stages, fill=fill)
 
+    def by_end(self, submesh: Submesh, first: int, devices: int, left: int, *, fill: bool) -> Floats:
+        """H of a stage on a submesh that begins at block `first` and of `left` more, by the block it ends before; it
+        and they have so many devices."""
+        rest = self.rest(left, fill=fill)[:, devices - submesh.size]
+        found: Floats = self._cost(submesh, self._in_flight(left + 1), fill=fill)[first] + rest
+        return found
+
     def _after(self, own: Floats, size: int, stages: int, *, fill: bool) -> Floats:
         """The least over where the first stage ends, of its cost and the rest."""
         rest = self.rest(stages - 1, fill=fill)
@@ -62,26 +69,24 @@ class PathBounds:
         count = self.terms.count
         return count if self.terms.schedule == "gpipe" else min(count, stages)
 
-    @remembered
     def _cost(self, submesh: Submesh, in_flight: int, *, fill: bool) -> Floats:
         """The least of every block range on a submesh: over its placements, and recompute where it fits."""
-        found = np.full((self.bounds.blocks + 1, self.bounds.blocks + 1), NEVER)
-        for (_, whole, alone), fits in zip(self._stages_on(submesh), self._fits(submesh, in_flight), strict=True):
-            for again, seconds in (alone if fill else whole).items():
-                found = np.minimum(found, np.where(fits[again], seconds, NEVER))
-        found[self._empty] = NEVER
-        return found
+        whole, alone = self._costs(submesh, in_flight)
+        return alone if fill else whole
 
     @remembered
-    def _fits(self, submesh: Submesh, in_flight: int) -> list[dict[Recompute, NDArray[np.bool_]]]:
-        """Whether every block range fits each placement of a submesh, by whether it recomputes."""
-        return [
-            {
-                again: self.bounds.bytes(place, self.terms, in_flight, again=again) * SLACK <= place.room
-                for again in whole
-            }
-            for place, whole, _ in self._stages_on(submesh)
-        ]
+    def _costs(self, submesh: Submesh, in_flight: int) -> tuple[Floats, Floats]:
+        """The same with weighted steady and tail, and of the fills alone."""
+        shape = (self.bounds.blocks + 1, self.bounds.blocks + 1)
+        found = np.full(shape, NEVER), np.full(shape, NEVER)
+        for place, *seconds in self._stages_on(submesh):
+            for again in seconds[0]:
+                fits = self.bounds.bytes(place, self.terms, in_flight, again=again) * SLACK <= place.room
+                for least, own in zip(found, seconds, strict=True):
+                    np.minimum(least, own[again], out=least, where=fits)
+        for least in found:
+            least[self._empty] = NEVER
+        return found
 
     @cached_property
     def _empty(self) -> NDArray[np.bool_]:

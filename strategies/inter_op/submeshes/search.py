@@ -44,6 +44,11 @@ class SubmeshSearch(BestFirst[_Entry]):
         places = PlacementClasses(self.problem, self.views, classes, classes.placements(self._submeshes))
         return StageBounds(places, self._submeshes, every_range(len(self.problem.graph.blocks)))
 
+    @property
+    def nearest(self) -> float | None:
+        """The bound of what is looked at next; None where nothing is left, or no patience."""
+        return super().nearest if self.placed < PATIENCE_IN_ALL else None
+
     @remembered
     def paths(self, terms: ScheduleTerms) -> PathBounds:
         """Bounds of plans under a schedule's terms."""

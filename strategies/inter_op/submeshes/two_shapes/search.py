@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placer.plans.plan import ScheduleName
 from placer.strategies.inter_op.bounds.schedule import Floats, ScheduleTerms
 from placer.strategies.inter_op.partition.chain_dp import RestBounds, StageOption, best_cuts
 from placer.strategies.inter_op.submeshes.best_first import BestFirst, SubmeshPlan
@@ -63,12 +62,6 @@ class TwoShapeSearch(BestFirst[_Entry]):
         positions = tuple(sorted(self.bounds.positions - {1}))
         for bound, terms in self.quick(positions, self.bounds.most):
             yield bound, _Entry(next(self._numbers), terms)
-
-    def schedules(self, positions: int) -> tuple[ScheduleName, ...]:
-        """The schedules of plans of so many positions."""
-        # Under gpipe a message is waited for as often and more is held than under 1f1b, which is as fast otherwise.
-        asked = self.problem.pins.schedule == "gpipe"
-        return tuple(name for name in super().schedules(positions) if name != "gpipe" or asked)
 
     def _parts(self, entry: _Entry, ceiling: float) -> Iterator[tuple[float, _Entry]] | None:
         if entry.pipeline is not None:
