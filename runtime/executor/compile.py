@@ -30,7 +30,7 @@ from placer.plans.schedule import SPLIT_BACKWARD
 from placer.rules.opaque import TARGET
 from placer.runtime.spmd import talks, varying
 from placer.runtime.stages.block_code import BlockCode
-from placer.runtime.stages.kept_results import keeping
+from placer.runtime.stages.kept_results import Keeping
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
 from placer.runtime.stages.rewrite import next_value
@@ -219,7 +219,7 @@ def _counts(node: fx.Node) -> bool:
 
 
 def _is_opaque(node: fx.Node) -> bool:
-    if node.target in (next_value, keeping):  # they are told the operator that they call
+    if node.target is next_value or isinstance(node.target, Keeping):  # they are told the operator that they call
         return True
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == TARGET
 

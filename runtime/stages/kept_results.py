@@ -1,6 +1,6 @@
 """Products that keep their results where the rest of their block runs again (recompute `selective`).
 
-A block's code calls `keeping(product, ...)` for those that `placer.costs.kept_results` names. As the block first runs
+A block's code calls `Keeping(product)` for those that `placer.costs.kept_results` names. As the block first runs
 under `kept_contexts`, what their kernels make is kept; as it runs again it is taken from there, in the same order:
 autograd goes through the product all the same, and saves what it saved, while the kernel rests.
 
@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from threading import local
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-Made = TypeVar("Made")
 #: What is entered as a block first runs, and as it runs again.
 Contexts: TypeAlias = tuple[AbstractContextManager[None], AbstractContextManager[None]]
 
@@ -55,12 +55,21 @@ class _Now(local):
 _NOW = _Now()
 
 
-def keeping(product: Callable[..., Made], *args: object, **kwargs: object) -> Made:
-    """`product(*args, **kwargs)`, whose result is kept under `kept_contexts`."""
-    if _NOW.mode is None:
-        return product(*args, **kwargs)
-    with _NOW.mode:
-        return product(*args, **kwargs)
+@dataclass(frozen=True)
+class Keeping:
+    """A product whose result is kept under `kept_contexts`. A graph prints what it calls by its name: each has one."""
+
+    product: Callable[..., object]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__name__", f"keeping_{getattr(self.product, '__name__', 'product')}")
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """What the product makes."""
+        if _NOW.mode is None:
+            return self.product(*args, **kwargs)
+        with _NOW.mode:
+            return self.product(*args, **kwargs)
 
 
 def kept_contexts() -> Contexts:
@@ -71,9 +80,9 @@ def kept_contexts() -> Contexts:
 
 def keep_result(made: fx.Node) -> None:
     """Have a node of a block's graph keep its result."""
-    target = made.target
-    made.args = (target, *made.args)  # type: ignore[arg-type]  # a graph takes operators for arguments
-    made.target = keeping
+    if not callable(made.target):
+        raise TypeError(f"{made.name} calls {made.target}, which is no function whose result could be kept")
+    made.target = Keeping(made.target)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 import verify_ranks
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
-from placer.runtime.stages.kept_results import keeping, kept_contexts
+from placer.runtime.stages.kept_results import Keeping, kept_contexts
 from placer.runtime.stages.recompute import runs_again
 from pool import on_ranks
 
@@ -36,6 +36,7 @@ CASES = [
     replace(WORDS, positions=2, degree=2, schedule="zero-bubble"),
     replace(WORDS, replicas=2, degree=2, sharding="parameters"),
     replace(WORDS, degree=2, axis="sequence"),
+    replace(IMAGES, degree=2, axis="height"),
     replace(DROPPING, recomputed=2),
     replace(DROPPING, positions=2, recompute=True, recomputed=1),
     replace(WORDS, positions=2, recomputed=1, schedule="zero-bubble"),
@@ -68,7 +69,8 @@ def test_what_is_kept_may_not_be_written_before_the_second_run() -> None:
     weight = torch.ones(2, 2, requires_grad=True)
 
     def block(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = keeping(torch.mm, x.exp(), weight)
+        made = Keeping(torch.mm)(x.exp(), weight)
+        assert isinstance(made, torch.Tensor)
         made.detach().add_(1)
         return (made.exp(),)
 

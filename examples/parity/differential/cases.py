@@ -15,7 +15,7 @@ from examples.parity.differential.models import Made, random_model
 from examples.parity.differential.plans import random_plan
 from placer import tracer
 from placer.errors import ExecutionError, IllegalPlanError, UsageError
-from placer.plans.plan import Plan
+from placer.plans.plan import Plan, recompute_word
 from placer.runtime import VerifyReport, verify
 from placer.runtime.stages.captured_model import CapturedModel, made_ready
 
@@ -82,7 +82,7 @@ def told(plan: Plan) -> str:
     words += [plan.schedule] * (plan.positions > 1) + [f"microbatches {plan.microbatches}"]
     words += [f"shares {stage.shares}"] * bool(stage.shares)
     words += sorted({one.sharding for one in plan.stages} - {"none"})
-    words += ["recompute"] * any(one.recompute for one in plan.stages)
+    words += [f"recompute {word}" for word in sorted({recompute_word(one.again) for one in plan.stages} - {"no"})]
     words += [f"axis {layout.axis}" for layout in plan.layouts[:1]]
     return " ".join(words)
 

@@ -45,7 +45,7 @@ def _drawn(draw: Random, plan: Plan, ranks: int) -> Plan | None:
         stages.append(
             Stage(
                 first=stage.first, last=stage.last, devices=tuple(range(ends[at], ends[at + 1])), shares=shares[at],
-                sharding=sharded, recompute=stage.recompute, degree=degree,
+                sharding=sharded, recompute=stage.recompute, recomputed=stage.recomputed, degree=degree,
                 layout=degrees.index(degree) if degree > 1 else None,
             )
         )  # fmt: skip

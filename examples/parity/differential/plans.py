@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
+from typing import TypedDict
 
 from examples.parity.cases import processes
 from examples.parity.differential.cuts import ROWS, random_cutting, random_layout
@@ -17,7 +18,7 @@ from examples.parity.differential.meshes import reshaped
 from examples.parity.splits import searched
 from placer.graph import Graph
 from placer.legality import Violation, check
-from placer.plans.plan import Layout, ModelRef, Plan, ScheduleName, Sharding, Stage
+from placer.plans.plan import Layout, ModelRef, Plan, Recompute, ScheduleName, Sharding, Stage
 from placer.plans.settings import RunSettings
 from placer.rules.rows import whole_batch_reason
 from placer.search.problem import Pins
@@ -33,6 +34,11 @@ RESHAPED = 0.4
 WHOLE = 0.8
 # How likely plans of so many ranks are; few ranks are quicker, and most ways to go wrong need no more.
 LIKELY = {2: 0.42, 3: 0.18, 4: 0.26, 5: 0.02, 6: 0.05, 7: 0.02, 8: 0.05}
+
+
+class _Recompute(TypedDict, total=False):
+    recompute: Recompute
+    recomputed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +157,21 @@ def _stages(draw: Random, graph: Graph, shape: _Shape, layouts: int, places: tup
             last=last,
             devices=tuple(devices[place * size : (place + 1) * size]),
             shares=shape.shares,
-            recompute=draw.random() < again,
+            **_recompute(draw, last - first, again),
             layout=draw.randrange(layouts) if layouts else None,
             degree=shape.degree,
             sharding=sharding if alike or shape.replicas == 1 else draw.choice(SHARDINGS),
         )
         for place, (first, last) in zip(places, pairwise(ends), strict=True)
     )
+
+
+def _recompute(draw: Random, blocks: int, often: float) -> _Recompute:
+    """Whether a stage of so many blocks recomputes, all or all but its products, and of how many blocks."""
+    if draw.random() >= often:
+        return {}
+    some = blocks > 1 and draw.random() < 0.3
+    return {"recompute": draw.choice((True, "selective")), "recomputed": draw.randrange(1, blocks) if some else None}
 
 
 def _microbatches(draw: Random, shape: _Shape, apart: int) -> tuple[int, ...]:

@@ -65,6 +65,12 @@ MORE = (
     ZooLayout(name="data=2 pipeline=2", ranks=4, pins=("pipeline=2", "data=2", "schedule=1f1b", "microbatches=2")),
     ZooLayout(name="recompute", pins=("recompute=yes",), microbatches=(4, 4)),
     ZooLayout(name="recompute, data=2", ranks=2, pins=("data=2", "pipeline=1", "recompute=yes", "microbatches=2")),
+    ZooLayout(name="selective recompute", pins=("recompute=selective",), microbatches=(4, 4)),
+    ZooLayout(
+        name="selective recompute, pipeline=2",
+        ranks=2,
+        pins=("pipeline=2", "data=1", "schedule=1f1b", "recompute=selective", "microbatches=2"),
+    ),
     ZooLayout(name="tensor=2", ranks=2, pins=("tensor=2", "data=1", "pipeline=1")),
     ZooLayout(name="tensor=2 data=2", ranks=4, pins=("tensor=2", "data=2", "pipeline=1", "shard=none")),
     ZooLayout(name="float32", microbatches=(4, 4), precision="float32"),
