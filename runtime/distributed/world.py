@@ -126,7 +126,13 @@ def joined(plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float =
 
 
 def _store(world: World, timeout: timedelta) -> Store:
-    """The store of this attempt: torchrun's own where it shares it, so that it outlives every rank."""
+    """The store of this attempt: torchrun's own where it shares it, so that it outlives every rank.
+
+    Raises UsageError where the environment does not say where ranks meet.
+    """
+    unsaid = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if unsaid:
+        raise UsageError(f"{' and '.join(unsaid)} are not set, where ranks meet; start the ranks with torchrun")
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world.size, is_master=world.first and not shared,
@@ -168,10 +174,8 @@ def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
     if dist.is_initialized():
         _require_order(plan)
         return dist.get_rank()
+    # Not torch's own meeting by the environment: its keys are those of the first group also where a second is made.
     timeout, rank = timedelta(seconds=timeout_seconds), int(os.environ.get("RANK", "0"))
-    if not on_several_hosts():
-        dist.init_process_group(backend_of(plan, rank), timeout=timeout)
-        return dist.get_rank()
     store = _store(World(rank=rank, size=plan.world_size, device=device_of(plan, rank)), timeout)
     rank = rank_in_plan(plan, PrefixStore("hosts", store))
     dist.init_process_group(

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from execute_plans import two_rank_plan
 from placer.errors import PlacerError
-from placer.runtime.distributed.world import World, joined
+from placer.runtime.distributed.world import World, join, joined
 
 GROUP_TIMEOUT_SECONDS = 3.0
 
@@ -52,7 +52,22 @@ def sleeps(world: World) -> None:
 DEEDS = {deed.__name__: deed for deed in (fine, killed, fails, hangs, sleeps)}
 
 
+def joins_again() -> None:
+    """As people do who load one plan after another in one process; one rank comes later than the other."""
+    for times in range(2):
+        time.sleep(times * int(os.environ["RANK"]))
+        rank = join(two_rank_plan(), timeout_seconds=GROUP_TIMEOUT_SECONDS)
+        total = torch.ones(4)
+        dist.all_reduce(total)
+        dist.barrier()
+        dist.destroy_process_group()
+        print(f"rank {rank} sums {total[0]:.0f}", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1] == joins_again.__name__:
+        joins_again()
+        return
     try:
         with joined(two_rank_plan(), timeout_seconds=GROUP_TIMEOUT_SECONDS) as world:
             DEEDS[sys.argv[1]](world)

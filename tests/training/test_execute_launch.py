@@ -100,6 +100,13 @@ def test_a_forked_process_that_is_told_to_end_does_not_end_its_rank() -> None:
     assert subprocess.run([sys.executable, "-c", FORKING], timeout=SECONDS, check=False).returncode == 0
 
 
+def test_ranks_join_once_more_after_they_have_left() -> None:
+    told: list[str] = []
+    launch_module(("execute_ranks", "joins_again"), 2, SECONDS, echo=told.append)
+    text = "\n".join(told)
+    assert text.count("rank 0 sums 2") == text.count("rank 1 sums 2") == 2, text
+
+
 def test_an_error_of_one_rank_is_told_by_the_other() -> None:
     with pytest.raises(ExecutionError, match=r"rank 1 failed with exit code 1") as caught:
         launch_module(("execute_ranks", "fails"), 2, SECONDS)
