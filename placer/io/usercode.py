@@ -21,6 +21,8 @@ from placer.io.model_families import family_factory
 _FOREIGN = frozenset({"placer", "torch", *sys.stdlib_module_names})
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _LONGEST = 400
+#: A library that is there and does not load, as torchvision that was built for another torch: nothing of the user's.
+UNLOADED = "needs a library that does not load (`placer doctor` says which)"
 
 
 @contextmanager
@@ -35,14 +37,18 @@ def blamed(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         where = source_line(error, own=True)
+        if isinstance(error, ImportError) and error.__cause__ is not None:
+            raise UsageError(f"{what}{f' at {where}' if where else ''} {UNLOADED}: {said(error)}") from error
         raise UsageError(f"{what} raised {said(error)}{f' at {where}' if where else ''}; correct it there") from error
 
 
 def said(error: BaseException) -> str:
-    """`ValueError: what it says`, one line of it."""
+    """`ValueError: what it says`, one line of it; of an import that failed for another's sake that one's too."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     kind = type(error).__name__
-    return f"{kind}: {first[:_LONGEST]}" if first else kind
+    told = f"{kind}: {first[:_LONGEST]}" if first else kind
+    why = error.__cause__ if isinstance(error, ImportError) else None
+    return told if why is None else f"{told}, since {said(why)}"
 
 
 def source_line(error: BaseException, *, own: bool = False) -> str:

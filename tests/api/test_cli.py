@@ -160,6 +160,34 @@ def test_doctor_says_what_this_machine_is(placer: Command) -> None:
     assert found["execute on processors (gloo)"] == "yes"
 
 
+def test_doctor_finds_a_library_that_was_built_for_another_torch(
+    placer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "timm.py").touch()
+    for name in [name for name in sys.modules if name.split(".")[0] in ("torchvision", "timm")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    findings = {one["name"]: one for one in json.loads(placer("doctor", "--json", code=1).stdout)["findings"]}
+    assert findings["vision"]["found"] == "does not load"
+    assert "operator torchvision::nms does not exist" in findings["vision"]["advice"]
+
+
+def test_a_library_that_does_not_load_is_not_called_the_users_mistake(
+    placer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unloaded_models.py").write_text(
+        "def build():\n"
+        "    try:\n"
+        "        raise RuntimeError('operator torchvision::nms does not exist')\n"
+        "    except RuntimeError as error:\n"
+        "        raise ModuleNotFoundError('Could not import module LlamaConfig') from error\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    told = placer("plan", "unloaded_models:build", "--cluster", "h100x8", "--batch", "x=8x4", code=2).stderr
+    assert "does not load" in told and "torchvision::nms" in told and "correct it" not in told
+
+
 def test_the_reader_may_stop_reading(plan_file: Path) -> None:
     shell = f"{sys.executable} -m placer explain {plan_file} | head -n 1"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)

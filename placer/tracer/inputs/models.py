@@ -20,7 +20,7 @@ from placer.errors import UsageError
 from placer.io.bounds import MOST_COUNTED
 from placer.io.files import parsed_json, read_text
 from placer.io.refusals import short
-from placer.io.usercode import blamed, named, said
+from placer.io.usercode import UNLOADED, blamed, named, said
 from placer.plans.plan import ModelRef
 from placer.tracer.inputs.hub import hub_config, is_hub_name
 
@@ -186,6 +186,8 @@ def _refused(where: str) -> Iterator[None]:
         yield
     except UsageError:
         raise
+    except ImportError as error:
+        raise UsageError(f"{where} {UNLOADED}: {said(error)}") from error
     except Exception as error:
         raise UsageError(f"{where} is refused by transformers: {said(error)}; correct the configuration") from error
 

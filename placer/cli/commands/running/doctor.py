@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib import import_module
 
 import typer
 from rich.console import Group, RenderableType
@@ -17,6 +18,7 @@ from rich.text import Text
 from placer.cli.options import Json, print_result
 from placer.cluster.calibrate import Machine, describe_machine
 from placer.cluster.threads import advised_processes, host_threads, topology
+from placer.io.usercode import said
 from placer.io.versions import installed
 from placer.report.printing import table, titled
 
@@ -53,6 +55,9 @@ CORE = (
     "placer-planner", "torch", "transformers", "networkx", "ortools", "numpy", "pydantic", "PyYAML", "typer", "rich",
     "psutil", "safetensors",
 )  # fmt: skip
+# What was compiled for one torch and may be installed beside another; what transformers imports to make any model.
+LOADED = {"vision": "torchvision"}
+CAPTURED = "transformers.models.gpt2.modeling_gpt2"
 MISSING = "none"  # what `installed` says of a distribution that is not there
 # A rank that has imported torch and transformers holds 0.6 GiB (torch 2.13, transformers 5.23, November 2026).
 RANK_BYTES = 600 * 2**20
@@ -88,7 +93,20 @@ def _core(name: str) -> Finding:
 def _extras(machine: Machine) -> Iterator[Finding]:
     for extra, present in machine.extras:
         advice = "" if present else f"optional: pip install 'placer-planner[{extra}]'"
-        yield Finding(group="extras", name=extra, found="yes" if present else "no", advice=advice)
+        broken = _broken(LOADED[extra]) if present and extra in LOADED else ""
+        yield Finding(
+            group="extras", name=extra, found="does not load" if broken else "yes" if present else "no",
+            fine=not broken, advice=broken or advice,
+        )  # fmt: skip
+
+
+def _broken(module: str) -> str:
+    """Why a module that is installed does not load, "" where it does."""
+    try:
+        import_module(module)
+    except Exception as error:  # a library compiled for another torch raises whatever it likes
+        return f"import {module}: {said(error)}"
+    return ""
 
 
 def _machine(machine: Machine) -> Iterator[Finding]:
@@ -129,7 +147,8 @@ def _loopback() -> Finding:
 def _abilities(machine: Machine) -> Iterator[Finding]:
     yield _ability("read, check, simulate a plan", True, "")
     solver = installed("ortools") != MISSING and installed("transformers") != MISSING
-    yield _ability("capture a model and plan", solver, "install transformers and ortools")
+    broken = _broken(CAPTURED) if solver else "install transformers and ortools"
+    yield _ability("capture a model and plan", not broken, broken)
     yield _ability("execute on processors (gloo)", "gloo" in machine.backends, "this torch was built without gloo")
     gpus = bool(machine.gpus) and "nccl" in machine.backends
     yield _ability("execute on GPUs (NCCL)", gpus, "needs a GPU and a torch built for it")
