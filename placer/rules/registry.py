@@ -54,7 +54,7 @@ KINDS: dict[str, OpKind] = _by_name({
     "ones_like full_like empty_like new_zeros new_ones new_full new_empty scalar_tensor eye tril triu linspace cat "
     "stack pad constant_pad_nd roll flip repeat repeat_interleave dropout_ where masked_fill masked_fill_ __and__ "
     "__or__ __xor__ __rshift__ __lshift__ slice_scatter select_scatter softplus celu glu prelu lerp one_hot clamp_ "
-    "bernoulli_ item upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle meshgrid "
+    "item upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle meshgrid "
     "tile hstack vstack batch_norm_update_stats relu_ silu_ gelu_ hardtanh_ leaky_relu_ add_ mul_ sub_ div_ "
     "index_fill lift_fresh _local_scalar_dense _assert_async _assert_scalar sym_constrain_range_for_size "
     "sym_constrain_range square_ einsum_ broadcast_tensors atleast_1d atleast_2d atleast_3d rot90 concat concatenate "
@@ -72,7 +72,7 @@ KINDS: dict[str, OpKind] = _by_name({
     "index_put_ index_add index_add_ index_copy index_copy_ embedding_bag masked_select nonzero masked_scatter "
     "take_along_dim",
     "random": "dropout feature_dropout alpha_dropout native_dropout bernoulli rand randn randint rand_like randn_like "
-    "randint_like randperm normal multinomial uniform uniform_ normal_ random_ exponential_",
+    "randint_like randperm normal multinomial uniform uniform_ normal_ random_ exponential_ bernoulli_",
 })  # fmt: skip
 
 # FLOPs of everything in KINDS but not here are zero.

@@ -152,7 +152,7 @@ def _executor(
     return Executor(
         plan=plan, rank=model.rank, device=device, relay=held.relay, stages=held.stages, replicas=held.replicas,
         chunks=model.chunks, feeder=feeder, gradients=gradients, updater=updater, state=state, interpreter=interpreter,
-        relaxed=None if column is None else _relaxed(column, synchrony), draws=bool(model.cut.rewrites.batched),
+        relaxed=None if column is None else _relaxed(column, synchrony), draws=model.cut.rewrites.random,
     )  # fmt: skip
 
 

@@ -73,9 +73,10 @@ class CapturedModel:
         )
 
     @property
-    def unkeyed(self) -> tuple[str, ...]:
-        """Random ops other than dropout: what they draw depends on the layout."""
-        return rewrites(self.module.graph, PieceNodes(), self.shapes).unkeyed
+    def drawn(self) -> tuple[str, ...]:
+        """Random ops other than dropout."""
+        found = rewrites(self.module.graph, PieceNodes(), self.shapes)
+        return (*found.drawn, *found.unkeyed)
 
     def casts_to(self, dtype: torch.dtype) -> tuple[str, ...]:
         """The modules (or source lines) of the model in which a tensor has `dtype`."""

@@ -19,10 +19,14 @@ _BITS = 31  # of the mixed number that are compared with the probability
 Place = dict[str, int]  # dim, start, end and of: where a piece of a dim stands
 
 
+# The key of what no row has alone is that of this row, which no batch reaches.
+NO_ROW = 2**62
+
+
 def row_keys(seed: int, step: int, first_row: int, rows: int, device: torch.device | str = "cpu") -> torch.Tensor:
     """One int64 key for each of the rows first_row..first_row+rows-1 of the global batch in this step."""
     index = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=device)
-    return _mixed(_mixed(index + _scalar(seed)) + _scalar(step))
+    return mixed(mixed(index + _scalar(seed)) + _scalar(step))
 
 
 def dropout(
@@ -40,7 +44,7 @@ def dropout(
     sizes = list(values.shape)
     for place in places:
         sizes[place["dim"]] = place["of"]
-    keep = kept(torch.Size(sizes), probability, op, mode.keys if batched else mode.keys.new_zeros(1))
+    keep = kept(torch.Size(sizes), probability, op, mode.keys_of(batched))
     for place in places:
         keep = keep.narrow(place["dim"], place["start"], place["end"] - place["start"])
     return values * keep / (1.0 - probability)
@@ -48,13 +52,18 @@ def dropout(
 
 def kept(shape: torch.Size, probability: float, op: int, keys: torch.Tensor) -> torch.Tensor:
     """The boolean mask of `shape`, its elements in row-major order divided evenly among the rows of `keys`."""
+    bits = numbers(shape, op + 1, keys)
+    bits &= 2**_BITS - 1
+    chosen: torch.Tensor = bits >= round(probability * 2**_BITS)
+    return chosen
+
+
+def numbers(shape: torch.Size, op: int, keys: torch.Tensor) -> torch.Tensor:
+    """64 random bits for each element of `shape`, in row-major order divided evenly among the rows of `keys`."""
     per_row = math.prod(shape) // keys.numel()
     elements = torch.arange(per_row, dtype=torch.int64, device=keys.device)
     elements *= _GAMMA
-    mixed = _mixed(_mixed(keys + _scalar(op + 1)).unsqueeze(1) + elements)
-    mixed &= 2**_BITS - 1
-    chosen: torch.Tensor = mixed >= round(probability * 2**_BITS)
-    return chosen.view(shape)
+    return mixed(mixed(keys + _scalar(op)).unsqueeze(1) + elements).view(shape)
 
 
 def attention(
@@ -87,7 +96,7 @@ def attention(
     return dropout(scores, probability, op, True, mode, places) @ value
 
 
-def _mixed(state: torch.Tensor) -> torch.Tensor:
+def mixed(state: torch.Tensor) -> torch.Tensor:
     """splitmix64 of `state`, written over it: beside it there is one more number per element at a time."""
     state += _GAMMA
     state ^= _shifted(state, 30)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypedDict
 
 import torch
 
@@ -16,7 +17,7 @@ from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.runtime.stages.batch_values import Batch, BatchSums, BatchValues, Read
 from placer.runtime.stages.block_code import CutModel
-from placer.runtime.stages.dropout import row_keys
+from placer.runtime.stages.dropout import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
 from placer.spmd.cross_mesh import Mesh
 
@@ -133,13 +134,30 @@ def microbatches_of(
             training=training,
             counts=sums.counts,
             totals=tuple(total.to(device) for total in sums.totals),
-            keys=row_keys(plan.seed, step, rows.start, len(rows), device) if training and step is not None else None,
+            **_keys(plan.seed, step if training else None, rows, device),
             updates=not ghost,
         )
         inputs = {f"x:{name}": tensor.to(device) for name, tensor in sliced(batch, plan.graph, rows).items()}
         return Microbatch(first=first, rows=0 if ghost else len(rows), inputs=inputs, mode=mode, ghost=ghost)
 
     return tuple(map(microbatch, (0, *accumulate(plan.microbatches)), microbatch_rows(plan, position, replica)))
+
+
+class _Keys(TypedDict, total=False):
+    keys: torch.Tensor
+    batch_key: torch.Tensor
+    seed: int
+
+
+def _keys(seed: int, step: int | None, rows: range, device: torch.device) -> _Keys:
+    """What random numbers are keyed by; none without a step."""
+    if step is None:
+        return {}
+    return {
+        "keys": row_keys(seed, step, rows.start, len(rows), device),
+        "batch_key": row_keys(seed, step, NO_ROW, 1, device),
+        "seed": (seed * 1_000_003 + step) * 1_000_003 + rows.start,
+    }
 
 
 def _fewest(plan: Plan) -> int:

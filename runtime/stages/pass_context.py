@@ -18,8 +18,9 @@ class PassContext:
     counts: per loss op of the graph, the number (or weight) of elements of the global batch that count (for
     compiled code, which would keep numbers as they were first, as tensors). totals: sums over the whole batch that ops
     take instead of those over their rows. keys: one 64-bit key per row, from seed, step and the row's index in the
-    global batch. updates: whether running statistics are to be updated (not when a block is run again, not in
-    evaluation).
+    global batch. batch_key: one for what has no rows, alike for all pieces of the batch. seed: a number of this pass
+    for generators of torch's own. updates: whether running statistics are to be updated (not when a block is run
+    again, not in evaluation).
     """
 
     rows: int
@@ -28,11 +29,20 @@ class PassContext:
     counts: tuple[float | torch.Tensor, ...] = ()
     totals: tuple[torch.Tensor, ...] = ()
     keys: torch.Tensor | None = None
+    batch_key: torch.Tensor | None = None
+    seed: int | None = None
     updates: bool = True
 
     def again(self) -> PassContext:
         """The mode of a second run of the same pass, for recompute."""
         return replace(self, updates=False)
+
+    def keys_of(self, batched: bool) -> torch.Tensor:
+        """Those of the rows, or of what has none. Only where random numbers are keyed."""
+        keys = self.keys if batched else self.batch_key
+        if keys is None:
+            raise ValueError("this pass has no keys for random numbers")
+        return keys
 
     @property
     def updating(self) -> bool:

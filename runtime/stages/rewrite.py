@@ -1,6 +1,7 @@
 """What is changed in the captured graph before it runs: ops whose result depends on how the batch is divided.
 
     dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
+    other random numbers              -> keyed likewise, or of a generator seeded likewise (`draws`)
     means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
     x[places] = 0                     -> the number in the type that x has here, under autocast too
@@ -21,7 +22,9 @@ from torch import fx
 from torch.fx.node import Argument
 
 from placer.errors import UsageError
+from placer.rules.rows.draws import KEYED
 from placer.runtime.stages import losses
+from placer.runtime.stages.draws import draw, seeded
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
@@ -33,6 +36,8 @@ Shapes = Mapping[fx.Node, tuple[int, ...]]
 
 #: A number of rows that no other size is a multiple of: a prime, used on fake tensors only.
 MARKED_ROWS = 1_000_003
+# Numbers of draws begin behind those of dropouts, of which no model has so many: no two ops have the same bits.
+FIRST_DRAW = 2**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +61,26 @@ class Count:
 class Rewrites:
     """All changes of a graph. `batched` says for each dropout op, in graph order, whether dim 0 holds batch rows.
 
-    unkeyed: random ops that stay torch's own.
+    drawn: other random ops, keyed. unkeyed: those that torch's own generator draws.
     """
 
     by_node: dict[fx.Node, Rewrite]
     counts: tuple[Count, ...]
     batched: tuple[bool, ...]
+    drawn: tuple[str, ...]
     unkeyed: tuple[str, ...]
+
+    @property
+    def random(self) -> bool:
+        """Whether a step draws any random number."""
+        return bool(self.batched or self.drawn or self.unkeyed)
 
 
 def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
     """The changes to `graph`. `pieces`: what rows do at its nodes; `shapes`: at MARKED_ROWS rows."""
     by_node: dict[fx.Node, Rewrite] = {}
     batched: list[bool] = []
+    drawn: list[str] = []
     unkeyed: list[str] = []
     for node in graph.nodes:
         if node.op != "call_function":
@@ -85,9 +97,11 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
                 function=put_number, arguments=(cast("Argument", node.target), *arguments(node).values())
             )
         elif _is_random(node):
-            unkeyed.append(f"{node.target} ({node.name})")
+            number, keyed = len(drawn) + len(unkeyed), _is_keyed(node)
+            by_node[node] = _drawn(node, number, has_rows(node, shapes)) if keyed else _seeded(node, number)
+            (drawn if keyed else unkeyed).append(f"{node.target} ({node.name})")
     counts = _counted_losses(pieces, by_node)
-    return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), unkeyed=tuple(unkeyed))
+    return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), drawn=tuple(drawn), unkeyed=tuple(unkeyed))
 
 
 def arguments(node: fx.Node) -> dict[str, Argument]:
@@ -174,6 +188,19 @@ def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
     if node.target is aten.scaled_dot_product_attention.default:
         return Rewrite(function=attention, arguments=(*arguments(node).values(), op))
     return Rewrite(function=dropout, arguments=(node.args[0], node.args[1], op, batched))
+
+
+def _is_keyed(node: fx.Node) -> bool:
+    return str(node.target) in KEYED and arguments(node).get("generator") is None
+
+
+def _drawn(node: fx.Node, number: int, batched: bool) -> Rewrite:
+    op = cast("Argument", node.target)
+    return Rewrite(function=draw, arguments=(op, FIRST_DRAW + number, batched, *arguments(node).values()))
+
+
+def _seeded(node: fx.Node, number: int) -> Rewrite:
+    return Rewrite(function=seeded, arguments=(cast("Argument", node.target), number, *arguments(node).values()))
 
 
 def _is_random(node: fx.Node) -> bool:

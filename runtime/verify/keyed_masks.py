@@ -20,6 +20,7 @@ Numbers = npt.NDArray[np.uint64]
 
 _G, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MODULUS, _BITS = 2**64, 31
+_NO_ROW = 2**62  # the row of what has no rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,8 @@ class KeyedMasks:
     def mask(self, step: int, call: int, shape: tuple[int, ...], probability: float) -> torch.Tensor:
         """Which elements call number `call` of a step keeps."""
         by_row = call < self.count and self.batched[call]
-        rows = np.arange(self.rows, dtype=np.uint64)
-        keys = _mixed(_mixed(rows + _wide(self.seed)) + _wide(step)) if by_row else np.zeros(1, np.uint64)
+        rows = np.arange(self.rows, dtype=np.uint64) if by_row else np.array([_NO_ROW], dtype=np.uint64)
+        keys = _mixed(_mixed(rows + _wide(self.seed)) + _wide(step))
         elements = np.arange(math.prod(shape) // len(keys), dtype=np.uint64) * np.uint64(_G)
         numbers = _mixed(_mixed(keys + _wide(call + 1))[:, None] + elements[None, :])
         kept = (numbers & np.uint64(2**_BITS - 1)) >= np.uint64(round(probability * 2**_BITS))

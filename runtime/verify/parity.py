@@ -160,9 +160,9 @@ def _captured(given: _Inputs, plan: Plan) -> Subject:
     if capture is None:
         source = prepared_model(plan, copy.deepcopy(given.model), device_of(plan, given.rank))
         capture = captured(plan, source)
-    if capture.unkeyed:
+    if capture.drawn:
         raise UsageError(
-            f"the model draws random numbers by {', '.join(capture.unkeyed[:3])}, which no layout can repeat; "
+            f"the model draws random numbers by {', '.join(capture.drawn[:3])}, which no layout can repeat; "
             "turn that off to verify (dropout and attention dropout are repeatable)"
         )
     return Subject(plan=plan, capture=capture)

@@ -1,0 +1,153 @@
+"""Random numbers that depend on (seed, step, op, row of the global batch, element of the row) and on nothing else, so
+that no layout and no second run changes them: those of `placer.rules.rows.draws.KEYED`, made here of the numbers that
+dropout's masks are made of. What torch alone can draw gets a generator that is seeded alike in every layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import numpy as np
+import torch
+from torch.autograd.function import FunctionCtx
+
+from placer.runtime.stages.dropout import mixed, numbers
+from placer.runtime.stages.pass_context import PassContext
+
+Given = Mapping[str, object]
+# Bits of a uniform number, as torch has them (DistributionsHelper.h, CPUs).
+_BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}
+_MOST_BITS = 53
+
+
+def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, mode: PassContext) -> torch.Tensor:
+    """What `op` draws, called with `given` in the order of its schema. Draw `number` of the graph; batched: dim 0 of
+    the result is a whole number of entries per row, others are the same in every piece of the batch."""
+    named = dict(zip((formal.name for formal in op._schema.arguments), given, strict=True))
+    if mode.keys is None or mode.batch_key is None:
+        return cast(torch.Tensor, plainly(op, given))
+    shape = _shape(named)
+    keys = mode.keys if batched else mode.batch_key
+    made = _SAMPLERS[op._schema.name.removeprefix("aten::").rstrip("_")](shape, numbers(shape, number, keys), named)
+    return _reached(made, *(one for one in given if isinstance(one, torch.Tensor) and one.requires_grad))
+
+
+def seeded(op: torch._ops.OpOverload, number: int, *given: object, mode: PassContext) -> object:
+    """The same by torch's own generator, seeded for this draw of this step; as it is where nothing keys draws."""
+    if mode.seed is None:
+        return plainly(op, given)
+    devices = [one.device for one in given if isinstance(one, torch.Tensor) and one.is_cuda]
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed((mode.seed * 1_000_003 + number) % 2**63)
+        return plainly(op, given)
+
+
+def plainly(op: torch._ops.OpOverload, given: tuple[object, ...]) -> object:
+    """`op` itself, called with values in the order of its schema."""
+    formal = op._schema.arguments
+    positional = [value for value, one in zip(given, formal, strict=True) if not one.kwarg_only]
+    return op(*positional, **{one.name: value for value, one in zip(given, formal, strict=True) if one.kwarg_only})
+
+
+def _shape(given: Given) -> torch.Size:
+    tensors = [one for one in given.values() if isinstance(one, torch.Tensor)]
+    if tensors:
+        return torch.Size(np.broadcast_shapes(*(tuple(one.shape) for one in tensors)))
+    return torch.Size(cast("list[int]", given["size"]))
+
+
+def _dtype(given: Given) -> torch.dtype:
+    first = next((one for one in given.values() if isinstance(one, torch.Tensor)), None)
+    asked = given.get("dtype") or (None if first is None else first.dtype)
+    return cast(torch.dtype, asked or torch.get_default_dtype())
+
+
+def _uniform(bits: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """From 0 to below 1, of the highest bits."""
+    count = _BITS.get(dtype, _MOST_BITS)
+    highest: torch.Tensor = (bits >> (64 - count)) & (2**count - 1)
+    made: torch.Tensor = highest.double() / 2**count
+    return made.to(dtype)
+
+
+def _positive(bits: torch.Tensor) -> torch.Tensor:
+    """Between 0 and 1, never either."""
+    highest: torch.Tensor = (bits >> (64 - _MOST_BITS)) & (2**_MOST_BITS - 1)
+    made: torch.Tensor = (highest.double() + 0.5) / 2**_MOST_BITS
+    return made
+
+
+def _normal(bits: torch.Tensor) -> torch.Tensor:
+    """Box and Muller's: a radius and an angle of two uniform numbers."""
+    radius = (-2.0 * _positive(bits).log()).sqrt()
+    return radius * (2.0 * math.pi * _positive(mixed(bits.clone()))).cos()
+
+
+def _rand(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+    return _uniform(bits, _dtype(given))
+
+
+def _randn(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+    return _normal(bits).to(_dtype(given))
+
+
+def _randint(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+    low, high = cast(int, given.get("low", 0)), cast(int, given["high"])
+    # Of no tensor they are 64-bit; the schema says so by a number of C++'s.
+    dtype = _dtype(given) if "self" in given else given["dtype"]
+    return ((bits & (2**62 - 1)) % (high - low) + low).to(dtype if isinstance(dtype, torch.dtype) else torch.int64)
+
+
+def _bernoulli(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+    return (_uniform(bits) < _number(given.get("p", given["self"]))).to(_dtype(given))
+
+
+def _spread(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+    mean, deviation = (_number(given[name]) for name in ("mean", "std"))
+    return (_normal(bits) * deviation + mean).to(_dtype(given))
+
+
+def _between(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+    low, high = cast(float, given["from"]), cast(float, given["to"])
+    return (_uniform(bits, _dtype(given)).double() * (high - low) + low).to(_dtype(given))
+
+
+def _exponential(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+    return (-_positive(bits).log() / cast(float, given["lambd"])).to(_dtype(given))
+
+
+def _number(value: object) -> torch.Tensor | float:
+    return value.detach().double() if isinstance(value, torch.Tensor) else cast(float, value)
+
+
+_SAMPLERS: dict[str, Callable[[torch.Size, torch.Tensor, Given], torch.Tensor]] = {
+    "rand": _rand,
+    "rand_like": _rand,
+    "randn": _randn,
+    "randn_like": _randn,
+    "randint": _randint,
+    "randint_like": _randint,
+    "bernoulli": _bernoulli,
+    "normal": _spread,
+    "uniform": _between,
+    "exponential": _exponential,
+}
+
+
+def _reached(made: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+    """`made`, through which a gradient of zeros reaches `sources`, as torch has it, not none."""
+    return _Drawn.apply(made, *sources) if sources else made  # type: ignore[no-untyped-call]
+
+
+class _Drawn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, made: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+        ctx.shapes = [(one.shape, one.dtype, one.device) for one in sources]  # type: ignore[attr-defined]
+        return made.view_as(made)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        shapes = ctx.shapes  # type: ignore[attr-defined]
+        return (None, *(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in shapes))
