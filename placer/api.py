@@ -21,7 +21,7 @@ from placer.io.model_config import require_buildable
 from placer.io.usercode import reference_of
 from placer.io.versions import versions
 from placer.plans.ledger import Ledger
-from placer.plans.plan import Asked, Plan
+from placer.plans.plan import SEEDS, Asked, Plan
 from placer.plans.settings import RunSettings
 from placer.rules.opaque import OpaqueCost
 from placer.search.asked import Budget, budget_of, parse_pins, pin_texts
@@ -112,6 +112,8 @@ def problem(
     from placer import tracer
 
     limits = budget_of(budget)
+    if seed not in SEEDS:
+        raise UsageError(f"the seed is {seed}; give one from {SEEDS.start} to {SEEDS.stop - 1}")
     cluster = Cluster.load(cluster_spec)
     require_buildable(model)
     resolved = tracer.resolve(model)

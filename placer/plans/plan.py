@@ -42,7 +42,8 @@ BUCKET_BYTES = 25 * 2**20
 REMEMBERED = 4096
 
 # What torch.manual_seed takes.
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+SEEDS = range(-(2**63), 2**64)
+Seed = Annotated[int, Field(ge=SEEDS.start, lt=SEEDS.stop)]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "branched"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 # Whether blocks run again in backward: none, all of each, or all but its products (`placer.costs.kept_results`).

@@ -30,8 +30,10 @@ def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, 
         return cast(torch.Tensor, plainly(op, given))
     shape = _shape(named)
     keys = mode.keys if batched else mode.batch_key
-    made = _SAMPLERS[op._schema.name.removeprefix("aten::").rstrip("_")](shape, numbers(shape, number, keys), named)
-    return _reached(made, *(one for one in given if isinstance(one, torch.Tensor) and one.requires_grad))
+    name = op._schema.name.removeprefix("aten::").rstrip("_")
+    made = _SAMPLERS[name](shape, numbers(shape, number, keys), named)
+    reached = () if name.endswith("_like") else given  # of those torch takes the shape alone
+    return _reached(made, *(one for one in reached if isinstance(one, torch.Tensor) and one.requires_grad))
 
 
 def seeded(op: torch._ops.OpOverload, number: int, *given: object, mode: PassContext) -> object:

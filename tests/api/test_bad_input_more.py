@@ -131,6 +131,8 @@ def test_a_model_without_parameters_is_refused(placer: Command) -> None:
         ("dense", "z=8x64", "no input 'z'; it takes x"),
         ("dense", "8x64", "--batch x=8x64"),
         ("dense", "x=8x65", "3x65 float32"),
+        ("dense", "x=99999999999999999999x64", "more than any memory holds"),
+        ("dense", "x=4611686018427387904x64", "more than any memory holds"),
         ("dense", "x=8x64,x=8x64", "'x' twice"),
         ("dense", "x=8x64:int65", "int65"),
         ("dense", "x=8x64:", "y=8:int64"),
@@ -161,6 +163,12 @@ def test_a_branch_on_values_is_told_of_where(placer: Command) -> None:
 def test_types_that_were_guessed_are_named_where_the_capture_fails(placer: Command) -> None:
     ended = placer("plan", "bad_models:labelled", "--cluster", "small.yaml", "--batch", "x=8x64,y=8x2")
     assert "No type was given for x, y: write y=8x2:int64 for integers" in ended.error
+
+
+@pytest.mark.parametrize("seed", ["99999999999999999999999", "-9223372036854775809"])
+def test_a_seed_that_no_plan_may_have_is_misuse(placer: Command, seed: str) -> None:
+    ended = placer("plan", "bad_models:dense", "--cluster", "small.yaml", "--batch", "x=8x64", "--seed", seed)
+    assert (ended.code, f"the seed is {seed}" in ended.error) == (2, True)
 
 
 @pytest.mark.parametrize("batch", ["x=8x64,y=8:int64", "x=8x64,y=8"])

@@ -84,9 +84,11 @@ def trained_and_loaded(plan: Plan) -> tuple[float, float]:
 
 
 def losses(plan: Plan, steps: int) -> list[float]:
-    """The losses of some steps with dropout."""
+    """The losses of some steps on one batch, in the plan's precision."""
     executor = load(plan)
-    batch = tracer.random_batch(plan.graph, plan.rows, 0)
+    dtype = torch.float64 if plan.settings.precision == "float64" else torch.float32
+    made = tracer.random_batch(plan.graph, plan.rows, 0)
+    batch = {name: value.to(dtype) if value.is_floating_point() else value for name, value in made.items()}
     return [executor.step(batch) for _ in range(steps)]
 
 

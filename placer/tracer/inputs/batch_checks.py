@@ -8,15 +8,19 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
+from math import prod
 
 from torch import nn
 
 from placer.errors import UsageError
+from placer.io.bounds import MOST_COUNTED
 
 # Inputs with one entry per row of the batch, whatever else they hold; other inputs (a mask, a table) may have none.
 _BY_ROW = ("labels", "label", "targets", "target", "input_ids")
 # A name as like another as this is a slip of the pen.
 _ALIKE = 0.8
+# Bytes of a number of the widest type that torch has (complex128).
+_WIDEST = 16
 
 
 def input_names(model: nn.Module) -> tuple[str, ...]:
@@ -45,6 +49,15 @@ def require_names(model: nn.Module, given: Iterable[str], *, own_loss: bool) -> 
             raise UsageError(f"forward of {type(model).__name__} has no input {name!r}; {meant}{_takes(model, known)}")
     if missing:
         raise UsageError(f"the batch lacks {', '.join(missing)}; {_takes(model, known)}, the batch has {_list(names)}")
+
+
+def require_countable(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise UsageError where an input has more bytes than 63 bits count."""
+    for name, shape in shapes.items():
+        if prod(shape) > MOST_COUNTED // _WIDEST:
+            raise UsageError(
+                f"the batch's {name} is {'x'.join(map(str, shape))}, more than any memory holds; give less"
+            )
 
 
 def require_rows(shapes: Mapping[str, tuple[int, ...]]) -> None:

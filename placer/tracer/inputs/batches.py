@@ -12,7 +12,7 @@ from torch import nn
 
 from placer.errors import UsageError
 from placer.graph import Graph, Input
-from placer.tracer.inputs.batch_checks import require_names, require_rows
+from placer.tracer.inputs.batch_checks import require_countable, require_names, require_rows
 from placer.tracer.inputs.implied_batch import Implied, implied_shapes, label_shapes, require_positions
 
 BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int | None
@@ -72,6 +72,7 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
         found = {**found, **label_shapes(model, first)}
     sizes = {name: _shape(name, value) for name, value in found.items()}
     require_names(model, found, own_loss=own_loss)
+    require_countable(sizes)
     require_rows(sizes)
     require_positions(model, sizes)
     return _batch(found, assumptions)

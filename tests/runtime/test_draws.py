@@ -1,0 +1,101 @@
+"""Random numbers of a step: alike in every layout and in second runs, others in each step, of their distribution."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import verify_ranks
+from drawing_models import DRAWS, factory
+from examples.parity.cases import Case, plan_of
+from placer.legality import check
+from placer.runtime.stages.draws import draw
+from placer.runtime.stages.dropout import NO_ROW, row_keys
+from placer.runtime.stages.pass_context import PassContext
+from pool import on_ranks
+
+WHOLE_BATCH = "drawn from classes"
+LAYOUTS = {
+    "recompute": {"recompute": True},
+    "selective recompute": {"recompute": "selective"},
+    "microbatches": {"microbatches": (3, 4, 1)},
+    "microbatches that recompute": {"microbatches": (4, 4), "recompute": True},
+    "replicas": {"replicas": 2, "microbatches": (8,)},
+    "uneven replicas": {"replicas": 2, "shares": (3, 1), "microbatches": (4, 4)},
+    "pipeline": {"positions": 2, "microbatches": (4, 4)},
+    "sharded": {"replicas": 2, "sharding": "parameters", "microbatches": (4, 4)},
+    "tensor": {"degree": 2, "microbatches": (8,)},
+    "tensor that recomputes": {"degree": 2, "recompute": True, "microbatches": (8,)},
+}
+
+
+def case_of(name: str) -> Case:
+    return Case(model=factory(name), shapes=(("x", (8, 8)), ("y", (8, 8))), microbatches=(8,))
+
+
+def losses(case: Case) -> list[float]:
+    return on_ranks(case.ranks, verify_ranks.losses, plan_of(case), 3)[0]
+
+
+@pytest.mark.parametrize("name", [name for name in DRAWS if name != WHOLE_BATCH])
+def test_no_layout_changes_what_is_drawn(name: str) -> None:
+    case = case_of(name)
+    alone = losses(case)
+    assert len({round(loss, 12) for loss in alone}) == 3
+    for layout, choices in LAYOUTS.items():
+        assert losses(replace(case, **choices)) == pytest.approx(alone, rel=1e-9), layout
+
+
+def test_what_is_not_keyed_by_rows_keeps_the_batch_whole_and_is_drawn_alike_in_every_layout() -> None:
+    case = case_of(WHOLE_BATCH)
+    found = check(plan_of(replace(case, microbatches=(4, 4))))
+    assert any("multinomial" in str(one) and "draws random numbers for the whole batch" in str(one) for one in found)
+    alone = losses(case)
+    for choices in (LAYOUTS["recompute"], LAYOUTS["tensor"], LAYOUTS["tensor that recomputes"], {"positions": 2}):
+        assert losses(replace(case, **choices)) == pytest.approx(alone, rel=1e-9), choices
+
+
+def context(step: int, rows: int, first: int = 0) -> PassContext:
+    keys, one = row_keys(7, step, first, rows), row_keys(7, step, NO_ROW, 1)
+    return PassContext(rows=rows, global_rows=rows, training=True, keys=keys, batch_key=one)
+
+
+SIZES = [64, 4096]
+AT = (torch.float64, None, torch.device("cpu"), None)  # dtype, layout, device, pinned memory
+
+
+def test_numbers_are_those_of_their_distribution() -> None:
+    aten, mode, like = torch.ops.aten, context(0, 64), torch.empty(64, 4096, dtype=torch.float64)
+    within = 5 / (64 * 4096) ** 0.5  # five deviations of a mean of so many numbers of variance 1
+    uniform = draw(aten.rand.default, 0, True, SIZES, *AT, mode=mode)
+    assert float(uniform.min()) >= 0 and float(uniform.max()) < 1
+    assert float(uniform.mean()) == pytest.approx(1 / 2, abs=within)
+    assert float(uniform.var()) == pytest.approx(1 / 12, abs=within)
+    normal = draw(aten.randn.default, 1, True, SIZES, *AT, mode=mode)
+    moments = [float(normal.pow(power).mean()) for power in (1, 2, 3, 4)]
+    assert moments == pytest.approx([0, 1, 0, 3], abs=20 * within)
+    assert float((normal[:, 1:] * normal[:, :-1]).mean()) == pytest.approx(0, abs=within)
+    assert float((normal[1:] * normal[:-1]).mean()) == pytest.approx(0, abs=within)
+    exponential = draw(aten.exponential_.default, 2, True, like, 2.0, None, mode=mode)
+    assert float(exponential.mean()) == pytest.approx(1 / 2, abs=within) and float(exponential.min()) > 0
+    whole = draw(aten.randint.low, 3, True, -2, 3, SIZES, *AT, mode=mode)
+    assert sorted(whole.unique().tolist()) == [-2, -1, 0, 1, 2]
+    assert float(whole.double().mean()) == pytest.approx(0, abs=2 * within)
+
+
+def test_a_draw_depends_on_step_op_and_row_and_on_nothing_else() -> None:
+    aten = torch.ops.aten
+
+    def made(step: int, number: int, rows: int, first: int = 0) -> torch.Tensor:
+        return draw(aten.randn.default, number, True, [rows, 16], *AT, mode=context(step, rows, first))
+
+    whole = made(3, 0, 8)
+    assert whole[5:].equal(made(3, 0, 3, first=5))
+    assert not whole.equal(made(4, 0, 8)) and not whole.equal(made(3, 1, 8))
+
+
+def test_a_mask_of_what_has_no_rows_is_another_in_each_step() -> None:
+    first, second = (context(step, 8).keys_of(False) for step in (0, 1))
+    assert not first.equal(second)
