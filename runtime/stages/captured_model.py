@@ -73,10 +73,9 @@ class CapturedModel:
         )
 
     @property
-    def drawn(self) -> tuple[str, ...]:
-        """Random ops other than dropout."""
-        found = rewrites(self.module.graph, PieceNodes(), self.shapes)
-        return (*found.drawn, *found.unkeyed)
+    def unkeyed(self) -> tuple[str, ...]:
+        """Random ops that torch's own generator draws: what they draw no model by itself can be given."""
+        return rewrites(self.module.graph, PieceNodes(), self.shapes).unkeyed
 
     def casts_to(self, dtype: torch.dtype) -> tuple[str, ...]:
         """The modules (or source lines) of the model in which a tensor has `dtype`."""

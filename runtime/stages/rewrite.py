@@ -58,6 +58,14 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A keyed random op other than dropout: its name, and whether dim 0 of what it draws holds batch rows."""
+
+    name: str
+    batched: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrites:
     """All changes of a graph. `batched` says for each dropout op, in graph order, whether dim 0 holds batch rows.
 
@@ -67,7 +75,7 @@ class Rewrites:
     by_node: dict[fx.Node, Rewrite]
     counts: tuple[Count, ...]
     batched: tuple[bool, ...]
-    drawn: tuple[str, ...]
+    drawn: tuple[Drawn, ...]
     unkeyed: tuple[str, ...]
 
     @property
@@ -80,7 +88,7 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
     """The changes to `graph`. `pieces`: what rows do at its nodes; `shapes`: at MARKED_ROWS rows."""
     by_node: dict[fx.Node, Rewrite] = {}
     batched: list[bool] = []
-    drawn: list[str] = []
+    drawn: list[Drawn] = []
     unkeyed: list[str] = []
     for node in graph.nodes:
         if node.op != "call_function":
@@ -97,9 +105,13 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
                 function=put_number, arguments=(cast("Argument", node.target), *arguments(node).values())
             )
         elif _is_random(node):
-            number, keyed = len(drawn) + len(unkeyed), _is_keyed(node)
-            by_node[node] = _drawn(node, number, has_rows(node, shapes)) if keyed else _seeded(node, number)
-            (drawn if keyed else unkeyed).append(f"{node.target} ({node.name})")
+            name = f"{node.target} ({node.name})"
+            if _is_keyed(node):
+                by_node[node] = _drawn(node, len(drawn), has_rows(node, shapes))
+                drawn.append(Drawn(name=name, batched=has_rows(node, shapes)))
+            else:
+                by_node[node] = _seeded(node, len(unkeyed))
+                unkeyed.append(name)
     counts = _counted_losses(pieces, by_node)
     return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), drawn=tuple(drawn), unkeyed=tuple(unkeyed))
 

@@ -1,10 +1,12 @@
-"""The masks of dropout that a plan's run uses, from their definition: what the judge is handed.
+"""The masks of dropout and the random numbers that a plan's run uses, from their definition: what the judge is handed.
 
     keep(seed, step, call, row, element) = the low 31 bits of a number >= round(probability * 2^31)
     number = mix(mix(mix(mix(row + w(seed)) + w(step)) + w(call + 1)) + element * G),  w(v) = v * G,  all modulo 2^64
 
 mix is splitmix64 (Steele et al., OOPSLA 2014), G its constant. Written down here a second time, by numpy's unsigned
-numbers, so that masks of the runtime (`stages/dropout.py`) are held to what they are said to be.
+numbers, so that masks of the runtime (`stages/dropout.py`) are held to what they are said to be. Other draws take the
+same numbers at their own calls, which begin at 2^32: a uniform number of the highest 53 bits (24, 11 or 8 for types of
+32 and 16 bits), a normal one by Box and Muller, whose angle is of mix(number).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ Numbers = npt.NDArray[np.uint64]
 _G, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MODULUS, _BITS = 2**64, 31
 _NO_ROW = 2**62  # the row of what has no rows
+_FIRST_DRAW = 2**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +43,58 @@ class KeyedMasks:
     def mask(self, step: int, call: int, shape: tuple[int, ...], probability: float) -> torch.Tensor:
         """Which elements call number `call` of a step keeps."""
         by_row = call < self.count and self.batched[call]
-        rows = np.arange(self.rows, dtype=np.uint64) if by_row else np.array([_NO_ROW], dtype=np.uint64)
-        keys = _mixed(_mixed(rows + _wide(self.seed)) + _wide(step))
-        elements = np.arange(math.prod(shape) // len(keys), dtype=np.uint64) * np.uint64(_G)
-        numbers = _mixed(_mixed(keys + _wide(call + 1))[:, None] + elements[None, :])
+        numbers = _numbers(self.seed, self.rows if by_row else None, step, call + 1, shape)
         kept = (numbers & np.uint64(2**_BITS - 1)) >= np.uint64(round(probability * 2**_BITS))
-        return torch.from_numpy(kept.reshape(shape))
+        return torch.from_numpy(kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedDraws:
+    """Other random numbers, likewise; batched: for each draw of a forward whether dim 0 has rows."""
+
+    seed: int
+    rows: int
+    batched: tuple[bool, ...]
+
+    @property
+    def count(self) -> int:
+        """Draws in a forward."""
+        return len(self.batched)
+
+    def uniform(self, step: int, call: int, shape: tuple[int, ...], bits: int) -> torch.Tensor:
+        """From 0 to below 1, of so many bits."""
+        return torch.from_numpy(np.asarray((self._bits(step, call, shape) >> np.uint64(64 - bits)) / 2.0**bits))
+
+    def positive(self, step: int, call: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Between 0 and 1, never either."""
+        return torch.from_numpy(np.asarray(_positive(self._bits(step, call, shape))))
+
+    def normal(self, step: int, call: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Of mean 0 and variance 1."""
+        bits = self._bits(step, call, shape)
+        radius, angle = np.sqrt(-2.0 * np.log(_positive(bits))), 2.0 * np.pi * _positive(_mixed(bits))
+        return torch.from_numpy(np.asarray(radius * np.cos(angle)))
+
+    def whole(self, step: int, call: int, shape: tuple[int, ...], low: int, high: int) -> torch.Tensor:
+        """Whole numbers from `low` to below `high`."""
+        bits = self._bits(step, call, shape) & np.uint64(2**62 - 1)
+        return torch.from_numpy(np.asarray((bits % np.uint64(high - low)).astype(np.int64) + low))
+
+    def _bits(self, step: int, call: int, shape: tuple[int, ...]) -> Numbers:
+        by_row = call < self.count and self.batched[call]
+        return _numbers(self.seed, self.rows if by_row else None, step, _FIRST_DRAW + call, shape)
+
+
+def _numbers(seed: int, rows: int | None, step: int, call: int, shape: tuple[int, ...]) -> Numbers:
+    """The number of each element of `shape`, its elements divided evenly among `rows`; None: of what has no rows."""
+    every = np.arange(rows, dtype=np.uint64) if rows is not None else np.array([_NO_ROW], dtype=np.uint64)
+    keys = _mixed(_mixed(every + _wide(seed)) + _wide(step))
+    elements = np.arange(math.prod(shape) // len(keys), dtype=np.uint64) * np.uint64(_G)
+    return _mixed(_mixed(keys + _wide(call))[:, None] + elements[None, :]).reshape(shape)
+
+
+def _positive(bits: Numbers) -> npt.NDArray[np.float64]:
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
 
 
 def _wide(value: int) -> np.uint64:

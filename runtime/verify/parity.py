@@ -160,10 +160,10 @@ def _captured(given: _Inputs, plan: Plan) -> Subject:
     if capture is None:
         source = prepared_model(plan, copy.deepcopy(given.model), device_of(plan, given.rank))
         capture = captured(plan, source)
-    if capture.drawn:
+    if capture.unkeyed:
         raise UsageError(
-            f"the model draws random numbers by {', '.join(capture.drawn[:3])}, which no layout can repeat; "
-            "turn that off to verify (dropout and attention dropout are repeatable)"
+            f"the model draws random numbers by {', '.join(capture.unkeyed[:3])}, which no model can be given; "
+            "turn that off to verify (dropout, normal, uniform and whole numbers are given)"
         )
     return Subject(plan=plan, capture=capture)
 

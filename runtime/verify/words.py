@@ -37,7 +37,7 @@ def handed_told(judge: Judge) -> tuple[str, ...]:
     """What the judge does not find in the model, and what is in the model and not compared."""
     kept = set(judge.run.model.state_dict())
     unsaved = [name for name, _ in judge.run.model.named_buffers() if name not in kept]
-    dropped = "masks of dropout, keyed by seed, step, op and row, were handed to the one device"
+    dropped = "masks of dropout and random numbers, keyed by seed, step, op and row, were handed to the one device"
     left = f"not compared: {len(unsaved)} buffers that the model does not save ({', '.join(unsaved[:3])})"
     return (*((dropped,) if judge.run.dropping else ()), *((left,) if unsaved else ()))
 

@@ -18,7 +18,7 @@ from placer import api
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.plans.settings import RunSettings
-from placer.runtime.stages.dropout import kept, row_keys
+from placer.runtime.stages.dropout import NO_ROW, kept, row_keys
 from placer.runtime.verify import memory, parity
 from placer.runtime.verify.accepted import accepted_differences
 from placer.runtime.verify.batches import left_out, uneven_batch
@@ -68,7 +68,7 @@ def test_the_judge_is_a_plain_loop_bit_for_bit(settings: RunSettings) -> None:
 @pytest.mark.parametrize("batched", [True, False])
 def test_masks_by_their_definition_are_those_of_the_runtime(batched: bool) -> None:
     masks = KeyedMasks(seed=7, rows=6, batched=(True, batched))
-    keys = row_keys(7, 3, 0, 6) if batched else torch.zeros(1, dtype=torch.int64)
+    keys = row_keys(7, 3, 0, 6) if batched else row_keys(7, 3, NO_ROW, 1)
     shape = torch.Size((12, 50, 4))
     found = masks.mask(3, 1, tuple(shape), 0.3)
     assert found.equal(kept(shape, 0.3, 1, keys))

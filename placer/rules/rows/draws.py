@@ -21,8 +21,6 @@ KEYED = frozenset(
         "exponential_.default",
     )
 )  # fmt: skip
-# Keyed as long as there has been dropout, with a rule of how it is split.
-DROPPED = frozenset({"aten.dropout.default", "aten.dropout_.default"})
 
 
 def drawn(target: str, shape: tuple[int, ...], lays: Sequence[Standing]) -> Cut | Everywhere | None:

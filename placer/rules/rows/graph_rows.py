@@ -14,10 +14,11 @@ from placer.graph import Block, BlockClass, Graph, Op, Parameter
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import PARTIAL, WHOLE, Cut
 from placer.rules.opaque import TARGET
-from placer.rules.registry import SPLITS, SplitRule
-from placer.rules.rows.draws import DROPPED, drawn
+from placer.rules.registry import SPLITS, SplitRule, split_rule
+from placer.rules.rows.draws import KEYED, drawn
 from placer.rules.rows.piece_ops import SAME_OP, PieceOp, PieceResult, piece_result
 from placer.rules.rows.piece_values import Mixed, PieceValue
+from placer.rules.rows.row_rules import row_rule
 from placer.rules.splits.block_choices import MARKED_ROWS
 
 _OPAQUE = TARGET.replace("::", ".")
@@ -159,9 +160,9 @@ def _class_rows(block_class: BlockClass, given: tuple[PieceValue, ...], kept: tu
 def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue]) -> PieceResult:
     if op.target.startswith(_OPAQUE) or (op.inputs and not op.arguments):
         return _opaque_rows(op, given)
-    if op.kind == "random" and op.target not in DROPPED:
-        return _drawn_rows(op, given)
     call = call_of(block_class, op, MARKED_ROWS)
+    if op.target in KEYED or (op.kind == "random" and split_rule(call) is None and row_rule(call) is None):
+        return _drawn_rows(op, given)
     repeatable = op.kind != "random" and "global_rows" not in op.arguments and not _writes(op)
     found = piece_result(call, given, repeatable=repeatable)
     before = {value.lay for value in given}
@@ -177,10 +178,10 @@ def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue]) -> PieceR
 def _drawn_rows(op: Op, given: list[PieceValue]) -> PieceResult:
     """A draw of random numbers that a run keys by rows, or that no piece can have."""
     mixed = next((value.lay for value in given if isinstance(value.lay, Mixed)), None)
-    (made,) = op.outputs
-    lay = drawn(op.target, tuple(size.at(MARKED_ROWS) for size in made.shape), [value.lay for value in given])
+    shape = tuple(size.at(MARKED_ROWS) for size in op.outputs[0].shape)
+    lay = drawn(op.target, shape, [value.lay for value in given])
     other = Mixed(_told(op, "draws random numbers for the whole batch, of which a piece would draw others"))
-    return PieceResult(values=(PieceValue(mixed or lay or other),))
+    return PieceResult(values=tuple(PieceValue(mixed or lay or other) for _ in op.outputs))
 
 
 def _opaque_rows(op: Op, given: list[PieceValue]) -> PieceResult:

@@ -19,6 +19,7 @@ from torch.utils import _pytree
 
 from placer.errors import UsageError
 from placer.plans.settings import RunSettings
+from placer.runtime.verify.eager.draws import DrawSource, HandedDraws
 from placer.runtime.verify.eager.masks import MaskedDropout, MaskSource
 from placer.runtime.verify.eager.norms import NormRows, PiecewiseNorms
 
@@ -42,18 +43,19 @@ class StepResult:
 class EagerRun:
     """Steps of `model`, which has its weights and its type.
 
-    masks: of the dropout of a step; None where nothing is dropped. norms: for each batch norm in the order of their
-    calls the rows it takes statistics of; empty: all of them, as torch does.
+    masks: of the dropout of a step; None where nothing is dropped; draws: likewise, of other random numbers. norms: for
+    each batch norm in the order of their calls the rows it takes statistics of; empty: all of them, as torch does.
     """
 
     def __init__(
         self, model: nn.Module, settings: RunSettings, *, loss_fn: LossFunction | None = None,
-        optimizer: Factory | None = None, masks: MaskSource | None = None, norms: NormRows = (),
+        optimizer: Factory | None = None, masks: MaskSource | None = None, draws: DrawSource | None = None,
+        norms: NormRows = (),
     ) -> None:  # fmt: skip
         self.model, self.settings = model, settings
         self.device = next(model.parameters()).device
         self.steps = 0
-        self._loss_fn, self._masks, self._norms = loss_fn, masks, norms
+        self._loss_fn, self._masks, self._draws, self._norms = loss_fn, masks, draws, norms
         self.learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
         #: What the optimizer updates: the parameters, or what stands for those of 16 bits.
         self._updated = {name: _held(parameter) for name, parameter in self.learnt.items()}
@@ -62,13 +64,13 @@ class EagerRun:
 
     @property
     def dropping(self) -> bool:
-        """Whether masks were handed in."""
-        return self._masks is not None
+        """Whether masks or other random numbers were handed in."""
+        return self._masks is not None or self._draws is not None
 
     @property
     def keyed(self) -> bool:
         """Whether what a row gets depends on its place in the batch."""
-        return self._masks is not None or bool(self._norms)
+        return self.dropping or bool(self._norms)
 
     def step(self, batch: Batch) -> StepResult:
         """One training step on the whole batch."""
@@ -150,11 +152,13 @@ class EagerRun:
     def _modes(self) -> Iterator[None]:
         """torch as it is, where nothing was handed in."""
         dropout = None if self._masks is None else MaskedDropout(self._masks, self.steps)
+        draws = None if self._draws is None else HandedDraws(self._draws, self.steps)
         norms: AbstractContextManager[object] = PiecewiseNorms(self._norms) if self._norms else nullcontext()
-        with norms, dropout or nullcontext():
+        with norms, draws or nullcontext(), dropout or nullcontext():
             yield
-        if dropout is not None:
-            dropout.require_all_used()
+        for handed in (dropout, draws):
+            if handed is not None:
+                handed.require_all_used()
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         given = {name: tensor.to(self.device) for name, tensor in batch.items()}
