@@ -134,7 +134,7 @@ def microbatches_of(
             training=training,
             counts=sums.counts,
             totals=tuple(total.to(device) for total in sums.totals),
-            **_keys(plan.seed, step if training else None, rows, device),
+            **_keys(plan.seed, step, rows, device),
             updates=not ghost,
         )
         inputs = {f"x:{name}": tensor.to(device) for name, tensor in sliced(batch, plan.graph, rows).items()}

@@ -43,7 +43,8 @@ def test_the_cases_hold_every_kind_of_layout() -> None:
     stages = [stage for plan in found for stage in plan.stages]
     assert {plan.schedule for plan in found} == {"1f1b", "gpipe", "zero-bubble", "interleaved", "branched"}
     assert {stage.sharding for stage in stages} == {"none", "optimizer", "gradients", "parameters"}
-    assert {stage.recompute for stage in stages} == {False, True}
+    assert {stage.recompute for stage in stages} == {False, True, "selective"}
+    assert any(stage.recomputed is not None for stage in stages)
     assert {1, 2, 4} <= {stage.degree for stage in stages}
     assert {2, 4, 8} <= {plan.world_size for plan in found}
     assert {"tensor", "height", "width"} <= {layout.axis for plan in found for layout in plan.layouts}

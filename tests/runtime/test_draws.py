@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import verify_ranks
-from drawing_models import DRAWS, factory
 from examples.parity.cases import Case, plan_of
+from examples.parity.drawing import DRAWS, factory
 from placer.legality import check
 from placer.runtime.stages.draws import draw
 from placer.runtime.stages.dropout import NO_ROW, row_keys

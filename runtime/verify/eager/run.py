@@ -116,8 +116,10 @@ class EagerRun:
     def evaluate(self, batch: Batch) -> float:
         """The loss of the batch in evaluation mode."""
         self.model.eval()
+        draws = None if self._draws is None else HandedDraws(self._draws, self.steps)
         try:
-            return float(self._loss(batch))
+            with draws or nullcontext():
+                return float(self._loss(batch))
         finally:
             self.model.train()
 

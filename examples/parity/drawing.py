@@ -48,7 +48,7 @@ def _build(name: str) -> nn.Module:
 
 def factory(name: str) -> str:
     """The reference of the model of a draw."""
-    return f"drawing_models:{name.replace(' ', '_')}"
+    return f"examples.parity.drawing:{name.replace(' ', '_')}"
 
 
 for _name in DRAWS:
