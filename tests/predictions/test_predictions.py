@@ -80,6 +80,7 @@ def test_machines_are_those_of_the_catalogue_by_printed_names(cells: Mapping[str
         ({"attention": "megatron fused softmax (no flash)"}, "attention", "eager"),
         ({"attention": "cuDNN fused attention (TE)"}, "attention", "tuned"),
         ({"attention": "SDPA flash"}, "attention", "flash"),
+        ({"attention": "flash-attention (triton impl, v1 era)"}, "attention", "flash1"),
         ({"overlap": "torch.compile; async TP", "framework": "torchtitan"}, "fusion", True),
         ({"overlap": "torch.compile; async TP", "framework": "torchtitan"}, "tensor_overlap", True),
         ({"overlap": "torch.compile; vanilla TP", "framework": "torchtitan"}, "tensor_overlap", False),
@@ -125,6 +126,43 @@ def test_recompute_that_is_not_printed_is_the_fastest_that_fits() -> None:
     (none,) = predicted(row())
     assert one.seconds == none.seconds
     assert "recompute not printed: the best by estimate" in one.notes
+
+
+def test_torchtitans_selective_recompute_runs_every_second_layer_again() -> None:
+    cells = {
+        "framework": "torchtitan (FSDP2)",
+        "arch": "llama",
+        "kv_heads": "4",
+        "tp": "1",
+        "dp": "4",
+        "micro_batch": "1",
+    }
+    none, half, full = (
+        one.ledger.seconds.recompute
+        for one in predicted(*(row(**cells, recompute=told) for told in ("none", "selective op", "full")))
+    )
+    assert none == 0
+    assert isclose(half, full / 2, rel_tol=0.2)
+
+
+def test_adapters_alone_are_trained_where_the_row_says_so() -> None:
+    cells = {"arch": "llama", "kv_heads": "4", "tp": "1", "dp": "4", "micro_batch": "1"}
+    adapted, whole = predicted(row(**cells, model="Llama (LoRA finetune)"), row(**cells))
+    assert adapted.ledger.memory[0].gradients < whole.ledger.memory[0].gradients / 2
+    assert adapted.ledger.seconds.reduction < whole.ledger.seconds.reduction
+
+
+def test_llm_foundry_drops_nothing_and_keeps_no_masks() -> None:
+    dropping, keeping = predicted(
+        row(tp="1", dp="4", micro_batch="1"), row(tp="1", dp="4", micro_batch="1", framework="llm-foundry/Composer")
+    )
+    assert keeping.ledger.memory[0].activations < dropping.ledger.memory[0].activations
+
+
+def test_nemos_pipelines_may_be_interleaved() -> None:
+    cells = {"tp": "1", "pp": "2", "dp": "2", "micro_batch": "1", "framework": "NeMo 24.07 / Megatron-Core"}
+    (one,) = predicted(row(**cells))
+    assert "virtual stages not printed: the best by estimate" in one.notes
 
 
 def test_the_best_constant_is_at_least_as_good_as_any_other() -> None:
