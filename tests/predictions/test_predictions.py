@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 
@@ -199,6 +200,20 @@ def test_an_interval_is_of_other_tables_alone() -> None:
     (alone,) = with_intervals([one])
     assert isinstance(alone, Prediction)
     assert alone.low == 0
+
+
+def test_an_interval_is_of_runs_whose_devices_work_alike() -> None:
+    """Small steps that took 4 times as long say so of small ones; of large ones, 3 decades off, nothing."""
+    small, other = predicted(row(), row(2, dataset="small"))
+    large = [replace(one, ledger=replace(one.ledger, flops=one.ledger.flops * 1000)) for one in (small, other)]
+    slow, fast = (
+        replace(one, row=row(3, dataset=f"table {factor}", step_time_s=str(factor * one.seconds)))
+        for one, factor in ((other, 4), (large[1], 2))
+    )
+    like_slow, like_fast, *_ = with_intervals([small, large[0], slow, fast])
+    assert isinstance(like_slow, Prediction) and isinstance(like_fast, Prediction)
+    assert isclose(like_slow.high, 4 * small.seconds)
+    assert isclose(like_fast.low, 2 * large[0].seconds)
 
 
 def test_the_command_prints_rows_and_slices_of_any_file_of_these_columns(
