@@ -96,7 +96,8 @@ class Device:
     computed per shape and the curve gives only the ceiling.
     `sustained` is what is left of the rate of products in the steps of a training run, where the chip is warm and its
     power limited, beside the best product alone. `flash_shares` of the peak rate fused attention reaches, forward and
-    backward: of the kernel that torch runs, and `tuned_shares` of the vendor's own (cuDNN's, FlashAttention-3).
+    backward: of the kernel that torch runs, `tuned_shares` of the vendor's own (cuDNN's, FlashAttention-3), and
+    `first_flash_shares` of the first FlashAttention.
     `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
     """
 
@@ -115,6 +116,7 @@ class Device:
     sustained: AchievedShare = 1.0
     flash_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
     tuned_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
+    first_flash_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
 
     def __post_init__(self) -> None:
         for what, known in (("rates", self.rates), ("curves", self.curves)):

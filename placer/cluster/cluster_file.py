@@ -113,8 +113,13 @@ def _device(device: Device, key: str) -> Data:
     }
     if device.sustained != 1:
         fields["sustained"] = device.sustained
-    if (device.flash_shares, device.tuned_shares) != (FLASH_SHARES, FLASH_SHARES):
-        fields |= {"flash": [*device.flash_shares], "tuned_flash": [*device.tuned_shares]}
+    shares = {
+        "flash": device.flash_shares,
+        "tuned_flash": device.tuned_shares,
+        "first_flash": device.first_flash_shares,
+    }
+    if set(shares.values()) != {FLASH_SHARES}:
+        fields |= {name: [*share] for name, share in shares.items()}
     if device.multiprocessors:
         fields["multiprocessors"] = device.multiprocessors
     if device.curves:

@@ -172,6 +172,7 @@ class DeviceEntry(SourcedEntry):
     sustained: Share = 1.0
     flash: tuple[Share, Share] = FLASH_SHARES
     tuned_flash: tuple[Share, Share] | None = None
+    first_flash: tuple[Share, Share] | None = None
 
     @model_validator(mode="after")
     def complete(self) -> DeviceEntry:
@@ -198,6 +199,7 @@ class DeviceEntry(SourcedEntry):
             sustained=self.sustained,
             flash_shares=self.flash,
             tuned_shares=self.tuned_flash or self.flash,
+            first_flash_shares=self.first_flash or self.flash,
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from math import frexp, ldexp
 
+# Of a float64 after its first, by definition (IEEE 754).
 BITS = 52
 
 

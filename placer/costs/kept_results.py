@@ -15,15 +15,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from placer.cluster.cluster import Backend
-from placer.costs.precision import PRODUCT_KINDS, op_name
+from placer.costs.precision import HANDING, PRODUCT_KINDS, leads_to, op_name, weight_references
 from placer.graph import BlockClass, Op
 from placer.plans.settings import RunSettings
 from placer.rules.calls import Call, Value
 from placer.rules.graph_calls import call_of
 
-RANK = 4  # rows, heads, positions, width
-# What hands a value on to its readers as the same storage, or as it is laid out anew.
-HANDING = ("view", "communication")
+RANK = 4  # by definition: rows, heads, positions, width
 
 
 class Readers(NamedTuple):
@@ -35,14 +33,14 @@ class Readers(NamedTuple):
 
 def kept_results(block_class: BlockClass, settings: RunSettings, backend: Backend) -> tuple[int, ...]:
     """The numbers of the ops that keep their results, in order."""
-    weights = _weights(block_class)
+    weights = weight_references(block_class)
     return tuple(
         index
         for index, op in enumerate(block_class.ops)
         if op.kind in PRODUCT_KINDS
         and op.outputs
         and _fit(block_class, index, settings, backend)
-        and (op.kind == "attention" or not weights.isdisjoint(op.inputs) or not _are_scores(block_class, index))
+        and (op.kind == "attention" or not weights.isdisjoint(op.inputs) or not leads_to(block_class, index, "softmax"))
         and not any(op_name(block_class.ops[one]).endswith("_") for one in readers(block_class, index).ops)
     )
 
@@ -89,25 +87,3 @@ def _fit(block_class: BlockClass, index: int, settings: RunSettings, backend: Ba
         return True
     scaled = op_name(op) == "scaled_dot_product_attention" and op.arguments
     return fuses(op, call_of(block_class, op, 1) if scaled else None, settings, backend)
-
-
-def _weights(block_class: BlockClass) -> set[str]:
-    """The parameters of a block, and views of them."""
-    found = {f"p{index}" for index in range(len(block_class.parameters))}
-    for index, op in enumerate(block_class.ops):
-        if op.kind == "view" and not found.isdisjoint(op.inputs):
-            found |= {f"o{index}.{output}" for output in range(len(op.outputs))}
-    return found
-
-
-def _are_scores(block_class: BlockClass, index: int) -> bool:
-    """Whether nothing but pointwise ops lies between a product and a softmax."""
-    reached = {f"o{index}.0"}
-    for number, op in enumerate(block_class.ops[index + 1 :], index + 1):
-        if reached.isdisjoint(op.inputs):
-            continue
-        if "softmax" in op_name(op):
-            return True
-        if op.kind in (*HANDING, "pointwise", "random"):
-            reached.add(f"o{number}.0")
-    return False

@@ -3,15 +3,19 @@
 A graph is captured at one base dtype. `float32`, `float64`, `bfloat16` and `float16` run everything that was captured
 at the base dtype in that type; what the model itself casts elsewhere stays. `bfloat16-autocast` runs products in
 bfloat16, the ops of torch's float32 list in float32, and the others in the widest type of their inputs. With
-`settings.float8` products of 16 bits that read a parameter run in 8 (`float4`: in 4), while what they read and write
-stays as it is; with `settings.tf32` products of float32 run at the rate of TensorFloat-32.
+`settings.tf32` products of float32 run at the rate of TensorFloat-32.
+
+With `settings.float8` products of 16 bits that read a parameter run in 8 (`float4`: in 4), all but the head's, as
+Transformer Engine's do (its Linear and GroupedLinear; Megatron-LM's output layer is none of them:
+megatron/core/models/gpt/gpt_model.py, tensor_parallel.ColumnParallelLinear; torchtitan leaves `output` out as well:
+docs of its float8 converter, filter_fqns). What they read is cast first (`OpNumerics.cast`), and the cast copy is kept.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Op, Parameter, Tensor
@@ -32,16 +36,28 @@ EIGHT_BITS = "float8_e4m3fn"
 FOUR_BITS = "float4"
 TENSOR_FLOAT = "tfloat32"
 PRODUCT_KINDS = ("matmul", "convolution", "attention")
+# Bytes of an element of few bits, by definition; scales of blocks of 32 or 16 elements are left out.
+FEW_BYTES = {EIGHT_BITS: 1.0, FOUR_BITS: 0.5}
+# A cast reads an operand once and writes it along both of its dims, one copy for each of the products that sum over
+# them, forward's and that of the weights' gradients (Transformer Engine's documentation, "Performance Considerations",
+# rowwise and columnwise usage). Weights are left out: they are cast once a step (its `is_first_microbatch`).
+CAST_COPIES = 2
+# What hands a value on to its readers as the same storage, or as it is laid out anew.
+HANDING = ("view", "communication")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpNumerics:
-    """The dtype an op's products run in and factors on the captured read, written and saved bytes."""
+    """The dtype an op's products run in and factors on the captured read, written and saved bytes.
+
+    cast: bytes that casting moves per byte of an operand that is no parameter; 0 where products read it as it is.
+    """
 
     dtype: str
     read: float
     written: float
     saved: float
+    cast: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +124,9 @@ class Numerics:
 
     def _numbered(self, block_class: BlockClass) -> tuple[BlockClass, tuple[OpNumerics, ...]]:
         known: dict[str, str] = {}
-        return block_class, tuple(self._op(block_class, index, op, known) for index, op in enumerate(block_class.ops))
+        few = self._few_bits(block_class)
+        made = [self._op(block_class, op, index, known) for index, op in enumerate(block_class.ops)]
+        return block_class, tuple(self._in_few_bits(own) if index in few else own for index, own in enumerate(made))
 
     def _counted(self, block_class: BlockClass) -> tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]:
         first: dict[object, int] = {}
@@ -118,7 +136,7 @@ class Numerics:
                 counts[first.setdefault(_sizes(op, own, index), index)] += 1
         return block_class, tuple((block_class.ops[index], numbers[index], count) for index, count in counts.items())
 
-    def _op(self, block_class: BlockClass, index: int, op: Op, known: dict[str, str]) -> OpNumerics:
+    def _op(self, block_class: BlockClass, op: Op, index: int, known: dict[str, str]) -> OpNumerics:
         tensors = [(reference, block_class.tensor(reference)) for reference in op.inputs]
         types = [known.get(reference) or self.kept(tensor.dtype) for reference, tensor in tensors]
         runs = self._runs_in(op, [t for t in types if t in FLOATING])
@@ -135,10 +153,10 @@ class Numerics:
             out_before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
             out_after += _weight(tensor) * ITEM_BYTES[made]
         written = out_after / out_before if out_before else read
-        dtype = self.few_bits if self._in_few_bits(op, runs) else runs
-        if self.tf32 and op.kind in PRODUCT_KINDS and runs == "float32":
-            dtype = TENSOR_FLOAT
-        return OpNumerics(dtype=dtype, read=read, written=written, saved=max(read, written))
+        tensor_float = self.tf32 and op.kind in PRODUCT_KINDS and runs == "float32"
+        return OpNumerics(
+            dtype=TENSOR_FLOAT if tensor_float else runs, read=read, written=written, saved=max(read, written)
+        )
 
     def _runs_in(self, op: Op, inputs: list[str]) -> str:
         widest = max(inputs, key=lambda t: ITEM_BYTES[t], default=self.weights)
@@ -148,11 +166,21 @@ class Numerics:
             return self.compute
         return "float32" if op_name(op) in FLOAT32_OPS else widest
 
-    def _in_few_bits(self, op: Op, runs: str) -> bool:
-        """Whether a product of 16 bits with a parameter is done in fewer."""
-        if not self.few_bits or op.kind not in ("matmul", "convolution") or runs not in ("bfloat16", "float16"):
-            return False
-        return any(reference.startswith("p") for reference in op.inputs)
+    def _few_bits(self, block_class: BlockClass) -> frozenset[int]:
+        """The products with a parameter that run in fewer than 16 bits: all but those that make what a loss reads."""
+        if not self.few_bits:
+            return frozenset()
+        weights = weight_references(block_class)
+        products = [i for i, op in enumerate(block_class.ops) if op.kind in ("matmul", "convolution")]
+        mine = (i for i in products if not weights.isdisjoint(block_class.ops[i].inputs))
+        return frozenset(i for i in mine if not leads_to(block_class, i, "loss"))
+
+    def _in_few_bits(self, own: OpNumerics) -> OpNumerics:
+        """The numbers of a product of 16 bits when it runs in fewer."""
+        if own.dtype not in ("bfloat16", "float16"):
+            return own
+        share = FEW_BYTES[self.few_bits] / ITEM_BYTES[own.dtype]
+        return replace(own, dtype=self.few_bits, saved=share * own.saved, cast=own.read * (1 + CAST_COPIES * share))
 
     def _made(self, tensor: Tensor, runs: str) -> str:
         if tensor.dtype not in FLOATING:
@@ -190,6 +218,28 @@ class Workload:
     def per_row(self, size: Affine) -> Affine:
         """A size in the graph's rows as one in rows of a replica, rounded up."""
         return Affine(size.fixed, -(-size.per_row // self.apart))
+
+
+def weight_references(block_class: BlockClass) -> set[str]:
+    """The parameters of a block, and views of them."""
+    found = {f"p{index}" for index in range(len(block_class.parameters))}
+    for index, op in enumerate(block_class.ops):
+        if op.kind == "view" and not found.isdisjoint(op.inputs):
+            found |= {f"o{index}.{output}" for output in range(len(op.outputs))}
+    return found
+
+
+def leads_to(block_class: BlockClass, index: int, word: str) -> bool:
+    """Whether nothing but pointwise ops lies between an op's first result and an op with `word` in its name."""
+    reached = {f"o{index}.0"}
+    for number, op in enumerate(block_class.ops[index + 1 :], index + 1):
+        if reached.isdisjoint(op.inputs):
+            continue
+        if word in op_name(op):
+            return True
+        if op.kind in (*HANDING, "pointwise", "random"):
+            reached.add(f"o{number}.0")
+    return False
 
 
 def op_name(op: Op) -> str:

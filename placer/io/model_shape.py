@@ -10,7 +10,7 @@ class Shape:
     """A model's sizes; `kind` says how it is built. `vocabulary` is as it is run, padding included.
 
     Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide. Of images: `sequence` is
-    their height and width.
+    their height and width. `adapters`: rank of the adapters that alone are trained (LoRA); 0: all of it is.
     """
 
     kind: str
@@ -25,6 +25,7 @@ class Shape:
     experts: int = 0
     chosen: int = 0
     expert_inner: int = 0
+    adapters: int = 0
 
     @property
     def tokens(self) -> bool:

@@ -12,7 +12,7 @@ from placer.errors import UsageError
 from placer.io.bounds import Amount, AmountAboveZero
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Attention = Literal["eager", "flash", "tuned"]
+Attention = Literal["eager", "flash1", "flash", "tuned"]
 Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
 
 
@@ -24,7 +24,8 @@ class RunSettings:
     bits with float32 master weights in the optimizer (Megatron's way); `bfloat16-autocast` keeps float32 weights and
     computes products in bfloat16 under torch.autocast.
     attention: `eager` materialises the scores, `flash` does not; `tuned` is the same computed by the vendor's own
-    kernel (cuDNN's), which Transformer Engine runs: another price, the same run.
+    kernel (cuDNN's), which Transformer Engine runs, and `flash1` by the first FlashAttention, which torch ran before
+    2.2: other prices, the same run.
     recompute: `auto` lets the search choose per stage; `none`, `selective` (all but products) and `full` fix it.
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
     tf32: whether products of float32 run in TensorFloat-32 where the device has it

@@ -120,7 +120,8 @@ class MegatronDegrees:
 
     rows: of a microbatch on each replica. virtual: stages per pipeline position (more than 1 interleaves).
     expert: devices over which experts lie, of those of `data`. context: devices that share a row's tokens.
-    sequence: norms cut on the sequence where there is tensor parallelism.
+    sequence: norms cut on the sequence where there is tensor parallelism. every: of so many blocks of a stage one runs
+    again under `recompute`.
     """
 
     tensor: int = 1
@@ -133,6 +134,7 @@ class MegatronDegrees:
     sequence: bool = True
     schedule: ScheduleName = "1f1b"
     recompute: Recompute = False
+    every: int = 1
     sharding: Sharding = "none"
 
     @property
@@ -169,7 +171,8 @@ class MegatronLayouts:
             schedule="interleaved" if degrees.virtual > 1 else degrees.schedule, layout=-1 if layout is None else 0,
             degree=degrees.tensor * degrees.expert * degrees.context,
         )  # fmt: skip
-        return plan_of(problem, outline, stage_cuts(problem, outline), (degrees.recompute,) * stages, layout)
+        made = plan_of(problem, outline, stage_cuts(problem, outline), (degrees.recompute,) * stages, layout)
+        return made if degrees.every == 1 or not degrees.recompute else _partly(made, degrees.every)
 
     def _layout(self, degrees: MegatronDegrees) -> Layout | None:
         """How a replica of several devices cuts the ops. Raises UsageError where it cannot."""
@@ -198,6 +201,14 @@ class MegatronLayouts:
         """Megatron's tensor split over `degree` devices; None where there is none."""
         rule = _cut_sequence if sequence else _whole_sequence
         return ruled_layout(self.problem, self.costs, degree, rule, cut=sequence)
+
+
+def _partly(plan: Plan, every: int) -> Plan:
+    """The plan with one of so many blocks of each stage run again, at least one."""
+    stages = (
+        replace(stage, recomputed=max(1, (stage.last - stage.first) // every)) for stage in plan.stages
+    )  # fmt: skip
+    return replace(plan, stages=tuple(stages))
 
 
 def stage_cuts(problem: Problem, outline: Outline) -> tuple[int, ...]:

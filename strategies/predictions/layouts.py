@@ -62,7 +62,7 @@ def _printed(row: Row) -> tuple[int, int]:
 def _possible(row: Row, layers: int, rows: int, degrees: tuple[int, int, int, int, int]) -> Layouts:
     tensor, pipeline, data, context, expert = degrees
     sizes = [row.count("micro_batch")] if row.count("micro_batch") else _sizes(rows // data)
-    again, turns = _recompute(row), _turns(row, pipeline, layers)
+    again, turns, every = _recompute(row), _turns(row, pipeline, layers), _every(row)
     ways: tuple[Recompute, ...] = (False, "selective", True)
     told = {
         "micro-batch": len(sizes) > 1,
@@ -72,7 +72,7 @@ def _possible(row: Row, layers: int, rows: int, degrees: tuple[int, int, int, in
     made = tuple(
         MegatronDegrees(
             tensor=tensor, pipeline=pipeline, data=data, virtual=virtual, rows=size, sequence=_cuts_sequence(row),
-            expert=expert, context=context, recompute=remade, sharding=_sharding(row, data),
+            expert=expert, context=context, recompute=remade, every=every, sharding=_sharding(row, data),
         )
         for size, virtual, remade in product(sizes, turns, ways if again is None else (again,))
     )  # fmt: skip
@@ -95,11 +95,13 @@ def _cuts_sequence(row: Row) -> bool:
 
 
 def _turns(row: Row, pipeline: int, layers: int) -> tuple[int, ...]:
-    """Stages a position: as printed; where pipelines overlap their messages, which only interleaved ones do, any."""
+    """Stages a position: as printed; any where pipelines overlap their messages, which only interleaved ones do, and of
+    NeMo, whose recipes interleave."""
     if pipeline == 1 or row.count("vpp"):
         return (row.count("vpp", 1) if pipeline > 1 else 1,)
     share, rest = divmod(layers, pipeline)
-    if rest or "PP" not in row.text("overlap"):
+    interleaves = "PP" in row.text("overlap") or "nemo" in row.text("framework").lower()
+    if rest or not interleaves:
         return (1,)
     return tuple(turns for turns in range(1, share + 1) if share % turns == 0)
 
@@ -110,11 +112,16 @@ def _recompute(row: Row) -> Recompute | None:
     Megatron's `selective` is the scores of attention, which flash attention makes again anyway: with it nothing more.
     """
     told = row.text("recompute").lower()
-    if told.startswith(("full", "yes")):
+    if told.startswith(("full", "yes")) or _every(row) > 1:
         return True
-    if told.startswith("selective") and "torch" in row.text("framework").lower():
-        return "selective"
     return False if told.startswith(("none", "selective")) else None
+
+
+def _every(row: Row) -> int:
+    """Of how many layers one runs again. torchtitan's `selective` is every second layer, or every second product and
+    all between (its torchtitan/distributed/activation_checkpoint.py: layer frequency 2, `mm_count % 2`)."""
+    chosen = row.text("recompute").lower().startswith("selective") and "torch" in row.text("framework").lower()
+    return 2 if chosen else 1
 
 
 def _sharding(row: Row, data: int) -> Sharding:
@@ -135,5 +142,7 @@ def _notes(row: Row) -> Iterator[str]:
     """What is estimated otherwise than it was run."""
     if _recompute(row) is False and row.text("recompute").lower().startswith("selective"):
         yield "selective recompute: estimated as attention that keeps no scores"
+    if _every(row) > 1 and "layer" not in row.text("recompute").lower():
+        yield "every second product runs again: estimated as every second layer"
     if "hybrid" in row.text("zero").lower():
         yield "state divided within groups of replicas: estimated divided over all"

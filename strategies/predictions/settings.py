@@ -9,6 +9,8 @@ from placer.strategies.predictions.rows import Row
 
 # The year of the first fused attention without scores in memory (FlashAttention, arXiv:2205.14135) in frameworks.
 FLASH_SINCE = "2022-12"
+# Of the second (arXiv:2307.08691); in torch with 2.2.
+SECOND_FLASH_SINCE = "2023-07"
 
 
 def settings_of(row: Row) -> RunSettings:
@@ -29,7 +31,7 @@ def notes_of(row: Row) -> tuple[str, ...]:
     """What of a row is estimated otherwise than it ran, of its settings."""
     notes = []
     if "LoRA" in row.text("model"):
-        notes.append("LoRA: estimated as full training")
+        notes.append("LoRA: the rank of its adapters is not printed, 32 is taken")
     if "GPT OSS" in row.text("model"):
         notes.append("attention with sinks and windows: estimated whole and without")
     return tuple(notes)
@@ -82,7 +84,7 @@ def _attention(row: Row) -> Attention:
     if re.search(r"cudnn|\bte\b|transformer engine", told):
         return "tuned"
     if re.search(r"(?<!no )(?<!pre )flash|sdpa", told):
-        return "flash"
+        return "flash1" if "v1" in told or row.text("date")[:7] < SECOND_FLASH_SINCE else "flash"
     if told or row.text("date")[:7] < FLASH_SINCE:
         return "eager"
     return "tuned" if re.search(r"nemo|megatron", row.text("framework").lower()) else "flash"

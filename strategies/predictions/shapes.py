@@ -1,7 +1,7 @@
 """The sizes of a row's model, as printed, or why it is not built.
 
-Architectures that are built: Megatron's GPT (`gpt`), that with squared ReLU (`squared`), Llama, mixtures of experts
-with grouped-query or latent attention (`moe`, `mla`), BERT, T5 and residual networks.
+Architectures that are built: Megatron's GPT (`gpt`), that with squared ReLU (`squared`), llm-foundry's (`mpt`), Llama,
+mixtures of experts with grouped-query or latent attention (`moe`, `mla`), BERT, T5 and residual networks.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ IMAGES = {"resnet-50": "resnet50", "resnet50": "resnet50", "resnext101": "resnex
 IMAGE_CLASSES, IMAGE_SIZE = 1000, 224
 # Of models whose tables leave it out, as published (openai/gpt-oss-120b, config.json).
 HEAD_SIZES = {"gpt oss": 64}
+# Rank of adapters (LoRA) where it is not printed: NeMo's (nemo/collections/llm/peft/lora.py, `dim`).
+ADAPTERS = 32
 TOKENS_NEEDED = ("layers", "hidden", "heads", "seq_len")
 
 
@@ -36,6 +38,8 @@ def shape_of(row: Row) -> Shape | str:
     kind = KINDS.get(words[0], "") if words and "layer" not in words else ""
     if not kind and row.text("model").lower().startswith("bert"):
         kind = "bert"
+    if kind == "gpt" and "llm-foundry" in row.text("framework").lower():
+        kind = "mpt"
     if not kind:
         return _image(row) or f"no model is built for {row.text('model')!r} ({row.text('arch') or 'no architecture'})"
     missing = [name for name in TOKENS_NEEDED if not row.count(name)]
@@ -50,6 +54,7 @@ def shape_of(row: Row) -> Shape | str:
         key_heads=row.count("kv_heads", heads), inner=row.count("ffn", 4 * hidden), vocabulary=vocabulary,
         sequence=row.count("seq_len"), head_size=row.count("head_dim") or _head_size(row), experts=row.count("experts"),
         chosen=row.count("topk"), expert_inner=row.count("moe_ffn", row.count("ffn", 4 * hidden)),
+        adapters=ADAPTERS if kind == "llama" and "LoRA" in row.text("model") else 0,
     )  # fmt: skip
 
 

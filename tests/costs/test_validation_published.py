@@ -50,7 +50,7 @@ def test_what_is_estimated_otherwise_is_said(table: Path) -> None:
     runs: dict[str, Run] = {run.row.rpartition("#")[2]: run for run in published_runs(table, "bridge")}
     assert any("recompute not printed" in note for note in runs["33"].notes)
     assert {layout.sharding for layout in runs["33"].layouts} == {"optimizer"}
-    assert any("LoRA: estimated as full training" in run.notes for run in runs.values())
+    assert any("LoRA: the rank of its adapters is not printed, 32 is taken" in run.notes for run in runs.values())
     assert runs["33"].settings.float8
     assert "expert parallel 64 over the devices of tensor 2 too" in runs["276"].unmodelled[0]
     assert {(layout.context, layout.tensor) for layout in runs["34"].layouts} == {(2, 2)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def test_machines_are_those_of_the_catalogue_by_printed_names(cells: Mapping[str
         ({"attention": "megatron fused softmax (no flash)"}, "attention", "eager"),
         ({"attention": "cuDNN fused attention (TE)"}, "attention", "tuned"),
         ({"attention": "SDPA flash"}, "attention", "flash"),
+        ({"attention": "flash-attention (triton impl, v1 era)"}, "attention", "flash1"),
         ({"overlap": "torch.compile; async TP", "framework": "torchtitan"}, "fusion", True),
         ({"overlap": "torch.compile; async TP", "framework": "torchtitan"}, "tensor_overlap", True),
         ({"overlap": "torch.compile; vanilla TP", "framework": "torchtitan"}, "tensor_overlap", False),
@@ -127,6 +129,43 @@ def test_recompute_that_is_not_printed_is_the_fastest_that_fits() -> None:
     assert "recompute not printed: the best by estimate" in one.notes
 
 
+def test_torchtitans_selective_recompute_runs_every_second_layer_again() -> None:
+    cells = {
+        "framework": "torchtitan (FSDP2)",
+        "arch": "llama",
+        "kv_heads": "4",
+        "tp": "1",
+        "dp": "4",
+        "micro_batch": "1",
+    }
+    none, half, full = (
+        one.ledger.seconds.recompute
+        for one in predicted(*(row(**cells, recompute=told) for told in ("none", "selective op", "full")))
+    )
+    assert none == 0
+    assert isclose(half, full / 2, rel_tol=0.2)
+
+
+def test_adapters_alone_are_trained_where_the_row_says_so() -> None:
+    cells = {"arch": "llama", "kv_heads": "4", "tp": "1", "dp": "4", "micro_batch": "1"}
+    adapted, whole = predicted(row(**cells, model="Llama (LoRA finetune)"), row(**cells))
+    assert adapted.ledger.memory[0].gradients < whole.ledger.memory[0].gradients / 2
+    assert adapted.ledger.seconds.reduction < whole.ledger.seconds.reduction
+
+
+def test_llm_foundry_drops_nothing_and_keeps_no_masks() -> None:
+    dropping, keeping = predicted(
+        row(tp="1", dp="4", micro_batch="1"), row(tp="1", dp="4", micro_batch="1", framework="llm-foundry/Composer")
+    )
+    assert keeping.ledger.memory[0].activations < dropping.ledger.memory[0].activations
+
+
+def test_nemos_pipelines_may_be_interleaved() -> None:
+    cells = {"tp": "1", "pp": "2", "dp": "2", "micro_batch": "1", "framework": "NeMo 24.07 / Megatron-Core"}
+    (one,) = predicted(row(**cells))
+    assert "virtual stages not printed: the best by estimate" in one.notes
+
+
 def test_the_best_constant_is_at_least_as_good_as_any_other() -> None:
     pairs = [(1.0, 2.0), (2.0, 3.0), (4.0, 9.0), (1.0, 1.0)]
     best = constant_mape(pairs)
@@ -161,6 +200,20 @@ def test_an_interval_is_of_other_tables_alone() -> None:
     (alone,) = with_intervals([one])
     assert isinstance(alone, Prediction)
     assert alone.low == 0
+
+
+def test_an_interval_is_of_runs_whose_devices_work_alike() -> None:
+    """Small steps that took 4 times as long say so of small ones; of large ones, 3 decades off, nothing."""
+    small, other = predicted(row(), row(2, dataset="small"))
+    large = [replace(one, ledger=replace(one.ledger, flops=one.ledger.flops * 1000)) for one in (small, other)]
+    slow, fast = (
+        replace(one, row=row(3, dataset=f"table {factor}", step_time_s=str(factor * one.seconds)))
+        for one, factor in ((other, 4), (large[1], 2))
+    )
+    like_slow, like_fast, *_ = with_intervals([small, large[0], slow, fast])
+    assert isinstance(like_slow, Prediction) and isinstance(like_fast, Prediction)
+    assert isclose(like_slow.high, 4 * small.seconds)
+    assert isclose(like_fast.low, 2 * large[0].seconds)
 
 
 def test_the_command_prints_rows_and_slices_of_any_file_of_these_columns(

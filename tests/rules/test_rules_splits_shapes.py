@@ -120,6 +120,7 @@ CASES: dict[str, Builder] = {
     "glu": lambda s: case(aten.glu.default, floats(4, 6, 8), s.dim(3)),
     "arange": lambda s: case(aten.arange.start_step, 2, 2 + 3 * s.size(2, 4, 6), 3),
     "zeros": lambda s: case(aten.zeros.default, list(s.sizes(2))),
+    "new_zeros": lambda s: case(aten.new_zeros.default, plain(4, 6, 8), [4, 6, s.size(1, 3, 8)]),
     "new_full": lambda s: case(aten.new_full.default, plain(2), list(s.sizes(2)), 3.0),
 }
 

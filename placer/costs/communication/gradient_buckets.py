@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-# What is searched: powers of two from where latency dominates on any link of the catalogue to what no one waits for.
+# What is searched, by definition no price:
+# powers of two from where latency dominates on any link of the catalogue to what no one waits for.
 SIZES = tuple(2**exponent for exponent in range(20, 31))
 
 

@@ -38,7 +38,7 @@ from placer.costs.compute.roofline import memory_rate
 
 RouteName = Literal["host", "hosts", "device"]
 
-# Bytes that move through memory for each byte that is added.
+# Bytes that move through memory for each byte that is added, by definition: both are read, the sum is written.
 PASSES = 3
 
 

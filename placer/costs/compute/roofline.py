@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from placer.cluster.cluster import Device
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.tile_quantization import shape_share
-from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics
+from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op, Product
 from placer.plans.settings import RunSettings
 
@@ -64,7 +64,10 @@ FORWARD_PASSES, BACKWARD_PASSES, DROPOUT_PASSES, SCALING_PASSES = 4, 7, 2, 2
 # Kernels of each pass: two products, softmax, dropout; four products, softmax, dropout.
 FORWARD_KERNELS, BACKWARD_KERNELS = 4, 6
 
-# FLOPs at which every curve has reached its ceiling.
+# Which of a linear's tensors its bias is, by definition.
+BIAS = 2
+
+# FLOPs at which every curve has reached its ceiling (placer/cluster/tile_curve.py).
 LARGE = 1e15
 
 
@@ -72,8 +75,8 @@ LARGE = 1e15
 class BlockSeconds:
     """Seconds of one block: `backward` is the whole backward, `weight` the part of it that makes weight gradients.
 
-    recompute: seconds of the forward when it is run again, never less than the forward; selective: when it is but for
-    the products that kept their results, never more.
+    recompute: seconds of the forward when it is run again, up to the last value that backward reads; selective: when
+    it is but for the products that kept their results, never more.
     """
 
     forward: float = 0.0
@@ -97,10 +100,10 @@ NOTHING = BlockSeconds()
 
 def block_seconds(
     block_class: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int,
-    kept: Sequence[int] = (),
+    kept: Sequence[int] = (), stops: bool = False,
 ) -> BlockSeconds:  # fmt: skip
     """Seconds of a block of class `block_class` for a microbatch of `rows` rows; `kept` are the ops that a selective
-    recompute does not run again."""
+    recompute does not run again; `stops`: whether running again ends with the last value that backward reads."""
     if settings.fusion:
         numbers = numerics.ops(block_class)
         busy = _total(
@@ -111,8 +114,14 @@ def block_seconds(
         busy = _total((op_seconds(op, number, device, settings, rows), count) for op, number, count in alike)
     again = CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
     numbers = numerics.ops(block_class)
-    spared = sum(op_seconds(block_class.ops[i], numbers[i], device, settings, rows).forward for i in kept)
-    return _issued(busy, host_seconds(block_class, device, settings), again, spared)
+
+    def spared(ops: Iterable[int]) -> float:
+        return sum(op_seconds(block_class.ops[i], numbers[i], device, settings, rows).forward for i in ops)
+
+    unread = unread_products(block_class) if stops else ()
+    return _issued(
+        busy, host_seconds(block_class, device, settings), again, spared(unread), spared({*kept, *unread})
+    )  # fmt: skip
 
 
 def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings) -> float:
@@ -125,18 +134,27 @@ def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings)
     return HOST_SECONDS * (len(block_class.ops) - fused + extra)
 
 
-def _issued(busy: BlockSeconds, host: float, again: float, spared: float) -> BlockSeconds:
+def unread_products(block_class: BlockClass) -> tuple[int, ...]:
+    """The last product of a block where nothing keeps what it makes: checkpoint stops before it (torch's
+    documentation of `torch.utils.checkpoint`, `early_stop`: as soon as all saved tensors are made again)."""
+    keeping = [i for i, op in enumerate(block_class.ops) if any(op.saved_bytes) or op.kept_again]
+    last = keeping[-1] if keeping else -1
+    return (last,) if last >= 0 and block_class.ops[last].kind in ("matmul", "convolution") else ()
+
+
+def _issued(busy: BlockSeconds, host: float, again: float, unread: float, spared: float) -> BlockSeconds:
     """A pass takes as long as the device is busy or the host takes to issue it, whichever is longer.
 
-    again: seconds of the host that running the forward again adds; spared: of the device that it does not take where
-    products kept their results (the host goes through their autograd all the same).
+    again: seconds of the host that running the forward again adds; unread, spared: of the device that it does not take
+    as nothing reads what it would make, and also where products kept their results (the host goes through their
+    autograd all the same).
     """
     backward = max(busy.backward, host) if busy.backward else 0.0
     return BlockSeconds(
         forward=max(busy.forward, host),
         backward=backward,
         weight=busy.weight * backward / busy.backward if busy.backward else 0.0,
-        recompute=max(busy.forward, host + again),
+        recompute=max(busy.forward - unread, host + again),
         selective=max(busy.forward - spared, host + again),
     )
 
@@ -152,13 +170,38 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
     forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * extra.forward_kernels
+    forward += _cast_seconds(_operand_bytes(op, rows), numbers, device)
     if not _has_backward(op):
         return BlockSeconds(forward=forward)
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
     behind = _products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
     backward = max(behind, max(0.0, moved + extra.backward) / memory_rate(device))
     backward += device.launch_seconds * extra.backward_kernels
+    backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
+    backward += _bias_seconds(op, numbers, device, rows)
     return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
+
+
+def _cast_seconds(size: float, numbers: OpNumerics, device: Device) -> float:
+    """Seconds of casting an operand of so many captured bytes to few bits, where the chip is faster in them."""
+    faster = numbers.cast > 0 and device.rate(numbers.dtype) > device.rate("bfloat16")
+    return pass_seconds(device, numbers.cast * size) if faster else 0.0
+
+
+def _bias_seconds(op: Op, numbers: OpNumerics, device: Device, rows: int) -> float:
+    """Seconds of summing the gradient of a bias, a kernel of its own that reads the result's gradient once more.
+
+    So torch does (derivatives.yaml, addmm) and Megatron-LM (core/tensor_parallel/layers.py, `grad_output.sum(dim=0)`);
+    where that is cast to few bits it is summed in passing (Transformer Engine, `bgrad_quantize`).
+    """
+    biased = op_name(op) == "linear" and len(op.inputs) > BIAS and not numbers.cast
+    return pass_seconds(device, numbers.written * op.written_bytes.at(rows)) if biased else 0.0
+
+
+def _operand_bytes(op: Op, rows: int) -> int:
+    """Captured bytes of what a product reads beside its weights: each row of `m` once, of all its products' batches."""
+    item = ITEM_BYTES[op.outputs[0].dtype] if op.outputs else 0
+    return sum(item * p.batch.at(rows) * p.m.at(rows) * p.k.at(rows) for p in op.products)
 
 
 def pass_seconds(device: Device, size: float, kernels: int = 1) -> float:
@@ -293,7 +336,8 @@ def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: boo
     """The most of the peak rate an op's products reach: flash kernels have their own ceiling."""
     if op.kind != "attention" or settings.attention == "eager" or device.backend != "cuda":
         return 1.0
-    forward, behind = device.flash_shares if settings.attention == "flash" else device.tuned_shares
+    known = {"flash1": device.first_flash_shares, "flash": device.flash_shares, "tuned": device.tuned_shares}
+    forward, behind = known[settings.attention]
     if not backward:
         return forward
     return behind / (FLASH_REMAKES if len(op.backward_products) <= PLAIN_PRODUCTS else 1.0)

@@ -31,7 +31,7 @@ TILES = (
     (64, 128, 0.75), (64, 64, 0.5),
 )  # fmt: skip
 
-# A partial result is written once and read once, in float32.
+# A partial result is written once and read once, in float32, by definition of split-K.
 PARTIAL_BYTES = 2 * 4
 
 # What operands lie in where products have a type of their own (of 4 bits: two in a byte, aligned as bytes are).
@@ -39,6 +39,10 @@ LIES_IN = {"tfloat32": "float32", "float4": "int8"}
 
 # Steps of k before a tile's pipeline is full: 4 stages of 32 (CUTLASS, efficient_gemm.md, multistage on Ampere).
 FILL = 128
+
+# Types without an instruction for products are multiplied element by element: slow enough that tiles of all sizes are
+# fed, and that a pipeline of 2 stages of 8 steps is long enough (CUTLASS, default_gemm_configuration.h, OpClassSimt).
+PLAIN_FILL = 16
 
 # What is left where rows do not start at a multiple of so many bytes. Asynchronous copies move 16, 8 or 4 bytes
 # (CUTLASS, cp_async); narrower ones cost up to 42% (head sizes that are no multiple of 8 in BigScience's runs; even
@@ -60,21 +64,28 @@ def shape_share(device: Device, dtype: str, batch: int, m: int, n: int, k: int, 
     if min(m, n, k) == 1:
         return min(1.0, device.rate("float32") / device.rate(dtype))
     item = ITEM_BYTES[LIES_IN.get(dtype, dtype)]
-    best = _share(device.multiprocessors, 0.0, 1, *BEST)
+    plain = device.rate(dtype) <= device.rate("float32")
+    best = _share(device.multiprocessors, 0.0, 1, *BEST, plain=plain)
     partial = PARTIAL_BYTES * device.rate(dtype) / (2 * device.memory_bandwidth * device.memory_share)
-    share = _share(device.multiprocessors, partial, batch, m, n, k) / best
+    share = _share(device.multiprocessors, partial, batch, m, n, k, plain=plain) / best
     return min(1.0, share) * alignment_share(item, (m, n) if rows else (n, k))
 
 
 @lru_cache(maxsize=65536)
-def _share(multiprocessors: int, partial: float, batch: int, m: int, n: int, k: int) -> float:
+def _share(multiprocessors: int, partial: float, batch: int, m: int, n: int, k: int, *, plain: bool) -> float:
     """The best tile's share with the best number of parts of k; `partial`: steps of k that the bytes of one partial
-    result are worth."""
-    return max(
-        1 / (1 / (speed * _filled(multiprocessors, batch * parts, m, n, a, b) * steps / (steps + FILL)) + lost)
+    result are worth; `plain`: without instructions for products."""
+    fill = PLAIN_FILL if plain else FILL
+
+    def seconds(a: int, b: int, speed: float, parts: int) -> float:
+        steps, lost = k / parts, partial * parts / k if parts > 1 else 0.0
+        filled = _filled(multiprocessors, batch * parts, m, n, a, b)
+        return 1 / ((1.0 if plain else speed) * filled * steps / (steps + fill)) + lost
+
+    return 1 / min(
+        seconds(a, b, speed, parts)
         for a, b, speed in TILES
         for parts in _parts(multiprocessors, batch * ceil(m / a) * ceil(n / b), k)
-        for steps, lost in ((k / parts, partial * parts / k if parts > 1 else 0.0),)
     )
 
 

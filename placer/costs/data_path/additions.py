@@ -22,6 +22,7 @@ from placer.costs.data_path.demand import NodeDemand
 from placer.costs.data_path.network import Flow, sustained
 from placer.costs.data_path.resources import ADDABLE, Resource
 
+# By definition (IEC 80000-13).
 GIB = 2**30
 
 

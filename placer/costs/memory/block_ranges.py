@@ -35,6 +35,7 @@ from placer.graph import Affine, affine_sum
 from placer.io.memo import remembered
 from placer.plans.plan import Again, Partly
 
+# Of a long range so many cuts are looked at: by definition no price, but what a bound may leave out.
 PIECES = 12
 
 

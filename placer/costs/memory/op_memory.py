@@ -25,8 +25,9 @@ from placer.plans.settings import RunSettings
 from placer.rules.calls import Call
 from placer.rules.graph_calls import call_of
 
+# A seed and an offset of 8 bytes each (torch: aten/src/ATen/cuda/PhiloxCudaState.h).
 NUMBERS_BYTES = 16
-# Where each op says with which probability it drops.
+# Where each op says with which probability it drops (torch: aten/src/ATen/native/native_functions.yaml).
 DROPPING = {"dropout": 1, "dropout_": 1, "scaled_dot_product_attention": 4}
 # Ops that hand the gradient they get on as it is, or pieces of it.
 PASSING = frozenset({"add", "add_", "cat", "concat", "stack"})

@@ -39,6 +39,7 @@ from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import BY_FSDP, Again, Sharding
 from placer.plans.settings import RunSettings, state_count
 
+# Of float32, by definition.
 MASTER_BYTES = 4
 # Of what one stage has at a time.
 ONCE = ("remade", "workspace", "communication", "closing", "temporary")

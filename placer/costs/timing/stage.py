@@ -125,7 +125,8 @@ class BlockTimes:
         work, rows = self.work, -(-rows // self.work.apart)
         block_class, chip = work.graph.classes[kind], self.network.cluster.devices[device]
         kept = self._kept_results(kind, chip.backend)
-        alone = block_seconds(block_class, work.numerics, chip, work.settings, rows, kept)
+        # Where devices share a block all of it runs again: they would wait for each other in two places.
+        alone = block_seconds(block_class, work.numerics, chip, work.settings, rows, kept, stops=work.degree == 1)
         if work.degree == 1:
             return alone
         between = block_communication(block_class, work.numerics, self.network, self.replica(device), rows)
@@ -173,6 +174,7 @@ def hidden_behind(busy: BlockSeconds, between: BlockSeconds) -> BlockSeconds:
         forward=left(between.forward, busy.forward),
         backward=left(between.backward, busy.backward),
         recompute=left(between.recompute, busy.recompute),
+        selective=left(between.selective, busy.selective),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from placer.rules.calls import Argument, Call, Value
 from placer.rules.layouts import Choice
-from placer.rules.patterns import Pattern, numbered, partial, pattern_choices, uncut
+from placer.rules.patterns import Pattern, numbered, partial, pattern_choices
 
 
 def pointwise(call: Call) -> tuple[Choice, ...]:
@@ -66,10 +66,14 @@ def dropout(call: Call) -> tuple[Choice, ...]:
 
 
 def filled(call: Call) -> tuple[Choice, ...]:
-    """`zeros(sizes)`, `full(sizes, value)`, `new_ones(like, sizes)`: any dim."""
-    return pattern_choices(
-        Pattern(inputs=uncut(call.tensors), outputs=(numbered(call.outputs[0].shape),)), local="sizes"
+    """`zeros(sizes)`, `full(sizes, value)`, `new_ones(like, sizes)`: any dim; `like` is cut too where it is as long."""
+    made = numbered(call.outputs[0].shape)
+    shape = call.outputs[0].shape
+    likes = tuple(
+        tuple(label if dim < len(shape) and size == shape[dim] else "" for dim, (size, label) in enumerate(labelled))
+        for labelled in (tuple(zip(like.shape, numbered(like.shape), strict=True)) for like in call.tensors)
     )
+    return pattern_choices(Pattern(inputs=likes, outputs=(made,)), local="sizes")
 
 
 def arange(call: Call) -> tuple[Choice, ...]:

@@ -2,7 +2,8 @@
 
 Norms are one kernel (`torch.nn.RMSNorm`; Transformer Engine's and Apex's are as well), rotary embeddings turn pairs of
 halves, keys and values have fewer heads than queries (arXiv:2305.13245), the feed-forward is gated, logits become
-float32 before the loss. Where a mixture is wanted, the model is transformers' own (`models.py`).
+float32 before the loss. With adapters (LoRA, arXiv:2106.09685) the products of layers have them beside, and nothing
+else is trained. Where a mixture is wanted, the model is transformers' own (`models.py`).
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ class Decoder(nn.Module):
 
     def __init__(
         self, *, layers: int, hidden: int, heads: int, key_heads: int, head_size: int, inner: int, vocabulary: int,
-        sequence: int,
+        sequence: int, adapters: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, hidden)
-        self.layers = nn.ModuleList(Layer(hidden, heads, key_heads, head_size, inner) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(hidden, heads, key_heads, head_size, inner, adapters) for _ in range(layers))
         self.norm = nn.RMSNorm(hidden, eps=1e-5)
         self.head = nn.Linear(hidden, vocabulary, bias=False)
         speeds = BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
         angles = torch.outer(torch.arange(sequence, dtype=torch.float32), speeds).repeat(1, 2)
         self.register_buffer("cosine", angles.cos(), persistent=False)
         self.register_buffer("sine", angles.sin(), persistent=False)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(not adapters or ".adapter" in name)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of rows of tokens with labels of the same shape."""
@@ -43,18 +46,20 @@ class Decoder(nn.Module):
 class Layer(nn.Module):
     """Norm, attention, norm, gated feed-forward."""
 
-    def __init__(self, hidden: int, heads: int, key_heads: int, head_size: int, inner: int) -> None:
+    def __init__(
+        self, hidden: int, heads: int, key_heads: int, head_size: int, inner: int, adapters: int = 0
+    ) -> None:  # fmt: skip
         super().__init__()
         self.sizes = (heads, key_heads, head_size)
         self.before = nn.RMSNorm(hidden, eps=1e-5)
-        self.query = nn.Linear(hidden, heads * head_size, bias=False)
-        self.key = nn.Linear(hidden, key_heads * head_size, bias=False)
-        self.value = nn.Linear(hidden, key_heads * head_size, bias=False)
-        self.dense = nn.Linear(heads * head_size, hidden, bias=False)
+        self.query = product(hidden, heads * head_size, adapters)
+        self.key = product(hidden, key_heads * head_size, adapters)
+        self.value = product(hidden, key_heads * head_size, adapters)
+        self.dense = product(heads * head_size, hidden, adapters)
         self.between = nn.RMSNorm(hidden, eps=1e-5)
-        self.gate = nn.Linear(hidden, inner, bias=False)
-        self.up = nn.Linear(hidden, inner, bias=False)
-        self.down = nn.Linear(inner, hidden, bias=False)
+        self.gate = product(hidden, inner, adapters)
+        self.up = product(hidden, inner, adapters)
+        self.down = product(inner, hidden, adapters)
 
     def forward(self, values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """The layer's result, of its input's shape: batch, sequence, hidden."""
@@ -75,6 +80,26 @@ class Layer(nn.Module):
         )
         made: Tensor = self.dense(context.transpose(1, 2).reshape(batch, sequence, heads * size))
         return made
+
+
+class Adapted(nn.Module):
+    """A product whose weight is frozen, and beside it one of low rank that is trained."""
+
+    def __init__(self, entering: int, leaving: int, rank: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(entering, leaving, bias=False)
+        self.adapter_in = nn.Linear(entering, rank, bias=False)
+        self.adapter_out = nn.Linear(rank, leaving, bias=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Both results together."""
+        made: Tensor = self.frozen(values) + self.adapter_out(self.adapter_in(values))
+        return made
+
+
+def product(entering: int, leaving: int, adapters: int) -> nn.Module:
+    """A product without bias, with adapters of that rank where it is not 0."""
+    return Adapted(entering, leaving, adapters) if adapters else nn.Linear(entering, leaving, bias=False)
 
 
 def turned(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from placer.tracer import capture
 from placer.tracer.deepen import deepened
 from placer.tracer.published.decoder import Decoder
 from placer.tracer.published.megatron_gpt import Gpt
+from placer.tracer.published.mpt import Mpt
 from placer.tracer.published.residual import residual_network
 
 SHALLOW = 2
@@ -36,7 +37,9 @@ def model_graph(shape: Shape, *, half: bool = True) -> Graph:
     if not shape.tokens:
         return _images(shape, half=half)
     dense = DENSE if shape.kind == "mla" else 0
-    return deepened(_shallow(replace(shape, layers=SHALLOW + 2 * dense), half=half), shape.layers - dense)
+    first = 1 if shape.adapters else 0  # no gradient flows to what enters the first layer
+    shallow = replace(shape, layers=SHALLOW + 2 * dense + first)
+    return deepened(_shallow(shallow, half=half), shape.layers - dense - first)
 
 
 @cache
@@ -65,6 +68,13 @@ def _gpt(shape: Shape) -> torch.nn.Module:
     )  # fmt: skip
 
 
+def _mpt(shape: Shape) -> torch.nn.Module:
+    return Mpt(
+        layers=shape.layers, hidden=shape.hidden, heads=shape.heads, inner=shape.inner, vocabulary=shape.vocabulary,
+        sequence=shape.sequence,
+    )  # fmt: skip
+
+
 def _squared(shape: Shape) -> torch.nn.Module:
     """Nemotron: squared ReLU, no gate."""
     made: torch.nn.Module = transformers.NemotronForCausalLM(
@@ -82,7 +92,7 @@ def _llama(shape: Shape) -> torch.nn.Module:
     return Decoder(
         layers=shape.layers, hidden=shape.hidden, heads=shape.heads, key_heads=shape.key_heads,
         head_size=shape.head_size or shape.hidden // shape.heads, inner=shape.inner, vocabulary=shape.vocabulary,
-        sequence=shape.sequence,
+        sequence=shape.sequence, adapters=shape.adapters,
     )  # fmt: skip
 
 
@@ -139,5 +149,5 @@ def _bert(shape: Shape) -> torch.nn.Module:
 
 
 BUILDERS: dict[str, Callable[[Shape], torch.nn.Module]] = {
-    "gpt": _gpt, "squared": _squared, "llama": _llama, "moe": _mixture, "mla": _latent, "bert": _bert,
+    "gpt": _gpt, "mpt": _mpt, "squared": _squared, "llama": _llama, "moe": _mixture, "mla": _latent, "bert": _bert,
 }  # fmt: skip

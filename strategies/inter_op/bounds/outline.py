@@ -175,7 +175,9 @@ class OutlineBounds:
         if block == len(self.problem.graph.blocks) - 1:
             return 0.0, 0.0
         times = [
-            min(one.selective if again == "selective" else one.forward for one in found) for again in allowed if again
+            min(one.selective if again == "selective" else min(one.forward, one.recompute) for one in found)
+            for again in allowed
+            if again
         ]
         least = min(times, default=0.0)
         return (least, 0.0) if False not in allowed else (0.0, least)

@@ -140,8 +140,8 @@ class StageBounds:
         return float(SLACK * least.sum())
 
     def block_sums(self, place: PlacementClass, rows: int) -> Floats:
-        """Sums over the first blocks of forward, backward, weight and selective recompute seconds of `rows` rows, shape
-        (4, blocks + 1).
+        """Sums over the first blocks of forward, backward, weight, recompute and selective recompute seconds of `rows`
+        rows, shape (5, blocks + 1).
 
         Of several kinds of devices the least forward and backward of each block, and the most of its weight gradients:
         what these hide of a backward is then never too little.
@@ -156,9 +156,9 @@ class StageBounds:
     def _summed(self, layout: int, kinds: tuple[int, ...], rows: int) -> Floats:
         ranges = self.views[layout]
         seconds = [[ranges.seconds(block, device, rows) for block in range(self.blocks)] for device in kinds]
-        least = [[[s.forward, s.backward, -s.weight, s.selective] for s in own] for own in seconds]
-        sums = np.array(least).min(axis=0).T.cumsum(axis=1) * np.array([[1], [1], [-1], [1]])
-        return np.concatenate([np.zeros((4, 1)), sums], axis=1)
+        least = [[[s.forward, s.backward, -s.weight, s.recompute, s.selective] for s in own] for own in seconds]
+        sums = np.array(least).min(axis=0).T.cumsum(axis=1) * np.array([[1], [1], [-1], [1], [1]])
+        return np.concatenate([np.zeros((5, 1)), sums], axis=1)
 
     @cached_property
     def crossing(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
@@ -263,7 +263,7 @@ class StageBounds:
         over = self.ends.over
         found = {name: over(own) for name, own in zip(("forward", "backward", "weight"), sums[:3], strict=True)}
         early = np.minimum(np.arange(self.blocks + 1), end)
-        found["again"], found["selective"] = over(sums[0][early]), over(sums[3][early])
+        found["again"], found["selective"] = over(sums[3][early]), over(sums[4][early])
         submesh = place.submesh
         if sharding not in BY_FSDP:
             return found

@@ -238,7 +238,7 @@ class _Parts:
         """Seconds of running again that free a byte at least: a forward all that is saved, one but for its products all
         that is saved but their results."""
         rows, layout = -(-self.terms.rows // place.submesh.replicas), place.submesh.layout
-        forward, _, _, selective = np.diff(self.stage_bounds.block_sums(place, self.terms.rows), axis=1)[:, :-1]
+        _, _, _, again, selective = np.diff(self.stage_bounds.block_sums(place, self.terms.rows), axis=1)[:, :-1]
         saved, results = self.bounds.saved(layout, rows), self.bounds.results(layout, rows)
-        seconds, freed = np.concatenate([forward, selective]), in_flight * np.concatenate([saved, saved - results])
+        seconds, freed = np.concatenate([again, selective]), in_flight * np.concatenate([saved, saved - results])
         return float((seconds[freed > 0] / freed[freed > 0]).min()) if (freed > 0).any() else 0.0
