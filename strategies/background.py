@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -94,6 +95,7 @@ def from_both_ends(items: Sequence[S], make: Callable[[S], T], *, apart: bool, o
     """
     others = Forked(lambda: map(make, reversed(items[1:])), apart=apart and len(items) > 1)
     front, back = list[T](), list[T]()
+    taken = _taken.set(_taken.get() + others.apart)
     try:
         for item in items:
             back.extend(others.ready())
@@ -105,17 +107,20 @@ def from_both_ends(items: Sequence[S], make: Callable[[S], T], *, apart: bool, o
                 break
             front.append(make(item))
     finally:
+        _taken.reset(taken)
         others.close()
     return [*front, *reversed(back[: len(items) - len(front)])]
 
 
 _ENDED = object()
+# Cores on which other processes make items of the list that this one makes an item of: none is left for parts of it.
+_taken: ContextVar[int] = ContextVar("taken", default=0)
 
 
 def _another_core() -> bool:
     """Whether there are a core and the right to start a process."""
     forks = hasattr(os, "fork") and hasattr(os, "sched_getaffinity")
-    return forks and len(os.sched_getaffinity(0)) > 1 and not current_process().daemon
+    return forks and len(os.sched_getaffinity(0)) > 1 + _taken.get() and not current_process().daemon
 
 
 def _serve(make: Callable[[], Iterator[T]], send: Connection, kept: tuple[object, ...]) -> None:

@@ -20,12 +20,13 @@ def remembered(make: Method[Owner, Arguments, Value]) -> Method[Owner, Arguments
     @wraps(make)
     def known(self: Owner, /, *given: Arguments.args, **named: Arguments.kwargs) -> Value:
         key = (given, *named.items()) if named else given
-        kept: dict[object, Value] = self.__dict__.setdefault(name, {})
         try:
-            return kept[key]  # hashed once: a key may hold the devices of a stage
+            value: Value = self.__dict__[name][key]  # hashed once: a key may hold the devices of a stage
+            return value
         except KeyError:
             pass
-        found = kept[key] = make(self, *given, **named)
+        found = make(self, *given, **named)
+        self.__dict__.setdefault(name, {})[key] = found
         return found
 
     return known

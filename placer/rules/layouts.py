@@ -62,6 +62,8 @@ class Everywhere(Enum):
     PARTIAL = "partial"
     OWN = "own"
 
+    __hash__ = object.__hash__  # that of Enum is the name's, in Python: searches look states up by the million
+
 
 class Both(NamedTuple):
     """Along the two axes of a mesh: `outer` along the first, `inner` along the second, of `fast` devices.

@@ -103,8 +103,12 @@ def advised(
             return replace(blank, late=True, reason=reason)
         return _searched(problem, blank, name, seconds)
 
+    # Those of like nodes beside each other, so that one process has the layouts that they share.
+    nodes = [replace(offer.cluster.groups[0][0], name="", nic=None) for offer in offers]
+    order = sorted(range(len(offers)), key=lambda number: nodes.index(nodes[number]))
     with progress_line():
-        return tuple(from_both_ends(offers, answer, apart=True, over=lambda: False))
+        found = from_both_ends([offers[number] for number in order], answer, apart=True, over=lambda: False)
+    return tuple(each for _, each in sorted(zip(order, found, strict=True), key=lambda pair: pair[0]))
 
 
 def _least_seconds(problem: Problem, offer: Offer, blank: Answer, work: Work | None) -> float | None:

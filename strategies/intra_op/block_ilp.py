@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from ortools.math_opt.python import mathopt
 
-from placer.graph import BlockClass
+from placer.graph import BlockClass, Parameter
 from placer.plans.plan import Split
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import SAME, Choice, State
@@ -74,8 +74,11 @@ class _Use:
 
 
 @dataclass
-class _BlockProgram:
-    """The integer program of one class between given borders."""
+class BlockProgram:
+    """The integer program of one class between given borders, without what bytes and steps are worth.
+
+    chosen: of each op its choices with their claims. kept: the parameters with theirs.
+    """
 
     kind: BlockClass
     costs: SplitCosts
@@ -84,6 +87,8 @@ class _BlockProgram:
     users: dict[str, list[_Use]] = field(default_factory=dict)
     conversions: list[int] = field(default_factory=list)
     binary: list[int] = field(default_factory=list)
+    chosen: list[list[tuple[Choice, int]]] = field(default_factory=list)
+    kept: list[tuple[Parameter, State, int]] = field(default_factory=list)
 
     def claim(self) -> int:
         """A variable that is 1 where its claim holds, else 0."""
@@ -101,33 +106,51 @@ class _BlockProgram:
 
 def best_split(kind: BlockClass, border: Border, costs: SplitCosts) -> BestSplit | None:
     """The split of the fewest seconds; None where the borders allow none. Raises PlacerError if the solver fails."""
-    program = _BlockProgram(kind, costs)
-    chosen = _one_choice(program)
+    return best_of(block_program(kind, border, costs), border, costs)
+
+
+def block_program(kind: BlockClass, border: Border, costs: SplitCosts) -> BlockProgram:
+    """The program of a class between given borders: that of all that the bytes and steps of `costs` may be worth."""
+    program = BlockProgram(kind, costs)
+    _one_choice(program)
     _borders(program, border)
     _parameters(program)
     for reference in program.users:
         _conversions(program, reference)
-    _issued(program, chosen)
-    solved = _solved(program)
+    _issued(program)
+    return program
+
+
+def best_of(program: BlockProgram, border: Border, costs: SplitCosts) -> BestSplit | None:
+    """`best_split` by a program that was made with these costs, but for what bytes and steps are worth."""
+    solved = _solved(program, program.linear.spending(_worth(program, costs)))
     if solved is None:
         return None
-    names = tuple(next(c.name for c, x in options if solved.variables[x] > 0.5) for options in chosen)
+    names = tuple(next(c.name for c, x in options if solved.variables[x] > 0.5) for options in program.chosen)
     split = Split(choices=names, inputs=border.inputs, outputs=border.outputs, inner=border.inner)
     return BestSplit(seconds=solved.value, split=split)
 
 
-def _solved(program: _BlockProgram) -> Optimum | None:
-    """The optimum. Mostly the linear relaxation has it: then that is a proof, and many times as fast."""
-    found = program.linear.solve(mathopt.SolverType.GLOP)
-    if found is not None and any(WHOLE_NUMBER < found.variables[x] < 1 - WHOLE_NUMBER for x in program.binary):
-        program.linear.whole.update(program.binary)
-        found = program.linear.solve(mathopt.SolverType.GSCIP)
+def _worth(program: BlockProgram, costs: SplitCosts) -> dict[int, float]:
+    """What each claim costs of an op's choice and of a parameter's state."""
+    found = {k: costs.keeping(parameter, state) for parameter, state, k in program.kept}
+    for index, options in enumerate(program.chosen):
+        for choice, x in options:
+            cost = costs.choices(index)[choice]
+            found[x] = cost.inside + costs.tie(cost)
     return found
 
 
-def _one_choice(program: _BlockProgram) -> list[list[tuple[Choice, int]]]:
+def _solved(program: BlockProgram, linear: LinearProgram) -> Optimum | None:
+    """The optimum. Mostly the linear relaxation has it: then that is a proof, and many times as fast."""
+    found = linear.solve(mathopt.SolverType.GLOP)
+    if found is not None and any(WHOLE_NUMBER < found.variables[x] < 1 - WHOLE_NUMBER for x in program.binary):
+        found = linear.solve(mathopt.SolverType.GSCIP, whole=program.binary)
+    return found
+
+
+def _one_choice(program: BlockProgram) -> None:
     """Every op is done in one way."""
-    chosen = []
     for index, op in enumerate(program.kind.ops):
         options = [(choice, program.claim()) for choice in program.costs.choices(index)]
         program.require_equal((x for _, x in options), ONE)
@@ -137,11 +160,10 @@ def _one_choice(program: _BlockProgram) -> list[list[tuple[Choice, int]]]:
         for number, reference in enumerate(tensor_arguments(op)):
             wants = _by_state((choice.inputs[number], x) for choice, x in options)
             program.users.setdefault(reference, []).append(_Use(wants))
-        chosen.append(options)
-    return chosen
+        program.chosen.append(options)
 
 
-def _borders(program: _BlockProgram, border: Border) -> None:
+def _borders(program: BlockProgram, border: Border) -> None:
     """What enters and leaves the block lies as it is told."""
     for index, text in enumerate(border.inputs):
         program.makers[f"i{index}"] = {border_state(text, border.inner): ONE}
@@ -149,8 +171,8 @@ def _borders(program: _BlockProgram, border: Border) -> None:
         program.users.setdefault(reference, []).append(_Use({border_state(text, border.inner): ONE}))
 
 
-def _parameters(program: _BlockProgram) -> None:
-    """Parameters are kept whole, or as all of their users want them; with what each state costs a step."""
+def _parameters(program: BlockProgram) -> None:
+    """Parameters are kept whole, or as all of their users want them."""
     for index, parameter in enumerate(program.kind.parameters):
         reference = f"p{index}"
         uses = program.users.get(reference, [])
@@ -161,11 +183,11 @@ def _parameters(program: _BlockProgram) -> None:
             if state != SAME:
                 for use in uses:
                     program.require_at_most(k, use.wants[state])
-            program.linear.spend(k, program.costs.keeping(parameter, state))
+            program.kept.append((parameter, state, k))
         program.makers[reference] = {state: _Sum((k,)) for state, k in kept.items()}
 
 
-def _conversions(program: _BlockProgram, reference: str) -> None:
+def _conversions(program: BlockProgram, reference: str) -> None:
     """Each use finds its value in the state it wants, converted where need be."""
     makers, linear = program.makers[reference], program.linear
     shared: dict[tuple[State, State], int] = {}
@@ -192,16 +214,15 @@ def _conversions(program: _BlockProgram, reference: str) -> None:
     program.conversions.extend(shared.values())
 
 
-def _issued(program: _BlockProgram, chosen: list[list[tuple[Choice, int]]]) -> None:
+def _issued(program: BlockProgram) -> None:
     """A pass takes as long as the device or the host, whichever takes longer."""
     costs, linear = program.costs, program.linear
     busy: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
-    for index, options in enumerate(chosen):
+    for index, options in enumerate(program.chosen):
         for choice, x in options:
             cost = costs.choices(index)[choice]
             busy[0].append((x, -cost.busy.forward))
             busy[1].append((x, -cost.busy.backward))
-            linear.spend(x, cost.inside + costs.tie(cost))
     moved = [(z, -costs.host_each) for z in program.conversions]
     for terms, issues in zip(busy, (True, costs.trains), strict=True):
         taken = linear.variable(INFINITE)

@@ -16,27 +16,21 @@ cut again along the inner one, each dim once; the best for both at once may be a
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
 
 from placer.costs.costs import Costs
-from placer.graph import BlockClass
-from placer.plans.plan import Layout, Split
-from placer.rules.expert_loads import expert_counts, overload
-from placer.rules.two_axis_layouts import axis_names
+from placer.plans.plan import Layout
+from placer.rules.expert_loads import expert_counts
 from placer.search.problem import Pins, Problem
-from placer.spmd.device_rows import own_rows_class
-from placer.spmd.expert_order import cut_experts
 from placer.strategies.background import MANY_DEVICES, from_both_ends
-from placer.strategies.intra_op.block_borders import Borders, Factor, best_states
-from placer.strategies.intra_op.block_ilp import BestSplit, best_split
-from placer.strategies.intra_op.expert_assignment import expert_order
-from placer.strategies.intra_op.shared_layouts import shared_layouts
-from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitCosts, SplitReplica
+from placer.strategies.intra_op.best_layout import ByteWorth, LayoutPrices, best_layout
+from placer.strategies.intra_op.block_borders import Borders
+from placer.strategies.intra_op.shared_layouts import SharedLayouts, keep, shared_layouts
+from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitReplica
 from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
 from placer.strategies.space.device_orders import group_classes, group_count
 from placer.strategies.space.outline import powers_of_two, whole_batch
@@ -50,16 +44,6 @@ MOST_ROWS = 4
 FEW_MICROBATCHES = 2
 # How much dearer memory is in layouts for what fits in no others.
 SCARCE = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class _ByteWorth:
-    """Seconds that a byte is worth, microbatches among which what is done once a step is divided, and whether blocks
-    run again and keep as little of what enters them as they can."""
-
-    byte: float
-    microbatches: int
-    again: bool = False
 
 
 def halfway(problem: Problem) -> Problem:
@@ -103,33 +87,36 @@ def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bo
     if problem.until is not None and whole_batch(problem):
         asked.sort(key=lambda one: -devices_of(one[0]))
     make = partial(_of, borders, costs, scarce)
-    found = from_both_ends(asked, make, apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent)
-    return tuple(dict.fromkeys(layout for each in found for layout in each))
+    made = from_both_ends(asked, make, apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent)
+    found = [shared for each in made for shared in each]
+    keep(problem, found)
+    return tuple(dict.fromkeys(layout for shared in found for layout in shared.layouts))
 
 
-def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitReplica]) -> tuple[Layout, ...]:
-    """The layouts along these axes."""
+def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitReplica]) -> tuple[SharedLayouts, ...]:
+    """The layouts along these axes: along one, apart by what bytes and steps are worth."""
     axes, replica = asked
-    make = partial(_anew, borders, costs, scarce, axes, replica)
-    return shared_layouts(borders.problem, costs, (axes, replica, scarce), make)
-
-
-def _anew(borders: Borders, costs: Costs, scarce: bool, axes: Axes, replica: SplitReplica) -> tuple[Layout, ...]:
-    """The same, made."""
     replica = replace(replica, rows=1) if scarce else replica
     worths = _worths(_dear(borders.problem, costs, replica), replica, scarce)
-    along = _along_one if len(axes) == 1 else _along_two
-    found = along(borders, costs, axes, replica, worths)
-    return tuple(layout for layout in found if layout is not None)
+    alike = replace(replica, microbatches=MICROBATCHES)  # they are in the worths, and nowhere else
+    if len(axes) > 1:
+        make = partial(_along_two, borders, costs, axes, alike, worths)
+        return (shared_layouts(borders.problem, costs, axes, alike, worths, make),)
+    prices, found = LayoutPrices(borders, costs, axes, alike), list[SharedLayouts]()
+    for worth in worths:
+        if not found or not borders.problem.spent:
+            make = partial(_along_one, prices, (worth,))
+            found.append(shared_layouts(borders.problem, costs, axes, alike, (worth,), make))
+    return tuple(found)
 
 
-def _worths(dear: float, replica: SplitReplica, scarce: bool) -> tuple[_ByteWorth, ...]:
+def _worths(dear: float, replica: SplitReplica, scarce: bool) -> tuple[ByteWorth, ...]:
     """What bytes and steps may be worth, of each of which there is a layout."""
     if scarce:
-        dearer = (_ByteWorth(times * dear, MICROBATCHES, again=True) for times in (1.0, SCARCE))
-        return (_ByteWorth(0.0, MICROBATCHES), *dearer)
-    few = (_ByteWorth(0.0, replica.microbatches),) if replica.microbatches <= FEW_MICROBATCHES else ()
-    return (_ByteWorth(0.0, MICROBATCHES), _ByteWorth(dear, MICROBATCHES), *few)
+        dearer = (ByteWorth(times * dear, MICROBATCHES, again=True) for times in (1.0, SCARCE))
+        return (ByteWorth(0.0, MICROBATCHES), *dearer)
+    few = (ByteWorth(0.0, replica.microbatches),) if replica.microbatches <= FEW_MICROBATCHES else ()
+    return (ByteWorth(0.0, MICROBATCHES), ByteWorth(dear, MICROBATCHES), *few)
 
 
 def _cuts_values(borders: Borders, axis: str, count: int) -> bool:
@@ -137,31 +124,28 @@ def _cuts_values(borders: Borders, axis: str, count: int) -> bool:
     return axis == "tensor" or any(states != (WHOLE,) for states in borders.states(count, axis))
 
 
-def _along_one(
-    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[_ByteWorth]
-) -> Iterator[Layout | None]:
+def _along_one(prices: LayoutPrices, worths: Sequence[ByteWorth]) -> Iterator[Layout | None]:
     """The layouts along one axis, one for each of what bytes and steps are worth, as many as there are seconds for."""
-    ((axis, degree),) = axes
-    prices = _prices(borders, costs, axes, replica)
+    ((axis, degree),) = prices.axes
     for number, worth in enumerate(worths):
-        if number and borders.problem.spent:
+        if number and prices.borders.problem.spent:
             return
-        yield _layout(borders, prices, axes, worth, borders.states(degree, axis))
+        yield best_layout(prices, worth, prices.borders.states(degree, axis))
 
 
 def _along_two(
-    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[_ByteWorth]
+    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[ByteWorth]
 ) -> Iterator[Layout | None]:
     """The layouts along two axes, as `_along_one`: what is cut along the outer one is cut again along the inner one."""
     outer, (axis, fast) = axes[:1], axes[1]
     line = replace(replica, devices=replica.devices[::fast])
-    for first in dict.fromkeys(_along_one(borders, costs, outer, line, worths)):
+    for first in dict.fromkeys(_along_one(LayoutPrices(borders, costs, outer, line), worths)):
         if first is None:
             continue
-        prices = _prices(borders, costs, axes, replica, first=first)
+        prices = LayoutPrices(borders, costs, axes, replica, first=first)
         states = borders.states_within(first, fast, axis)
         for worth in worths:
-            yield _layout(borders, prices, axes, worth, states)
+            yield best_layout(prices, worth, states)
 
 
 def _replicas(problem: Problem, axes: Axes) -> Iterator[SplitReplica]:
@@ -247,78 +231,14 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
 
     None where no op is cut, or the rule leaves no layout.
     """
-    borders, axes = Borders(problem), (("tensor", degree),)
-    states = [allowed[-1:] if cut else allowed[:1] for allowed in borders.states(degree, "tensor")]
-    prices = _prices(borders, costs, axes, next(_replicas(problem, axes)), rule=rule)
-    return _layout(borders, prices, axes, _ByteWorth(0.0, MICROBATCHES), states)
+    axes: Axes = (("tensor", degree),)
+    replica = replace(next(_replicas(problem, axes)), microbatches=MICROBATCHES)
 
+    def made() -> Iterator[Layout | None]:
+        borders = Borders(problem)
+        states = [allowed[-1:] if cut else allowed[:1] for allowed in borders.states(degree, "tensor")]
+        yield best_layout(LayoutPrices(borders, costs, axes, replica, rule=rule), ByteWorth(0.0, MICROBATCHES), states)
 
-def _prices(
-    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, *, rule: Rule | None = None,
-    first: Layout | None = None,
-) -> dict[int, SplitCosts]:  # fmt: skip
-    """The prices of each block class, in the order of blocks; `first` is how they lie along the outer of two axes."""
-    problem, (axis, count), along = borders.problem, axes[-1], dict(axes)
-    loads, experts = problem.settings.expert_loads, along.get("expert", count)
-    load = overload(loads, expert_order(loads, experts), experts)
-    replica = replace(replica, axis=borders.axis(axis), fast=count, load=load)
-    return {
-        kind: SplitCosts(
-            costs=costs, kind=own_rows_class(problem.graph.classes[kind], along.get("expert", 1)), replica=replica,
-            rule=rule, outer=_names(first, kind),
-        )
-        for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)
-    }  # fmt: skip
-
-
-def _names(layout: Layout | None, kind: int) -> tuple[str, ...]:
-    split = None if layout is None else layout.splits[kind]
-    return () if split is None else split.choices
-
-
-def _layout(
-    borders: Borders, prices: dict[int, SplitCosts], axes: Axes, worth: _ByteWorth, states: Sequence[tuple[str, ...]]
-) -> Layout | None:
-    """The best layout along some axes; None where every block is best left whole along the last."""
-    problem, along = borders.problem, dict(axes)
-    counts = Counter(block.kind for block in problem.graph.blocks)
-    order = expert_order(problem.settings.expert_loads, along.get("expert", axes[-1][1]))
-    if worth.again:
-        states = [allowed[-1:] for allowed in states]
-    tables = {
-        kind: _table(borders, kind, states, own.weighing(worth.byte, worth.microbatches, worth.again * counts[kind]))
-        for kind, own in prices.items()
-    }
-    factors = [
-        Factor(groups=borders.of_class[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
-        for kind, count in counts.items()
-    ]
-    best = best_states(factors, states)
-    if best is None:
-        return None
-    splits: list[Split | None] = [None] * len(problem.graph.classes)
-    for kind, factor in zip(counts, factors, strict=True):
-        split = tables[kind][tuple(best[group] for group in factor.groups)].split
-        splits[kind] = _placed(problem.graph.classes[kind], split, order)
-    if all(axis_names(name)[-1] in (WHOLE, "deferred") for split in splits if split for name in split.choices):
-        return None
-    one = Layout(axis=axes[0][0], degree=devices_of(axes), splits=tuple(splits))
-    return one if len(axes) == 1 else replace(one, inner_axis=axes[1][0], inner=axes[1][1])
-
-
-def _placed(kind: BlockClass, split: Split, order: tuple[int, ...]) -> Split:
-    """The split with its experts in that order, where it cuts any."""
-    return replace(split, experts=order) if order and cut_experts(kind, split) else split
-
-
-def _table(
-    borders: Borders, kind: int, states: Sequence[tuple[str, ...]], prices: SplitCosts
-) -> dict[tuple[str, ...], BestSplit]:
-    """The best split of a class for all states of its groups."""
-    found = {}
-    for chosen in product(*(states[group] for group in borders.of_class[kind])):
-        known = dict(zip(borders.of_class[kind], chosen, strict=True))
-        best = best_split(prices.kind, borders.border(kind, known, prices.inner), prices)
-        if best is not None:
-            found[chosen] = best
-    return found
+    found = shared_layouts(problem, costs, axes, replica, (rule, cut), made)
+    keep(problem, (found,))
+    return next(iter(found.layouts), None)

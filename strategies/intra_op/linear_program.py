@@ -2,14 +2,15 @@
 
     minimise    c x    with  low <= A x <= high,  0 <= x <= upper,  some x whole numbers
 
-`LinearProgram` collects it; `solve` gives the optimum and every variable's value. The programs are small, solved by the
-hundred: what is done before a solver begins, and turning duals and bases into objects, took longer than solving.
+`LinearProgram` collects it, `spending` gives it other costs; `solve` gives the optimum and every variable's value. The
+programs are small, solved by the hundred: what is done before a solver begins, and turning duals and bases into
+objects, took longer than solving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, result_pb2
 from ortools.math_opt.core.python import solver as core
@@ -48,10 +49,11 @@ class LinearProgram:
     """Variables are numbered from 0 as they are made; terms are (variable, coefficient)."""
 
     upper: list[float] = field(default_factory=list)
-    whole: set[int] = field(default_factory=set)
     cost: dict[int, float] = field(default_factory=dict)
     bounds: list[tuple[float, float]] = field(default_factory=list)
     rows: list[dict[int, float]] = field(default_factory=list)
+    #: What is given to a solver but for costs and whole numbers; made with the first solve, complete by then.
+    given: list[model_pb2.ModelProto] = field(default_factory=list)
 
     def variable(self, upper: float = 1.0) -> int:
         """A new variable from 0 to `upper`."""
@@ -70,10 +72,17 @@ class LinearProgram:
         """Add to a variable's coefficient in the objective."""
         self.cost[variable] = self.cost.get(variable, 0.0) + cost
 
-    def solve(self, solver: mathopt.SolverType) -> Optimum | None:
-        """The optimum by one solver; None where there is no solution. Raises PlacerError where it stops short."""
+    def spending(self, more: dict[int, float]) -> LinearProgram:
+        """The complete program with these costs of variables that cost nothing in it."""
+        return replace(self, cost=self.cost | more)
+
+    def solve(self, solver: mathopt.SolverType, whole: Sequence[int] = ()) -> Optimum | None:
+        """The optimum by one solver, these variables whole numbers; None where there is no solution.
+
+        Raises PlacerError where the solver stops short.
+        """
         scale = LARGEST / max(map(abs, self.cost.values()), default=LARGEST) if any(self.cost.values()) else 1.0
-        proto = self._proto(scale)
+        proto = self._proto(scale, whole)
         for parameters in PARAMETERS[solver]:
             result = _solved(proto, solver, parameters)
             reason = mathopt.TerminationReason(result.termination.reason)
@@ -88,15 +97,24 @@ class LinearProgram:
         size = f"{len(self.upper)} variables and {len(self.rows)} constraints"
         raise PlacerError(f"{solver.name} stopped with {reason.name} on a program of {size}")
 
-    def _proto(self, scale: float) -> model_pb2.ModelProto:
+    def _proto(self, scale: float, whole: Sequence[int]) -> model_pb2.ModelProto:
+        if not self.given:
+            self.given.append(self._constraints())
+        proto = model_pb2.ModelProto()
+        proto.CopyFrom(self.given[0])
+        for variable in whole:
+            proto.variables.integers[variable] = True
+        spent = [(x, cost) for x, cost in sorted(self.cost.items()) if cost]
+        proto.objective.linear_coefficients.ids.extend([x for x, _ in spent])
+        proto.objective.linear_coefficients.values.extend([cost * scale for _, cost in spent])
+        return proto
+
+    def _constraints(self) -> model_pb2.ModelProto:
         proto, count = model_pb2.ModelProto(), len(self.upper)
         proto.variables.ids.extend(range(count))
         proto.variables.lower_bounds.extend([0.0] * count)
         proto.variables.upper_bounds.extend(self.upper)
-        proto.variables.integers.extend([x in self.whole for x in range(count)])
-        spent = [(x, cost) for x, cost in sorted(self.cost.items()) if cost]
-        proto.objective.linear_coefficients.ids.extend([x for x, _ in spent])
-        proto.objective.linear_coefficients.values.extend([cost * scale for _, cost in spent])
+        proto.variables.integers.extend([False] * count)
         proto.linear_constraints.ids.extend(range(len(self.rows)))
         proto.linear_constraints.lower_bounds.extend([low for low, _ in self.bounds])
         proto.linear_constraints.upper_bounds.extend([high for _, high in self.bounds])

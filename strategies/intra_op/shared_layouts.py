@@ -8,8 +8,9 @@ between them; where it does (replicas over several nodes, unlike nodes) nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from placer.costs.costs import Costs
 from placer.plans.plan import Layout
@@ -19,25 +20,36 @@ from placer.strategies.space.axes import Axes
 from placer.strategies.space.outline import whole_batch
 
 
+class SharedLayouts(NamedTuple):
+    """Layouts and what they depend on; None where that is more than one node."""
+
+    key: Hashable
+    layouts: tuple[Layout, ...]
+
+
 def shared_layouts(
-    problem: Problem, costs: Costs, asked: tuple[Axes, SplitReplica, bool], make: Callable[[], tuple[Layout, ...]]
-) -> tuple[Layout, ...]:
-    """The layouts of a replica along some axes (`scarce` ones, or not), from those known where they are."""
-    key = _key(problem, costs, asked)
+    problem: Problem, costs: Costs, axes: Axes, replica: SplitReplica, how: Hashable,
+    make: Callable[[], Iterable[Layout | None]],
+) -> SharedLayouts:  # fmt: skip
+    """The layouts of a replica along some axes, of what is asked of them, from those known where they are."""
+    key = _key(problem, costs, axes, replica, how)
     if key in problem.known_layouts:
-        return problem.known_layouts[key][1]
-    made = make()
-    if key is not None and not problem.spent:  # those made when the seconds are over may be fewer
-        problem.known_layouts[key] = problem.graph, made  # the graph is kept, so that its id stays its own
-    return made
+        return SharedLayouts(key, problem.known_layouts[key][1])
+    return SharedLayouts(key, tuple(layout for layout in make() if layout is not None))
 
 
-def _key(problem: Problem, costs: Costs, asked: tuple[Axes, SplitReplica, bool]) -> Hashable:
-    """All that layouts depend on; None where that is more than one node."""
-    cluster, replica = problem.cluster, asked[1]
+def keep(problem: Problem, found: Iterable[SharedLayouts]) -> None:
+    """Know these from now on, but for those made when the seconds are over, which may be fewer."""
+    for key, layouts in found if not problem.spent else ():
+        if key is not None:
+            problem.known_layouts[key] = problem.graph, layouts  # the graph is kept, so that its id stays its own
+
+
+def _key(problem: Problem, costs: Costs, axes: Axes, replica: SplitReplica, how: Hashable) -> Hashable:
+    cluster = problem.cluster
     nodes = {cluster.node_of[device] for device in replica.devices}
     if len(cluster.groups) > 1 or nodes != {0}:
         return None
     rows = problem.rows if whole_batch(problem) else 0
     node = replace(cluster.groups[0][0], name="", nic=None)
-    return id(problem.graph), problem.settings, costs.priced, rows, node, asked
+    return id(problem.graph), problem.settings, costs.priced, rows, node, axes, replica, how

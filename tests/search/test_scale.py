@@ -125,8 +125,7 @@ def test_a_linear_program_given_as_arrays_has_its_optimum() -> None:
         made.constrain([(x, 0.5), (y, 1.0), (x, 0.5)], 0.0, most)
         made.spend(x, -1.0)
         made.spend(y, -2.0)
-        made.whole.update((x, y) if solver == mathopt.SolverType.GSCIP else ())
-        found = made.solve(solver)
+        found = made.solve(solver, whole=(x, y) if solver == mathopt.SolverType.GSCIP else ())
         assert found is not None
         assert found.variables == pytest.approx([x_is, 2.0])
         assert found.value == pytest.approx(-x_is - 4.0)

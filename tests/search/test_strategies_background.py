@@ -107,6 +107,20 @@ def test_both_ends_meet(count: int, *, apart: bool) -> None:
         assert found[0][1] == os.getpid()
 
 
+def test_while_both_of_two_cores_make_items_neither_starts_a_third_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starts(item: int) -> bool:
+        other = Forked(lambda: iter((item,)))
+        try:
+            return other.apart
+        finally:
+            other.close()
+
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert from_both_ends(range(3), starts, apart=True, over=_never) == [False] * 3
+    assert starts(0), "the other one is free again"
+
+
 def test_both_ends_share_the_work() -> None:
     both, met = multiprocessing.get_context("fork").Barrier(2), list[int]()
 

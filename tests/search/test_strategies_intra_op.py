@@ -22,7 +22,7 @@ from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
 from placer.spmd.device_graph import local_graph
 from placer.spmd.layout_conversions import edges
-from placer.strategies.intra_op.block_ilp import Border, best_split
+from placer.strategies.intra_op.block_ilp import Border, best_of, best_split, block_program
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.intra_op.split_costs import TIE, SplitCosts, SplitReplica
 from problems import device, nodes, problem
@@ -74,6 +74,19 @@ def test_no_assignment_of_choices_is_cheaper_than_the_split_found(border: Border
     assert found is not None
     assert found.seconds == pytest.approx(best, rel=1e-9)
     assert seconds_of(kind, found.split, given) == pytest.approx(best, rel=1e-9)
+
+
+def test_a_program_made_once_serves_whatever_bytes_and_steps_are_worth() -> None:
+    kind = mlp(inner=512, width=64)
+    made = prices(kind)
+    program = block_program(kind, WHOLE, made)
+    found = set()
+    for byte, microbatches, once in ((0.0, 8, 0), (1e-9, 8, 0), (0.0, 1, 0), (1e-9, 8, 4), (0.0, 8, 0)):
+        weighed = made.weighing(byte, microbatches, once)
+        served = best_of(program, WHOLE, weighed)
+        assert served == best_split(kind, WHOLE, weighed)
+        found.add(served)
+    assert len(found) > 1
 
 
 def test_a_wide_mlp_is_cut_as_megatron_cuts_it() -> None:

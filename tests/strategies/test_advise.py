@@ -63,6 +63,12 @@ def test_each_answer_is_that_of_a_search_of_its_own(offers: tuple[Offer, ...]) -
         assert one.units_per_second == 8 * 32 / alone.ledger.step_seconds
 
 
+def test_answers_come_in_the_order_of_the_list_whichever_are_asked_about_first(offers: tuple[Offer, ...]) -> None:
+    small, pair, large = offers
+    asked = (small, large, replace(pair, machine="last"))
+    assert [one.offer for one in advised(problem(), asked, "data")] == list(asked)
+
+
 def test_machines_of_alike_nodes_share_layouts_and_have_the_plans_of_searches_of_their_own() -> None:
     asked, known = problem(), 0
     for name in ("h100x4@100gbe", "h100x4@p5", "h100x4*2@100gbe", "h100x4*2@p5"):

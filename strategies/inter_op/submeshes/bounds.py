@@ -25,7 +25,7 @@ from placer.costs.costs import Costs
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.peak import StageMemory, state_bytes
 from placer.graph import Affine
-from placer.io.memo import once, remembered
+from placer.io.memo import remembered
 from placer.plans.plan import BY_FSDP, Recompute, ScheduleName, Sharding
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Counts, Floats, ScheduleTerms
 from placer.strategies.inter_op.submeshes.submesh import PlacementClass, PlacementClasses, Submesh
@@ -104,6 +104,14 @@ class _RangeBytes(NamedTuple):
     gradients: Floats
     living: Floats
     returned: Floats
+
+
+class _AlikeRanges(NamedTuple):
+    """The place of each block range that has blocks in an array over all, its number, and of each number the first."""
+
+    places: tuple[Counts, ...]
+    numbers: Counts
+    firsts: tuple[tuple[int, int], ...]
 
 
 class StageBounds:
@@ -203,7 +211,8 @@ class StageBounds:
     def range_terms(self, place: PlacementClass, terms: ScheduleTerms) -> dict[Recompute, RangeTerms]:
         """What every block range on a placement adds, messages apart, by whether it recomputes."""
         kept, m = terms.kept(place.submesh.replicas), terms.count
-        full, last = (self._pass(place, rows, kept) for rows in (terms.rows, terms.last_rows))
+        full = self._pass(place, terms.rows, kept)
+        last = full if terms.last_rows == terms.rows else self._pass(place, terms.last_rows, kept)
         accumulate, tail = self._after_backward(place, kept)
         if kept in BY_FSDP:
             tail = tail + last["scatter"]
@@ -325,11 +334,22 @@ class StageBounds:
 
     def _each(self, layout: int, of: Callable[[int, int], float]) -> Floats:
         """`of` every block range, asked once for those that are alike."""
-        ranges, known = self.views[layout], dict[int, float]()
+        alike = self._alike(layout)
         found = np.zeros(self.ends.shape)
-        for index, first, last in self.ends:
-            found[index] = once(known, ranges.number(first, last), of, first, last)
+        found[alike.places] = np.array([of(first, last) for first, last in alike.firsts], dtype=float)[alike.numbers]
         return found
+
+    @remembered
+    def _alike(self, layout: int) -> _AlikeRanges:
+        """Which block ranges are alike under a layout."""
+        numbers, firsts, known = list[int](), list[tuple[int, int]](), dict[int, int]()
+        for _, first, last in self.ends:
+            number = known.setdefault(self.views[layout].number(first, last), len(known))
+            numbers.append(number)
+            if number == len(firsts):
+                firsts.append((first, last))
+        places = tuple(np.array(own, dtype=np.int64) for own in zip(*(index for index, _, _ in self.ends), strict=True))
+        return _AlikeRanges(places, np.array(numbers, dtype=np.int64), tuple(firsts))
 
 
 def _size(spans: BlockRanges, name: str, first: int, last: int) -> int:

@@ -22,7 +22,7 @@ from placer.costs.timing.step import StageCost, Terms
 from placer.io.memo import once
 from placer.plans.plan import Recompute
 from placer.strategies.engine.fronts import insert
-from placer.strategies.inter_op.bounds.schedule import Floats, Seconds
+from placer.strategies.inter_op.bounds.schedule import Floats
 from placer.strategies.inter_op.submeshes.best_first import SubmeshPlan
 from placer.strategies.inter_op.submeshes.path_bounds import PathBounds
 from placer.strategies.inter_op.submeshes.stage_costs import SubmeshCosts
@@ -187,21 +187,19 @@ def _extend(
     after = once(search.after, (state.placed, state.visited, left), _after, search, state, left)
     if not after.placements:
         return
-    rests = after.whole[:, last], after.fill[:, last]
-    part = costs.terms(made, search.positions)
-    near = np.min([_bound(search, label, part, state, rests) for label in labels], axis=0)
+    rests, weight = (after.whole[:, last], after.fill[:, last]), search.weight(state)
+    near = _nearest(labels, costs.terms(made, search.positions), weight, rests)
     for index in np.flatnonzero(near < search.ceiling):
         placed, visited = after.placements[index]
         if not costs.crosses(last, state.placed.submesh, placed.submesh):
             continue
-        sent = costs.sending(made, state.first, last, state.placed, placed)
-        whole = costs.terms(sent, search.positions)
+        whole = costs.sending(made, state.first, last, state.placed, placed, positions=search.positions)
         rest = float(rests[0][index]), float(rests[1][index])
-        kept = [label for label in labels if _bound(search, label, whole, state, rest) < search.ceiling]
+        kept = [label for label in labels if _bound(label, whole, weight, rest) < search.ceiling]
         if kept:
             begun = NextStage(last, placed, state.used | frozenset(placed.devices), visited, state.lead)
             for label in kept:
-                insert(following.setdefault(begun, []), _extended(search, label, whole, state, begun, recompute))
+                insert(following.setdefault(begun, []), _extended(label, whole, weight, begun, recompute))
 
 
 def _after(search: _StageSearch, state: NextStage, left: int) -> _Successors:
@@ -226,25 +224,29 @@ def _rest(search: _StageSearch, placed: PlacedSubmesh, visited: tuple[int, ...],
     return whole, fill
 
 
-def _bound(
-    search: _StageSearch, label: PartialPlan, part: Terms, state: NextStage, rest: tuple[Seconds, Seconds]
-) -> Seconds:
-    """No plan with this label, this stage and that rest is faster."""
-    fill = label.fill + part.fill
-    spread = fill + label.weighted + search.weight(state) * (part.steady + part.tail) + rest[0]
-    peaks = fill + max(label.steady, part.steady) + max(label.tail, part.tail) + rest[1]
-    least: Seconds = np.maximum(spread, peaks)
+def _nearest(labels: list[PartialPlan], part: Terms, weight: float, rests: tuple[Floats, Floats]) -> Floats:
+    """Of each rest the least `_bound` of any of these labels."""
+    ahead, behind, tails, weighted = np.array([label[:4] for label in labels]).T[:, :, None]
+    fill = ahead + part.fill
+    spread = fill + weighted + weight * (part.steady + part.tail) + rests[0]
+    peaks = fill + np.maximum(behind, part.steady) + np.maximum(tails, part.tail) + rests[1]
+    least: Floats = np.maximum(spread, peaks).min(axis=0)
     return least
 
 
-def _extended(
-    search: _StageSearch, label: PartialPlan, part: Terms, state: NextStage, after: NextStage, recompute: Recompute
-) -> PartialPlan:
+def _bound(label: PartialPlan, part: Terms, weight: float, rest: tuple[float, float]) -> float:
+    """No plan with this label, this stage of such a weight and that rest is faster."""
+    fill = label.fill + part.fill
+    spread = fill + label.weighted + weight * (part.steady + part.tail) + rest[0]
+    return max(spread, fill + max(label.steady, part.steady) + max(label.tail, part.tail) + rest[1])
+
+
+def _extended(label: PartialPlan, part: Terms, weight: float, after: NextStage, recompute: Recompute) -> PartialPlan:
     return PartialPlan(
         label.fill + part.fill,
         max(label.steady, part.steady),
         max(label.tail, part.tail),
-        label.weighted + search.weight(state) * (part.steady + part.tail),
+        label.weighted + weight * (part.steady + part.tail),
         after,
         recompute,
         label,

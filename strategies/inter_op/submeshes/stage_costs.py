@@ -36,6 +36,7 @@ class SubmeshCosts:
         self.count = schedule.count
         self._classes: dict[object, int] = {}
         self._costs: dict[object, StageCost] = {}
+        self._terms: dict[tuple[int, int, int], Terms] = {}
         self._fitting: dict[object, bool] = {}
 
     def stage(
@@ -46,15 +47,23 @@ class SubmeshCosts:
         return once(self._costs, key, self._cost, first, last, placed, lead, again=again)
 
     def sending(
-        self, made: StageCost, first: int, last: int, placed: PlacedSubmesh, following: PlacedSubmesh,
-    ) -> StageCost:  # fmt: skip
-        """The same with what it sends to the next placement."""
+        self, made: StageCost, first: int, last: int, placed: PlacedSubmesh, following: PlacedSubmesh, *,
+        positions: int,
+    ) -> Terms:  # fmt: skip
+        """What the stage that was `made` adds to the step with what it sends to the next placement."""
         key = self._range(placed, first, last), self.schedule.rows, *self._ends(placed, following)
         sent = once(self.bounds.sent, key, self._sent, first, last, placed, following)
-        return replace(made, send_forward=sent.forward, send_backward=sent.backward)
+        # Both are kept, so that their ids stay their own.
+        return once(self._terms, (id(made), id(sent), positions), self._sending, made, sent, positions)
+
+    def _sending(self, made: StageCost, sent: TransferSeconds, positions: int) -> Terms:
+        return self._added(replace(made, send_forward=sent.forward, send_backward=sent.backward), positions)
 
     def terms(self, made: StageCost, positions: int) -> Terms:
-        """What a stage adds to the step."""
+        """What a stage that was made here adds to the step, messages apart."""
+        return once(self._terms, (id(made), 0, positions), self._added, made, positions)
+
+    def _added(self, made: StageCost, positions: int) -> Terms:
         return terms(made, self.schedule.schedule, positions=positions, microbatches=self.count)
 
     def fitting(

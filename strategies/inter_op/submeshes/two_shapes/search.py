@@ -104,9 +104,10 @@ class TwoShapeSearch(BestFirst[_Entry]):
             found = []
             for again in costs.fitting(first, last, placed, stage, positions):
                 made = costs.stage(first, last, placed, lead, again=again)
-                if following is not None:
-                    made = costs.sending(made, first, last, placed, following)
-                part = costs.terms(made, positions)
+                if following is None:
+                    part = costs.terms(made, positions)
+                else:
+                    part = costs.sending(made, first, last, placed, following, positions=positions)
                 found.append(StageOption(part.fill, part.steady, part.tail, again))
             return found
 
