@@ -3,6 +3,7 @@
     dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
     means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
+    other ops told whether they train -> told by the PassContext (`trained_ops`)
     x[places] = 0                     -> the number in the type that x has here, under autocast too
     writes to buffers                 -> the value that the buffer is to have at the end of the step
 
@@ -25,6 +26,7 @@ from placer.runtime.stages import losses
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
+from placer.runtime.stages.trained_ops import as_the_pass, instance_norm, opaque_part, training_flag
 from placer.tracer.functional.out_of_place import out_of_place, short
 
 aten = torch.ops.aten
@@ -78,6 +80,10 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             batched.append(has_rows(node.args[0], shapes))
         elif node.target is aten.batch_norm.default:
             by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
+        elif node.target is aten.instance_norm.default:
+            by_node[node] = Rewrite(function=instance_norm, arguments=tuple(arguments(node).values())[:8])
+        elif node.target is torch.ops.placer.opaque.default:
+            by_node[node] = Rewrite(function=opaque_part, arguments=tuple(node.args))
         elif writes_buffer(node):
             by_node.update(_kept(node))
         elif _puts_number(node):
@@ -86,6 +92,7 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             )
         elif _is_random(node):
             unkeyed.append(f"{node.target} ({node.name})")
+            by_node.update(_told_of_training(node))
     counts = _counted_losses(pieces, by_node)
     return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), unkeyed=tuple(unkeyed))
 
@@ -183,6 +190,16 @@ def _is_random(node: fx.Node) -> bool:
     if "num_layers" in found:  # recurrent: dropout is between layers
         return bool(found["dropout"] and found["train"] and found["num_layers"] != 1)
     return node.target not in (aten.dropout.default, aten.dropout_.default, aten.scaled_dot_product_attention.default)
+
+
+def _told_of_training(node: fx.Node) -> dict[fx.Node, Rewrite]:
+    """An op with a flag that says that it trains, which the pass then says."""
+    given = arguments(node)
+    flag = training_flag(node, given)
+    if flag is None:
+        return {}
+    op = cast("Argument", node.target)
+    return {node: Rewrite(function=as_the_pass, arguments=(op, flag, *given.values()))}
 
 
 def mutates(node: fx.Node) -> bool:
