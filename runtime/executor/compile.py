@@ -27,13 +27,14 @@ from torch import fx, nn
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
-from placer.rules.opaque import TARGET
 from placer.runtime.spmd import talks, varying
 from placer.runtime.stages.block_code import BlockCode
+from placer.runtime.stages.draws import seeded
 from placer.runtime.stages.kept_results import Keeping
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
 from placer.runtime.stages.rewrite import next_value
+from placer.runtime.stages.trained_ops import opaque_part
 
 #: Those that give one device's results; others (cudagraphs) hand out memory that the next microbatch overwrites.
 BACKENDS = ("inductor", "aot_eager")
@@ -219,9 +220,8 @@ def _counts(node: fx.Node) -> bool:
 
 
 def _is_opaque(node: fx.Node) -> bool:
-    if node.target is next_value or isinstance(node.target, Keeping):  # they are told the operator that they call
-        return True
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == TARGET
+    # Those after the part are told the operator that they call.
+    return node.target in (opaque_part, seeded, next_value) or isinstance(node.target, Keeping)
 
 
 @dataclass(slots=True)

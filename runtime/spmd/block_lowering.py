@@ -31,6 +31,7 @@ from placer.runtime.spmd.values import CutBlock, Values, dim_size
 from placer.runtime.stages.block_code import BlockWriter, CutModel, Local
 from placer.runtime.stages.piece_nodes import op_nodes, tensor_nodes
 from placer.runtime.stages.rewrite import Rewrite, batch_norm, next_value
+from placer.runtime.stages.trained_ops import instance_norm
 from placer.spmd.device_rows import own_rows_class
 from placer.spmd.parameter_layouts import block_edges, block_split, parameter_states
 from placer.tracer.export.symbolic_rows import is_size
@@ -174,8 +175,8 @@ class LocalBlock:
         for source, one in zip(tensor_nodes(node), given, strict=True):
             if pieces.setdefault(source, one) is not one:
                 raise UsageError(f"it takes {source.name} in two layouts at once")
-        if change.function in (batch_norm, next_value):
-            for written in change.arguments[3:5] if change.function is batch_norm else change.arguments[1:2]:
+        if change.function in (batch_norm, instance_norm, next_value):
+            for written in change.arguments[1:2] if change.function is next_value else change.arguments[3:5]:
                 if isinstance(written, fx.Node) and pieces[written] is not self._into.value(written):
                     raise UsageError(f"it writes {written.target}, which is kept in another layout than it wants")
         return pieces

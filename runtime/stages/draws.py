@@ -36,14 +36,18 @@ def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, 
     return _reached(made, *(one for one in reached if isinstance(one, torch.Tensor) and one.requires_grad))
 
 
-def seeded(op: torch._ops.OpOverload, number: int, *given: object, mode: PassContext) -> object:
-    """The same by torch's own generator, seeded for this draw of this step; as it is where nothing keys draws."""
+def seeded(op: torch._ops.OpOverload, number: int, flag: int | None, *given: object, mode: PassContext) -> object:
+    """The same by torch's own generator, seeded for this draw of this step; as it is where nothing keys draws.
+
+    flag: the place among `given` of what says that the op trains, which the pass knows.
+    """
+    told = given if flag is None else (*given[:flag], mode.training, *given[flag + 1 :])
     if mode.seed is None:
-        return plainly(op, given)
-    devices = [one.device for one in given if isinstance(one, torch.Tensor) and one.is_cuda]
+        return plainly(op, told)
+    devices = [one.device for one in told if isinstance(one, torch.Tensor) and one.is_cuda]
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed((mode.seed * 1_000_003 + number) % 2**63)
-        return plainly(op, given)
+        return plainly(op, told)
 
 
 def plainly(op: torch._ops.OpOverload, given: tuple[object, ...]) -> object:

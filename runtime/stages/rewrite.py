@@ -4,6 +4,7 @@
     other random numbers              -> keyed likewise, or of a generator seeded likewise (`draws`)
     means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
+    other ops told whether they train -> told by the PassContext (`trained_ops`)
     x[places] = 0                     -> the number in the type that x has here, under autocast too
     writes to buffers                 -> the value that the buffer is to have at the end of the step
 
@@ -28,6 +29,7 @@ from placer.runtime.stages.draws import draw, seeded
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
+from placer.runtime.stages.trained_ops import instance_norm, opaque_part, training_flag
 from placer.tracer.functional.out_of_place import out_of_place, short
 
 aten = torch.ops.aten
@@ -98,6 +100,10 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             batched.append(has_rows(node.args[0], shapes))
         elif node.target is aten.batch_norm.default:
             by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
+        elif node.target is aten.instance_norm.default:
+            by_node[node] = Rewrite(function=instance_norm, arguments=tuple(arguments(node).values())[:8])
+        elif node.target is torch.ops.placer.opaque.default:
+            by_node[node] = Rewrite(function=opaque_part, arguments=tuple(node.args))
         elif writes_buffer(node):
             by_node.update(_kept(node))
         elif _puts_number(node):
@@ -212,7 +218,9 @@ def _drawn(node: fx.Node, number: int, batched: bool) -> Rewrite:
 
 
 def _seeded(node: fx.Node, number: int) -> Rewrite:
-    return Rewrite(function=seeded, arguments=(cast("Argument", node.target), number, *arguments(node).values()))
+    given = arguments(node)
+    flag = training_flag(node, given)
+    return Rewrite(function=seeded, arguments=(cast("Argument", node.target), number, flag, *given.values()))
 
 
 def _is_random(node: fx.Node) -> bool:

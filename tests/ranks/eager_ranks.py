@@ -55,6 +55,14 @@ def on_one_device(plan: Plan) -> Trained:
         return Trained(losses=tuple(losses), state=state, evaluated=float(model.eval()(**next(batches(plan)))))
 
 
+def evaluated(plan: Plan, state: dict[str, torch.Tensor]) -> float:
+    """The loss of the model itself in evaluation, with `state`."""
+    model = prepared_model(plan, None, torch.device("cpu")).eval()
+    model.load_state_dict(state)
+    with torch.no_grad():
+        return float(model(**next(batches(plan))))
+
+
 def batches(plan: Plan) -> Iterator[dict[str, torch.Tensor]]:
     """Random batches in the precision of the plan, the same in every process."""
     for step in range(STEPS):

@@ -74,6 +74,20 @@ def bind(graph: fx.Graph, model: nn.Module, names: tuple[str, ...]) -> None:
             node.args = (inputs, state, f"{name}#{number}")
 
 
+@contextlib.contextmanager
+def part_in_mode(name: str, training: bool) -> Iterator[None]:
+    """In the body the modules of an opaque part train, or evaluate."""
+    part = _PARTS.get(name)
+    modes = {} if part is None else {module: module.training for module in part.module.modules()}
+    try:
+        for module in modes:
+            module.training = training
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
 def parts_of(graph: Graph) -> tuple[str, ...]:
     """The names of the opaque parts of a captured graph."""
     target = f"{TARGET.replace('::', '.')}."

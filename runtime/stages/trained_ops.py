@@ -1,0 +1,59 @@
+"""Ops that are told whether they train, as a pass has it: captured in training, called in evaluation too.
+
+instance norm                                -> running statistics in evaluation, written once per pass in training
+feature and alpha dropout, rrelu, recurrent  -> their own form of evaluation, which draws nothing (`draws.seeded`)
+opaque parts                                 -> their modules train or evaluate
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from placer.runtime.stages.pass_context import PassContext
+from placer.tracer.export.opaque import part_in_mode
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument
+
+aten = torch.ops.aten
+
+# How ops name the argument that says whether they train.
+_FLAGS = ("train", "training")
+
+
+def training_flag(node: fx.Node, given: dict[str, Argument]) -> int | None:
+    """The place among its arguments `given` of an op's flag that says that it trains; None where it has none set."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    return next((at for at, (name, value) in enumerate(given.items()) if name in _FLAGS and value is True), None)
+
+
+def instance_norm(
+    values: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    own_statistics: bool,
+    momentum: float,
+    epsilon: float,
+    *,
+    mode: PassContext,
+) -> torch.Tensor:
+    """Instance norm by each row's statistics; where running ones are kept, by these in evaluation."""
+    own_statistics = own_statistics and (mode.training or mean is None)
+    if own_statistics and not mode.updating and mean is not None and variance is not None:
+        # Copies, as batch norm takes them where a block runs again.
+        mean, variance = mean.clone(), variance.clone()
+    return torch.nn.functional.instance_norm(values, mean, variance, weight, bias, own_statistics, momentum, epsilon)
+
+
+def opaque_part(
+    inputs: list[torch.Tensor], state: list[torch.Tensor], name: str, *, mode: PassContext
+) -> list[torch.Tensor]:
+    """An opaque part, whose module trains or evaluates as the pass does."""
+    with part_in_mode(name, mode.training):
+        return torch.ops.placer.opaque(inputs, state, name)  # type: ignore[no-any-return]  # a list of tensors

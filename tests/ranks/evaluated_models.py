@@ -1,0 +1,88 @@
+"""Models with a part in the middle that computes otherwise in evaluation than in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+WIDTH, OUT = 16, 4
+BATCH = (("x", (8, WIDTH)), ("y", (8, OUT)))
+
+Middle = Callable[[nn.Module, Tensor], Tensor]
+
+
+class Part(nn.Module):
+    """`compute(self, values)`, of what its `inner` modules make."""
+
+    def __init__(self, compute: Middle, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.compute, self.inner = compute, inner or nn.Identity()
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.compute(self, h)
+
+
+class Between(nn.Module):
+    """Two layers, between which something is computed."""
+
+    def __init__(self, middle: nn.Module) -> None:
+        super().__init__()
+        self.one, self.middle, self.two = nn.Linear(WIDTH, WIDTH), middle, nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.mse_loss(self.two(self.middle(self.one(x)).flatten(1)), y)
+
+
+def _shaped(inner: nn.Module, *sizes: int) -> nn.Module:
+    return Between(Part(lambda part, h: part.inner(h.view(-1, *sizes)), inner))  # type: ignore[operator]
+
+
+def _recurrent(inner: nn.Module) -> nn.Module:
+    return Between(Part(lambda part, h: part.inner(h.view(-1, 4, 4))[0], inner))  # type: ignore[operator]
+
+
+def instance_norm() -> nn.Module:
+    return _shaped(nn.InstanceNorm2d(4, track_running_stats=True), 4, 2, 2)
+
+
+def affine_instance_norm() -> nn.Module:
+    return _shaped(nn.InstanceNorm1d(4, affine=True, track_running_stats=True), 4, 4)
+
+
+def untracked_instance_norm() -> nn.Module:
+    return _shaped(nn.InstanceNorm2d(4, affine=True), 4, 2, 2)
+
+
+def cumulative_batch_norm() -> nn.Module:
+    """It reads the number of batches, so that it is opaque."""
+    return _shaped(nn.BatchNorm2d(4, momentum=None), 4, 2, 2)
+
+
+def feature_dropout() -> nn.Module:
+    return _shaped(nn.Dropout2d(0.5), 4, 2, 2)
+
+
+def alpha_dropout() -> nn.Module:
+    return Between(nn.AlphaDropout(0.5))
+
+
+def feature_alpha_dropout() -> nn.Module:
+    return _shaped(nn.FeatureAlphaDropout(0.5), 4, 2, 2)
+
+
+def rrelu() -> nn.Module:
+    return Between(nn.Sequential(nn.RReLU(), nn.Linear(WIDTH, WIDTH), nn.RReLU(inplace=True)))
+
+
+def lstm() -> nn.Module:
+    return _recurrent(nn.LSTM(4, 4, 2, dropout=0.5, batch_first=True))
+
+
+def gru() -> nn.Module:
+    return _recurrent(nn.GRU(4, 4, 2, dropout=0.5, batch_first=True))
+
+
+def rnn() -> nn.Module:
+    return _recurrent(nn.RNN(4, 4, 2, dropout=0.5, batch_first=True))

@@ -1,0 +1,46 @@
+"""What a model computes otherwise in evaluation than in training a plan computes so too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from eager_ranks import differences, evaluated, on_one_device, trained
+from evaluated_models import BATCH
+from examples.parity.cases import Case, plan_of
+from placer import legality
+from pool import on_ranks
+
+NORMED = Case(model="evaluated_models:instance_norm", shapes=BATCH, microbatches=(8,))
+AFFINE = replace(NORMED, model="evaluated_models:affine_instance_norm")
+CASES = [
+    NORMED,
+    replace(NORMED, positions=2, recompute=True),
+    replace(NORMED, recompute=True),
+    AFFINE,
+    replace(AFFINE, positions=2, recompute=True),
+    replace(AFFINE, axis="tensor", degree=2),
+    replace(NORMED, axis="tensor", degree=2, recompute=True),
+    replace(AFFINE, model="evaluated_models:untracked_instance_norm", microbatches=(3, 3, 2), replicas=2),
+    replace(NORMED, model="evaluated_models:cumulative_batch_norm", positions=2),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_norms_train_and_evaluate_as_on_one_device(case: Case) -> None:
+    plan = plan_of(case)
+    legality.require(plan)
+    expected = on_one_device(plan)
+    for found in on_ranks(plan.world_size, trained, plan):
+        assert differences(found, expected) == []
+
+
+DRAWING = ("feature_dropout", "alpha_dropout", "feature_alpha_dropout", "rrelu", "lstm", "gru", "rnn")
+
+
+@pytest.mark.parametrize("model", DRAWING)
+def test_what_draws_in_training_draws_nothing_in_evaluation(model: str) -> None:
+    plan = plan_of(Case(model=f"evaluated_models:{model}", shapes=BATCH, microbatches=(8,), positions=2))
+    for found in on_ranks(plan.world_size, trained, plan):
+        assert found.evaluated == pytest.approx(evaluated(plan, found.state), abs=1e-9)
