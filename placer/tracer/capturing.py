@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +19,7 @@ from placer.errors import CaptureError, UncapturableError
 from placer.graph import Granularity, Graph, Loss
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
+from placer.tracer.export.evaluation import evaluation_difference
 from placer.tracer.export.exporting import LossFunction, MixedDevicesError, Training, export
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
@@ -64,12 +66,24 @@ def capture(
     _require_names(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
-    source = Source(model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity)
+    parted: set[str] = set()
+    source = Source(
+        model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity, parted=parted
+    )  # fmt: skip
     try:
         graph = _with_opaque(source, fold)
     except MixedDevicesError:
         graph = _with_opaque(replace(source, model=resolved.build("cpu"), device="cpu"), fold)
-    return replace(graph, notes=(*graph.notes, *passed_over(built)))
+    return replace(graph, notes=(*graph.notes, *passed_over(built), *_of_evaluation(parted)))
+
+
+def _of_evaluation(parted: set[str]) -> Iterator[str]:
+    """What is said of a model of whose evaluation a run gives another loss."""
+    for why in sorted(parted)[:1]:
+        yield (
+            f"the loss in evaluation (--eval-every, Executor.evaluate) is not what model.eval() gives: {why}; training "
+            "is not concerned. Evaluate the saved weights with the model itself"
+        )
 
 
 def _require_names(model: nn.Module) -> None:
@@ -81,7 +95,10 @@ def _require_names(model: nn.Module) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What is captured: a model that lies on `device`, an example batch, a loss, the parts that are not looked into."""
+    """What is captured: a model that lies on `device`, an example batch, a loss, the parts that are not looked into.
+
+    parted: takes where evaluation parts from what is captured; None where nobody asks.
+    """
 
     model: nn.Module
     example: Batch
@@ -89,6 +106,7 @@ class Source:
     device: str | torch.device = "meta"
     opaque: Mapping[str, OpaqueCost]
     granularity: Granularity = "block"
+    parted: set[str] | None = None
 
 
 def _with_opaque(source: Source, fold: bool) -> Graph:
@@ -218,13 +236,19 @@ def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], 
     """The graph for so many rows, which computes values and writes nothing but buffers, these once."""
     given, inputs = source.example.tensors(rows, source.device), source.example.tensors(rows, "meta")
 
+    @functools.cache
     def evaluated() -> Plain:
         return clean(export(wrapper, given, training=False), names)
 
     buffers = frozenset(name for name, _ in wrapper.model.named_buffers())
     plain = clean(export(wrapper, given), names)
     require_even_gaps(plain, found)
-    return functional(plain, inputs, buffers, evaluated)
+    plain = functional(plain, inputs, buffers, evaluated)
+    if source.parted is not None and rows == ROWS[0]:
+        with contextlib.suppress(CaptureError):
+            source.parted.add(evaluation_difference(plain, functional(evaluated(), inputs, buffers, evaluated)))
+            source.parted.discard("")
+    return plain
 
 
 def on_meta(model: nn.Module) -> nn.Module:

@@ -86,3 +86,12 @@ def gru() -> nn.Module:
 
 def rnn() -> nn.Module:
     return _recurrent(nn.RNN(4, 4, 2, dropout=0.5, batch_first=True))
+
+
+def noisy() -> nn.Module:
+    return Between(Part(lambda part, h: h * 1.1 if part.training else h))
+
+
+def softened() -> nn.Module:
+    """The same in both modes, but for dropout."""
+    return Between(Part(lambda part, h: functional.dropout(h, 0.5, part.training)))

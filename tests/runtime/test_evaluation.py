@@ -9,7 +9,7 @@ import pytest
 from eager_ranks import differences, evaluated, on_one_device, trained
 from evaluated_models import BATCH
 from examples.parity.cases import Case, plan_of
-from placer import legality
+from placer import legality, tracer
 from pool import on_ranks
 
 NORMED = Case(model="evaluated_models:instance_norm", shapes=BATCH, microbatches=(8,))
@@ -44,3 +44,12 @@ def test_what_draws_in_training_draws_nothing_in_evaluation(model: str) -> None:
     plan = plan_of(Case(model=f"evaluated_models:{model}", shapes=BATCH, microbatches=(8,), positions=2))
     for found in on_ranks(plan.world_size, trained, plan):
         assert found.evaluated == pytest.approx(evaluated(plan, found.state), abs=1e-9)
+
+
+@pytest.mark.parametrize(("model", "said"), [("noisy", True), ("softened", False), ("lstm", False)])
+def test_a_model_that_computes_otherwise_in_evaluation_is_told_of_as_it_is_planned(model: str, said: bool) -> None:
+    notes = tracer.capture(f"evaluated_models:{model}", batch=dict(BATCH)).notes
+    told = [
+        note for note in notes if "is not what model.eval() gives: in training the model computes aten::mul" in note
+    ]
+    assert bool(told) == said
