@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from eager_ranks import differences, evaluated, on_one_device, trained
-from evaluated_models import BATCH
 from examples.parity.cases import Case, plan_of
+from examples.parity.evaluated import BATCH
 from placer import legality, tracer
 from pool import on_ranks
 
-NORMED = Case(model="evaluated_models:instance_norm", shapes=BATCH, microbatches=(8,))
-AFFINE = replace(NORMED, model="evaluated_models:affine_instance_norm")
+NORMED = Case(model="examples.parity.evaluated:instance_norm", shapes=BATCH, microbatches=(8,))
+AFFINE = replace(NORMED, model="examples.parity.evaluated:affine_instance_norm")
 CASES = [
     NORMED,
     replace(NORMED, positions=2, recompute=True),
@@ -22,8 +22,8 @@ CASES = [
     replace(AFFINE, positions=2, recompute=True),
     replace(AFFINE, axis="tensor", degree=2),
     replace(NORMED, axis="tensor", degree=2, recompute=True),
-    replace(AFFINE, model="evaluated_models:untracked_instance_norm", microbatches=(3, 3, 2), replicas=2),
-    replace(NORMED, model="evaluated_models:cumulative_batch_norm", positions=2),
+    replace(AFFINE, model="examples.parity.evaluated:untracked_instance_norm", microbatches=(3, 3, 2), replicas=2),
+    replace(NORMED, model="examples.parity.evaluated:cumulative_batch_norm", positions=2),
 ]
 
 
@@ -41,14 +41,14 @@ DRAWING = ("feature_dropout", "alpha_dropout", "feature_alpha_dropout", "rrelu",
 
 @pytest.mark.parametrize("model", DRAWING)
 def test_what_draws_in_training_draws_nothing_in_evaluation(model: str) -> None:
-    plan = plan_of(Case(model=f"evaluated_models:{model}", shapes=BATCH, microbatches=(8,), positions=2))
+    plan = plan_of(Case(model=f"examples.parity.evaluated:{model}", shapes=BATCH, microbatches=(8,), positions=2))
     for found in on_ranks(plan.world_size, trained, plan):
         assert found.evaluated == pytest.approx(evaluated(plan, found.state), abs=1e-9)
 
 
 @pytest.mark.parametrize(("model", "said"), [("noisy", True), ("softened", False), ("lstm", False)])
 def test_a_model_that_computes_otherwise_in_evaluation_is_told_of_as_it_is_planned(model: str, said: bool) -> None:
-    notes = tracer.capture(f"evaluated_models:{model}", batch=dict(BATCH)).notes
+    notes = tracer.capture(f"examples.parity.evaluated:{model}", batch=dict(BATCH)).notes
     told = [
         note for note in notes if "is not what model.eval() gives: in training the model computes aten::mul" in note
     ]

@@ -21,6 +21,7 @@ class Part(nn.Module):
         self.compute, self.inner = compute, inner or nn.Identity()
 
     def forward(self, h: Tensor) -> Tensor:
+        """What the function makes of it."""
         return self.compute(self, h)
 
 
@@ -32,6 +33,7 @@ class Between(nn.Module):
         self.one, self.middle, self.two = nn.Linear(WIDTH, WIDTH), middle, nn.Linear(WIDTH, OUT)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss."""
         return functional.mse_loss(self.two(self.middle(self.one(x)).flatten(1)), y)
 
 
@@ -44,14 +46,17 @@ def _recurrent(inner: nn.Module) -> nn.Module:
 
 
 def instance_norm() -> nn.Module:
+    """A model with instance norm."""
     return _shaped(nn.InstanceNorm2d(4, track_running_stats=True), 4, 2, 2)
 
 
 def affine_instance_norm() -> nn.Module:
+    """A model with affine instance norm."""
     return _shaped(nn.InstanceNorm1d(4, affine=True, track_running_stats=True), 4, 4)
 
 
 def untracked_instance_norm() -> nn.Module:
+    """A model with untracked instance norm."""
     return _shaped(nn.InstanceNorm2d(4, affine=True), 4, 2, 2)
 
 
@@ -61,34 +66,42 @@ def cumulative_batch_norm() -> nn.Module:
 
 
 def feature_dropout() -> nn.Module:
+    """A model with feature dropout."""
     return _shaped(nn.Dropout2d(0.5), 4, 2, 2)
 
 
 def alpha_dropout() -> nn.Module:
+    """A model with alpha dropout."""
     return Between(nn.AlphaDropout(0.5))
 
 
 def feature_alpha_dropout() -> nn.Module:
+    """A model with feature alpha dropout."""
     return _shaped(nn.FeatureAlphaDropout(0.5), 4, 2, 2)
 
 
 def rrelu() -> nn.Module:
+    """Slopes that are drawn in training, in place too."""
     return Between(nn.Sequential(nn.RReLU(), nn.Linear(WIDTH, WIDTH), nn.RReLU(inplace=True)))
 
 
 def lstm() -> nn.Module:
+    """An LSTM with dropout between its layers."""
     return _recurrent(nn.LSTM(4, 4, 2, dropout=0.5, batch_first=True))
 
 
 def gru() -> nn.Module:
+    """A GRU with dropout between its layers."""
     return _recurrent(nn.GRU(4, 4, 2, dropout=0.5, batch_first=True))
 
 
 def rnn() -> nn.Module:
+    """An RNN with dropout between its layers."""
     return _recurrent(nn.RNN(4, 4, 2, dropout=0.5, batch_first=True))
 
 
 def noisy() -> nn.Module:
+    """More in training than in evaluation, by the model's own code."""
     return Between(Part(lambda part, h: h * 1.1 if part.training else h))
 
 
