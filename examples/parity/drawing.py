@@ -14,6 +14,7 @@ Draw = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 DRAWS: dict[str, Draw] = {
     "noise of rows": lambda x, w: x + 0.1 * torch.randn_like(x),
     "a number for the batch": lambda x, w: x * torch.rand(()),
+    "noise of the batch": lambda x, w: x + torch.randn(()),
     "noise on a weight": lambda x, w: x * (w + torch.randn_like(w) * w),
     "steps of diffusion": lambda x, w: x * (1 + torch.randint(0, 10, (x.shape[0],))[:, None] / 10),
     "a latent": lambda x, w: torch.distributions.Normal(x, 1 + w * w).rsample(),

@@ -25,7 +25,7 @@ from torch.fx.node import Argument
 from placer.errors import UsageError
 from placer.rules.rows.draws import KEYED
 from placer.runtime.stages import losses
-from placer.runtime.stages.draws import draw, seeded
+from placer.runtime.stages.draws import draw, plainly, seeded
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
@@ -178,10 +178,7 @@ def next_value(
     if op is None:
         (value,) = args
         return (value if isinstance(value, torch.Tensor) else torch.full_like(buffer, value)).expand_as(buffer)  # type: ignore[arg-type]
-    formal = op._schema.arguments[1:]
-    positional = [value for value, one in zip(args, formal, strict=True) if not one.kwarg_only]
-    keyword = {one.name: value for value, one in zip(args, formal, strict=True) if one.kwarg_only}
-    return op(buffer, *positional, **keyword)  # type: ignore[no-any-return]  # of a buffer comes a tensor
+    return plainly(op, (buffer, *args))  # type: ignore[return-value]  # of a buffer comes a tensor
 
 
 def as_found(buffer: torch.Tensor, value: torch.Tensor, *, mode: PassContext) -> torch.Tensor:

@@ -27,9 +27,9 @@ _FIRST_DRAW = 2**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedMasks:
-    """The masks of a seed for batches of `rows`. batched: for each call of a forward whether dim 0 has rows; others
-    get the same mask whatever rows there are."""
+class _Keyed:
+    """Numbers of a seed for batches of `rows`. batched: for each call of a forward whether dim 0 has rows; others get
+    the same numbers whatever rows there are."""
 
     seed: int
     rows: int
@@ -37,29 +37,30 @@ class KeyedMasks:
 
     @property
     def count(self) -> int:
-        """Calls of dropout in a forward."""
+        """Calls in a forward."""
         return len(self.batched)
+
+    def _numbers(self, step: int, call: int, first: int, shape: tuple[int, ...]) -> Numbers:
+        """64 bits for each element of `shape`, which are divided evenly among the rows; calls are numbered from
+        `first`."""
+        by_row = call < self.count and self.batched[call]
+        every = np.arange(self.rows, dtype=np.uint64) if by_row else np.array([_NO_ROW], dtype=np.uint64)
+        keys = _mixed(_mixed(every + _wide(self.seed)) + _wide(step))
+        elements = np.arange(math.prod(shape) // len(keys), dtype=np.uint64) * np.uint64(_G)
+        return _mixed(_mixed(keys + _wide(first + call))[:, None] + elements[None, :]).reshape(shape)
+
+
+class KeyedMasks(_Keyed):
+    """The masks of dropout."""
 
     def mask(self, step: int, call: int, shape: tuple[int, ...], probability: float) -> torch.Tensor:
         """Which elements call number `call` of a step keeps."""
-        by_row = call < self.count and self.batched[call]
-        numbers = _numbers(self.seed, self.rows if by_row else None, step, call + 1, shape)
-        kept = (numbers & np.uint64(2**_BITS - 1)) >= np.uint64(round(probability * 2**_BITS))
-        return torch.from_numpy(kept)
+        numbers = self._numbers(step, call, 1, shape) & np.uint64(2**_BITS - 1)
+        return torch.from_numpy(np.asarray(numbers >= np.uint64(round(probability * 2**_BITS))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedDraws:
-    """Other random numbers, likewise; batched: for each draw of a forward whether dim 0 has rows."""
-
-    seed: int
-    rows: int
-    batched: tuple[bool, ...]
-
-    @property
-    def count(self) -> int:
-        """Draws in a forward."""
-        return len(self.batched)
+class KeyedDraws(_Keyed):
+    """Other random numbers."""
 
     def uniform(self, step: int, call: int, shape: tuple[int, ...], bits: int) -> torch.Tensor:
         """From 0 to below 1, of so many bits."""
@@ -81,16 +82,7 @@ class KeyedDraws:
         return torch.from_numpy(np.asarray((bits % np.uint64(high - low)).astype(np.int64) + low))
 
     def _bits(self, step: int, call: int, shape: tuple[int, ...]) -> Numbers:
-        by_row = call < self.count and self.batched[call]
-        return _numbers(self.seed, self.rows if by_row else None, step, _FIRST_DRAW + call, shape)
-
-
-def _numbers(seed: int, rows: int | None, step: int, call: int, shape: tuple[int, ...]) -> Numbers:
-    """The number of each element of `shape`, its elements divided evenly among `rows`; None: of what has no rows."""
-    every = np.arange(rows, dtype=np.uint64) if rows is not None else np.array([_NO_ROW], dtype=np.uint64)
-    keys = _mixed(_mixed(every + _wide(seed)) + _wide(step))
-    elements = np.arange(math.prod(shape) // len(keys), dtype=np.uint64) * np.uint64(_G)
-    return _mixed(_mixed(keys + _wide(call))[:, None] + elements[None, :]).reshape(shape)
+        return self._numbers(step, call, _FIRST_DRAW, shape)
 
 
 def _positive(bits: Numbers) -> npt.NDArray[np.float64]:
@@ -101,6 +93,7 @@ def _wide(value: int) -> np.uint64:
     return np.uint64(value * _G % _MODULUS)
 
 
+@np.errstate(over="ignore")  # numpy warns where a single number goes round, as it is meant to
 def _mixed(state: Numbers) -> Numbers:
     state = state + np.uint64(_G)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(_FIRST)
