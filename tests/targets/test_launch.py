@@ -170,14 +170,20 @@ def test_a_hostile_path_stays_one_word(launcher: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("field", "value", "part"), [
     ("name", "No Name", "no name of a job"), ("plan", "a\nb", "cannot be printed"), ("volume", "data", "CLAIM:/path"),
-    ("queue", "gpu;rm", "no word"),
+    ("queue", "gpu;rm", "no word"), ("time", "foo", "no time of Slurm's"), ("time", "1:99:00", "no time of Slurm's"),
 ])  # fmt: skip
 def test_what_cannot_be_written_is_refused(field: str, value: str, part: str) -> None:
-    launcher = "slurm" if field == "queue" else "jobset"
+    launcher = "slurm" if field in ("queue", "time") else "jobset"
     with pytest.raises(UsageError, match=part):
         launch_files(ALIKE, launcher, replace(ASKED, **{field: value}))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--image"):
         launch_files(ALIKE, "jobset", replace(ASKED, image=""))
+
+
+@pytest.mark.parametrize("time", ["90", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:00", "UNLIMITED"])
+def test_limits_as_slurm_writes_them_are_taken(time: str) -> None:
+    (text,) = launch_files(ALIKE, "slurm", replace(ASKED, time=time)).values()
+    assert f"#SBATCH --time={time}\n" in text
 
 
 def free_port() -> int:

@@ -7,6 +7,7 @@ order (tried with Slurm 22.05.8). No fallback for the first node's address: ever
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import yaml
@@ -16,6 +17,8 @@ from placer.targets.launchers.asked import PORT, LaunchAsked, torchrun
 from placer.targets.launchers.hosts import HostGroup
 
 Groups = tuple[HostGroup, ...]
+# sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours and days-hours:minutes(:seconds).
+_SLURM_TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}|UNLIMITED|INFINITE")
 
 
 def torchrun_files(groups: Groups, asked: LaunchAsked) -> dict[str, str]:
@@ -44,7 +47,7 @@ def slurm_files(groups: Groups, asked: LaunchAsked) -> dict[str, str]:
         lines.append(f"#SBATCH --nodes={group.count} --ntasks-per-node=1 --exclusive")
         lines += [f"#SBATCH --gpus-per-node={group.ranks}"] if group.accelerators else []
         lines += [f"#SBATCH --partition={_word(asked.queue, 'queue')}"] if asked.queue else []
-        lines += [f"#SBATCH --time={_word(asked.time, 'time')}"] if asked.time else []
+        lines += [f"#SBATCH --time={_slurm_time(asked.time)}"] if asked.time else []
     lines += ["#SBATCH --requeue"] if asked.restarts else []
     lines += [f"#SBATCH --output={asked.name}-%j.out --open-mode=append", "set -euo pipefail"]
     several = len(groups) > 1
@@ -60,6 +63,13 @@ def slurm_files(groups: Groups, asked: LaunchAsked) -> dict[str, str]:
     step = "srun --kill-on-bad-exit=1" + (f" --het-group={','.join(map(str, range(len(groups))))}" if several else "")
     lines += [f"{step} bash -c {shlex.quote(inside)}", ""]
     return {"job.sbatch": "\n".join(lines)}
+
+
+def _slurm_time(text: str) -> str:
+    """A limit as sbatch takes it. Raises UsageError for what is none."""
+    if not _SLURM_TIME.fullmatch(text):
+        raise UsageError(f"--time {text!r} is no time of Slurm's; write minutes, hours:minutes:seconds, or days-hours")
+    return text
 
 
 def skypilot_files(groups: Groups, asked: LaunchAsked) -> dict[str, str]:
