@@ -41,6 +41,10 @@ _GARBAGE = 50_000
 _GRACE_SECONDS = 10.0
 
 
+class _UnmetError(Exception):
+    """The ranks of a run could not be connected; what they were to do has not begun."""
+
+
 class RankPool:
     """Up to `size` ranks. `run(n, function, *args)` calls `function(*args)` on n of them and gives their results.
 
@@ -57,6 +61,15 @@ class RankPool:
         not come back in `timeout` seconds; the processes are then started anew for the next call."""
         if ranks > self.size:
             raise ExecutionError(f"{ranks} ranks were asked for, the pool has {self.size}")
+        try:
+            return self._run(ranks, function, *args, timeout=timeout)
+        except ExecutionError as error:
+            # Once in thousands of runs gloo drops a connection as ranks meet: nothing has been computed then.
+            if _UnmetError.__name__ not in str(error):
+                raise
+        return self._run(ranks, function, *args, timeout=timeout)
+
+    def _run(self, ranks: int, function: Callable[..., T], *args: object, timeout: float) -> list[T]:
         self._start()
         try:
             return run_on([connection for _, connection in self._ranks[:ranks]], function, *args, timeout=timeout)
@@ -174,9 +187,12 @@ def _forked(connection: Connection) -> None:
 def _in_world(function: Callable[..., T], args: tuple[object, ...], rank: int, ranks: int, store: str) -> T:
     if ranks == 1:
         return function(*args)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=_PEER_SECONDS)
-    )
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=_PEER_SECONDS)
+        )
+    except RuntimeError as error:
+        raise _UnmetError(str(error)) from error
     # torch 2.13 numbers the groups of every world from 0, and DTensor remembers results with their meshes' groups:
     # tests/runtime/test_runtime_meshes.py notices (checkpoints) where those of an earlier world come up again.
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # torch does not type it

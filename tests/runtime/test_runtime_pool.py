@@ -17,6 +17,22 @@ print(*pool.run(3, os.getpid), flush=True)
 time.sleep(600)
 """
 
+# The first connection of a world of two is dropped, as gloo does once in thousands of runs.
+DROPPING = """
+import os, pathlib, sys
+import torch.distributed as dist
+from placer.runtime.distributed.rank_pool import RankPool
+told, meet = pathlib.Path(sys.argv[1]), dist.init_process_group
+def dropped(*args, **kwargs):
+    if kwargs["rank"] == 0 and not told.exists():
+        told.touch()
+        raise RuntimeError("Gloo connectFullMesh failed: connection closed by peer")
+    return meet(*args, **kwargs)
+dist.init_process_group = dropped
+with RankPool(2) as pool:
+    print(len(pool.run(2, os.getpid)))
+"""
+
 
 def alive(process: int) -> bool:
     """Whether a process runs still; one that ended and was not asked about counts as ended."""
@@ -38,3 +54,10 @@ def test_no_rank_outlives_the_process_that_started_it(checkout: Path) -> None:
     while any(map(alive, ranks)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, ranks))
+
+
+def test_ranks_that_were_not_connected_are_started_once_more(checkout: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    run = [sys.executable, "-c", DROPPING, str(tmp_path / "told")]
+    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.stdout.split(), (tmp_path / "told").exists()) == (["2"], True), ended.stderr
