@@ -28,10 +28,9 @@ def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, 
     named = dict(zip((formal.name for formal in op._schema.arguments), given, strict=True))
     if mode.keys is None or mode.batch_key is None:
         return cast(torch.Tensor, plainly(op, given))
-    shape = _shape(named)
     keys = mode.keys if batched else mode.batch_key
     name = op._schema.name.removeprefix("aten::").rstrip("_")
-    made = _SAMPLERS[name](shape, numbers(shape, number, keys), named)
+    made = _SAMPLERS[name](numbers(_shape(named), number, keys), named)
     reached = () if name.endswith("_like") else given  # of those torch takes the shape alone
     return _reached(made, *(one for one in reached if isinstance(one, torch.Tensor) and one.requires_grad))
 
@@ -91,36 +90,36 @@ def _normal(bits: torch.Tensor) -> torch.Tensor:
     return radius * (2.0 * math.pi * _positive(mixed(bits.clone()))).cos()
 
 
-def _rand(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+def _rand(bits: torch.Tensor, given: Given) -> torch.Tensor:
     return _uniform(bits, _dtype(given))
 
 
-def _randn(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+def _randn(bits: torch.Tensor, given: Given) -> torch.Tensor:
     return _normal(bits).to(_dtype(given))
 
 
-def _randint(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+def _randint(bits: torch.Tensor, given: Given) -> torch.Tensor:
     low, high = cast(int, given.get("low", 0)), cast(int, given["high"])
     # Of no tensor they are 64-bit; the schema says so by a number of C++'s.
     dtype = _dtype(given) if "self" in given else given["dtype"]
     return ((bits & (2**62 - 1)) % (high - low) + low).to(dtype if isinstance(dtype, torch.dtype) else torch.int64)
 
 
-def _bernoulli(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+def _bernoulli(bits: torch.Tensor, given: Given) -> torch.Tensor:
     return (_uniform(bits) < _number(given.get("p", given["self"]))).to(_dtype(given))
 
 
-def _spread(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+def _spread(bits: torch.Tensor, given: Given) -> torch.Tensor:
     mean, deviation = (_number(given[name]) for name in ("mean", "std"))
     return (_normal(bits) * deviation + mean).to(_dtype(given))
 
 
-def _between(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+def _between(bits: torch.Tensor, given: Given) -> torch.Tensor:
     low, high = cast(float, given["from"]), cast(float, given["to"])
     return (_uniform(bits, _dtype(given)).double() * (high - low) + low).to(_dtype(given))
 
 
-def _exponential(shape: torch.Size, bits: torch.Tensor, given: Given) -> torch.Tensor:
+def _exponential(bits: torch.Tensor, given: Given) -> torch.Tensor:
     return (-_positive(bits).log() / cast(float, given["lambd"])).to(_dtype(given))
 
 
@@ -128,7 +127,7 @@ def _number(value: object) -> torch.Tensor | float:
     return value.detach().double() if isinstance(value, torch.Tensor) else cast(float, value)
 
 
-_SAMPLERS: dict[str, Callable[[torch.Size, torch.Tensor, Given], torch.Tensor]] = {
+_SAMPLERS: dict[str, Callable[[torch.Tensor, Given], torch.Tensor]] = {
     "rand": _rand,
     "rand_like": _rand,
     "randn": _randn,
