@@ -252,7 +252,8 @@ class Loss:
 class Graph:
     """A captured model. `rows` is the batch it was captured for; `skeleton` identifies code and shapes.
 
-    granularity: whether a block is a layer or what stands for one, or a single op.
+    granularity: whether a block is a layer or what stands for one, or a single op. evaluation: why the loss that these
+    ops give in evaluation is not what the model gives there; "" where it is.
     """
 
     name: str
@@ -265,6 +266,7 @@ class Graph:
     loss: Loss
     notes: tuple[str, ...] = ()
     granularity: Granularity = "block"
+    evaluation: str = ""
 
     def block_class(self, index: int) -> BlockClass:
         """The class of block `index`; -1 is the prologue."""

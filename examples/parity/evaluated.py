@@ -105,6 +105,34 @@ def noisy() -> nn.Module:
     return Between(Part(lambda part, h: h * 1.1 if part.training else h))
 
 
+def kept_dropping() -> nn.Module:
+    """Dropout that is on in both modes, as its author wants it."""
+    return Between(Part(lambda part, h: functional.dropout(h, 0.5)))
+
+
+def kept_attending() -> nn.Module:
+    """Attention that drops scores in both modes, as where the share is handed over without a look at the mode."""
+    return _shaped(Part(lambda part, h: functional.scaled_dot_product_attention(h, h, h, dropout_p=0.5)), 2, 4, 2)
+
+
+class BatchStatistics(nn.BatchNorm1d):
+    """Batch norm by the statistics of the batch in both modes; nobody reads the running ones."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The rows, normalised."""
+        return functional.batch_norm(input, self.running_mean, self.running_var, training=True)
+
+
+def kept_normalising() -> nn.Module:
+    """A model that normalises in evaluation as in training."""
+    return Between(BatchStatistics(WIDTH))
+
+
+def unevaluable() -> nn.Module:
+    """A model that does not get through its forward in evaluation."""
+    return Between(Part(lambda part, h: h if part.training else h @ h))
+
+
 def softened() -> nn.Module:
     """The same in both modes, but for dropout."""
     return Between(Part(lambda part, h: functional.dropout(h, 0.5, part.training)))

@@ -74,15 +74,16 @@ def capture(
         graph = _with_opaque(source, fold)
     except MixedDevicesError:
         graph = _with_opaque(replace(source, model=resolved.build("cpu"), device="cpu"), fold)
-    return replace(graph, notes=(*graph.notes, *passed_over(built), *_of_evaluation(parted)))
+    why = min(parted, default="")
+    return replace(graph, evaluation=why, notes=(*graph.notes, *passed_over(built), *_of_evaluation(why)))
 
 
-def _of_evaluation(parted: set[str]) -> Iterator[str]:
-    """What is said of a model of whose evaluation a run gives another loss."""
-    for why in sorted(parted)[:1]:
+def _of_evaluation(why: str) -> Iterator[str]:
+    """What is said of a model whose loss in evaluation a run cannot give."""
+    if why:
         yield (
-            f"the loss in evaluation (--eval-every, Executor.evaluate) is not what model.eval() gives: {why}; training "
-            "is not concerned. Evaluate the saved weights with the model itself"
+            f"a run trains this model and does not evaluate it (--eval-every, Executor.evaluate): {why}. Evaluate the "
+            "saved weights with the model itself"
         )
 
 
@@ -245,10 +246,17 @@ def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], 
     require_even_gaps(plain, found)
     plain = functional(plain, inputs, buffers, evaluated)
     if source.parted is not None and rows == ROWS[0]:
-        with contextlib.suppress(CaptureError):
-            source.parted.add(evaluation_difference(plain, functional(evaluated(), inputs, buffers, evaluated)))
-            source.parted.discard("")
+        source.parted.update(_parted(plain, lambda: functional(evaluated(), inputs, buffers, evaluated)))
     return plain
+
+
+def _parted(plain: Plain, evaluated: Callable[[], Plain]) -> set[str]:
+    """Why the graph does not give what the model gives in evaluation, where that is so or cannot be known."""
+    try:
+        why = evaluation_difference(plain, evaluated())
+    except CaptureError as error:
+        why = f"the model cannot be captured in evaluation ({error})"
+    return {why} if why else set()
 
 
 def on_meta(model: nn.Module) -> nn.Module:

@@ -12,6 +12,7 @@ from torch import nn
 from placer.plans.plan import Plan
 from placer.runtime.data_parallel.optimizer import optimizer_factory
 from placer.runtime.deepspeed.config import config, deepspeed
+from placer.runtime.executor.evaluable import require_evaluable
 from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.stages.recompute import Tensors
@@ -72,7 +73,11 @@ class DeepSpeedRun(ABC):
         return loss
 
     def evaluate(self, batch: Batch) -> float:
-        """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""
+        """The loss of the global batch without gradients: dropout off, batch norm with its running statistics.
+
+        Raises UsageError where the model computes otherwise in evaluation than what is run.
+        """
+        require_evaluable(self._batch_split.plan)
         with torch.no_grad():
             return self._evaluate(self._batch_split.microbatches(batch, step=self.steps, training=False))
 

@@ -16,6 +16,7 @@ from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.data_parallel.optimizer import Updater, clip_scale
 from placer.runtime.data_parallel.relaxed_sync import RelaxedSync
 from placer.runtime.data_parallel.replicas import Replica
+from placer.runtime.executor.evaluable import require_evaluable
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.observer import Relay
 from placer.runtime.stages.batch_values import Batch
@@ -100,7 +101,11 @@ class Executor:
             replica.settle()
 
     def evaluate(self, batch: Batch) -> float:
-        """The loss of the global batch without gradients: dropout off, batch norm with its running statistics."""
+        """The loss of the global batch without gradients: dropout off, batch norm with its running statistics.
+
+        Raises UsageError where the model computes otherwise in evaluation than what is run.
+        """
+        require_evaluable(self.plan)
         self.consolidate()
         self.state.share_buffers()
         return float(self.interpreter.evaluate(self._feeds(batch, training=False)))

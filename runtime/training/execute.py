@@ -29,6 +29,7 @@ from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.distributed.threads import apply_threads
 from placer.runtime.distributed.world import World, joined
 from placer.runtime.executor.compile import patience, require_compilable
+from placer.runtime.executor.evaluable import require_evaluable
 from placer.runtime.executor.load import load
 from placer.runtime.measuring.expert_tokens import ExpertLayer, Tally, expert_layers, require_alike, save_loads, tallies
 from placer.runtime.measuring.measurement import Measurement, plan_flops, plan_peak_flops, tokens_per_row
@@ -61,11 +62,13 @@ class Engine(Protocol):
 def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
     """Run `options.steps` steps of `plan`, going on from the last complete checkpoint where there is one.
 
-    Raises UsageError outside torchrun or with the wrong number of ranks, StalePlanError for another model or version,
-    ExecutionError where a rank dies, hangs, or the loss is not a number.
+    Raises UsageError outside torchrun, with the wrong number of ranks or for evaluations that no run can give,
+    StalePlanError for another model or version, ExecutionError where a rank dies, hangs, or the loss is not a number.
     """
     require_outputs(options)
     require_compilable(plan, options.compile)
+    if options.eval_every:
+        require_evaluable(plan)
     patient = patience(options.timeout_seconds, options.compile)
     with joined(plan, plan_path=options.plan_path, timeout_seconds=patient) as world:
         applied = apply_threads() if all(device.backend == "cpu" for device in plan.cluster.devices) else None

@@ -3,7 +3,7 @@
 By default they run in float64, where errors of 1e-9 cannot be rounding, and, if the plan's precision is another, in
 that too, where the judge measures what rounding does (`verdict`). Compared are, of each step, the loss, the norm of the
 gradients before clipping where a norm is clipped, every gradient (also that there is none where one device has none),
-every weight and every buffer that the model saves; after the last one the loss in evaluation.
+every weight and every buffer that the model saves; after the last one the loss in evaluation, where a run may give it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from placer.runtime.verify.held import Judge
 from placer.runtime.verify.judged import Subject, in_precision, judge_of, tried
 from placer.runtime.verify.memory import shortage
 from placer.runtime.verify.report import Comparison, VerifyReport
-from placer.runtime.verify.words import casts_told, compared_told, handed_told, labels_told
+from placer.runtime.verify.words import casts_told, compared_told, evaluation_told, handed_told, labels_told
 from placer.runtime.weights.meta_model import prepared_model
 
 PrecisionAsked = Literal["both", "float64", "plan"]
@@ -194,7 +194,8 @@ def _held(given: _Inputs, subject: Subject, subjects: tuple[Subject, ...]) -> _P
         compile=given.compile,
     )  # fmt: skip
     outcomes = _outcomes(executor, batches, given.progress)
-    evaluated, losses = executor.evaluate(batches[-1]), tuple(one.loss for one in outcomes)
+    evaluated = None if plan.graph.evaluation else executor.evaluate(batches[-1])
+    losses = tuple(one.loss for one in outcomes)
     if given.rank:
         return _Part(subject=subject, judge=None, losses=losses, comparisons=())
     wide = next((one for one in subjects if one is not subject and one.precision == "float64"), None)
@@ -203,7 +204,8 @@ def _held(given: _Inputs, subject: Subject, subjects: tuple[Subject, ...]) -> _P
     for step, (batch, ours) in enumerate(zip(batches, outcomes, strict=True)):
         given.progress(f"step {step + 1}/{len(batches)} on one device, {subject.precision}")
         found += judge.step(step, batch, ours)
-    found.append(judge.evaluation(len(batches) - 1, batches[-1], evaluated))
+    if evaluated is not None:
+        found.append(judge.evaluation(len(batches) - 1, batches[-1], evaluated))
     return _Part(subject=subject, judge=judge, losses=losses, comparisons=tuple(found))
 
 
@@ -232,12 +234,13 @@ def _merged(plan: Plan, parts: Sequence[_Part], why: str) -> VerifyReport:
         comparisons=tuple(entry for part in parts for entry in part.comparisons),
         tolerance=judged[0][0].relative if judged else 0.0,
         losses=parts[0].losses,
-        compared=tuple(compared_told(judge, len(part.losses)) for judge, part in judged),
+        compared=tuple(compared_told(judge, plan.graph, len(part.losses)) for judge, part in judged),
         notes=(
             *((f"not in float64: {why}",) if why else ()),
             *notes,
             *(handed_told(judged[0][0]) if judged else ()),
             *labels_told(plan),
+            *evaluation_told(plan),
             *accepted_differences(plan),
         ),
     )

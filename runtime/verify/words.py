@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.runtime.verify.batches import left_out
 from placer.runtime.verify.held import Judge
 from placer.runtime.verify.judged import Subject
 
 
-def compared_told(judge: Judge, steps: int) -> str:
+def compared_told(judge: Judge, graph: Graph, steps: int) -> str:
     """What was compared in one precision."""
     run, kept = judge.run, set(judge.run.model.state_dict())
     buffers = [name for name, _ in run.model.named_buffers() if name in kept]
     weights = len({id(parameter) for parameter in run.model.parameters()})
     limit, name = run.settings.clip_norm, "SGD" if run.settings.optimizer == "sgd" else "AdamW"
     norm = "no norm, as nothing is clipped" if limit is None else "their norm before clipping"
+    evaluated = "" if graph.evaluation else " the loss in evaluation after the last,"
     said = "; the exact values are those of float64" if judge.exact is not None else ""
     return (
         f"{steps} steps in {judge.precision}: the loss, {len(run.learnt)} gradients, {norm}, {weights} weights and "
-        f"{len(buffers)} buffers after each step, the loss in evaluation after the last, with those of the model "
-        f"itself: eager, uncut, the whole batch at once on one device, updated by torch's {name}{said}"
+        f"{len(buffers)} buffers after each step,{evaluated} with those of the model itself: eager, uncut, the whole "
+        f"batch at once on one device, updated by torch's {name}{said}"
     )
 
 
@@ -40,6 +42,12 @@ def handed_told(judge: Judge) -> tuple[str, ...]:
     dropped = "masks of dropout and random numbers, keyed by seed, step, op and row, were handed to the one device"
     left = f"not compared: {len(unsaved)} buffers that the model does not save ({', '.join(unsaved[:3])})"
     return (*((dropped,) if judge.run.dropping else ()), *((left,) if unsaved else ()))
+
+
+def evaluation_told(plan: Plan) -> tuple[str, ...]:
+    """That the loss in evaluation was not compared, as no run gives it."""
+    why = plan.graph.evaluation
+    return (f"the loss in evaluation was not compared, which a run refuses to give: {why}",) if why else ()
 
 
 def labels_told(plan: Plan) -> tuple[str, ...]:

@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from eager_ranks import differences, evaluated, on_one_device, trained
+from eager_ranks import differences, evaluated, on_one_device, refused_and_verified, trained
 from examples.parity.cases import Case, plan_of
 from examples.parity.evaluated import BATCH
 from placer import legality, tracer
+from placer.errors import UsageError
+from placer.plans.plan import Plan
+from placer.runtime.training.execute import execute
+from placer.runtime.training.run_report import ExecuteOptions
 from pool import on_ranks
 
 NORMED = Case(model="examples.parity.evaluated:instance_norm", shapes=BATCH, microbatches=(8,))
@@ -46,10 +50,39 @@ def test_what_draws_in_training_draws_nothing_in_evaluation(model: str) -> None:
         assert found.evaluated == pytest.approx(evaluated(plan, found.state), abs=1e-9)
 
 
-@pytest.mark.parametrize(("model", "said"), [("noisy", True), ("softened", False), ("lstm", False)])
-def test_a_model_that_computes_otherwise_in_evaluation_is_told_of_as_it_is_planned(model: str, said: bool) -> None:
-    notes = tracer.capture(f"examples.parity.evaluated:{model}", batch=dict(BATCH)).notes
-    told = [
-        note for note in notes if "is not what model.eval() gives: in training the model computes aten::mul" in note
-    ]
-    assert bool(told) == said
+OTHERS = {
+    "noisy": "in training the model computes aten::mul at ",
+    "kept_dropping": ", in evaluation aten::dropout at ",
+    "kept_attending": ", in evaluation aten::scaled_dot_product_attention at ",
+    "kept_normalising": ", in evaluation aten::batch_norm at ",
+    "unevaluable": "the model cannot be captured in evaluation (",
+}
+ALIKE = ("softened", *DRAWING, "affine_instance_norm", "untracked_instance_norm", "cumulative_batch_norm")
+
+
+@pytest.mark.parametrize(("model", "why"), OTHERS.items())
+def test_a_model_that_computes_otherwise_in_evaluation_is_told_of_as_it_is_planned(model: str, why: str) -> None:
+    graph = tracer.capture(f"examples.parity.evaluated:{model}", batch=dict(BATCH))
+    assert why in graph.evaluation
+    assert any("does not evaluate it" in note and graph.evaluation in note for note in graph.notes)
+
+
+@pytest.mark.parametrize("model", ALIKE)
+def test_nothing_is_told_of_models_that_only_leave_training_out(model: str) -> None:
+    graph = tracer.capture(f"examples.parity.evaluated:{model}", batch=dict(BATCH))
+    assert graph.evaluation == ""
+    assert not any("evaluat" in note for note in graph.notes)
+
+
+def test_such_a_model_is_trained_exactly_and_its_evaluation_refused() -> None:
+    plan = plan_of(replace(NORMED, model="examples.parity.evaluated:noisy", microbatches=(4, 4), replicas=2))
+    assert Plan.from_json(plan.to_json()).graph.evaluation == plan.graph.evaluation != ""
+    with pytest.raises(UsageError, match=r"an evaluation was asked for of Between.*aten::mul at "):
+        execute(plan, ExecuteOptions(steps=1, eval_every=1))
+    for said, report in on_ranks(plan.world_size, refused_and_verified, plan):
+        assert "in training the model computes aten::mul at " in said
+        assert report.passed
+        assert {entry.quantity for entry in report.comparisons} >= {"loss", "gradients", "parameters"}
+        assert all(entry.quantity != "evaluation" for entry in report.comparisons)
+        assert any(note.startswith("the loss in evaluation was not compared") for note in report.notes)
+        assert not any("evaluation" in line for line in report.compared)

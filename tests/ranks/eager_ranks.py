@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from placer import tracer
+from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.runtime import load
+from placer.runtime import load, verify
 from placer.runtime.data_parallel.optimizer import optimizer_factory
 from placer.runtime.stages.captured_model import run_dtype
+from placer.runtime.verify.report import VerifyReport
 from placer.runtime.weights.meta_model import prepared_model
 from weight_ranks import world
 
@@ -35,6 +37,17 @@ def trained(plan: Plan) -> Trained:
         return Trained(
             losses=losses, state=executor.full_state_dict(), evaluated=executor.evaluate(next(batches(plan)))
         )
+
+
+def refused_and_verified(plan: Plan) -> tuple[str, VerifyReport]:
+    """What is said where an evaluation is asked for, and what `verify` says of the plan."""
+    with world():
+        executor = load(plan)
+        try:
+            said = str(executor.evaluate(next(batches(plan))))
+        except UsageError as error:
+            said = str(error)
+        return said, verify(plan, steps=2)
 
 
 def on_one_device(plan: Plan) -> Trained:

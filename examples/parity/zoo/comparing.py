@@ -8,6 +8,7 @@ that precision and itself in float64, and itself started from weights that are o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ def rounding_differences(found: Numbers, wanted: Numbers, others: Sequence[Numbe
 
 
 def distances(found: Numbers, wanted: Numbers) -> Iterator[Distance]:
-    """Of the state before, then of each step's loss and gradients, then of the state after."""
+    """Of the state before, each step's loss and gradients, the state after, the loss in evaluation."""
     if missing := wanted.before.keys() ^ found.before.keys():
         yield Distance(what="names of the state", apart=float("inf"), where=", ".join(sorted(missing)[:4]))
         return
@@ -66,6 +67,8 @@ def distances(found: Numbers, wanted: Numbers) -> Iterator[Distance]:
         yield _farthest(f"step {step} gradient", _filled(ours, theirs), _filled(theirs, ours), NOISE * largest)
     still = _still(wanted)
     yield _farthest("final", {**found.after, **_held(found, still)}, {**wanted.after, **_held(wanted, still)}, STEP)
+    if found.evaluated is not None:
+        yield _farthest("loss in evaluation", _number(found.evaluated), _number(wanted.evaluated))
 
 
 def _still(wanted: Numbers) -> frozenset[str]:
@@ -111,7 +114,11 @@ def _relative(left: Tensor, right: Tensor, floor: float) -> float:
 
 
 def _loss(numbers: Numbers, step: int) -> dict[str, Tensor]:
-    return {"": torch.tensor(numbers.losses[step - 1], dtype=torch.float64)}
+    return _number(numbers.losses[step - 1])
+
+
+def _number(value: float | None) -> dict[str, Tensor]:
+    return {"": torch.tensor(math.nan if value is None else value, dtype=torch.float64)}
 
 
 def _filled(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,13 +20,15 @@ from torch import Tensor, nn
 class Numbers:
     """What training came to: the loss and the gradients of each step, the state before the first and after the last.
 
-    gradients are those before clipping; a parameter without one is not there.
+    gradients are those before clipping; a parameter without one is not there. evaluated: the loss of the last batch in
+    evaluation, afterwards; None where a run refuses to give it, or the model has none there.
     """
 
     losses: tuple[float, ...]
     gradients: tuple[dict[str, Tensor], ...]
     before: dict[str, Tensor]
     after: dict[str, Tensor]
+    evaluated: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,22 @@ def trained(
         losses.append(float(found))
         gradients.append(_gradients(model))
         _update(masters, optimizer, rule.clip)
-    return Numbers(losses=tuple(losses), gradients=tuple(gradients), before=before, after=_state(model))
+    after = _state(model)
+    return Numbers(
+        losses=tuple(losses), gradients=tuple(gradients), before=before, after=after,
+        evaluated=_evaluated(model, given, loss, rule),
+    )  # fmt: skip
+
+
+def _evaluated(
+    model: nn.Module, batch: Mapping[str, Tensor], loss: Callable[..., Tensor] | None, rule: Rule
+) -> float | None:
+    """The loss of a batch in evaluation; None where the model does not get that far."""
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16) if rule.autocast else nullcontext():
+        try:
+            return float(loss_of(model.eval()(**_taken(model, batch)), batch, loss))
+        except Exception:
+            return None
 
 
 def adds_up(

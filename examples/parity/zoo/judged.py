@@ -80,9 +80,10 @@ def run_on_rank(plan: Plan, batches: list[dict[str, Tensor]], fresh: bool = Fals
         losses.append(executor.step(batch))
         gradients.append(_copied(executor.last_gradients))
     after = _copied(executor.full_state_dict())
+    evaluated = None if plan.graph.evaluation else executor.evaluate(batches[-1])
     if executor.rank:
         return None
-    return Numbers(losses=tuple(losses), gradients=tuple(gradients), before=before, after=after)
+    return Numbers(losses=tuple(losses), gradients=tuple(gradients), before=before, after=after, evaluated=evaluated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

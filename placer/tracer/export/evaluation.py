@@ -31,7 +31,7 @@ _IDLE = frozenset({"train", "training", "dropout", "dropout_p", "momentum", "cud
 def evaluation_difference(training: Plain, evaluation: Plain) -> str:
     """Where two graphs of a model, at the same rows and without writes in place, part in evaluation; "" if nowhere."""
     numbers: dict[Hashable, int] = {}
-    trained, evaluated = _Read(training, numbers), _Read(evaluation, numbers)
+    trained, evaluated = _Read(training, numbers), _Read(evaluation, numbers, as_written=True)
     one, other = (list(plain.graph.output_node().all_input_nodes) for plain in (training, evaluation))
     if len(one) != len(other):
         return f"forward gives {len(one)} results in training, {len(other)} in evaluation"
@@ -43,10 +43,13 @@ def evaluation_difference(training: Plain, evaluation: Plain) -> str:
 
 
 class _Read:
-    """A graph as it is read in evaluation: what computes the same value has the same number."""
+    """A graph as it is read in evaluation: what computes the same value has the same number.
 
-    def __init__(self, plain: Plain, numbers: dict[Hashable, int]) -> None:
-        self._state, self._numbers = plain.state, numbers
+    as_written: what it tells ops of training is so, as in a graph of evaluation: there it is what the author keeps on.
+    """
+
+    def __init__(self, plain: Plain, numbers: dict[Hashable, int], *, as_written: bool = False) -> None:
+        self._state, self._numbers, self._as_written = plain.state, numbers, as_written
         self._known: dict[fx.Node, int] = {}
         self._found = _found_buffers(plain.graph)
         for node in plain.graph.nodes:
@@ -66,7 +69,7 @@ class _Read:
     def _passed_on(self, node: fx.Node) -> fx.Node | None:
         if node in self._found:
             return self._found[node]
-        passes = node.op == "call_function" and target_name(node).rpartition("::")[2] in _PASSED_ON
+        passes = node.op == "call_function" and _op_name(node) in _PASSED_ON and not self._kept_on(node)
         first = node.args[0] if passes else None
         return first if isinstance(first, fx.Node) else None
 
@@ -81,7 +84,11 @@ class _Read:
             return _tensor_key(str(node.target), self._state[str(node.target)])
         if node.op == "placeholder":
             return ("input", str(node.target))
-        return (str(node.target), *(self._argument(value) for value in _arguments(node)))
+        kept_on = ("kept on",) if self._kept_on(node) else ()
+        return (str(node.target), *kept_on, *(self._argument(value) for value in _arguments(node)))
+
+    def _kept_on(self, node: fx.Node) -> bool:
+        return self._as_written and _trains(node)
 
     def _argument(self, value: object) -> Hashable:
         if isinstance(value, fx.Node):
@@ -104,14 +111,35 @@ def _found_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     return found
 
 
+def _op_name(node: fx.Node) -> str:
+    return target_name(node).rpartition("::")[2]
+
+
+def _trains(node: fx.Node) -> bool:
+    """Whether a call is told to do what only training does: to drop, to draw, to take the statistics of the batch."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    given = _given(node)
+    statistics = _NORMS.get(_op_name(node))
+    if statistics is not None:
+        return bool(given[statistics]) and given["running_mean"] is not None
+    share = next((given[name] for name in ("p", "dropout", "dropout_p") if name in given), None)
+    told = next((given[name] for name in ("train", "training") if name in given), "dropout_p" in given)
+    return bool(told) and share != 0
+
+
+def _given(node: fx.Node) -> dict[str, object]:
+    """The arguments of a call of an operator by their names, in the order of its schema."""
+    given = {one.name: one.default_value for one in node.target._schema.arguments}  # type: ignore[union-attr]
+    return given | dict(zip(given, node.args, strict=False)) | node.kwargs
+
+
 def _arguments(node: fx.Node) -> list[object]:
     """The arguments of a call that have a say in evaluation, in the order of its schema."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return [*node.args, *sorted(node.kwargs.items())]
-    formal = node.target._schema.arguments
-    given = {one.name: one.default_value for one in formal}
-    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
-    statistics = _NORMS.get(target_name(node).rpartition("::")[2])
+    given = _given(node)
+    statistics = _NORMS.get(_op_name(node))
     if statistics is not None:
         given[statistics] = given["running_mean"] is None
     return [value for name, value in given.items() if name not in _IDLE or name == statistics]

@@ -5,7 +5,8 @@ device, updated by torch's own optimizer and clipping. What is compared with is 
 the runtime but the model's weights and, where the model drops, the masks of dropout.
 
 Compared are, of each step, the loss, the norm of the gradients (where it clips), every gradient, also that there is
-none where one device has none, every weight and every saved buffer; after the last step the loss in evaluation.
+none where one device has none, every weight and every saved buffer; after the last step the loss in evaluation, unless
+the model computes otherwise there than in training, whose evaluation a run refuses.
 
 In float64 they must agree to 1e-9 of each tensor's size, to 1e-6 where the model itself casts to float32. In a lower
 precision of the plan they are held to the exact values: the error may be as large as that of one device, which is
