@@ -21,6 +21,7 @@ CHOSEN = (
     "the weights' part of the last backward left out", "adjoint of halo rows: the neighbours' share forgotten",
     "tied gradients are not summed over stages", "ZeRO: rows that others updated are put one further",
     "clipping is left out", "running variance of pieces biased", "products in bfloat16 where the plan says float32",
+    "a number of the batch drawn by each piece of it", "noise drawn anew where a block runs again",
 )  # fmt: skip
 
 

@@ -119,6 +119,27 @@ class Attending(nn.Module):
         return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
+class Noising(nn.Module):
+    """Noise on every row, one number for the whole batch, gates of every element; in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, values: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean of squares."""
+        h = self.first(values)
+        h = functional.gelu(h + 0.3 * torch.randn_like(h))
+        h = self.second(h * (1.0 + torch.rand((), dtype=h.dtype)))
+        h = h * torch.bernoulli(torch.sigmoid(h.detach()))
+        return functional.mse_loss(self.head(h), labels)
+
+
+def noising() -> nn.Module:
+    """With random numbers."""
+    return Noising()
+
+
 def attending() -> nn.Module:
     """With attention."""
     return Attending()

@@ -1,7 +1,7 @@
 """The faults' own judge, which shares nothing with `verify`: a plain loop over the whole batch, and how far results of
 the runtime are from it.
 
-Dropout takes the masks of the runtime as it is without a fault.
+Dropout takes the masks, and other random numbers are those, of the runtime as it is without a fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from torch.nn import functional
 from placer import tracer
 from placer.plans.plan import Plan
 from placer.runtime.stages.captured_model import run_dtype
-from placer.runtime.stages.dropout import kept, row_keys
+from placer.runtime.stages.draws import draw
+from placer.runtime.stages.dropout import NO_ROW, kept, row_keys
+from placer.runtime.stages.pass_context import PassContext
+from placer.runtime.stages.rewrite import FIRST_DRAW
 from placer.runtime.weights.meta_model import prepared_model
 
 Batch = dict[str, torch.Tensor]
@@ -60,7 +63,7 @@ def plain_loop(plan: Plan, steps: int) -> Trained:
     losses, gradients, states, given = [], [], [], batches(plan, steps)
     for step, batch in enumerate(given):
         model.zero_grad(set_to_none=True)
-        with _dropping(plan, step):
+        with _dropping(plan, step), _drawing(plan, step):
             loss = _loss(model, batch)
         torch.autograd.backward(loss)
         losses.append(float(loss.detach()))
@@ -76,7 +79,7 @@ def plain_loop(plan: Plan, steps: int) -> Trained:
                 learnt[name].copy_(master)
         states.append({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), _drawing(plan, steps):
         evaluated = float(_loss(model, given[-1]))
     return Trained(losses=tuple(losses), gradients=tuple(gradients), states=tuple(states), evaluated=evaluated)
 
@@ -144,4 +147,26 @@ def _dropping(plan: Plan, step: int) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(functional, "dropout", dropped))
         stack.enter_context(mock.patch.object(functional, "scaled_dot_product_attention", attended))
+        yield
+
+
+@contextmanager
+def _drawing(plan: Plan, step: int) -> Iterator[None]:
+    """torch's noise, uniform numbers without rows and gates with the numbers of this step."""
+    keys, one = row_keys(plan.seed, step, 0, plan.rows), row_keys(plan.seed, step, NO_ROW, 1)
+    mode = PassContext(rows=plan.rows, global_rows=plan.rows, training=True, keys=keys, batch_key=one)
+    calls, aten = iter(range(FIRST_DRAW, FIRST_DRAW + 10**6)), torch.ops.aten
+
+    def noise(like: torch.Tensor) -> torch.Tensor:
+        return draw(aten.randn_like.default, next(calls), True, like, None, None, None, None, None, mode=mode)
+
+    def uniform(size: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
+        return draw(aten.rand.default, next(calls), False, size, dtype, None, None, None, mode=mode)
+
+    def gates(share: torch.Tensor) -> torch.Tensor:
+        return draw(aten.bernoulli.default, next(calls), True, share, None, mode=mode)
+
+    with ExitStack() as stack:
+        for name, stand_in in (("randn_like", noise), ("rand", uniform), ("bernoulli", gates)):
+            stack.enter_context(mock.patch.object(torch, name, stand_in))
         yield

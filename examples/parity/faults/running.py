@@ -10,7 +10,7 @@ from functools import cache
 
 from examples.parity.cases import capture_of, prepare, run_case
 from examples.parity.faults import batches as divided
-from examples.parity.faults import collectives, gradients, local_ops, optimizers, passes
+from examples.parity.faults import collectives, gradients, local_ops, optimizers, passes, randomness
 from examples.parity.faults.fault import Fault
 from examples.parity.faults.plain import Trained, batches, distance, plain_loop
 from examples.parity.faults.subjects import subject
@@ -23,6 +23,7 @@ from placer.runtime.distributed.rank_pool import RankPool
 STEPS = {"bfloat16": 12}
 FAULTS: tuple[Fault, ...] = (
     *collectives.FAULTS, *local_ops.FAULTS, *gradients.FAULTS, *divided.FAULTS, *optimizers.FAULTS, *passes.FAULTS,
+    *randomness.FAULTS,
 )  # fmt: skip
 CASE_SECONDS = 240.0
 # Sums in another order differ by less, in float64 and in what is narrower.

@@ -21,6 +21,7 @@ ADAPTED = replace(WORDS, model="examples.parity.models:adapted_words")
 WEIGHTED = replace(WORDS, model="examples.parity.faults.models:weighted_words", microbatches=(8,))
 SMOOTHED = replace(WORDS, model="examples.parity.faults.models:smoothed_words")
 DISTANCE = Case(model="examples.parity.faults.models:distance", shapes=models.NUMBERS)
+NOISING = replace(DISTANCE, model="examples.parity.faults.models:noising")
 FORKED = replace(DISTANCE, model="examples.parity.faults.models:forked")
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES, microbatches=(8,))
 TALL = replace(IMAGES, model="examples.parity.faults.models:tall")
@@ -89,6 +90,8 @@ SUBJECTS: Mapping[str, Callable[[], Plan]] = {
     "dropout": lambda: plan_of(replace(DROPPING, replicas=2)),
     "dropout, run again": lambda: plan_of(replace(DROPPING, positions=2, recompute=True)),
     "dropout by rows of the sequence": lambda: split_plan(DROPPING, 2, _dropped_rows),
+    "random numbers": lambda: plan_of(replace(NOISING, replicas=2)),
+    "random numbers, run again": lambda: plan_of(replace(NOISING, positions=2, recompute=True)),
     "attention by heads": lambda: plan_of(replace(ATTENDING, optimizer="sgd")),
     "batch norm": lambda: plan_of(replace(IMAGES, positions=2)),
     "batch norm, run again": lambda: plan_of(replace(IMAGES, positions=2, recompute=True)),
