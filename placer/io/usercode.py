@@ -61,20 +61,21 @@ def source_line(error: BaseException, *, own: bool = False) -> str:
     frames = list(_frames(error))
     mine = [frame for frame in frames if not any(part in frame[0] for part in _INSTALLED)]
     for filename, line in reversed(mine if own and mine else frames):
-        return _line_text(filename, line)
+        return line_text(filename, line)
     return ""
 
 
-def _line_text(filename: str, line: int) -> str:
+def line_text(filename: str, line: int) -> str:
+    """`file:line (code)`."""
     return f"{filename}:{line} ({linecache.getline(filename, line).strip()})"
 
 
 def calling_line() -> str:
     """`file:line (code)` of the innermost frame of other people's code that is running, "" where none is."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users(frame):
+    while frame is not None and not is_of_users(frame):
         frame = frame.f_back
-    return "" if frame is None else _line_text(frame.f_code.co_filename, frame.f_lineno)
+    return "" if frame is None else line_text(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
@@ -82,12 +83,13 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
     seen: BaseException | None = error
     while seen is not None:
         for frame, line in traceback.walk_tb(seen.__traceback__):
-            if _is_users(frame):
+            if is_of_users(frame):
                 yield frame.f_code.co_filename, line
         seen = seen.__cause__
 
 
-def _is_users(frame: FrameType) -> bool:
+def is_of_users(frame: FrameType) -> bool:
+    """Whether a frame is of other people's code: neither torch's, Python's nor placer's."""
     module = str(frame.f_globals.get("__name__", ""))
     return module.split(".")[0] not in _FOREIGN and not frame.f_code.co_filename.startswith("<")
 

@@ -22,6 +22,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.usercode import said, source_line
+from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.kept_values import Kept, untouched
 from placer.tracer.export.module_state import state_written
 from placer.tracer.export.unseen import unseen_refused
@@ -116,7 +117,8 @@ class Raw:
 def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool = True) -> Raw:
     """The exported module for exactly these shapes. Raises CaptureError naming the model's source line."""
     try:
-        module = _exported(wrapper, batch, None, training)
+        with foreign_draws_refused(wrapper.model, lambda: _exported(wrapper, batch, None, training)):
+            module = _exported(wrapper, batch, None, training)
     except PlacerError:
         raise
     except Exception as error:

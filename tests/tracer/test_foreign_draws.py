@@ -1,0 +1,65 @@
+"""A forward that draws by Python's or numpy's random numbers is refused, with its line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from placer.errors import UncapturableError
+from placer.tracer import capture
+
+Draw = Callable[["Drawing"], float]
+
+
+def rare(model: Drawing) -> float:
+    return 2.0 if random.random() < 1e-9 else 1.0
+
+
+def between(model: Drawing) -> float:
+    return random.uniform(0.5, 1.5)
+
+
+def of_numpy(model: Drawing) -> float:
+    return float(np.random.rand())
+
+
+def of_a_random(model: Drawing) -> float:
+    return model.by_python.random()
+
+
+def of_a_generator(model: Drawing) -> float:
+    return float(model.by_numpy.random())
+
+
+class Drawing(nn.Module):
+    """A layer times a number; generators are made in any case, which is nobody's concern."""
+
+    def __init__(self, factor: Draw | None) -> None:
+        super().__init__()
+        self.layer, self.factor = nn.Linear(4, 4), factor
+        self.by_python, self.by_numpy = random.Random(1), np.random.default_rng(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(x).square().mean()
+        return found if self.factor is None else found * self.factor(self)
+
+
+@pytest.mark.parametrize("factor", [rare, between, of_numpy, of_a_random, of_a_generator])
+def test_what_an_export_would_hold_as_it_fell_is_refused_with_its_line(factor: Draw) -> None:
+    line = factor.__code__.co_firstlineno + 1
+    with pytest.raises(
+        UncapturableError, match=rf"random numbers of Python's or numpy's at .*test_foreign_draws.py:{line} "
+    ):
+        capture(Drawing(factor), batch={"x": (6, 4)})
+
+
+def test_generators_that_forward_leaves_alone_are_left_alone() -> None:
+    model = Drawing(None)
+    states = random.getstate(), model.by_python.getstate(), str(model.by_numpy.bit_generator.state)
+    capture(model, batch={"x": (6, 4)})
+    assert (random.getstate(), model.by_python.getstate(), str(model.by_numpy.bit_generator.state)) == states
