@@ -257,7 +257,12 @@ class BlockWriter:
         return value()
 
     def counted(self, node: fx.Node, made: fx.Node) -> fx.Node:
-        """The result of `node`; a mean over these rows counts by their share of the batch."""
+        """The result of `node`; a mean over these rows, and a number added to it, count by their share of the batch."""
+        if self._cut.pieces.adds_number(node):
+            if not isinstance(made.args[1], int | float):
+                raise UsageError(f"the number that {node.name} adds to a part of a sum is not at hand where it is cut")
+            with self.graph.inserting_before(made):
+                made.update_arg(1, self.graph.call_function(times_share, (made.args[1],), {"mode": self.mode}))
         if self._cut.pieces.averages(node) != "rows":
             return made
         shared = self.graph.call_function(times_share, (made,), {"mode": self.mode})

@@ -9,10 +9,14 @@ that of the rows times their share of the batch. Where a model divides by a sum 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch.nn import functional
 
 from placer.runtime.stages.pass_context import PassContext
+
+Value = TypeVar("Value", torch.Tensor, float)
 
 
 def cross_entropy(
@@ -62,7 +66,7 @@ def counted(target: torch.Tensor, ignore_index: int, weight: torch.Tensor | None
     return float(labels.numel()) if weight is None else float(weight[labels].sum())
 
 
-def times_share(value: torch.Tensor, *, mode: PassContext) -> torch.Tensor:
+def times_share(value: Value, *, mode: PassContext) -> Value:
     """What these rows count of a mean over them, or of what is the same for all rows: their share of the batch."""
     return value * (mode.rows / mode.global_rows)
 

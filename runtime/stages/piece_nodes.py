@@ -39,6 +39,10 @@ class PieceNodes:
         """Whether the result of `node` counts by the piece's share of the `rows`, or of the `labels`."""
         return self.ops[node].mean if node in self.ops else ""
 
+    def adds_number(self, node: fx.Node) -> bool:
+        """Whether the number that `node` takes beside a tensor counts by the piece's share of the rows."""
+        return node in self.ops and self.ops[node].number
+
     @cached_property
     def totals(self) -> tuple[fx.Node, ...]:
         """All tensors of which a sum over all pieces is taken, in order."""

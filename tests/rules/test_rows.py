@@ -52,6 +52,8 @@ APART: dict[str, Loss] = {
         + functional.cross_entropy(net.head(h), y, weight=torch.tensor([1.0, 2.0, 3.0]))
     ),
     "a mask's count": lambda net, h, x, y: (h.pow(2).mean(1) * (y > 0)).sum() / (y > 0).sum().clamp(min=1),
+    "a mask's count and a number": lambda net, h, x, y: (h.pow(2).mean(1) * (y > 0)).sum() / ((y > 0).sum() + 1e-6),
+    "numbers beside a mean": lambda net, h, x, y: 2 - 2 * functional.cosine_similarity(h, x).mean() + 0.5,
     "a penalty on weights": lambda net, h, x, y: h.pow(2).mean() + 0.1 * net.layer.weight.pow(2).sum(),
     "the divergence's batch mean": lambda net, h, x, y: functional.kl_div(
         h.log_softmax(1), x.softmax(1), reduction="batchmean"

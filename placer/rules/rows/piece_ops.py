@@ -5,7 +5,7 @@ A choice of the op's split rule whose cut dims are those that hold the rows says
     linear: x cut on dim 0, w whole           -> cut on dim 0
     sum over the rows                         -> a part of the sum
     mean over the rows                        -> the piece's mean times its share of the rows: a part of the mean
-    a part + something whole                  -> the whole enters times the share: a part
+    a part + something whole, or a number     -> the whole enters times the share: a part
     a part / a part that the batch alone says -> the divisor is summed over all pieces before the step: a part
 
 An op without such a choice mixes rows.
@@ -49,13 +49,15 @@ class PieceOp:
 
     shared: the tensor arguments, by number, that enter times the piece's share of the rows. totalled: those of which
     the sum over all pieces enters. mean: the result is a mean over the piece's rows, and counts by their share, or by
-    the share of its labels that count (`labels`). statistics: it normalises by the rows at hand (batch norm).
+    the share of its labels that count (`labels`). statistics: it normalises by the rows at hand (batch norm). number:
+    the plain number it takes as its second argument enters times the piece's share.
     """
 
     shared: tuple[int, ...] = ()
     totalled: tuple[int, ...] = ()
     mean: str = ""
     statistics: bool = False
+    number: bool = False
 
 
 SAME_OP = PieceOp()
@@ -88,7 +90,12 @@ def piece_result(call: Call, given: Sequence[PieceValue], *, repeatable: bool = 
     if split_rule(call) is None:
         return _by_row(call, given, from_batch)
     found = min(_ways(call, given, from_batch), key=_changes, default=None)
-    return found or _totalled(call, given, from_batch) or _all(call, _mixing(call, given), False)
+    return (
+        found
+        or _totalled(call, given, from_batch)
+        or _with_number(call, given)
+        or _all(call, _mixing(call, given), False)
+    )
 
 
 def _viewed(call: Call, given: Sequence[PieceValue]) -> Standing | None:
@@ -187,6 +194,15 @@ def _totalled(call: Call, given: Sequence[PieceValue], from_batch: bool) -> Piec
     parts = tuple(at for at, value in enumerate(given) if value.lay is PARTIAL)
     values = tuple(PieceValue(WHOLE, False) for _ in call.outputs)
     return PieceResult(values=values, op=PieceOp(totalled=parts))
+
+
+def _with_number(call: Call, given: Sequence[PieceValue]) -> PieceResult | None:
+    """A part of a sum, and a number beside it: `loss + 1`, `2 - loss`."""
+    name = call.target.removeprefix("aten::")
+    numbers = len(given) == 1 and given[0].lay is PARTIAL and isinstance(call.argument(1, ""), int | float)
+    if name not in ("add", "sub", "rsub") or not numbers or not call.outputs[0].requires_grad:
+        return None
+    return PieceResult(values=(PieceValue(PARTIAL),), op=PieceOp(number=True))
 
 
 def _mixing(call: Call, given: Sequence[PieceValue]) -> Mixed:

@@ -106,6 +106,23 @@ class SumOfMean(Heads):
         return two.sum() + one.mean()
 
 
+class MeanAndConstant(Heads):
+    """Numbers beside means: BYOL's `2 - 2 * cosine`, and one that only lifts the loss."""
+
+    def combined(self, one: Tensor, two: Tensor) -> Tensor:
+        return (2 - 2 * torch.tanh(one.new_ones(()) * 0.3) * two) + (1.5 + one) - 0.25
+
+
+class BootstrappedViews(Heads):
+    """BYOL's loss of two views, the second without a gradient."""
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        h = self.body(x)
+        with torch.no_grad():
+            other = self.body(x.flip(1))
+        return 2 - 2 * f.cosine_similarity(h, other, dim=-1).mean() + f.cross_entropy(self.classes(h), y)
+
+
 class DottedTerms(Heads):
     """A dot product of terms and weights that are learned."""
 
@@ -293,7 +310,7 @@ class ExtraLearned(Heads):
 _BOTH = "x: normal 8 10; y: int5 8; z: normal 8"
 _PLAIN = (
     PlainSum, StackedMeans, StackedMean, CatOfTerms, PythonSum, ProductOfLosses, WorseLoss, LogOfMean,
-    DetachedBalance, SumOfMean, DottedTerms, UncertainTasks, UncertainScalars, SumOverMean, OverBatchSize, OverNumel,
+    DetachedBalance, SumOfMean, MeanAndConstant, BootstrappedViews, DottedTerms, UncertainTasks, UncertainScalars, SumOverMean, OverBatchSize, OverNumel,
     RootMeanSquare, DecayByHand, LassoOnly, OrthogonalPenalty, SparseActivations, KlSparsity, BalancedExperts,
 )  # fmt: skip
 ENTRIES = (
