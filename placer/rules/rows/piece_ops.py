@@ -87,15 +87,9 @@ def piece_result(call: Call, given: Sequence[PieceValue], *, repeatable: bool = 
     viewed = _viewed(call, given)
     if viewed is not None:
         return _all(call, viewed, from_batch)
-    if split_rule(call) is None:
-        return _by_row(call, given, from_batch)
     found = min(_ways(call, given, from_batch), key=_changes, default=None)
-    return (
-        found
-        or _totalled(call, given, from_batch)
-        or _with_number(call, given)
-        or _all(call, _mixing(call, given), False)
-    )
+    found = found or _by_row(call, given, from_batch) or _totalled(call, given, from_batch)
+    return found or _with_number(call, given) or _all(call, _mixing(call, given), False)
 
 
 def _viewed(call: Call, given: Sequence[PieceValue]) -> Standing | None:
@@ -105,12 +99,12 @@ def _viewed(call: Call, given: Sequence[PieceValue]) -> Standing | None:
     return alone or indexed(call, lays) or masked(call, lays) or joined(call, lays) or repeated(call, lays)
 
 
-def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceResult:
-    """An op that only has a rule for rows, or none."""
+def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceResult | None:
+    """What the op's rule for rows says, where it has one."""
     rule = row_rule(call)
     lays = None if rule is None else rule(call, [value.lay for value in given])
     if lays is None:
-        return _totalled(call, given, from_batch) or _all(call, _mixing(call, given), False)
+        return None
     mean = "rows" if PARTIAL in lays and row_mean(call) else ""
     values = tuple(PieceValue(lay, from_batch and not mean) for lay in lays)
     return PieceResult(values=values, op=PieceOp(mean=mean))

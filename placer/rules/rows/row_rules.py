@@ -166,8 +166,9 @@ _REDUCTIONS: Mapping[str, int] = {
 
 _RULES: Mapping[RowRule, str] = {
     _first: "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator bilinear prelu im2col col2im "
-    "max_unpool2d max_unpool3d view_as_complex view_as_real pairwise_distance native_channel_shuffle channel_shuffle "
-    "diag_embed _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+    "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell max_unpool2d max_unpool3d view_as_complex view_as_real "
+    "pairwise_distance native_channel_shuffle channel_shuffle diag_embed "
+    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
     _along(2, -1): "fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft kthvalue trapezoid "
     "trapz cumulative_trapezoid linalg_cross",
     _along(2, -2, -1): "fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 linalg_matrix_norm",

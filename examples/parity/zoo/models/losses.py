@@ -310,8 +310,9 @@ class ExtraLearned(Heads):
 _BOTH = "x: normal 8 10; y: int5 8; z: normal 8"
 _PLAIN = (
     PlainSum, StackedMeans, StackedMean, CatOfTerms, PythonSum, ProductOfLosses, WorseLoss, LogOfMean,
-    DetachedBalance, SumOfMean, MeanAndConstant, BootstrappedViews, DottedTerms, UncertainTasks, UncertainScalars, SumOverMean, OverBatchSize, OverNumel,
-    RootMeanSquare, DecayByHand, LassoOnly, OrthogonalPenalty, SparseActivations, KlSparsity, BalancedExperts,
+    DetachedBalance, SumOfMean, MeanAndConstant, BootstrappedViews, DottedTerms, UncertainTasks, UncertainScalars,
+    SumOverMean, OverBatchSize, OverNumel, RootMeanSquare,
+    DecayByHand, LassoOnly, OrthogonalPenalty, SparseActivations, KlSparsity, BalancedExperts,
 )  # fmt: skip
 ENTRIES = (
     *(entry(build, _BOTH) for build in _PLAIN),
