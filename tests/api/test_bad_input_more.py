@@ -180,9 +180,8 @@ def test_labels_that_the_model_takes_are_integers_where_nothing_else_computes(pl
 @pytest.mark.parametrize("labels", ["y=8:int64", "y=8"])
 def test_labels_of_classes_are_integers_where_said_and_where_nothing_else_computes(labels: str) -> None:
     from bad_models import classes, dense
-    from placer.cli.commands.planning.plan import named_shapes
 
-    graph = capture(dense(), batch=named_shapes(f"x=8x64,{labels}"), loss_fn=classes)
+    graph = capture(dense(), batch=f"x=8x64,{labels}", loss_fn=classes)
     assert {entry.name: entry.tensor.dtype for entry in graph.inputs} == {"x": "float32", "y": "int64"}
     assert any("int64" in note for note in graph.notes) == (labels == "y=8")
 

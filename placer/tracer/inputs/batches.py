@@ -14,6 +14,7 @@ from placer.errors import UsageError
 from placer.graph import Graph, Input
 from placer.tracer.inputs.batch_checks import require_countable, require_names, require_rows
 from placer.tracer.inputs.implied_batch import Implied, implied_shapes, label_shapes, require_positions
+from placer.tracer.inputs.named_shapes import named_shapes
 
 BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int | None
 
@@ -50,15 +51,18 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
     """`batch` as names, shapes and dtypes for `model`.
 
     Tensors or shapes by input name, in the order of forward's arguments, or text: "8x128" (rows x the rest of the first
-    input's shape), "8" (rows; the rest as the model implies). None: one row per device of what the configuration
-    implies. A shape may come with its type: ((8, 128), torch.int64), or "int64". Labels are added to Hugging Face
-    models unless `own_loss`. Raises UsageError where nothing implies a shape, and where names or rows do not fit.
+    input's shape), "8" (rows; the rest as the model implies), "x=8x64,y=8:int64" (shapes by name). None: one row per
+    device of what the configuration implies. A shape may come with its type: ((8, 128), torch.int64), or "int64".
+    Labels are added to Hugging Face models unless `own_loss`. Raises UsageError where nothing implies a shape, and
+    where names or rows do not fit.
     """
     config = getattr(model, "config", None)
     assumptions: tuple[str, ...] = ()
-    if batch is None or isinstance(batch, (str, int)):
-        shapes, assumptions = _from_text(model, batch, devices)
-        found: Mapping[str, object] = shapes
+    found: Mapping[str, object]
+    if isinstance(batch, str) and "=" in batch:
+        found = named_shapes(batch)
+    elif batch is None or isinstance(batch, (str, int)):
+        found, assumptions = _from_text(model, batch, devices)
     elif isinstance(batch, torch.Tensor):
         found = _by_position(model, (batch,))
     elif isinstance(batch, Mapping):

@@ -9,7 +9,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.api import capture
-from placer.cli.commands.planning.plan import named_shapes
 from placer.cli.options import Batch, Json, print_result
 from placer.cluster.cluster import Cluster
 from placer.plans.plan import ModelRef
@@ -50,15 +49,14 @@ def evaluate(
 
 
 def _captured(model: str | None, batch: str | None, devices: int) -> Graph:
-    shapes = named_shapes(batch) if batch and "=" in batch else batch
     if model is not None:
-        return capture(model, batch=shapes, devices=devices)
+        return capture(model, batch=batch, devices=devices)
     import torch
     import transformers
 
     with torch.device("meta"):
         made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, use_cache=False))
-    return capture(made, batch=shapes or BATCH, devices=devices)
+    return capture(made, batch=batch or BATCH, devices=devices)
 
 
 def _view(found: Speed) -> RenderableType:

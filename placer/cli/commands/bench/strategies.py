@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from placer.cli.commands.planning.plan import named_shapes
 from placer.cli.options import Json, print_result
 from placer.cluster.cluster import Cluster
 from placer.errors import UsageError, require_extra
@@ -174,7 +173,7 @@ def _captured(suite: Suite) -> Iterator[Case]:
 
     machines = [(spec, Cluster.load(spec)) for spec in suite.clusters] if suite.models else []
     for model in suite.models:
-        batch = named_shapes(model.batch) if "=" in model.batch else model.batch or None
+        batch = model.batch or None
         resolved, graph = tracer.resolve(model.model), None
         for spec, cluster in machines:
             if graph is None or batch is None:

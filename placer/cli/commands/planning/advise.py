@@ -22,7 +22,6 @@ from placer.cli.commands.planning.plan import (
     Recompute,
     Strategy,
     loss_function,
-    named_shapes,
 )
 from placer.cli.options import Batch, Json, Model, print_result
 from placer.cluster.prices import read_offers
@@ -77,7 +76,7 @@ def run(
     offers = read_offers(machines, counts=_counts(counts), machines=only or ())
     asked = problem(
         model, max((offer.cluster for offer in offers), key=lambda cluster: cluster.size),
-        batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=loss_function(loss),
+        batch=batch, loss_fn=loss_function(loss),
         settings=RunSettings(
             precision=precision, optimizer=optimizer, recompute=recompute, attention=attention, offload=offload
         ),

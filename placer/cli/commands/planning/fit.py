@@ -23,7 +23,6 @@ from placer.cli.commands.planning.plan import (
     Recompute,
     Strategy,
     loss_function,
-    named_shapes,
 )
 from placer.cli.options import Batch, ClusterSpec, Json, Model, print_result
 from placer.errors import Infeasible, InfeasibleError, UsageError
@@ -103,7 +102,7 @@ def run(
 
     given, at_once = _pins(grow, pin or ())
     asked = problem(
-        model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=loss_function(loss),
+        model, cluster, batch=batch, loss_fn=loss_function(loss),
         settings=RunSettings(
             precision=precision, optimizer=optimizer, recompute=recompute, attention=attention, offload=offload
         ),

@@ -14,7 +14,6 @@ from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads, print_result
 from placer.costs.data_path.data_set import read_data_set
 from placer.costs.data_path.path import fed
-from placer.errors import UsageError
 from placer.graph import Granularity as GranularityName
 from placer.io.files import require_writable
 from placer.io.usercode import named
@@ -130,7 +129,7 @@ def run(
     )  # fmt: skip
     progress = Progress()
     made = make_plan(
-        model, cluster, batch=named_shapes(batch) if batch and "=" in batch else batch, loss_fn=loss_function(loss),
+        model, cluster, batch=batch, loss_fn=loss_function(loss),
         settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
         granularity=granularity, framework=framework, progress=progress,
     )  # fmt: skip
@@ -149,22 +148,3 @@ def run(
 def loss_function(name: str | None) -> LossFunction | None:
     """The function of that reference."""
     return cast("LossFunction", named(name, "the loss")) if name else None
-
-
-def named_shapes(text: str) -> dict[str, object]:
-    """`x=8x128,y=8:int64` as shapes by name, with their types where given. Raises UsageError for what is no shape."""
-    shapes: dict[str, object] = {}
-    for part in text.split(","):
-        name, _, rest = part.strip().partition("=")
-        shape, typed, dtype = rest.partition(":")
-        sizes = shape.split("x")
-        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes) or (typed and not dtype):
-            raise UsageError(
-                f"--batch {part!r} is no named shape; write NAME=ROWSxSIZE, as in input_ids=8x128, or with a type, "
-                "as in y=8:int64"
-            )
-        if name in shapes:
-            raise UsageError(f"--batch names {name!r} twice; give each input once")
-        numbers = tuple(int(size) for size in sizes)
-        shapes[name] = (numbers, dtype) if typed else numbers
-    return shapes

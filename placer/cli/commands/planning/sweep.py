@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from placer.api import problem, solve
-from placer.cli.commands.planning.plan import named_shapes
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError, require_extra
 from placer.io.files import require_writable, write_text
@@ -63,9 +62,8 @@ def _predicted(sweep: Sweep, published: Sequence[str]) -> tuple[list[Predicted],
     @cache
     def captured(name: str) -> Problem:
         entry = sweep.models[name]
-        batch = named_shapes(entry.batch) if "=" in entry.batch else entry.batch
         return problem(
-            entry.model, f"{next(iter(sweep.machines.values()))}x1", batch=batch,
+            entry.model, f"{next(iter(sweep.machines.values()))}x1", batch=entry.batch,
             settings=RunSettings(optimizer=sweep.optimizer, batch_norm=sweep.batch_norm),
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placer.api import completed, problem, solve
-from placer.cli.commands.planning.plan import Budget, Loss, loss_function, named_shapes
+from placer.cli.commands.planning.plan import Budget, Loss, loss_function
 from placer.cli.commands.planning.plan import Precision as PrecisionFlag
 from placer.cli.options import Batch, ClusterSpec, Json, Model, print_result, warn
 from placer.cluster.cluster import Cluster
@@ -72,10 +72,10 @@ def _read(file: Path, source: str) -> AskedLayout:
     return read_megatron(text, str(file)) if source == "megatron" else read_torchtitan(text, str(file))
 
 
-def _batch(asked: AskedLayout, batch: str | None) -> str | dict[str, object]:
+def _batch(asked: AskedLayout, batch: str | None) -> str:
     """The batch that was asked for, or the file's own. Raises UsageError where neither says one."""
     if batch:
-        return named_shapes(batch) if "=" in batch else batch
+        return batch
     if asked.rows and asked.length:
         return f"{asked.rows}x{asked.length}"
     raise UsageError("the file says no global batch; give it, as in --batch 256x4096")
