@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -103,6 +104,11 @@ def rnn() -> nn.Module:
 def noisy() -> nn.Module:
     """More in training than in evaluation, by the model's own code."""
     return Between(Part(lambda part, h: h * 1.1 if part.training else h))
+
+
+def graded() -> nn.Module:
+    """More where gradients are on, which an evaluation turns off."""
+    return Between(Part(lambda part, h: h * 1.1 if torch.is_grad_enabled() else h))
 
 
 def kept_dropping() -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,10 +16,15 @@ from placer.errors import ExecutionError
 from placer.plans.plan import Plan
 
 TOLD = 800
+# Of a run: its round, from 0, the name of the plan, seconds of a step.
+Told = Callable[[int, str, float], object]
 
 
-def measured_in_turns(plans: Mapping[str, Plan], *, rounds: int, steps: int) -> dict[str, tuple[float, ...]]:
-    """Seconds of a step of each plan in each round. Raises ExecutionError where a run fails."""
+def measured_in_turns(
+    plans: Mapping[str, Plan], *, rounds: int, steps: int, told: Told = lambda *_: None
+) -> dict[str, tuple[float, ...]]:
+    """Seconds of a step of each plan in each round, of which `told` hears one by one. Raises ExecutionError where a
+    run fails."""
     found: dict[str, list[float]] = {name: [] for name in plans}
     with TemporaryDirectory() as folder:
         files = {name: Path(folder, f"{number}.json") for number, name in enumerate(plans)}
@@ -29,7 +34,9 @@ def measured_in_turns(plans: Mapping[str, Plan], *, rounds: int, steps: int) -> 
         for turn in range(rounds):
             first = turn % len(order)
             for name in order[first:] + order[:first]:
-                found[name].append(_step_seconds(files[name], plans[name].world_size, steps))
+                seconds = _step_seconds(files[name], plans[name].world_size, steps)
+                found[name].append(seconds)
+                told(turn, name, seconds)
     return {name: tuple(seconds) for name, seconds in found.items()}
 
 

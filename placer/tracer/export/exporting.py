@@ -133,7 +133,7 @@ def _exported(
 ) -> nn.Module:
     with (
         _mode(wrapper, training), untouched(wrapper.model), _quiet(), _uncollected(), unseen_refused(wrapper.model),
-        values_unchecked(), device or contextlib.nullcontext(),
+        values_unchecked(), device or contextlib.nullcontext(), torch.set_grad_enabled(training),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made

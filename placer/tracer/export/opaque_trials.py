@@ -6,16 +6,19 @@ straight line through what was seen tells the rest.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import nn
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.module_tracker import ModuleTracker
 
 from placer.errors import CaptureError
 from placer.io.usercode import said
@@ -78,21 +81,34 @@ class OpaquePart:
 
 
 def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
-    """Run a copy of the part on this machine once for this number of rows; tell the rules what it costs."""
+    """Run a copy of the part on this machine once for this number of rows; tell the rules what it costs.
+
+    Once more where gradients are off, as in an evaluation: there it must give tensors of the same sizes.
+    """
     rows = rows_of(inputs)
-    if rows in part.tried:
-        return
+    if rows not in part.tried:
+        part.tried[rows] = _tried(part, inputs)
+    elif not torch.is_grad_enabled():
+        form, tensors, now = part.form, part.tensors, _tried(part, inputs)
+        if (form, tensors, now.shapes, now.dtypes) != (
+            part.form, part.tensors, part.tried[rows].shapes, part.tried[rows].dtypes
+        ):  # fmt: skip
+            part.form, part.tensors = form, tensors
+            raise CaptureError(f"{part.name} is opaque and gives other tensors there than in training")
+    first, other = sorted(part.tried)[0], sorted(part.tried)[-1]
+    state_cost(part.name, _counted(part, first, other))
+
+
+def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
     with _disable_current_modes(), torch.random.fork_rng(devices=()):
         torch.manual_seed(SEED)
         try:
-            part.tried[rows] = _run(part, inputs)
+            return _run(part, inputs)
         except Exception as error:
             raise CaptureError(
                 f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(error)}; "
                 "make a part around it opaque"
             ) from error
-    first, other = sorted(part.tried)[0], sorted(part.tried)[-1]
-    state_cost(part.name, _counted(part, first, other))
 
 
 def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
@@ -109,7 +125,7 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
             kept[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
-    with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+    with _flops() as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         arguments, keywords = arguments_of(part, given)
         made = module(*arguments, **keywords)
     leaves, part.form = _pytree.tree_flatten(made)
@@ -119,7 +135,7 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
         raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns tensors, alone or in tuples")
     trained = [result for result in results if result.requires_grad]
     size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    with FlopCounterMode(display=False) as backward:
+    with _flops() as backward:
         if trained:
             torch.autograd.backward(trained, [torch.ones_like(result) for result in trained])
     return Tried(
@@ -127,6 +143,18 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
         forward_flops=forward.get_total_flops(), backward_flops=backward.get_total_flops(), kept=size,
         seconds=_timed(part, module, given) if part.cost.timed else 0.0,
     )  # fmt: skip
+
+
+def _flops() -> FlopCounterMode:
+    """A count of all FLOPs, not by module: torch's tracker of modules hooks gradients, which no derivative in forward
+    takes."""
+    counter = FlopCounterMode(display=False)
+    counter.mod_tracker = cast(ModuleTracker, _Everywhere())
+    return counter
+
+
+class _Everywhere(contextlib.nullcontext[None]):
+    parents = frozenset({"Global"})
 
 
 def _timed(part: OpaquePart, module: nn.Module, given: list[torch.Tensor]) -> float:

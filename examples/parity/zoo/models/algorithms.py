@@ -151,6 +151,32 @@ class InnerGradient(Algorithm):
         return h - score
 
 
+class Slopes(nn.Module):
+    """A critic of rows, with the slopes of its scores where rows of two kinds are mixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mixed = (0.3 * x + 0.7 * z).detach().requires_grad_()
+        (slopes,) = torch.autograd.grad(self.critic(mixed).sum(), mixed, create_graph=True)
+        return self.critic(x), self.critic(z), slopes
+
+
+class PenaltyInPart(nn.Module):
+    """WGAN-GP, its derivative in a submodule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slopes = Slopes()
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        real, fake, slopes = self.slopes(x, z)
+        penalty: Tensor = 10 * (slopes.norm(dim=1) - 1).square().mean()
+        return real.mean() - fake.mean() + penalty
+
+
 class MappedRows(Algorithm):
     """torch.vmap over rows of a function of one row."""
 
@@ -231,5 +257,6 @@ ENTRIES = (
     *(entry(build, _ROWS) for build in _PLAIN),
     entry(DifferentTypes, _ROWS, casts=True),
     *(entry(build, "x: normal 8 6 5; y: int3 8 6") for build in (LinearRecurrence, CumulativeScan)),
+    entry(PenaltyInPart, "x: normal 8 8; z: normal 8 8"),
     entry(CrfForward, "x: normal 8 6 5; tags: int3 8 6"),
 )

@@ -13,11 +13,12 @@ import typer
 from rich.console import Group
 
 from placer import legality
-from placer.cli.options import ForCluster, Json, load_plan, print_result
+from placer.cli.options import ForCluster, Json, load_plan, print_result, warn
 from placer.errors import UsageError, require_extra
 from placer.io.files import require_writable, write_text
 from placer.plans.plan import Plan
 from placer.report.differences import compared_document, compared_view
+from placer.report.printing import seconds_text
 from placer.report.strategies.measured import MeasuredPlan, measured_document, measured_view
 
 
@@ -70,13 +71,16 @@ def _measured(plans: dict[str, Plan], rounds: int, steps: int) -> list[MeasuredP
     """The seconds of each, in turns. Raises UsageError where a plan is of devices that are not here."""
     from placer.runtime.bench import measured_in_turns  # the runtime needs torch; comparing does not
 
+    def told(turn: int, name: str, seconds: float) -> None:
+        warn([f"round {turn + 1} of {rounds}, {name}: {seconds_text(seconds)} a step"])
+
     for name, plan in plans.items():
         if not plan.cluster.measured:
             raise UsageError(
                 f"--measure runs plans on this machine, and {name} is for {plan.cluster.name}, which was not measured "
                 "here; plan for local or localx2, say"
             )
-    found = measured_in_turns(plans, rounds=rounds, steps=steps)
+    found = measured_in_turns(plans, rounds=rounds, steps=steps, told=told)
     return [
         MeasuredPlan(
             case=next(iter(plans.values())).graph.name, strategies=(name,), measured_seconds=seconds,
