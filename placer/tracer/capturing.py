@@ -11,6 +11,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import fx, nn
@@ -20,7 +21,7 @@ from placer.graph import Granularity, Graph, Loss
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.evaluation import evaluation_difference
-from placer.tracer.export.exporting import LossFunction, MixedDevicesError, Training, export
+from placer.tracer.export.exporting import LossFunction, MixedDevicesError, RaisedError, Training, export
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.opaque import calling, unexportable, watched
@@ -68,12 +69,14 @@ def capture(
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
     parted: set[str] = set()
     source = Source(
-        model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity, parted=parted
+        model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity, parted=parted,
+        fresh=lambda: on_meta(resolved.build("meta")),
     )  # fmt: skip
     try:
         graph = _with_opaque(source, fold)
     except MixedDevicesError:
-        graph = _with_opaque(replace(source, model=resolved.build("cpu"), device="cpu"), fold)
+        fresh = partial(resolved.build, "cpu")
+        graph = _with_opaque(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
     why = min(parted, default="")
     return replace(graph, evaluation=why, notes=(*graph.notes, *passed_over(built), *_of_evaluation(why)))
 
@@ -98,7 +101,8 @@ def _require_names(model: nn.Module) -> None:
 class Source:
     """What is captured: a model that lies on `device`, an example batch, a loss, the parts that are not looked into.
 
-    parted: takes where evaluation parts from what is captured; None where nobody asks.
+    parted: takes where evaluation parts from what is captured; None where nobody asks. fresh: makes the model anew, as
+    it was before any export ran it.
     """
 
     model: nn.Module
@@ -108,6 +112,7 @@ class Source:
     opaque: Mapping[str, OpaqueCost]
     granularity: Granularity = "block"
     parted: set[str] | None = None
+    fresh: Callable[[], nn.Module] | None = None
 
 
 def _with_opaque(source: Source, fold: bool) -> Graph:
@@ -139,7 +144,8 @@ def _failing(source: Source) -> str:
 
 
 def _captured(source: Source, fold: bool) -> Captured:
-    """Captured; where that fails, again with what may be the labels of classes taken for integers."""
+    """Captured; where that fails, again with what may be the labels of classes taken for integers, then for the rows
+    of the example alone."""
     try:
         return captured(source, fold)
     except (UncapturableError, MixedDevicesError):
@@ -150,9 +156,22 @@ def _captured(source: Source, fold: bool) -> Captured:
         if classes is not None:
             with contextlib.suppress(CaptureError):
                 return captured(replace(source, example=classes), fold)
+        for known in filter(None, (example, classes)) if isinstance(error, RaisedError) and source.fresh else ():
+            with contextlib.suppress(CaptureError):
+                again = replace(source, model=source.fresh(), example=known.fixed())
+                return _of_these_rows(captured(again, fold), str(error))
         shapes = {entry.name: entry.shape for entry in example.entries}
         guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
         raise CaptureError(f"{error}{hints(shapes, guessed)}") from error
+
+
+def _of_these_rows(found: Captured, why: str) -> Captured:
+    """What was captured for one number of rows, whose batch is not divided; `why` other numbers failed."""
+    graph = found.graph
+    why = why.partition("; correct that line")[0]
+    said = f"the model is captured for batches of {graph.rows} rows alone: with other numbers of them {why}"
+    loss = graph.loss if graph.loss.reduction == "none" else replace(graph.loss, reduction="other", why=said)
+    return replace(found, graph=replace(graph, loss=loss, notes=(*graph.notes, said)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,11 @@ def checked(batch: Batch, graph: Graph, rows: int) -> Batch:
                 f"the plan is for batches of {rows} rows, input {entry.name} has shape {tuple(found)}; "
                 "give the global batch on every rank, or plan again with its size"
             )
+        if not entry.tensor.batched and tuple(found) != entry.tensor.shape_at(rows):
+            raise UsageError(
+                f"input {entry.name} has shape {tuple(found)}, and the plan is for {entry.tensor.shape_at(rows)} "
+                "alone; give that, or plan again with its size"
+            )
     return {entry.name: batch[entry.name] for entry in graph.inputs}
 
 

@@ -97,6 +97,10 @@ def _without_dims(loss: torch.Tensor) -> torch.Tensor:
     return loss.reshape(()) if loss.dim() and loss.numel() == 1 else loss
 
 
+class RaisedError(CaptureError):
+    """The model or its loss raised an error of its own; with other numbers of rows it may not."""
+
+
 class MixedDevicesError(CaptureError):
     """Forward reads tensors of two devices: one that is no part of the model stayed where it was made."""
 
@@ -168,7 +172,7 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
             "file, a list, a closure), and stays where it was made; make it a buffer (register_buffer)"
         )
     given = ", ".join(f"{key} {_text(tensor)}" for key, tensor in batch.items())
-    return CaptureError(
+    return RaisedError(
         f"{name} or its loss raised {said(error)} at {where}, when it was run on {given}; correct that line, or the "
         "names, sizes and types of the batch (NAME=ROWSxSIZE:TYPE with --batch; placer varies the rows)"
     )

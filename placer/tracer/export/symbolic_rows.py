@@ -25,7 +25,8 @@ THIRD = 6
 def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...]) -> Plain:
     """The graph that `exported` gives at some rows, with its row-dependent sizes computed.
 
-    Raises CaptureError where the graphs differ otherwise.
+    Without inputs that have rows both are of one size, and nothing may differ. Raises CaptureError where the graphs
+    differ otherwise.
     """
     at_first, at_second = map(exported, ROWS)
     _require_same_constants(at_first, at_second)
@@ -111,7 +112,7 @@ class _Lifter:
             return {key: self.merge(first[key], second[key], node) for key in first}
         if isinstance(first, fx.Node) and isinstance(second, fx.Node):
             return first
-        if type(first) is int and type(second) is int and first != second:
+        if self._batched and type(first) is int and type(second) is int and first != second:
             return self._size(first, second, node)
         # nan differs from itself.
         if first != second and repr(first) != repr(second):

@@ -46,6 +46,10 @@ class Batch:
         shapes = {e.name: ((rows, *e.shape[1:]) if e.batched else e.shape, e.dtype) for e in self.entries}
         return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
 
+    def fixed(self) -> Batch:
+        """The batch of just these rows, whose number is a size like others."""
+        return replace(self, entries=tuple(replace(entry, batched=False) for entry in self.entries))
+
 
 def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss: bool = False) -> Batch:
     """`batch` as names, shapes and dtypes for `model`.
