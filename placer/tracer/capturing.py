@@ -156,10 +156,12 @@ def _captured(source: Source, fold: bool) -> Captured:
         if classes is not None:
             with contextlib.suppress(CaptureError):
                 return captured(replace(source, example=classes), fold)
-        for known in filter(None, (example, classes)) if isinstance(error, RaisedError) and source.fresh else ():
-            with contextlib.suppress(CaptureError):
-                again = replace(source, model=source.fresh(), example=known.fixed())
-                return _of_these_rows(captured(again, fold), str(error))
+        fresh = source.fresh
+        if fresh is not None and isinstance(error, RaisedError):
+            for one in filter(None, (example, classes)):
+                with contextlib.suppress(CaptureError):
+                    again = replace(source, model=fresh(), example=one.fixed())
+                    return _of_these_rows(captured(again, fold), str(error))
         shapes = {entry.name: entry.shape for entry in example.entries}
         guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
         raise CaptureError(f"{error}{hints(shapes, guessed)}") from error

@@ -1,0 +1,74 @@
+"""Models that take rows in groups, or one number of them, are captured for the batch that is given, undivided."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import placer
+from placer.errors import CaptureError, InfeasibleError, UsageError
+from placer.runtime.stages.microbatch import checked
+
+BATCH = "x=8x6,y=8x4"
+
+
+class Grouped(nn.Module):
+    """Three layers; between them rows meet in groups of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.calls = 0
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.two(torch.tanh(self.one(x))).view(-1, 2, 8)
+        return functional.mse_loss(self.three((h - h.mean(1, keepdim=True)).reshape(-1, 8)), y)
+
+
+class Halved(Grouped):
+    """Every other row is left out."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.two(torch.tanh(self.one(x)))
+        return functional.mse_loss(self.three(h[::2] - h[1::2]), y[::2])
+
+
+class Saturating(Grouped):
+    """In its first call it computes otherwise than later."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x, y) * min(1.0, self.calls / 2)
+
+
+@pytest.mark.parametrize("kind", [Grouped, Halved])
+def test_the_batch_is_taken_whole_and_the_plan_says_why(kind: type[nn.Module]) -> None:
+    plan = placer.plan(kind(), "localx2", batch=BATCH, pins=("pipeline=2",))
+    assert plan.microbatches == (8,)
+    assert any("captured for batches of 8 rows alone: with other numbers" in note for note in plan.assumptions)
+    assert placer.capture(kind(), batch=BATCH).forward_flops == 2 * 8 * (6 * 8 + 8 * 8) + 2 * 8 * 4 * (
+        8 if kind is Grouped else 4
+    )
+
+
+def test_another_number_of_replicas_is_refused_with_the_line() -> None:
+    with pytest.raises((UsageError, InfeasibleError), match=r"(?s)batches of 8 rows alone.*test_fixed_rows.py"):
+        placer.plan(Grouped(), "localx2", batch=BATCH, pins=("data=2",))
+
+
+def test_a_batch_that_the_model_does_not_take_is_refused_as_ever() -> None:
+    with pytest.raises(CaptureError, match=r"correct that line"):
+        placer.capture(Grouped(), batch="x=7x6,y=7x4")
+
+
+def test_what_changes_from_call_to_call_is_not_taken_for_fixed() -> None:
+    with pytest.raises(CaptureError):
+        placer.capture(Saturating(), batch=BATCH)
+
+
+def test_a_run_is_fed_the_rows_it_was_captured_for() -> None:
+    graph = placer.capture(Grouped(), batch=BATCH)
+    with pytest.raises(UsageError, match=r"input x has shape \(6, 6\), and the plan is for \(8, 6\) alone"):
+        checked({"x": torch.zeros(6, 6), "y": torch.zeros(6, 4)}, graph, 6)
