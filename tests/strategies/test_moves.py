@@ -115,9 +115,9 @@ def test_layouts_that_no_stage_has_are_left_out_of_a_result() -> None:
 def test_small_problems_are_mostly_solved_as_by_enumeration(
     name: str, maker: Callable[[int], Problem], worse: int
 ) -> None:
-    """Of 6 problems of a kind at most `worse` end above the optimum of the enumeration, by at most a tenth."""
+    """Of 4 problems of a kind at most `worse` end above the optimum of the enumeration, by at most a tenth."""
     above = 0
-    for seed in range(700, 706):
+    for seed in range(700, 704):
         given = maker(seed)
         try:
             best = seconds(solve_with(given, "exhaustive"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import placer
 from graphs import BlockSpec, chain_graph
 from placer.cluster.cluster import Cluster, Device, Link, Node
 from placer.errors import UsageError
@@ -146,11 +147,13 @@ PLACER = [sys.executable, "-m", "placer"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
-def placer(folder: Path, *asked: str, launcher: tuple[str, ...] = ()) -> None:
-    """Run a command to its end, under a launcher if given."""
-    run = [*launcher, *PLACER, *asked]
-    ended = subprocess.run(run, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False)
-    assert ended.returncode == 0, ended.stderr
+def planned(folder: Path, cluster: str, name: str, pins: tuple[str, ...] = ()) -> Plan:
+    """A plan, saved where a run looks for it."""
+    spec = str(folder / "unlike.yaml") if cluster == "unlike" else cluster
+    (folder / "unlike.yaml").write_text(CLUSTER)
+    plan = placer.plan("examples.gpt:build", spec, batch="4x32", settings=RunSettings(precision="float64"), pins=pins)
+    plan.save(folder / name)
+    return plan
 
 
 def on_two_hosts(folder: Path, nodes: tuple[str, str], report: str) -> list[tuple[int, str]]:
@@ -171,17 +174,15 @@ def on_two_hosts(folder: Path, nodes: tuple[str, str], report: str) -> list[tupl
 
 @pytest.mark.timeout(400)
 def test_two_swapped_hosts_train_as_one_device(tmp_path: Path) -> None:
-    (tmp_path / "unlike.yaml").write_text(CLUSTER)
-    asked = ("plan", "examples.gpt:build", "--batch", "4x32", "--precision", "float64")
-    placer(tmp_path, *asked, "--cluster", "unlike.yaml", "--pin", "pipeline=2", "-o", "plan.json")
-    plan = Plan.load(tmp_path / "plan.json")
+    plan = planned(tmp_path, "unlike", "plan.json", pins=("pipeline=2",))
     first, second = (plan.cluster.nodes[plan.cluster.node_of[device]].name for device in plan.ranks)
     swapped = on_two_hosts(tmp_path, (second, first), "two.json")
     assert [code for code, _ in swapped] == [0, 0], swapped
     assert "ranks follow the plan" in swapped[0][1]
-    placer(tmp_path, *asked, "--cluster", "localx1", "-o", "one.json")
-    alone = (*TORCHRUN, "--standalone", "--nproc-per-node", "1", "--no-python")
-    placer(tmp_path, "execute", "one.json", "--steps", "3", "--report", "single.json", launcher=alone)
+    planned(tmp_path, "localx1", "one.json")
+    alone = [*TORCHRUN, "--standalone", "--nproc-per-node", "1", "--no-python", *PLACER, "execute", "one.json"]
+    run = [*alone, "--steps", "3", "--report", "single.json"]
+    subprocess.run(run, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, timeout=200, check=True)
     losses = [json.loads((tmp_path / name).read_text())["losses"] for name in ("two.json", "single.json")]
     assert len(losses[0]) == 3
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)  # the model casts its scores to float32
@@ -189,9 +190,7 @@ def test_two_swapped_hosts_train_as_one_device(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_hosts_of_another_plan_are_refused_before_training(tmp_path: Path) -> None:
-    (tmp_path / "unlike.yaml").write_text(CLUSTER)
-    asked = ("plan", "examples.gpt:build", "--batch", "4x32", "--cluster", "unlike.yaml", "--pin", "pipeline=2")
-    placer(tmp_path, *asked, "-o", "plan.json")
+    planned(tmp_path, "unlike", "plan.json", pins=("pipeline=2",))
     ended = on_two_hosts(tmp_path, ("fast", "fast"), "two.json")
     assert all(code for code, _ in ended)
     assert "other hosts than the plan is for" in ended[0][1]

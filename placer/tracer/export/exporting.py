@@ -22,6 +22,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.usercode import said, source_line
+from placer.tracer.export import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.kept_values import Kept, untouched
 from placer.tracer.export.module_state import state_written
