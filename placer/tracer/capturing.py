@@ -65,6 +65,7 @@ def capture(
     require_plain_gradients(given)
     built = on_meta(given)
     _require_names(built)
+    _require_python(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
     parted: set[str] = set()
@@ -95,6 +96,16 @@ def _require_names(model: nn.Module) -> None:
     taken = next((name for name in own_state(model) if hasattr(fx.GraphModule, name)), None)
     if taken is not None:
         raise UncapturableError(f"the model's tensor {taken!r} has a name that torch.fx takes for its own; rename it")
+
+
+def _require_python(model: nn.Module) -> None:
+    """Raises UncapturableError where a part of the model is no Python code any more."""
+    name = next((name for name, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    if name is not None:
+        raise UncapturableError(
+            f"{name or 'the model'} was compiled by torch.jit, which a capture cannot look into; give the module that "
+            "it was made of"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,3 +185,10 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     model.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
     return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_part_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), torch.jit.script(nn.Linear(8, 8)))
+    with pytest.raises(CaptureError, match=r"^1 was compiled by torch\.jit, .* give the module that it was made of"):
+        tracer.capture(model, batch={"input": (4, 8)})
