@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -132,6 +133,82 @@ class BatchStatistics(nn.BatchNorm1d):
 def kept_normalising() -> nn.Module:
     """A model that normalises in evaluation as in training."""
     return Between(BatchStatistics(WIDTH))
+
+
+def other_constants() -> nn.Module:
+    """Multiplied by other numbers in evaluation."""
+    factors = {True: [1.0, 1.0, 1.0, 1.0], False: [1.0, 5.0, 1.0, 9.0]}
+    return Between(Part(lambda part, h: h * torch.tensor(factors[part.training], dtype=h.dtype).repeat(4)))
+
+
+class Encoding(nn.Module):
+    """An encoder of sequences whose last places are padding, which it leaves out where nothing trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Rows of four places, the last one of them padding."""
+        padding = (torch.arange(4, device=h.device) > 2).expand(h.shape[0], 4)
+        found: Tensor = self.encoder(h.view(-1, 4, 4), src_key_padding_mask=padding)
+        return found
+
+
+class Scaling(nn.Module):
+    """It scales by a number that the mode sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1.0
+
+    def train(self, mode: bool = True) -> Scaling:
+        """Another factor in evaluation."""
+        self.factor = 1.0 if mode else 2.0
+        return super().train(mode)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Times the factor."""
+        return h * self.factor
+
+
+def padded() -> nn.Module:
+    """A model with an encoder that leaves padding out in evaluation."""
+    return Between(Encoding())
+
+
+def scaled() -> nn.Module:
+    """A model that its mode changes."""
+    return Between(Scaling())
+
+
+class Frozen(nn.Module):
+    """The encoder in evaluation throughout, without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Encoding()
+
+    def train(self, mode: bool = True) -> Frozen:
+        """The encoder never trains."""
+        super().train(mode)
+        self.inner.eval()
+        return self
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Beside what came."""
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls what it does with padding a prototype
+            found: Tensor = self.inner(h.detach())
+        return h + found.flatten(1)
+
+
+def frozen() -> nn.Module:
+    """A model whose frozen encoder leaves padding out in training."""
+    made = Between(Frozen())
+    made.train()
+    return made
 
 
 def unevaluable() -> nn.Module:

@@ -24,6 +24,7 @@ from placer.tracer.export.evaluation import evaluation_difference
 from placer.tracer.export.exporting import LossFunction, MixedDevicesError, RaisedError, Training, export
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
+from placer.tracer.export.later_steps import later_difference
 from placer.tracer.export.opaque import calling, unexportable, watched
 from placer.tracer.export.symbolic_rows import ROWS, lifted
 from placer.tracer.export.unfolding import grown
@@ -249,20 +250,26 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
             lambda rows: _plain(wrapper, source, rows, names, found),
             tuple(entry.name for entry in entries if entry.batched),
         )
-        with wrapper.kept.as_left(wrapper.model, source.device) as any_left:
-            if any_left:
-                _require_unread(lambda: _plain(wrapper, source, ROWS[0], names, found))
+        if wrapper.kept.left:
+            _require_alike_later(wrapper, source, lambda rows: _plain(wrapper, source, rows, names, found))
         return made
 
 
-def _require_unread(again: Callable[[], Plain]) -> None:
-    """A step after the first, with the tensors that the first left: forward may not read what it then replaces."""
+def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int], Plain]) -> None:
+    """A step that finds the tensors which the first one left computes the same and replaces none that it reads."""
     try:
-        again()
+        first, rows = plain(wrapper.kept.rows), wrapper.kept.rows
+        with wrapper.kept.as_left(wrapper.model, source.device) as any_left:
+            why = later_difference(first, plain(rows), own_state(source.model)) if any_left else ""
     except UncapturableError:
         raise
     except CaptureError:
-        pass  # a cache that was made for other rows
+        return  # a cache that was made for other rows
+    if why:
+        raise UncapturableError(
+            f"a step after the first {why}: an export holds the first alone; make in __init__ what is kept, or keep it "
+            "in a buffer that every step writes"
+        )
 
 
 def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], found: tuple[Repeat, ...]) -> Plain:
@@ -278,14 +285,16 @@ def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], 
     require_even_gaps(plain, found)
     plain = functional(plain, inputs, buffers, evaluated)
     if source.parted is not None and rows == ROWS[0]:
-        source.parted.update(_parted(plain, lambda: functional(evaluated(), inputs, buffers, evaluated)))
+        source.parted.update(_parted(wrapper, plain, lambda: functional(evaluated(), inputs, buffers, evaluated)))
     return plain
 
 
-def _parted(plain: Plain, evaluated: Callable[[], Plain]) -> set[str]:
+def _parted(wrapper: Training, plain: Plain, evaluated: Callable[[], Plain]) -> set[str]:
     """Why the graph does not give what the model gives in evaluation, where that is so or cannot be known."""
     try:
         why = evaluation_difference(plain, evaluated())
+        if not why and wrapper.literals.training != wrapper.literals.evaluation:
+            why = "the model makes tensors of other numbers in evaluation than in training"
     except CaptureError as error:
         why = f"the model cannot be captured in evaluation ({error})"
     return {why} if why else set()

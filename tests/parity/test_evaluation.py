@@ -28,6 +28,7 @@ CASES = [
     replace(NORMED, axis="tensor", degree=2, recompute=True),
     replace(AFFINE, model="examples.parity.evaluated:untracked_instance_norm", microbatches=(3, 3, 2), replicas=2),
     replace(NORMED, model="examples.parity.evaluated:cumulative_batch_norm", positions=2),
+    replace(NORMED, model="examples.parity.evaluated:frozen", positions=2),
 ]
 
 
@@ -56,6 +57,9 @@ OTHERS = {
     "kept_dropping": ", in evaluation aten::dropout at ",
     "kept_attending": ", in evaluation aten::scaled_dot_product_attention at ",
     "kept_normalising": ", in evaluation aten::batch_norm at ",
+    "other_constants": "tensors of other numbers in evaluation",
+    "padded": "a TransformerEncoder that leaves padding out",
+    "scaled": "train(False) changes model.middle.factor",
     "unevaluable": "the model cannot be captured in evaluation (",
 }
 ALIKE = ("softened", *DRAWING, "affine_instance_norm", "untracked_instance_norm", "cumulative_batch_norm")

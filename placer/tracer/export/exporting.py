@@ -25,6 +25,7 @@ from placer.io.usercode import said, source_line
 from placer.tracer.export import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.kept_values import Kept, untouched
+from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.module_state import state_written
 from placer.tracer.export.unseen import unseen_refused
 from placer.tracer.export.value_checks import values_unchecked
@@ -46,6 +47,7 @@ class Training(nn.Module):
         self.model = model
         self.loss_fn = loss_fn
         self.kept = Kept()
+        self.literals = Literals()
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
@@ -137,8 +139,9 @@ def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
     with (
-        _mode(wrapper, training), untouched(wrapper.model), _quiet(), _uncollected(), unseen_refused(wrapper.model),
-        values_unchecked(), device or contextlib.nullcontext(), torch.set_grad_enabled(training),
+        untouched(wrapper.model), in_mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(wrapper.model),
+        literals_noted(wrapper.literals, training), values_unchecked(), device or contextlib.nullcontext(),
+        torch.set_grad_enabled(training),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
@@ -187,28 +190,6 @@ def _depends_on_values(error: BaseException) -> bool:
 
 def _text(tensor: torch.Tensor) -> str:
     return f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
-
-
-@contextlib.contextmanager
-def _mode(wrapper: Training, training: bool) -> Iterator[None]:
-    modes = {module: module.training for module in wrapper.modules()}
-    # Parts of a model (T5's decoder) have configurations of their own.
-    configs = {id(config): config for config in (getattr(m, "config", None) for m in modes) if _caches(config)}
-    try:
-        wrapper.train(training)
-        for config in configs.values():
-            setattr(config, "use_cache", False)  # noqa: B010 - its type is the model's own
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for config in configs.values():
-            setattr(config, "use_cache", True)  # noqa: B010 - its type is the model's own
-
-
-def _caches(config: object) -> bool:
-    """Whether a Hugging Face configuration asks for the cache of generation, which training has no use for."""
-    return bool(getattr(config, "use_cache", False))
 
 
 @contextlib.contextmanager

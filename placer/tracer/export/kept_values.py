@@ -60,7 +60,7 @@ class Kept:
         modules = dict(model.named_modules())
         for name, value in self.plain.items():
             path, _, attribute = name.rpartition(".")
-            if path in modules and "[" not in name:
+            if path in modules and attribute.isidentifier():
                 setattr(modules[path], attribute, value)
         for path, module in modules.items():
             for attribute in attributes(module):

@@ -23,17 +23,35 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     can be written nor stays."""
     buffers = [(path, module, dict(module._buffers)) for path, module in model.named_modules()]
     names = {name for name, _ in model.named_buffers()}
+    trained = {name for name, _ in model.named_parameters()}
+    parts = _parts(model)
     kept.carry_over(model)
     before = values_of(model, loss)
     yield
     new = next((name for name, _ in model.named_buffers() if name not in names), None)
     if new is not None:
         raise UncapturableError(f"forward registers the buffer {new}; do so in __init__, where every rank finds it")
+    made = next((name for name, _ in model.named_parameters() if name not in trained), None)
+    if made is not None:
+        raise UncapturableError(f"forward makes the parameter {made}; do so in __init__, where every rank finds it")
+    other = next((name for name, part in _parts(model).items() if parts.get(name) is not part), None)
+    if other is not None:
+        raise UncapturableError(f"forward makes the module {other}; do so in __init__, where every rank finds it")
     for path, module, held in buffers:
         for name, old in held.items():
             if old is not None and module._buffers.get(name) is not old:
                 module._buffers[name] = _written(f"{path}.{name}".lstrip("."), old, module._buffers.get(name))
     kept.add(before, values_of(model, loss), rows)
+
+
+def _parts(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules that attributes hold, past the list of submodules."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, nn.Module)
+    }
 
 
 def _written(name: str, old: torch.Tensor, new: torch.Tensor | None) -> torch.Tensor:

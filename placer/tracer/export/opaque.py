@@ -76,12 +76,13 @@ def bind(graph: fx.Graph, model: nn.Module, names: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def part_in_mode(name: str, training: bool) -> Iterator[None]:
-    """In the body the modules of an opaque part train, or evaluate."""
+    """In the body the modules of an opaque part train, those that the model itself lets train, or evaluate."""
     part = _PARTS.get(name)
     modes = {} if part is None else {module: module.training for module in part.module.modules()}
+    training_of = () if part is None else part.training
     try:
-        for module in modes:
-            module.training = training
+        for module, trains in zip(modes, training_of, strict=False):
+            module.training = training and trains
         yield
     finally:
         for module, mode in modes.items():

@@ -49,7 +49,10 @@ class Tried:
 
 @dataclass(slots=True)
 class OpaquePart:
-    """A part that is being captured or run: the module that has its code, how it is called, what trying it showed."""
+    """A part that is being captured or run: the module that has its code, how it is called, what trying it showed.
+
+    training: of each of its modules whether it trains where the model does.
+    """
 
     name: str
     module: nn.Module
@@ -60,6 +63,7 @@ class OpaquePart:
     trailing: tuple[tuple[int, ...], ...] = ()
     form: _pytree.TreeSpec | None = None
     tensors: tuple[bool, ...] = ()
+    training: tuple[bool, ...] = ()
     tried: dict[int, Tried] = field(default_factory=dict)
 
     def results(self, rows: int) -> Tried:
@@ -87,6 +91,7 @@ def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
     """
     rows = rows_of(inputs)
     if rows not in part.tried:
+        part.training = part.training or tuple(module.training for module in part.module.modules())
         part.tried[rows] = _tried(part, inputs)
     elif not torch.is_grad_enabled():
         form, tensors, now = part.form, part.tensors, _tried(part, inputs)

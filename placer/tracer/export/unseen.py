@@ -23,7 +23,7 @@ from torch.utils import _pytree, checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from placer.errors import UncapturableError
-from placer.io.usercode import calling_line, is_own_module, said
+from placer.io.usercode import calling_line, is_of_users, is_own_module, said
 
 # Where operators that an export holds as they are have their backward.
 _OPERATORS = ("torch._library.", "placer.")
@@ -31,6 +31,10 @@ _ELSEWHERE = (
     "call it in a submodule of the model, which placer can run as it is, or make it an operator of torch.library with "
     "register_fake and register_autograd"
 )
+
+
+# What sets or reads the state of torch's generator.
+_SEEDING = ("manual_seed", "seed", "set_rng_state", "get_rng_state", "fork_rng")
 
 
 class UnseenError(UncapturableError):
@@ -58,12 +62,16 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         (autograd, "backward", partial(_refused_where_exported, "a derivative in forward, which")),
         (autograd.graph.saved_tensors_hooks, "__enter__", _saved_otherwise),
         (checkpoint, "_checkpoint_without_reentrant_generator", partial(_checkpointed, model)),
+        (nn.TransformerEncoder, "forward", _without_padding),
+        (nn.init, "_no_grad_trunc_normal_", _drawn_without_values),
+        *((owner, name, partial(_reseeded, name)) for owner in (torch, torch.random) for name in _SEEDING),
         (torch.autocast, "__enter__", _entered_where_enabled),
         (torch.autocast, "__exit__", _left_where_enabled),
     )
     with contextlib.ExitStack() as patched:
         for owner, name, replacing in places:
-            patched.enter_context(mock.patch.object(owner, name, replacing(vars(owner)[name])))
+            if name in vars(owner):
+                patched.enter_context(mock.patch.object(owner, name, replacing(vars(owner)[name])))
         yield
 
 
@@ -127,6 +135,47 @@ def _saved_otherwise(before: Callable[..., object]) -> Callable[..., object]:
         return before(hooks)
 
     return enter
+
+
+def _reseeded(name: str, before: Callable[..., object]) -> Callable[..., object]:
+    def call(*given: object, **keywords: object) -> object:
+        if is_of_users(sys._getframe(1)):
+            raise UncapturableError(
+                f"{calling_line()}: forward calls {name}, and a run's random numbers are not those of torch's "
+                "generator, but keyed by seed, step, op and row; make what is to be the same in every step in __init__"
+            )
+        return before(*given, **keywords)
+
+    return call
+
+
+def _without_padding(before: Callable[..., object]) -> Callable[..., object]:
+    """Where it learns nothing torch's encoder leaves padded places out and gives zeros; an export has them all."""
+
+    def forward(encoder: nn.TransformerEncoder, *given: object, **keywords: object) -> object:
+        padding = keywords.get("src_key_padding_mask", given[2] if len(given) > 2 else None)
+        leaves = _pytree.tree_leaves((list(encoder.parameters()), given, keywords))
+        learns = torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
+        nested = padding is not None and getattr(encoder, "use_nested_tensor", False)
+        if nested and not encoder.training and not learns and _exported((given, keywords)):
+            _refuse("a TransformerEncoder that leaves padding out (enable_nested_tensor), which")
+        return before(encoder, *given, **keywords)
+
+    return forward
+
+
+def _drawn_without_values(before: Callable[..., object]) -> Callable[..., object]:
+    """torch 2.13 draws nothing into a tensor on meta, and elsewhere again until all numbers lie within the bounds."""
+
+    def call(*given: object, **keywords: object) -> object:
+        if _exported((given, keywords)):
+            raise UncapturableError(
+                f"{calling_line()}: forward draws by trunc_normal_, which looks at what it drew; draw by uniform_ and "
+                "erfinv_"
+            )
+        return before(*given, **keywords)
+
+    return call
 
 
 def _entered_where_enabled(before: Callable[..., object]) -> Callable[..., object]:

@@ -1,0 +1,88 @@
+"""Whether a step that finds the tensors which the first one left computes what the first one did.
+
+A cache may stand in place of what was computed from constants and sizes alone: masks, tables of positions. What the
+first step kept of its batch or of its weights is another tensor than a later step would compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import fx
+from torch.utils import _pytree
+
+from placer.tracer.export.cleaning import Plain, target_name
+
+# Of a tensor they take the sizes alone.
+_OF_SIZES = frozenset({
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
+})  # fmt: skip
+
+
+def later_difference(first: Plain, later: Plain, own: Collection[str]) -> str:
+    """Where the graph of a later step parts from that of the first, at the same rows; "" where nowhere. own: the names
+    of the model's parameters and buffers."""
+    unknown = [_results(first), _results(later)]
+    pairs = list(zip(*unknown, strict=False))
+    if len(unknown[0]) != len(unknown[1]):
+        return "gives other results"
+    seen: set[tuple[fx.Node, fx.Node]] = set()
+    steady = _Steady(own)
+    while pairs:
+        pair = pairs.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        one, other = pair
+        if _is_constant(other, own):
+            if not steady.holds(one):
+                return f"reads what an earlier one has left in place of {_told(one)}"
+            continue
+        if (one.op, one.target) != (other.op, other.target):
+            return f"computes {_told(other)} in place of {_told(one)}"
+        ours, theirs = (_pytree.tree_leaves((node.args, node.kwargs)) for node in pair)
+        for a, b in zip(ours, theirs, strict=False):
+            if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+                pairs.append((a, b))
+            elif isinstance(a, fx.Node) != isinstance(b, fx.Node) or repr(a) != repr(b):
+                return f"computes {_told(other)} with {b} in place of {a}"
+        if len(ours) != len(theirs):
+            return f"calls {_told(other)} otherwise"
+    return ""
+
+
+class _Steady:
+    """Which nodes have the same value in every step: they depend on constants and sizes alone."""
+
+    def __init__(self, own: Collection[str]) -> None:
+        self._own, self._known = own, dict[fx.Node, bool]()
+
+    def holds(self, node: fx.Node) -> bool:
+        """Whether this one has."""
+        for one in node.graph.nodes:
+            if one not in self._known:
+                self._known[one] = self._is_steady(one)
+        return self._known[node]
+
+    def _is_steady(self, node: fx.Node) -> bool:
+        if node.op != "call_function":
+            return _is_constant(node, self._own)
+        if target_name(node).rpartition("::")[2] in _OF_SIZES:
+            return True
+        return all(self._known[one] for one in node.all_input_nodes)
+
+
+def _results(plain: Plain) -> list[fx.Node]:
+    writes = [node for node in plain.graph.nodes if target_name(node) == "aten::copy_"]
+    return [*plain.graph.output_node().all_input_nodes, *writes]
+
+
+def _is_constant(node: fx.Node, own: Collection[str]) -> bool:
+    return node.op == "get_attr" and str(node.target) not in own
+
+
+def _told(node: fx.Node) -> str:
+    if node.op != "call_function":
+        return f"the {'input' if node.op == 'placeholder' else 'tensor'} {node.target}"
+    place = node.meta.get("source") or node.meta.get("module")
+    return target_name(node) + (f" at {place}" if place else "")

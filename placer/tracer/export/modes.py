@@ -1,0 +1,102 @@
+"""A model put in training or in evaluation for an export, and what an evaluation would do beside that."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from placer.errors import CaptureError
+from placer.io.usercode import is_of_users
+from placer.tracer.export.model_values import values_of
+
+
+@contextlib.contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """In the body all modules of `model`, which holds the user's own, train, or none does. Raises CaptureError for an
+    evaluation that changes more than that."""
+    modes = {module: module.training for module in model.modules()}
+    # Parts of a model (T5's decoder) have configurations of their own.
+    configs = {id(config): config for config in (getattr(m, "config", None) for m in modes) if _caches(config)}
+    try:
+        if training:
+            model.train()
+        else:
+            _evaluate(model)
+        for config in configs.values():
+            setattr(config, "use_cache", False)  # noqa: B010 - its type is the model's own
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for config in configs.values():
+            setattr(config, "use_cache", True)  # noqa: B010 - its type is the model's own
+
+
+@dataclass(slots=True)
+class Literals:
+    """What forward made tensors of, in the last export in training and in the last in evaluation."""
+
+    training: list[str] = field(default_factory=list)
+    evaluation: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
+    """In the body what the model makes tensors of is noted: on meta these do not hold it."""
+    noted = literals.training if training else literals.evaluation
+    noted.clear()
+
+    def noting(make: Callable[..., object]) -> Callable[..., object]:
+        def made(*given: object, **keywords: object) -> object:
+            if is_of_users(sys._getframe(1)):
+                noted.append(", ".join(map(repr, [one for one in given if not isinstance(one, torch.Tensor)])))
+            return make(*given, **keywords)
+
+        return made
+
+    places = ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "new_tensor"))
+    with contextlib.ExitStack() as patched:
+        for owner, name in places:
+            patched.enter_context(mock.patch.object(owner, name, noting(getattr(owner, name))))
+        yield
+
+
+def _evaluate(model: nn.Module) -> None:
+    parts = list(model.modules())
+    own = next((type(part) for part in model.children() if type(part).eval is not nn.Module.eval), None)
+    if own is not None:
+        raise CaptureError(f"{own.__name__} has an eval() of its own")
+    if all(type(part).train is nn.Module.train for part in parts):
+        model.eval()
+        return
+    before = values_of(model)
+    with _Still():  # type: ignore[no-untyped-call]
+        model.eval()
+    after = values_of(model)
+    moved = [name for name, one in after.tensors.items() if before.tensors.get(name) is not one]
+    changed = next(iter((*before.changed(after), *moved)), None)
+    if changed is not None:
+        raise CaptureError(f"train(False) changes {changed}, not the mode alone")
+
+
+class _Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Nothing is computed."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> NoReturn:
+        """Refuse."""
+        raise CaptureError(f"train(False) computes {func}, and does not change the mode alone")
+
+
+def _caches(config: object) -> bool:
+    """Whether a Hugging Face configuration asks for the cache of generation, which training has no use for."""
+    return bool(getattr(config, "use_cache", False))
