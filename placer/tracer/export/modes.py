@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.errors import CaptureError
-from placer.io.usercode import is_of_users
+from placer.io.usercode import is_of_users, is_own_module
 from placer.tracer.export.model_values import values_of
 
 
@@ -71,9 +71,10 @@ def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
 
 def _evaluate(model: nn.Module) -> None:
     parts = list(model.modules())
-    own = next((type(part) for part in model.children() if type(part).eval is not nn.Module.eval), None)
-    if own is not None:
-        raise CaptureError(f"{own.__name__} has an eval() of its own")
+    for part in model.children():
+        own = next(kind for kind in type(part).__mro__ if "eval" in vars(kind))
+        if is_own_module(own.__module__):
+            raise CaptureError(f"{own.__name__} has an eval() of its own")
     if all(type(part).train is nn.Module.train for part in parts):
         model.eval()
         return
