@@ -82,7 +82,8 @@ def _autocast(real: Real, self: Interpreter) -> torch.autocast:
     return torch.autocast(self.device.type, torch.bfloat16)
 
 
-def _other_keys(real: Real, self: PassContext) -> PassContext:
+def other_keys(real: Real, self: PassContext) -> PassContext:
+    """A second run with keys of its own."""
     again: PassContext = real(self)
     return again if again.keys is None else replace(again, keys=again.keys + 1)
 
@@ -110,11 +111,13 @@ def _never_updating() -> AbstractContextManager[object]:
     return mock.patch.object(PassContext, "updating", property(lambda self: False))
 
 
-def _of_the_next_row(real: Real, seed: int, step: int, first_row: int, *given: object) -> Tensor:
+def of_the_next_row(real: Real, seed: int, step: int, first_row: int, *given: object) -> Tensor:
+    """The keys of rows one further."""
     return real(seed, step, first_row + 1, *given)
 
 
-def _of_the_first_step(real: Real, seed: int, step: int, *given: object) -> Tensor:
+def of_the_first_step(real: Real, seed: int, step: int, *given: object) -> Tensor:
+    """The keys of the first step, in every step."""
     return real(seed, 0, *given)
 
 
@@ -152,7 +155,7 @@ FAULTS = (
     Fault(name="products in bfloat16 where the plan says float32", subject="float32",
           plant=in_class(Interpreter, "_autocast", _autocast)),
     Fault(name="dropout drawn anew where a block runs again", subject="dropout, run again",
-          plant=in_class(PassContext, "again", _other_keys)),
+          plant=in_class(PassContext, "again", other_keys)),
     Fault(name="running statistics moved again where a block runs again", subject="batch norm, run again",
           plant=in_class(PassContext, "again", _again_as_first)),
     Fault(name="dropout goes on in evaluation", subject=DROPOUT, plant=in_class(Executor, "_feeds", _training)),
@@ -160,8 +163,8 @@ FAULTS = (
     Fault(name="running statistics are not kept", subject=NORM, plant=_never_updating),
     Fault(name="running statistics move by one minus the momentum", subject=NORM,
           plant=of(rewrite.batch_norm, _other_momentum)),
-    Fault(name="dropout by the key of the next row", subject=DROPOUT, plant=of(dropout.row_keys, _of_the_next_row)),
-    Fault(name="dropout the same in every step", subject=DROPOUT, plant=of(dropout.row_keys, _of_the_first_step)),
+    Fault(name="dropout by the key of the next row", subject=DROPOUT, plant=of(dropout.row_keys, of_the_next_row)),
+    Fault(name="dropout the same in every step", subject=DROPOUT, plant=of(dropout.row_keys, of_the_first_step)),
     Fault(name="dropout the same in every layer", subject=DROPOUT, plant=of(dropout.kept, _of_the_first_op)),
     Fault(name="dropout drops half as often", subject=DROPOUT, plant=of(dropout.kept, _half_as_often)),
     Fault(name="what dropout leaves is not scaled", subject=DROPOUT, plant=of(dropout.dropout, _unscaled)),

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from examples.parity.faults.fault import Fault, method, replaced
+from examples.parity.faults.passes import of_the_first_step, of_the_next_row, other_keys
 from placer.runtime.stages import draws, dropout, microbatch
 from placer.runtime.stages.pass_context import PassContext
 
 Real = Callable[..., Any]
 Tensor = torch.Tensor
-
-
-def _of_the_next_row(real: Real, seed: int, step: int, first_row: int, *given: object) -> Tensor:
-    return real(seed, step, first_row + 1, *given)
-
-
-def _of_the_first_step(real: Real, seed: int, step: int, *given: object) -> Tensor:
-    return real(seed, 0, *given)
 
 
 def _of_each_piece(real: Real, *given: object) -> dict[str, Any]:
@@ -39,11 +31,6 @@ def _of_neighbours(real: Real, shape: torch.Size, number: int, keys: Tensor) -> 
     return made.roll(1, -1) if made.dim() else made
 
 
-def _other_keys(real: Real, self: PassContext) -> PassContext:
-    again: PassContext = real(self)
-    return again if again.keys is None else replace(again, keys=again.keys + 1)
-
-
 def _wider(real: Real, bits: Tensor) -> Tensor:
     return 1.1 * real(bits)
 
@@ -55,9 +42,9 @@ def _shifted(real: Real, bits: Tensor, *given: object) -> Tensor:
 RANDOM, AGAIN = "random numbers", "random numbers, run again"
 FAULTS = (
     Fault(name="noise by the key of the next row", subject=RANDOM,
-          plant=lambda: replaced(dropout.row_keys, _of_the_next_row)),
+          plant=lambda: replaced(dropout.row_keys, of_the_next_row)),
     Fault(name="noise the same in every step", subject=RANDOM,
-          plant=lambda: replaced(dropout.row_keys, _of_the_first_step)),
+          plant=lambda: replaced(dropout.row_keys, of_the_first_step)),
     Fault(name="a number of the batch drawn by each piece of it", subject=RANDOM,
           plant=lambda: replaced(microbatch._keys, _of_each_piece)),
     Fault(name="noise the same at every draw", subject=RANDOM,
@@ -68,5 +55,5 @@ FAULTS = (
     Fault(name="uniform numbers a hundredth too small", subject=RANDOM,
           plant=lambda: replaced(draws._uniform, _shifted)),
     Fault(name="noise drawn anew where a block runs again", subject=AGAIN,
-          plant=lambda: method(PassContext, "again", _other_keys)),
+          plant=lambda: method(PassContext, "again", other_keys)),
 )  # fmt: skip
