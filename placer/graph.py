@@ -250,10 +250,8 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A captured model. `rows` is the batch it was captured for; `skeleton` identifies code and shapes.
-
-    granularity: whether a block is a layer or what stands for one, or a single op. evaluation: why the loss that these
-    ops give in evaluation is not what the model gives there; "" where it is.
+    """A captured model. `rows` is the batch it was captured for; `skeleton` identifies code and shapes. granularity:
+    whether a block is a layer, or a single op. evaluation: why its ops do not give the model's loss there, if so.
     """
 
     name: str

@@ -258,7 +258,8 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
 def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int], Plain]) -> None:
     """A step that finds the tensors which the first one left computes the same and replaces none that it reads."""
     try:
-        first, rows = plain(wrapper.kept.rows), wrapper.kept.rows
+        rows = wrapper.kept.rows
+        first = plain(rows)
         with wrapper.kept.as_left(wrapper.model, source.device) as any_left:
             why = later_difference(first, plain(rows), own_state(source.model)) if any_left else ""
     except UncapturableError:

@@ -30,6 +30,7 @@ from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.trained_ops import instance_norm, opaque_part, training_flag
+from placer.tracer.export.cleaning import arguments
 from placer.tracer.functional.out_of_place import out_of_place, short
 
 aten = torch.ops.aten
@@ -120,15 +121,6 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
                 unkeyed.append(name)
     counts = _counted_losses(pieces, by_node)
     return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), drawn=tuple(drawn), unkeyed=tuple(unkeyed))
-
-
-def arguments(node: fx.Node) -> dict[str, Argument]:
-    """The arguments of an aten node by name, defaults filled in, in the order of its schema."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    found = {formal.name: formal.default_value for formal in schema.arguments}
-    found.update({formal.name: value for formal, value in zip(schema.arguments, node.args, strict=False)})
-    found.update(node.kwargs)
-    return found
 
 
 def has_rows(value: Argument, shapes: Shapes) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx, nn
+from torch.fx.node import Argument
 
 from placer.errors import CaptureError, UncapturableError
 from placer.tracer.export.constants import settle_constants
@@ -57,6 +58,23 @@ def target_name(node: fx.Node) -> str:
 def short_name(node: fx.Node) -> str:
     """`linear` for a call of `aten::linear` or `aten::linear_`, "" for what is no call."""
     return target_name(node).rpartition("::")[2].rstrip("_") if node.op == "call_function" else ""
+
+
+def told(node: fx.Node) -> str:
+    """A node in words: what it calls and where, or what it stands for."""
+    if node.op != "call_function":
+        return f"the {'input' if node.op == 'placeholder' else 'tensor'} {node.target}"
+    place = node.meta.get("source") or node.meta.get("module")
+    return target_name(node) + (f" at {place}" if place else "")
+
+
+def arguments(node: fx.Node) -> dict[str, Argument]:
+    """The arguments of a call of an operator by name, defaults filled in, in the order of its schema."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    found = {formal.name: formal.default_value for formal in schema.arguments}
+    found.update({formal.name: value for formal, value in zip(schema.arguments, node.args, strict=False)})
+    found.update(node.kwargs)
+    return found
 
 
 def within(module: str, path: str) -> bool:

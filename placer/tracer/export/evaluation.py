@@ -14,14 +14,13 @@ from collections.abc import Hashable
 import torch
 from torch import fx
 
-from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.cleaning import Plain, arguments, short_name, told
 
 aten = torch.ops.aten
 
 # In evaluation the first argument itself; a value without its gradient is the same value.
 _PASSED_ON = frozenset({
-    "dropout", "dropout_", "feature_dropout", "feature_dropout_", "alpha_dropout", "alpha_dropout_",
-    "feature_alpha_dropout", "feature_alpha_dropout_", "detach", "alias", "clone", "contiguous",
+    "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "detach", "alias", "clone", "contiguous",
 })  # fmt: skip
 _NORMS = {"batch_norm": "training", "instance_norm": "use_input_stats"}
 # What has no say in evaluation.
@@ -38,7 +37,7 @@ def evaluation_difference(training: Plain, evaluation: Plain) -> str:
     for made, wanted in zip(one, other, strict=True):
         if trained.number(made) != evaluated.number(wanted):
             first, second = _parting(trained, evaluated, made, wanted)
-            return f"in training the model computes {_told(first)}, in evaluation {_told(second)} in its place"
+            return f"in training the model computes {told(first)}, in evaluation {told(second)} in its place"
     return ""
 
 
@@ -69,7 +68,7 @@ class _Read:
     def _passed_on(self, node: fx.Node) -> fx.Node | None:
         if node in self._found:
             return self._found[node]
-        passes = node.op == "call_function" and _op_name(node) in _PASSED_ON and not self._kept_on(node)
+        passes = short_name(node) in _PASSED_ON and not self._kept_on(node)
         first = node.args[0] if passes else None
         return first if isinstance(first, fx.Node) else None
 
@@ -111,35 +110,25 @@ def _found_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     return found
 
 
-def _op_name(node: fx.Node) -> str:
-    return target_name(node).rpartition("::")[2]
-
-
 def _trains(node: fx.Node) -> bool:
     """Whether a call is told to do what only training does: to drop, to draw, to take the statistics of the batch."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    given = _given(node)
-    statistics = _NORMS.get(_op_name(node))
+    given = arguments(node)
+    statistics = _NORMS.get(short_name(node))
     if statistics is not None:
         return bool(given[statistics]) and given["running_mean"] is not None
     share = next((given[name] for name in ("p", "dropout", "dropout_p") if name in given), None)
-    told = next((given[name] for name in ("train", "training") if name in given), "dropout_p" in given)
-    return bool(told) and share != 0
-
-
-def _given(node: fx.Node) -> dict[str, object]:
-    """The arguments of a call of an operator by their names, in the order of its schema."""
-    given = {one.name: one.default_value for one in node.target._schema.arguments}  # type: ignore[union-attr]
-    return given | dict(zip(given, node.args, strict=False)) | node.kwargs
+    trains = next((given[name] for name in ("train", "training") if name in given), "dropout_p" in given)
+    return bool(trains) and bool(share != 0)
 
 
 def _arguments(node: fx.Node) -> list[object]:
     """The arguments of a call that have a say in evaluation, in the order of its schema."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return [*node.args, *sorted(node.kwargs.items())]
-    given = _given(node)
-    statistics = _NORMS.get(_op_name(node))
+    given = arguments(node)
+    statistics = _NORMS.get(short_name(node))
     if statistics is not None:
         given[statistics] = given["running_mean"] is None
     return [value for name, value in given.items() if name not in _IDLE or name == statistics]
@@ -165,10 +154,3 @@ def _parting(one: _Read, other: _Read, made: fx.Node, wanted: fx.Node) -> tuple[
         if apart is None:
             return made, wanted
         made, wanted = apart
-
-
-def _told(node: fx.Node) -> str:
-    if node.op != "call_function":
-        return f"the {'input' if node.op == 'placeholder' else 'tensor'} {node.target}"
-    place = node.meta.get("source") or node.meta.get("module")
-    return target_name(node) + (f" at {place}" if place else "")

@@ -5,6 +5,7 @@ branch that was taken, and every step would have the same. They are refused.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -41,16 +42,14 @@ def _generators(model: nn.Module) -> list[_Generator]:
     return [*(one for one in shared if isinstance(one, _Generator)), *held]
 
 
-def _states(generators: list[_Generator]) -> list[int]:
-    return [hash(_state(one)) for one in generators]
+def _states(generators: list[_Generator]) -> list[bytes]:
+    return [pickle.dumps(_state(one)) for one in generators]
 
 
 def _state(generator: _Generator) -> object:
     if isinstance(generator, random.Random):
         return generator.getstate()
-    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
-    with np.printoptions(threshold=sys.maxsize):
-        return str(state)
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
 
 
 def _line_of_a_draw(generators: list[_Generator], again: Callable[[], object]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from torch import fx
 from torch.utils import _pytree
 
-from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.cleaning import Plain, short_name, target_name, told
 
 # Of a tensor they take the sizes alone.
 _OF_SIZES = frozenset({
@@ -36,18 +36,18 @@ def later_difference(first: Plain, later: Plain, own: Collection[str]) -> str:
         one, other = pair
         if _is_constant(other, own):
             if not steady.holds(one):
-                return f"reads what an earlier one has left in place of {_told(one)}"
+                return f"reads what an earlier one has left in place of {told(one)}"
             continue
         if (one.op, one.target) != (other.op, other.target):
-            return f"computes {_told(other)} in place of {_told(one)}"
+            return f"computes {told(other)} in place of {told(one)}"
         ours, theirs = (_pytree.tree_leaves((node.args, node.kwargs)) for node in pair)
         for a, b in zip(ours, theirs, strict=False):
             if isinstance(a, fx.Node) and isinstance(b, fx.Node):
                 pairs.append((a, b))
             elif isinstance(a, fx.Node) != isinstance(b, fx.Node) or repr(a) != repr(b):
-                return f"computes {_told(other)} with {b} in place of {a}"
+                return f"computes {told(other)} with {b} in place of {a}"
         if len(ours) != len(theirs):
-            return f"calls {_told(other)} otherwise"
+            return f"calls {told(other)} otherwise"
     return ""
 
 
@@ -67,7 +67,7 @@ class _Steady:
     def _is_steady(self, node: fx.Node) -> bool:
         if node.op != "call_function":
             return _is_constant(node, self._own)
-        if target_name(node).rpartition("::")[2] in _OF_SIZES:
+        if short_name(node) in _OF_SIZES:
             return True
         return all(self._known[one] for one in node.all_input_nodes)
 
@@ -79,10 +79,3 @@ def _results(plain: Plain) -> list[fx.Node]:
 
 def _is_constant(node: fx.Node, own: Collection[str]) -> bool:
     return node.op == "get_attr" and str(node.target) not in own
-
-
-def _told(node: fx.Node) -> str:
-    if node.op != "call_function":
-        return f"the {'input' if node.op == 'placeholder' else 'tensor'} {node.target}"
-    place = node.meta.get("source") or node.meta.get("module")
-    return target_name(node) + (f" at {place}" if place else "")
