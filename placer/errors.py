@@ -19,10 +19,14 @@ MOST_TOLD = 6_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """No plan exists: `binding` names what binds and by how much, `advice` what would help."""
+    """No plan exists: `binding` names what binds and by how much, `advice` what would help.
+
+    near: it is said of the nearest plan that was looked at, not proven of all.
+    """
 
     binding: str
     advice: str = ""
+    near: bool = False
 
     def __str__(self) -> str:
         return f"{self.binding}. {self.advice}" if self.advice else self.binding

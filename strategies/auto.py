@@ -6,7 +6,8 @@ Out: the best plan, the bound of the exact search, and a table of runners-up wit
 interrupt, or when the budget is used up, what was found so far is returned.
 
 With a budget the exact search gets half of what is left; where that ends it before its proof is complete, `local` goes
-on from the baselines with the rest: in little time moves often find what a proof has no time for.
+on from the baselines with the rest: in little time moves often find what a proof has no time for. Where no plan of the
+exact search fits and none is proven not to, a few moves are tried too: they know stages of which some blocks recompute.
 
 Why one plan is slower than another: the item of the ledger that grew most.
 """
@@ -30,6 +31,8 @@ from placer.strategies.space.pin_conflicts import require_pins
 
 MOVES = "local"
 BASELINES = ("single", "data", "sharded", "even", "megatron")
+# Plans that moves may look at where the exact search knows none that fits.
+LAST_TRIES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
         searches.extend(_each(problem, _searches(problem), before=runs))
         if baselines.apart:
             runs.extend(baselines.ready() if _interrupted(searches) else baselines)
+        searches.extend(_last_tries(problem, [*runs, *searches]))
     except KeyboardInterrupt:
         runs.extend(baselines.ready())
         if not _legal([*runs, *searches]):
@@ -101,6 +105,15 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
         if name != MOVES or _ended_early(runs):
             runs.append(_run(name, _part(replace(problem, budget=left), name)))
             yield runs[-1]
+
+
+def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
+    """A plan by a few moves, where nothing is legal and the exact search, ended by nothing, has not proven that."""
+    near = any(isinstance(run.found, Infeasible) and run.found.near for run in runs)
+    if near and problem.budget is None and not (_legal(runs) or problem.spent):
+        run = _run(MOVES, replace(problem, budget=LAST_TRIES))
+        if isinstance(run.found, Solution):
+            yield replace(run, found=replace(run.found, ended=""))
 
 
 def _part(problem: Problem, name: str) -> Problem:

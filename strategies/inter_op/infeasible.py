@@ -152,6 +152,7 @@ def _nearest(problem: Problem, views: Sequence[_View]) -> Infeasible:
     return Infeasible(
         binding=f"memory: no layout fits; the nearest even one, {binding}",
         advice=f"Use more devices, devices with more memory, or fewer rows{best[2] if best else ''}",
+        near=best is not None,
     )
 
 
