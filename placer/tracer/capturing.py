@@ -31,6 +31,7 @@ from placer.tracer.export.unfolding import grown
 from placer.tracer.export.unseen import UnseenError, require_plain_gradients
 from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
+from placer.tracer.functional.dropout_apart import dropout_apart
 from placer.tracer.graph_builder import assembled
 from placer.tracer.inputs.asked_by_model import passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
@@ -279,10 +280,10 @@ def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], 
 
     @functools.cache
     def evaluated() -> Plain:
-        return clean(export(wrapper, given, training=False), names)
+        return dropout_apart(clean(export(wrapper, given, training=False), names), inputs)
 
     buffers = frozenset(name for name, _ in wrapper.model.named_buffers())
-    plain = clean(export(wrapper, given), names)
+    plain = dropout_apart(clean(export(wrapper, given), names), inputs)
     require_even_gaps(plain, found)
     plain = functional(plain, inputs, buffers, evaluated)
     if source.parted is not None and rows == ROWS[0]:

@@ -136,6 +136,7 @@ _SAMPLERS: dict[str, Callable[[torch.Tensor, Given], torch.Tensor]] = {
     "randint_like": _randint,
     "bernoulli": _bernoulli,
     "normal": _spread,
+    "normal_functional": _spread,
     "uniform": _between,
     "exponential": _exponential,
 }

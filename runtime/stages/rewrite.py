@@ -23,14 +23,13 @@ from torch import fx
 from torch.fx.node import Argument
 
 from placer.errors import UsageError
-from placer.rules.rows.draws import KEYED
 from placer.runtime.stages import losses
 from placer.runtime.stages.draws import draw, plainly, seeded
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.trained_ops import instance_norm, opaque_part, training_flag
-from placer.tracer.export.cleaning import arguments
+from placer.tracer.export.cleaning import arguments, is_keyed
 from placer.tracer.functional.out_of_place import out_of_place, short
 
 aten = torch.ops.aten
@@ -113,7 +112,7 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             )
         elif _is_random(node):
             name = f"{node.target} ({node.name})"
-            if _is_keyed(node):
+            if is_keyed(node):
                 by_node[node] = _drawn(node, len(drawn), has_rows(node, shapes))
                 drawn.append(Drawn(name=name, batched=has_rows(node, shapes)))
             else:
@@ -195,10 +194,6 @@ def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
     if node.target is aten.scaled_dot_product_attention.default:
         return Rewrite(function=attention, arguments=(*arguments(node).values(), op))
     return Rewrite(function=dropout, arguments=(node.args[0], node.args[1], op, batched))
-
-
-def _is_keyed(node: fx.Node) -> bool:
-    return str(node.target) in KEYED and arguments(node).get("generator") is None
 
 
 def _drawn(node: fx.Node, number: int, batched: bool) -> Rewrite:

@@ -67,7 +67,10 @@ def _matrices(call: Call, lays: Lays) -> list[Standing] | None:
 
 
 def _recurrent(call: Call, lays: Lays) -> list[Standing] | None:
-    """`lstm(x, states, weights, ..., batch_first)`, `gru`, `rnn`: x in dim 0 or 1, states in dim 1."""
+    """`lstm(x, states, weights, ..., batch_first)`, `gru`, `rnn`: x in dim 0 or 1, states in dim 1; without dropout
+    between layers, which is not keyed by rows (a capture has divided such ops)."""
+    if call.argument(6, "train", False) is True and call.argument(5, "dropout", 0.0):
+        return None
     first = call.arguments[-1] is True
     x, others = lays[0], lays[1:]
     states = (

@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.fx.node import Argument
 
 from placer.errors import CaptureError, UncapturableError
+from placer.rules.rows.draws import KEYED
 from placer.tracer.export.constants import settle_constants
 from placer.tracer.export.exporting import Raw
 
@@ -92,6 +93,11 @@ def is_random(node: fx.Node) -> bool:
     return (
         isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
     ) or target_name(node) in ("aten::dropout", "aten::feature_dropout", "aten::alpha_dropout")
+
+
+def is_keyed(node: fx.Node) -> bool:
+    """Whether a run draws the node's random numbers by their keys, alike in every piece where it has no rows."""
+    return str(node.target) in KEYED and arguments(node).get("generator") is None
 
 
 def drop_dead(graph: fx.Graph) -> None:

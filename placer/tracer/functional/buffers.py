@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from placer.errors import UncapturableError
-from placer.tracer.export.cleaning import is_random, target_name
+from placer.tracer.export.cleaning import is_keyed, is_random, target_name
 from placer.tracer.functional.families import Family, written_tensor
 from placer.tracer.functional.out_of_place import has_form
 
@@ -126,12 +126,12 @@ def _copied(commit: fx.Node) -> fx.Node | None:
 
 
 def row_updates(graph: fx.Graph, batched: Iterable[str]) -> list[RowUpdate]:
-    """The buffers whose commit depends on inputs `batched` (or on chance, which rows draw)."""
+    """The buffers whose commit depends on inputs `batched` (or on chance, but for what every piece draws alike)."""
     names, found = frozenset(batched), set[fx.Node]()
     for node in graph.nodes:
         own = node.op == "placeholder" and node.target in names
         # The number of rows counts too: a size is computed only where it grows with them.
-        if own or is_random(node) or any(argument in found for argument in node.all_input_nodes):
+        if own or (is_random(node) and not is_keyed(node)) or any(argument in found for argument in node.all_input_nodes):
             found.add(node)
     return [
         RowUpdate(buffer=str(target.target), op=target_name(node), source=str(node.meta.get("source", "")))

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 # In-place names of aten whose out-of-place form is not the name without its last "_".
 _FORMS = {
     "__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__", "__ilshift__": "__lshift__",
-    "__irshift__": "__rshift__",
+    "__irshift__": "__rshift__", "normal_": "normal_functional",
 }  # fmt: skip
 _FILLED = ("copy_", "fill_", "zero_")
 

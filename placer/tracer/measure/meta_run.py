@@ -19,6 +19,10 @@ aten = torch.ops.aten
 DROPS = 4  # the place of `dropout_p` among the arguments of attention
 
 
+# Bytes of a floating number where it is not to matter how many it has.
+_FLOAT = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """What one node did: its results (tensors on meta, or a size), the storages of its tensors, what it kept."""
@@ -26,6 +30,14 @@ class Played:
     value: object
     results: tuple[torch.Tensor, ...]
     kept: tuple[Keeping, ...]
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of its results, each floating number as one of 32 bits: the same in every precision of the model."""
+        return sum(
+            result.numel() * (_FLOAT if result.is_floating_point() else result.element_size())
+            for result in self.results
+        )
 
 
 def played(plain: Plain, inputs: dict[str, torch.Tensor]) -> dict[fx.Node, Played]:

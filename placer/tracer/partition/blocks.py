@@ -96,7 +96,7 @@ class _Flow:
         self.bytes = [0] * (len(order) + 2)
         self.values = [0] * (len(order) + 2)
         for node in order:
-            size = sum(result.numel() * result.element_size() for result in facts[node].results)
+            size = facts[node].result_bytes
             users = [self.position[user] for user in node.users if user in self.position]
             if not isinstance(facts[node].value, torch.Tensor):
                 size = NEVER_CUT  # several results are taken apart where they were made

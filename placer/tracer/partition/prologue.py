@@ -18,7 +18,7 @@ def prologue_of(plain: Plain, facts: dict[fx.Node, Played]) -> set[fx.Node]:
     """Calls that depend on no parameter, draw no random number, write nothing and are cheap."""
     targets = (target for node in plain.graph.nodes for target in written_by(node))
     written = {storage_of(result) for target in targets for result in facts[target].results}
-    total = sum(_moved(node, facts) for node in plain.graph.nodes if node.op == "call_function")
+    total = sum(facts[node].result_bytes for node in plain.graph.nodes if node.op == "call_function")
     found: set[fx.Node] = set()
     for node in plain.graph.nodes:
         if node.op != "call_function" or is_size(node) or is_random(node) or is_mutable(node):
@@ -57,13 +57,9 @@ def written_by(node: fx.Node) -> list[fx.Node]:
     ]
 
 
-def _moved(node: fx.Node, facts: dict[fx.Node, Played]) -> int:
-    return sum(result.numel() * result.element_size() for result in facts[node].results)
-
-
 def _work(node: fx.Node, facts: dict[fx.Node, Played]) -> int:
     """Multiplications of a product over values without weights, as bytes; nothing for other operations."""
     if target_name(node).removeprefix("aten::") not in ("mm", "bmm", "matmul", "linear", "conv1d", "conv2d", "einsum"):
         return 0
     first = facts[node.all_input_nodes[0]].results[0]
-    return _moved(node, facts) * (first.shape[-1] if first.dim() else 1) // 64
+    return facts[node].result_bytes * (first.shape[-1] if first.dim() else 1) // 64

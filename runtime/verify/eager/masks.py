@@ -1,15 +1,17 @@
 """Dropout by masks that are handed in: the one thing of a step that the model does not say by itself.
 
-Every call of torch's dropout, and of attention with dropout, takes the next mask: `values * mask / (1 - probability)`.
-Entered only where something drops; all else runs as it is.
+Every call of torch's dropout, and of attention with dropout, takes the next mask: `values * mask / (1 - probability)`;
+so does what each layer of a recurrent module with dropout gives to the next, rows in front, and, of dropout of
+channels, one element for each. Entered only where something drops; all else runs as it is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FunctionType
-from typing import Protocol
+from typing import Any, Protocol
 from unittest import mock
 
 import torch
@@ -22,6 +24,10 @@ Call = Callable[..., object]
 
 
 _DROPOUT, _BELOW, _ATTENTION = functional.dropout, torch.dropout, functional.scaled_dot_product_attention
+_CHANNELS, _CHANNELS_IN_PLACE = torch.feature_dropout, torch.feature_dropout_
+# How torch.nn calls recurrent functions of sequences that are not packed.
+_OF_A_RECURRENT_CALL = 9
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 class MaskSource(Protocol):
@@ -48,12 +54,20 @@ class MaskedDropout(TorchFunctionMode):
         self, func: Call, types: object, args: tuple[object, ...] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         """Run `func`, or what stands for it, also where it is called from torch's own Python code."""
-        own: dict[Call, Call] = {_DROPOUT: self._dropped, _BELOW: self._dropped_below, _ATTENTION: self._attended}
+        own: dict[Call, Call] = {
+            _DROPOUT: self._dropped, _BELOW: self._dropped_below, _ATTENTION: self._attended,
+            _CHANNELS: self._channels_dropped, _CHANNELS_IN_PLACE: partial(self._channels_dropped, inplace=True),
+        }  # fmt: skip
         if func in own:
             return own[func](*args, **(kwargs or {}))
         if not isinstance(func, FunctionType):
+            if getattr(func, "__name__", "") in _RECURRENT and len(args) == _OF_A_RECURRENT_CALL:
+                return self._layer_by_layer(func, args)
             return func(*args, **(kwargs or {}))
-        with mock.patch.multiple(functional, dropout=self._dropped, scaled_dot_product_attention=self._attended):
+        with (
+            mock.patch.multiple(functional, dropout=self._dropped, scaled_dot_product_attention=self._attended),
+            mock.patch.multiple(functional._VF, feature_dropout=own[_CHANNELS], feature_dropout_=own[_CHANNELS_IN_PLACE]),
+        ):
             return func(*args, **(kwargs or {}))
 
     def require_all_used(self) -> None:
@@ -73,6 +87,31 @@ class MaskedDropout(TorchFunctionMode):
         self._calls += 1
         kept = input * mask.to(input.device) / (1.0 - p) if p < 1.0 else input * 0.0
         return input.copy_(kept) if inplace else kept
+
+    def _channels_dropped(self, input: torch.Tensor, p: float, train: bool, *, inplace: bool = False) -> torch.Tensor:
+        if not train or p == 0.0:
+            return input
+        ones = torch.ones(*input.shape[:2], *(1 for _ in input.shape[2:]), dtype=input.dtype, device=input.device)
+        kept = input * self._dropped(ones, p)
+        return input.copy_(kept) if inplace else kept
+
+    def _layer_by_layer(self, func: Call, args: tuple[Any, ...]) -> object:
+        """A recurrent function of some layers as calls of one layer each, what lies between them dropped."""
+        values, states, weights, biases, layers, chance, training, both_ways, batch_first = args
+        if layers == 1 or not chance or not training or not isinstance(weights, list | tuple):
+            return func(*args)
+        per_layer, ways, last = len(weights) // layers, 1 + bool(both_ways), []
+        for layer in range(layers):
+            if layer:
+                rows_first = values if batch_first else values.transpose(0, 1)
+                rows_first = self._dropped(rows_first, chance)
+                values = rows_first if batch_first else rows_first.transpose(0, 1)
+            own = [state[ways * layer : ways * (layer + 1)] for state in _listed(states)]
+            own_weights = weights[per_layer * layer : per_layer * (layer + 1)]
+            given = own if isinstance(states, list | tuple) else own[0]
+            values, *left = func(values, given, own_weights, biases, 1, 0.0, training, both_ways, batch_first)
+            last.append(left)
+        return (values, *(torch.cat(every) for every in zip(*last, strict=True)))
 
     def _dropped_below(self, input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         return self._dropped(input, p, train)
@@ -100,3 +139,7 @@ class MaskedDropout(TorchFunctionMode):
             hidden = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -math.inf) if hidden else scores + attn_mask
         return self._dropped(scores.softmax(-1), dropout_p) @ value
+
+
+def _listed(states: Any) -> list[torch.Tensor]:
+    return list(states) if isinstance(states, list | tuple) else [states]
