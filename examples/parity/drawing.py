@@ -10,8 +10,39 @@ from torch import nn
 
 Draw = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
+
+class Recurrent(nn.Module):
+    """Recurrent layers that drop between each other, the second of them with time in front."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4, 3, dropout=0.4, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(8, 4, 2, dropout=0.4)
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """Both over two steps of four; the last states count too."""
+        found, (last, _) = self.lstm(x.view(-1, 2, 4))
+        found, end = self.gru(found.transpose(0, 1))
+        return found.transpose(0, 1).reshape(-1, 8) * w + torch.cat([last.sum(0), end.sum(0)], -1)
+
+
+class Noisy(nn.Module):
+    """Noise that is kept in a buffer, as in NoisyNet."""
+
+    noise: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("noise", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """Times weights that are moved by it."""
+        self.noise.normal_()
+        return x * (w + 0.1 * self.noise)
+
+
 # What becomes of x (rows x 8) and a weight of 8.
-DRAWS: dict[str, Draw] = {
+DRAWS: dict[str, Draw | type[nn.Module]] = {
     "noise of rows": lambda x, w: x + 0.1 * torch.randn_like(x),
     "a number for the batch": lambda x, w: x * torch.rand(()),
     "noise of the batch": lambda x, w: x + torch.randn(()),
@@ -23,6 +54,11 @@ DRAWS: dict[str, Draw] = {
     "gumbel": lambda x, w: nn.functional.gumbel_softmax(x) * w,
     "uniform": lambda x, w: x + torch.empty_like(x).uniform_(-2, 3),
     "spread": lambda x, w: x + torch.normal(torch.zeros_like(x), 0.5),
+    "laplace": lambda x, w: torch.distributions.Laplace(x, 1 + w * w).rsample(),
+    "waits": lambda x, w: x + torch.distributions.Exponential(x.exp()).rsample(),
+    "channels that drop": lambda x, w: nn.functional.dropout1d(x.view(-1, 4, 2), 0.4).flatten(1) * w,
+    "between recurrent layers": Recurrent,
+    "kept noise": Noisy,
     "drawn from classes": lambda x, w: x + torch.multinomial(torch.softmax(x, -1), 1),
 }
 
@@ -44,7 +80,8 @@ class Drawing(nn.Module):
 
 def _build(name: str) -> nn.Module:
     torch.manual_seed(0)
-    return Drawing(DRAWS[name])
+    found = DRAWS[name]
+    return Drawing(found() if isinstance(found, type) else found)
 
 
 def factory(name: str) -> str:

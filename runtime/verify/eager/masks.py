@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from unittest import mock
 
 import torch
+from torch import _VF
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -66,7 +67,9 @@ class MaskedDropout(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         with (
             mock.patch.multiple(functional, dropout=self._dropped, scaled_dot_product_attention=self._attended),
-            mock.patch.multiple(functional._VF, feature_dropout=own[_CHANNELS], feature_dropout_=own[_CHANNELS_IN_PLACE]),
+            mock.patch.multiple(
+                _VF, feature_dropout=own[_CHANNELS], feature_dropout_=own[_CHANNELS_IN_PLACE]
+            ),
         ):
             return func(*args, **(kwargs or {}))
 
@@ -95,12 +98,12 @@ class MaskedDropout(TorchFunctionMode):
         kept = input * self._dropped(ones, p)
         return input.copy_(kept) if inplace else kept
 
-    def _layer_by_layer(self, func: Call, args: tuple[Any, ...]) -> object:
+    def _layer_by_layer(self, func: Callable[..., Any], args: tuple[Any, ...]) -> object:
         """A recurrent function of some layers as calls of one layer each, what lies between them dropped."""
         values, states, weights, biases, layers, chance, training, both_ways, batch_first = args
         if layers == 1 or not chance or not training or not isinstance(weights, list | tuple):
             return func(*args)
-        per_layer, ways, last = len(weights) // layers, 1 + bool(both_ways), []
+        per_layer, ways, last = len(weights) // layers, 1 + bool(both_ways), list[Any]()
         for layer in range(layers):
             if layer:
                 rows_first = values if batch_first else values.transpose(0, 1)
