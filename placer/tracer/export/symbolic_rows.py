@@ -176,5 +176,6 @@ def _paired(first: fx.Graph, second: fx.Graph) -> Iterator[tuple[fx.Node, fx.Nod
 def _not_affine(node: fx.Node, first: object, second: object) -> CaptureError:
     return CaptureError(
         f"{target_name(node)} at {node.meta.get('source', '')} uses {first} for {ROWS[0]} rows and {second} for "
-        f"{ROWS[1]}: it does not grow evenly with the rows; make it independent of the number of rows"
+        f"{ROWS[1]}: it does not grow evenly with the rows; make it independent of their number, of chance and of how "
+        "often it ran"
     )
