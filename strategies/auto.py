@@ -186,7 +186,7 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
     """The winner with the losers' reasons."""
     legal = _legal(runs)
     if not legal:
-        return next(run.found for run in reversed(runs) if isinstance(run.found, Infeasible))
+        return _binding(runs)
     best, winner = min(legal, key=lambda entry: entry[0].order)
     solved = [run.found for run in runs if isinstance(run.found, Solution)]
     # What is proven of chains of stages says nothing of a graph of them.
@@ -200,6 +200,15 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
         evaluations=sum(run.evaluations for run in runs),
         ended=ended or next((found.ended for found in solved if found.ended), ""),
     )
+
+
+def _binding(runs: Sequence[_Result]) -> Infeasible:
+    """What the last search says binds; where a budget ended all but the baselines, that it did."""
+    name, found = next((run.name, run.found) for run in reversed(runs) if isinstance(run.found, Infeasible))
+    if name not in BASELINES:
+        return found
+    over = f"the budget was over before anything but baselines was tried, and none has a legal plan ({name}: "
+    return Infeasible(binding=f"{over}{found.binding})", advice="Give it a larger one")
 
 
 def _bound(bounds: Sequence[float], seconds: float) -> float | None:

@@ -174,3 +174,9 @@ def test_skewed_loads_move_experts_and_cost_what_the_fullest_device_does() -> No
     assert skewed.ledger.step_seconds == pytest.approx(even.ledger.step_seconds, rel=1e-9)  # perfectly balanced again
     heavy = solved(mixture("expert=2", loads=(9.0, 1.0, 1.0, 1.0)))
     assert heavy.ledger is not None and heavy.ledger.step_seconds > even.ledger.step_seconds
+
+
+def test_a_budget_that_ends_among_the_baselines_is_what_binds() -> None:
+    with pytest.raises(InfeasibleError, match="the budget was over before anything but baselines .* Give it a larger"):
+        solve_with(replace(given(("tensor=2",), "auto"), budget=2), "auto")
+    assert solve_with(replace(given(("tensor=2",), "auto"), budget=20), "auto").plan.layouts
