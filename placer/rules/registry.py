@@ -58,7 +58,7 @@ KINDS: dict[str, OpKind] = _by_name({
     "tile hstack vstack batch_norm_update_stats relu_ silu_ gelu_ hardtanh_ leaky_relu_ add_ mul_ sub_ div_ "
     "index_fill lift_fresh _local_scalar_dense _assert_async _assert_scalar sym_constrain_range_for_size "
     "sym_constrain_range square_ einsum_ broadcast_tensors atleast_1d atleast_2d atleast_3d rot90 concat concatenate "
-    "fmod float_power square trapezoid floor_divide",
+    "fmod float_power square trapezoid floor_divide alias_copy",
     "reduction": "softmax log_softmax _softmax _log_softmax sum mean amax amin max min var std var_mean norm "
     "linalg_vector_norm logsumexp layer_norm native_layer_norm rms_norm group_norm native_group_norm batch_norm "
     "native_batch_norm instance_norm cumsum cumprod diff argmax argmin sort topk any all prod cross_entropy_loss "
@@ -72,7 +72,8 @@ KINDS: dict[str, OpKind] = _by_name({
     "index_put_ index_add index_add_ index_copy index_copy_ embedding_bag masked_select nonzero masked_scatter "
     "take_along_dim",
     "random": "dropout feature_dropout alpha_dropout native_dropout bernoulli rand randn randint rand_like randn_like "
-    "randint_like randperm normal multinomial uniform uniform_ normal_ random_ exponential_ bernoulli_",
+    "randint_like randperm normal multinomial uniform uniform_ normal_ random_ exponential exponential_ bernoulli_ "
+    "normal_functional",
 })  # fmt: skip
 
 # FLOPs of everything in KINDS but not here are zero.

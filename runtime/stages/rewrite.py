@@ -247,7 +247,7 @@ def _kept(commit: fx.Node) -> dict[fx.Node, Rewrite]:
     if name in ("copy_", "fill_", "zero_"):
         value = 0 if name == "zero_" else given[0]
         found[commit] = Rewrite(function=next_value, arguments=(None, buffer, value))
-        if isinstance(value, fx.Node) and value.target is aten.alias.default:
+        if isinstance(value, fx.Node) and value.target is aten.alias_copy.default:
             found[value] = Rewrite(function=as_found, arguments=(buffer, value.args[0]))
         return found
     form = cast("Argument", out_of_place(commit))  # a graph's argument may be an operator

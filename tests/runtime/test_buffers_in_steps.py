@@ -28,6 +28,7 @@ CASES = [
     replace(COUNTING, positions=2, replicas=2, sharding="gradients"),
     Case(model="writing_models:averaging", shapes=BATCH, microbatches=WHOLE),
     Case(model="writing_models:averaging", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True),
+    Case(model="writing_models:averaging", shapes=BATCH, microbatches=WHOLE, axis="tensor", degree=2),
     Case(model="writing_models:codebook", shapes=BATCH, microbatches=WHOLE),
 ]
 

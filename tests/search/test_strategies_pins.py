@@ -177,6 +177,6 @@ def test_skewed_loads_move_experts_and_cost_what_the_fullest_device_does() -> No
 
 
 def test_a_budget_that_ends_among_the_baselines_is_what_binds() -> None:
-    with pytest.raises(InfeasibleError, match="the budget was over before anything but baselines .* Give it a larger"):
+    with pytest.raises(InfeasibleError, match=r"the budget was over before anything but baselines .* Give it a larger"):
         solve_with(replace(given(("tensor=2",), "auto"), budget=2), "auto")
     assert solve_with(replace(given(("tensor=2",), "auto"), budget=20), "auto").plan.layouts

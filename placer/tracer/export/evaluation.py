@@ -20,7 +20,8 @@ aten = torch.ops.aten
 
 # In evaluation the first argument itself; a value without its gradient is the same value.
 _PASSED_ON = frozenset({
-    "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "detach", "alias", "clone", "contiguous",
+    "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "detach", "alias", "alias_copy", "clone",
+    "contiguous",
 })  # fmt: skip
 _NORMS = {"batch_norm": "training", "instance_norm": "use_input_stats"}
 # What has no say in evaluation.
@@ -105,7 +106,7 @@ def _found_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
             continue
         buffer, value = node.args[:2]
         is_commit = isinstance(buffer, fx.Node) and buffer.op == "get_attr"
-        if is_commit and isinstance(value, fx.Node) and value.target is aten.alias.default:
+        if is_commit and isinstance(value, fx.Node) and value.target is aten.alias_copy.default:
             found[value] = buffer
     return found
 

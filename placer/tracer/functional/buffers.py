@@ -21,7 +21,8 @@ from placer.tracer.functional.out_of_place import has_form
 
 aten = torch.ops.aten
 
-_READ = aten.alias.default
+# No layout cuts it: in evaluation it is the whole buffer as it was found.
+_READ = aten.alias_copy.default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ def is_last_word(family: Family, order: dict[fx.Node, int]) -> bool:
 
 
 def committed(graph: fx.Graph, buffer: fx.Node, value: fx.Node) -> tuple[fx.Node, fx.Node]:
-    """What readers of the buffer read from now on, an alias of `value`, and its commit."""
+    """What readers of the buffer read from now on, a copy of `value`, and its commit."""
     read = graph.call_function(_READ, (value,))
     return read, graph.call_function(aten.copy_.default, (buffer, read))
 
@@ -66,7 +67,7 @@ def commits(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 def settle_evaluation(graph: fx.Graph, in_evaluation: Callable[[], frozenset[str]]) -> None:
-    """Leave the aliases that `committed` made for those buffers which readers find as they were in evaluation, where
+    """Leave the copies that `committed` made for those buffers which readers find as they were in evaluation, where
     forward does not write them. in_evaluation: the buffers that it writes there too; made only if needed.
 
     Raises UncapturableError for one that is assigned anew in training only, whose readers cannot be told from those of
