@@ -1,15 +1,20 @@
-"""What tests share: the folder of reference data beside the checkout, and one thread per process."""
+"""What tests share: the folder of reference data beside the checkout, one thread per process, garbage as in a command."""
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
 
+from placer.__main__ import COLLECT_EVERY
+
 # Ranks and the tests share few cores; several threads per process make everything slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+gc.set_threshold(COLLECT_EVERY)
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
