@@ -1,4 +1,4 @@
-"""What tests share: the folder of reference data beside the checkout, one thread per process, garbage as in a command."""
+"""What tests share: the folder of reference data beside the checkout, one thread a process, garbage as in a command."""
 
 from __future__ import annotations
 
