@@ -19,8 +19,10 @@ Stale gradients: the summed gradients of a step are applied S steps later, and t
     w(t+1) = update of the plan's optimizer with g(t - S), clipped by its norm; w(t) where t < S
 
 All replicas hold the same weights at all times. S = 0 is the synchronous step. A gradient is never older than S steps.
-A rank waits for a sum at the latest S steps after it was begun, and every step for one number, its loss. Memory: S + 1
-copies of the gradients.
+A rank waits for a sum at the latest S steps after it was begun. Memory: S + 1 copies of the gradients.
+
+In both all ranks also wait in every step for one number, its loss; not where each replica tells the loss of its own
+rows (`Synchrony.own_loss`), the mean over these: its share of the loss of all times N / n_r.
 
 Before the weights are read (for evaluations, checkpoints and at the end) replicas are averaged, or all that travels is
 waited for and applied, in order, and the next S steps apply nothing again: after n steps and this, n updates were
@@ -97,10 +99,7 @@ class Column:
 
     def norm(self) -> float:
         """Of the gradients that lie in this replica's parameters."""
-        squared, ranks = (
-            self.gradients.squared(),
-            _column(self.plan, self.program.replica, range(len(self.plan.meshes))),
-        )
+        squared, ranks = self.gradients.squared(), replica_ranks(self.plan, self.program.replica)
         if len(ranks) > 1:
             norm = Collective(kind="all_reduce", engine="placer", purpose="norm", ranks=ranks, bytes=8, dtype="float64")
             self.gradients.sum_over(norm, squared)
@@ -132,6 +131,11 @@ def columns(plan: Plan) -> tuple[tuple[int, ...], ...]:
     wanted = sorted({*holders, tuple(range(len(plan.meshes)))})
     replicas = range(plan.meshes[0].replicas)
     return tuple(_column(plan, replica, positions) for positions in wanted for replica in replicas)
+
+
+def replica_ranks(plan: Plan, replica: int) -> tuple[int, ...]:
+    """Those of a replica, one of each position."""
+    return _column(plan, replica, range(len(plan.meshes)))
 
 
 def _column(plan: Plan, replica: int, positions: Iterable[int]) -> tuple[int, ...]:

@@ -20,21 +20,29 @@ from placer.spmd.cross_mesh import Mesh
 SynchronyKind = Literal["synchronous", "local", "stale"]
 
 CHANGES = "changes the mathematics: losses are not those of one device"
+OWN_LOSS = ", and those told are of the first replica's rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synchrony:
     """A kind with its number. average_every: the steps between two averages (`local` alone). staleness: by how many
-    steps the gradients of an update are late (`stale` alone; 0 is the synchronous step). Raises UsageError for a
-    number that is missing, wrong or of another kind."""
+    steps the gradients of an update are late (`stale` alone; 0 is the synchronous step). own_loss: a replica tells the
+    loss of its own rows (not with `synchronous`), so that none waits for another to tell that of all. Raises UsageError
+    for a number that is missing, wrong or of another kind."""
 
     kind: SynchronyKind = "synchronous"
     average_every: int | None = None
     staleness: int | None = None
+    own_loss: bool = False
 
     def __post_init__(self) -> None:
         _require_number(self.kind, "local", "--average-every", self.average_every, 1)
         _require_number(self.kind, "stale", "--staleness", self.staleness, 0)
+        if self.own_loss and not self.relaxed:
+            raise UsageError(
+                "--own-loss was given with --synchrony synchronous, whose replicas wait for each other anyway; give "
+                "local or stale, or leave it out"
+            )
 
     @property
     def relaxed(self) -> bool:
@@ -45,8 +53,10 @@ class Synchrony:
         if not self.relaxed:
             return "synchronous"
         if self.kind == "local":
-            return f"synchrony local, averaged every {self.average_every} steps: {CHANGES}"
-        return f"synchrony stale, gradients {self.staleness} steps late: {CHANGES}"
+            how = f"synchrony local, averaged every {self.average_every} steps"
+        else:
+            how = f"synchrony stale, gradients {self.staleness} steps late"
+        return f"{how}: {CHANGES}{OWN_LOSS * self.own_loss}"
 
 
 def _require_number(kind: str, owner: str, option: str, number: int | None, least: int) -> None:
@@ -90,7 +100,7 @@ def _refusal(plan: Plan, synchrony: Synchrony) -> str | None:
     if not all(mesh.like(meshes[0]) for mesh in meshes):
         return "its stages divide the batch over different replicas, so that no replica is a whole model"
     idle = [replica for replica in range(plan.meshes[0].replicas) if not rows_of(plan, replica)]
-    if idle and synchrony.kind == "local":
+    if idle and (synchrony.kind == "local" or synchrony.own_loss):
         return f"replica {idle[0]} has no rows of the batch, so that it has no gradients of its own"
     return None
 

@@ -32,7 +32,8 @@ class Executor:
 
     relay: passes on what happens in steps to its `target`, which may be exchanged. draws: whether a step draws random
     numbers. relaxed: how a step ends where it does not hold all replicas together. steps: those done so far, which key
-    the dropout masks; set it when resuming.
+    the dropout masks; set it when resuming. own_rows: the share of the batch whose loss steps give, where that is the
+    replica's own.
     """
 
     plan: Plan
@@ -49,6 +50,7 @@ class Executor:
     interpreter: Interpreter
     relaxed: RelaxedSync | None
     draws: bool
+    own_rows: float = 1.0
     steps: int = 0
     #: Seconds of each step so far, by the wall clock of this rank.
     timings: list[float] = field(default_factory=list)
@@ -89,7 +91,7 @@ class Executor:
 
     def train(self, feeds: tuple[Microbatch, ...]) -> torch.Tensor:
         """One step on microbatches that are divided already; its loss as a tensor."""
-        loss = self.interpreter.train(feeds, self._finish_step)
+        loss = self.interpreter.train(feeds, self._finish_step) / self.own_rows
         for stage in self.stages.values():
             stage.write_buffers()
         self.steps += 1

@@ -76,7 +76,8 @@ class Interpreter:
     home: the stage that makes each value. shapes: of all values, for a number of rows, in a stage of this rank. parts:
     which part of what this rank holds a message carries. loss: the loss's reference. reached: the values that its
     gradient comes back to. reduce: does a collective of
-    placer's own; sum_over: one over a given tensor.
+    placer's own; sum_over: one over a given tensor. own_ranks: those that sum the loss of a step of training, where
+    these are not all.
     """
 
     plan: Plan
@@ -92,6 +93,7 @@ class Interpreter:
     reduce: Callable[[Collective], None]
     sum_over: Callable[[Collective, torch.Tensor], None]
     observer: Observer
+    own_ranks: tuple[int, ...] = ()
 
     def train(self, feeds: tuple[Microbatch, ...], update: Callable[[], None]) -> torch.Tensor:
         """One step, which `update` ends; this rank's share of the loss (float64, on the CPU)."""
@@ -138,6 +140,10 @@ class Interpreter:
         return any(replica.grouped for replica in self.replicas.values())
 
     def _summed_loss(self, step: _StepState, entry: Collective) -> torch.Tensor:
+        if step.training and self.own_ranks:
+            entry = replace(entry, ranks=self.own_ranks)
+        if len(entry.ranks) == 1:
+            return step.loss
         total = step.loss.to(self.device)
         with self.observer.during("reduction"):
             self.sum_over(entry, total)

@@ -17,8 +17,15 @@ from placer.program.lowering import lower
 from placer.program.ranks import connected_with, position_of_rank
 from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.data_parallel.optimizer import OptimizerFactory, rank_updater
-from placer.runtime.data_parallel.relaxed_sync import Column, LocalSgd, RelaxedSync, StaleGradients, columns
-from placer.runtime.data_parallel.synchrony import SYNCHRONOUS, Synchrony, require_replicas
+from placer.runtime.data_parallel.relaxed_sync import (
+    Column,
+    LocalSgd,
+    RelaxedSync,
+    StaleGradients,
+    columns,
+    replica_ranks,
+)
+from placer.runtime.data_parallel.synchrony import SYNCHRONOUS, Synchrony, require_replicas, rows_of
 from placer.runtime.distributed.world import TIMEOUT_SECONDS, Groups, device_of, join
 from placer.runtime.executor.compile import Compiler, patience, require_compilable, require_ready
 from placer.runtime.executor.executor import Executor
@@ -136,6 +143,7 @@ def _executor(
     feeder = BatchSplit.of(
         plan, model.cut, whole, position=position_of_rank(plan, model.rank), replica=program.replica, device=device
     )
+    own = replica_ranks(plan, program.replica) if synchrony.own_loss else ()
     column: Column | None = None
     if synchrony.relaxed and held.group is not None:
         column = Column(
@@ -147,12 +155,13 @@ def _executor(
         shapes=value_shapes(plan, model.cut, model.axis),
         parts=MessageParts(plan, program.inner), mail=Mailbox(plan, model.rank, device, held.relay),
         loss=model.cut.loss, reached=model.cut.reached_values, reduce=(column or gradients).reduce,
-        sum_over=gradients.sum_over, observer=held.relay,
+        sum_over=gradients.sum_over, observer=held.relay, own_ranks=own,
     )  # fmt: skip
     return Executor(
         plan=plan, rank=model.rank, device=device, relay=held.relay, stages=held.stages, replicas=held.replicas,
         chunks=model.chunks, feeder=feeder, gradients=gradients, updater=updater, state=state, interpreter=interpreter,
         relaxed=None if column is None else _relaxed(column, synchrony), draws=model.cut.rewrites.random,
+        own_rows=rows_of(plan, program.replica) / plan.rows if own else 1.0,
     )  # fmt: skip
 
 

@@ -33,8 +33,8 @@ class ExecuteOptions:
     seconds are measured). `compile` is the backend of torch.compile that runs the blocks, "" for op by op.
     `one_device` repeats the run's steps on one device and reports its losses.
     `report` is where the RunReport goes. `synchrony` with its number (`average_every` or `staleness`) is how replicas
-    keep together (see `synchrony`): all but the default change the mathematics, so neither `one_device` nor another
-    engine goes with them.
+    keep together, `own_loss` whether each tells the loss of its own rows (see `synchrony`): all but the default change
+    the mathematics, so neither `one_device` nor another engine goes with them.
     """
 
     plan_path: str = "plan.json"
@@ -63,6 +63,7 @@ class ExecuteOptions:
     synchrony: SynchronyKind = "synchronous"
     average_every: int | None = None
     staleness: int | None = None
+    own_loss: bool = False
     timeout_seconds: float = TIMEOUT_SECONDS
     progress: bool = True
 
@@ -101,7 +102,9 @@ class ExecuteOptions:
     @property
     def kept_together(self) -> Synchrony:
         """How replicas keep together. Raises UsageError for a number that does not go with the kind."""
-        return Synchrony(kind=self.synchrony, average_every=self.average_every, staleness=self.staleness)
+        return Synchrony(
+            kind=self.synchrony, average_every=self.average_every, staleness=self.staleness, own_loss=self.own_loss
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,21 +43,36 @@ def trained(plan: Plan, synchrony: Synchrony, steps: int, read_at: int = 0) -> O
     return Outcome(losses=losses, state=executor.full_state_dict())
 
 
+def evaluated(plan: Plan, synchrony: Synchrony, steps: int) -> float:
+    """The loss in evaluation after some steps."""
+    executor = load(plan, capture=capture_of(plan), synchrony=synchrony)
+    for batch in batches(plan, steps):
+        executor.step(batch)
+    return executor.evaluate(tracer.random_batch(plan.graph, plan.rows, steps))
+
+
 def by_hand_local(plan: Plan, every: int, steps: int, read_at: int = 0) -> Outcome:
     """One model and optimizer per replica, averaged by rows."""
+    return averaged_by_hand(plan, every, steps, read_at)[0]
+
+
+def averaged_by_hand(plan: Plan, every: int, steps: int, read_at: int = 0) -> tuple[Outcome, list[list[float]]]:
+    """The same, and the losses of each replica's own rows."""
     count = plan.stages[0].replicas
     models = [_model(plan) for _ in range(count)]
     optimizers = [_optimizer(plan, model) for model in models]
-    losses = []
+    own: list[list[float]] = [[] for _ in models]
     for number, batch in enumerate(batches(plan, steps)):
-        losses.append(0.0)
         for replica, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             loss = _loss(model, batch, own_rows(plan, replica))
             _step(plan, model, optimizer, loss)
-            losses[-1] += float(loss.detach()) * shares(plan)[replica]
+            own[replica].append(float(loss.detach()))
         if (number + 1) % every == 0 or number + 1 in (read_at, steps):
             _average(plan, models, optimizers)
-    return Outcome(losses=losses, state=_state(models[0]))
+    losses = [
+        sum(share * loss for share, loss in zip(shares(plan), each, strict=True)) for each in zip(*own, strict=True)
+    ]
+    return Outcome(losses=losses, state=_state(models[0])), own
 
 
 def by_hand_stale(plan: Plan, staleness: int, steps: int, read_at: int = 0) -> Outcome:

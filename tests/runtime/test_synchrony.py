@@ -122,3 +122,29 @@ def test_numbers_that_are_missing_wrong_or_of_another_kind_are_refused() -> None
 def test_what_needs_the_mathematics_of_one_device_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="synchrony"):
         ExecuteOptions(synchrony="stale", staleness=1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", [REPLICAS, UNEQUAL, PIPELINES], ids=str)
+def test_a_replica_that_tells_its_own_loss_tells_that_of_its_rows(case: Case) -> None:
+    made = plan(case, SGD)
+    outcomes = on_ranks(case.ranks, ranks.trained, made, replace(local(3), own_loss=True), STEPS)
+    ours, losses = ranks.averaged_by_hand(made, 3, STEPS)
+    for rank, outcome in enumerate(outcomes):
+        require_equal(outcome, replace(ours, losses=losses[rank % made.stages[0].replicas]))
+
+
+@pytest.mark.parametrize("synchrony", [local(3), stale(2)], ids=str)
+def test_telling_ones_own_loss_changes_no_weights_and_no_evaluation(synchrony: Synchrony) -> None:
+    made = plan(UNEQUAL, ADAMW)
+    together, own = (
+        on_ranks(UNEQUAL.ranks, ranks.evaluated, made, each, STEPS)
+        for each in (synchrony, replace(synchrony, own_loss=True))
+    )
+    assert own == together and len(set(own)) == 1
+
+
+def test_ones_own_loss_is_refused_where_replicas_wait_anyway() -> None:
+    with pytest.raises(UsageError, match="--own-loss was given with --synchrony synchronous"):
+        ExecuteOptions(own_loss=True)
+    with pytest.raises(UsageError, match="replica 1 has no rows"):
+        require_replicas(plan_of(replace(WORDS, replicas=2, microbatches=(1,) * 8)), replace(stale(1), own_loss=True))

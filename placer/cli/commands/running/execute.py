@@ -67,6 +67,13 @@ AverageEvery = Annotated[
 Staleness = Annotated[
     int | None, typer.Option(help="With --synchrony stale: how many steps late gradients are; 0 is synchronous.")
 ]
+OwnLoss = Annotated[
+    bool,
+    typer.Option(
+        "--own-loss",
+        help="With local or stale: each replica tells the loss of its own rows, so that none waits to sum that of all.",
+    ),
+]
 # torchrun takes a bare --log for an abbreviation of its own options, even after the program's name.
 Log = Annotated[str, typer.Option("--log-file", "--log", help="Append a JSON line per step here.")]
 Tensorboard = Annotated[str, typer.Option(help="A folder for TensorBoard.")]
@@ -114,6 +121,7 @@ def run(
     synchrony: Synchrony = "synchronous",
     average_every: AverageEvery = None,
     staleness: Staleness = None,
+    own_loss: OwnLoss = False,
     log: Log = "",
     tensorboard: Tensorboard = "",
     save_expert_loads: SaveExpertLoads = "",
@@ -138,7 +146,7 @@ def run(
         eval_every=eval_every, eval_batches=eval_batches, log=log, tensorboard=tensorboard, checkpoint=checkpoint,
         checkpoint_every=checkpoint_every, checkpoint_async=checkpoint_async, weights=weights,
         save_weights=save_weights, keep=keep, save_expert_loads=save_expert_loads, report=report, synchrony=synchrony,
-        average_every=average_every, staleness=staleness, timeout_seconds=timeout,
+        average_every=average_every, staleness=staleness, own_loss=own_loss, timeout_seconds=timeout,
     )  # fmt: skip
     _train(load_plan(plan_file, cluster, runs=True), options, summary=summary, json=json)
 
