@@ -15,7 +15,7 @@ import typer
 
 from placer.cli.commands.bench import group
 from placer.cli.commands.data import group as data_group
-from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate, sweep
+from placer.cli.commands.planning import advise, explain, fit, place, plan, replan, schema, simulate, stragglers, sweep
 from placer.cli.commands.running import calibrate, demo, doctor, execute, verify, weights
 from placer.cli.commands.sharing import compare, export, import_layout, launch, report
 from placer.cli.options import first_rank
@@ -40,6 +40,7 @@ for module in (
     fit,
     place,
     sweep,
+    stragglers,
     simulate,
     execute,
     verify,

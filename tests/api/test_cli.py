@@ -34,6 +34,7 @@ COMMANDS = (
     "calibrate",
     "schema",
     "sweep",
+    "stragglers",
 )
 
 
