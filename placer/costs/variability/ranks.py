@@ -17,7 +17,6 @@ from typing import TypeAlias
 from placer.costs.variability.step_times import ScaledTimes, StepTimes
 from placer.costs.variability.waiting import Crowd, expected_maximum
 
-
 # Rows up to which every number is moved; ranks alike share larger ones evenly enough.
 _MOST_MOVED = 16
 
