@@ -10,7 +10,7 @@ import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy
@@ -23,7 +23,7 @@ from graphs import BlockSpec, chain_graph
 from placer.errors import UsageError
 from placer.runtime.data import open_data
 from placer.runtime.data.shards import ShardLoader, TarSet, pack
-from placer.runtime.data.shards.order import ShardOrder
+from placer.runtime.data.shards.order import Place, ShardOrder
 
 WIDTH = 16  # of the input `x` of a chain graph
 HERE = Path(__file__).resolve().parents[1]
@@ -112,6 +112,43 @@ def test_an_order_visits_every_sample_once_an_epoch_whatever_the_shards(
         seen = [order.training(epoch * order.trained + index) for index in range(order.trained)]
         assert {(one.shard, one.number) for one in seen} == everywhere - held
         assert len(set(seen)) == len(seen)
+
+
+@settings(deadline=None)
+@given(COUNTS, st.integers(0, 5), st.integers(1, 12))
+def test_while_a_window_is_given_out_the_next_one_is_read_ahead_as_it_is_stored(
+    counts: list[int], seed: int, window: int
+) -> None:
+    order = ShardOrder(counts, seed, window=window, hold_out=False)
+    lanes, shortest = order.lanes, order.trained // order.lanes
+    given_out = {lane: [order.training(index) for index in range(lane, order.trained, lanes)] for lane in range(lanes)}
+    announced = {lane: [order.ahead(index) for index in range(lane, order.trained, lanes)] for lane in range(lanes)}
+    for lane in range(lanes):
+        for first in range(0, shortest - 2 * window + 1, window):
+            read_ahead = announced[lane][first : first + window]
+            assert set(read_ahead) == set(given_out[lane][first + window : first + 2 * window])
+            assert all(
+                one.number + 1 == after.number for one, after in pairwise(read_ahead) if one.shard == after.shard
+            )
+
+
+def test_a_loader_has_every_sample_read_ahead_a_window_before_it_is_needed() -> None:
+    class Told:
+        """Samples that say of themselves whether they were read ahead."""
+
+        counts = (64, 64)
+
+        def __init__(self) -> None:
+            self.announced: set[Place] = set()
+
+        def read_ahead(self, place: Place) -> None:
+            self.announced.add(place)
+
+        def read(self, place: Place) -> dict[str, bytes]:
+            return {"ahead": b"yes" if place in self.announced else b"no"}
+
+    batches = iter(ShardLoader(Told(), lambda files: files["ahead"], rows=16, window=16))
+    assert [set(batch) for batch in islice(batches, 16)] == [{b"no"}] * 2 + [{b"yes"}] * 14  # two lanes
 
 
 def test_epochs_and_seeds_differ() -> None:

@@ -33,6 +33,9 @@ class SampleSet(Protocol):
     def read(self, place: Place) -> Files:
         """The files of a sample."""
 
+    def read_ahead(self, place: Place) -> None:
+        """Begin to read what will be asked for a window of samples later, if that can be done without waiting."""
+
 
 class ShardState(TypedDict):
     """How many samples were given, and of which order: another seed, window or set has another one."""
@@ -101,27 +104,32 @@ class ShardLoader(Generic[Decoded]):
 
 
 class _Samples(Dataset[Decoded]):
-    """Samples by their places."""
+    """Samples by their places; with each another is read ahead."""
 
     def __init__(self, samples: SampleSet, decode: Callable[[Files], Decoded]) -> None:
         self._samples, self._decode = samples, decode
 
-    def __getitem__(self, place: Place) -> Decoded:
+    def __getitem__(self, places: tuple[Place, Place]) -> Decoded:
+        place, ahead = places
+        self._samples.read_ahead(ahead)
         return self._decode(self._samples.read(place))
 
 
-class _Batches(Sampler[list[Place]]):
-    """The places of a rank's rows, batch after batch without end, from the sample after `seen` others on."""
+class _Batches(Sampler[list[tuple[Place, Place]]]):
+    """The places of a rank's rows and of what is read ahead, batch after batch, from the sample after `seen` others on.
+
+    There is no end.
+    """
 
     def __init__(self, order: ShardOrder, seen: int, rows: int, rank: int, ranks: int) -> None:
         self._order, self._seen = order, seen
         self._rows, self._rank, self._ranks = rows, rank, ranks
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[list[tuple[Place, Place]]]:
         start = self._seen
         while True:
-            first = start + (self._rank - start) % self._ranks
-            yield [self._order.training(index) for index in range(first, start + self._rows, self._ranks)]
+            own = range(start + (self._rank - start) % self._ranks, start + self._rows, self._ranks)
+            yield [(self._order.training(index), self._order.ahead(index)) for index in own]
             start += self._rows
 
 

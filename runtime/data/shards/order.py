@@ -3,6 +3,7 @@
     epoch      the shards in an order of its own, one after the other: a stream of samples
     lane       one of `LANES` equal pieces of that stream; samples are taken from the lanes in turn
     window     so many samples of a lane that follow each other, shuffled among themselves
+    ahead      while a window is given out, the one after it is read ahead: with each sample one, as they are stored
 
 It follows from the seed, the epoch and the shards' sizes alone, so a run goes on at any sample, on any number of ranks,
 with any batch: every sample comes exactly once an epoch. Rank r of n takes the samples whose number leaves r when
@@ -25,7 +26,8 @@ from placer.runtime.data.batches import HELD_OUT_SHARE
 
 # So many ranks read shards apart from each other; fewer where there are fewer shards.
 LANES = 64
-# Samples of a window: of images of 110 kB some 110 MB, which the page cache holds for every lane.
+# Samples of a window: of images of 110 kB some 110 MB; for every lane the page cache holds one and what of the next is
+# read ahead.
 WINDOW = 1024
 
 
@@ -35,6 +37,17 @@ class Place:
 
     shard: int
     number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """The `number`-th window of a lane in an epoch: `count` samples from the `first` of the lane on."""
+
+    epoch: int
+    lane: int
+    number: int
+    first: int
+    count: int
 
 
 class ShardOrder:
@@ -59,14 +72,18 @@ class ShardOrder:
 
     def training(self, index: int) -> Place:
         """The sample that is trained on after `index` others."""
-        epoch, within = divmod(index, self.trained)
-        each, more = divmod(self.trained, self.lanes)
-        place, lane = divmod(within, self.lanes)
-        size = each + (lane < more)
-        window, inner = divmod(place, self._window)
-        first = window * self._window
-        shuffled = _permuted(min(self._window, size - first), self._seed, epoch, lane, window)
-        return self._streamed(epoch, lane * each + min(lane, more) + first + int(shuffled[inner]))
+        window, inner = self._window_of(index)
+        shuffled = _permuted(window.count, self._seed, window.epoch, window.lane, window.number)
+        return self._streamed(window, int(shuffled[inner]))
+
+    def ahead(self, index: int) -> Place:
+        """The sample to have read ahead meanwhile: of the next window of its lane, which this reaches as it is stored.
+
+        A window longer than the one before it (an epoch ends with a short one) is reached in steps of some samples.
+        """
+        window, inner = self._window_of(index)
+        following = self._next(window)
+        return self._streamed(following, max(0, (inner + 1) * following.count // window.count - 1))
 
     def held_out(self, index: int) -> Place:
         """Those held out, in order, over and over; the first sample where none is."""
@@ -74,9 +91,33 @@ class ShardOrder:
         shard = bisect_right(self._ends, place)
         return Place(shard, place - (self._ends[shard - 1] if shard else 0))
 
-    def _streamed(self, epoch: int, place: int) -> Place:
-        """The sample at a place of an epoch's stream of shards."""
-        shards, ends = _shards(self._trained, self._seed, epoch)
+    def _window_of(self, index: int) -> tuple[_Window, int]:
+        """The window of the sample after `index` others, and how many of it come before."""
+        epoch, within = divmod(index, self.trained)
+        place, lane = divmod(within, self.lanes)
+        number, inner = divmod(place, self._window)
+        return self._window_at(epoch, lane, number), inner
+
+    def _next(self, window: _Window) -> _Window:
+        """The window that follows in the same lane."""
+        if window.first + window.count < self._size(window.lane):
+            return self._window_at(window.epoch, window.lane, window.number + 1)
+        return self._window_at(window.epoch + 1, window.lane, 0)
+
+    def _window_at(self, epoch: int, lane: int, number: int) -> _Window:
+        first = number * self._window
+        count = min(self._window, self._size(lane) - first)
+        return _Window(epoch=epoch, lane=lane, number=number, first=first, count=count)
+
+    def _size(self, lane: int) -> int:
+        each, more = divmod(self.trained, self.lanes)
+        return each + (lane < more)
+
+    def _streamed(self, window: _Window, inner: int) -> Place:
+        """The `inner`-th sample of a window as its shards store them."""
+        each, more = divmod(self.trained, self.lanes)
+        place = window.lane * each + min(window.lane, more) + window.first + inner
+        shards, ends = _shards(self._trained, self._seed, window.epoch)
         at = bisect_right(ends, place)
         return Place(shards[at], place - (ends[at - 1] if at else 0))
 
@@ -88,7 +129,7 @@ def _permuted(
     return numpy.random.default_rng([seed, epoch, 1, lane, window]).permutation(size)
 
 
-@lru_cache(maxsize=2)  # a batch may span two epochs
+@lru_cache(maxsize=3)  # a batch may span two epochs, and what is read ahead is of the one after it
 def _shards(trained: tuple[int, ...], seed: int, epoch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shards in the order of an epoch, and how many samples come before the end of each."""
     order = [int(one) for one in numpy.random.default_rng([seed, epoch, 0]).permutation(len(trained))]

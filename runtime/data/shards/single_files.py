@@ -33,6 +33,9 @@ class SingleFiles:
         """The files of a sample."""
         return tuple(path for _, path in self._samples[place.shard])
 
+    def read_ahead(self, place: Place) -> None:
+        """Nothing: each file is asked for when it is needed, as loaders of single files do."""
+
     def read(self, place: Place) -> Files:
         """The files of a sample. Raises ExecutionError where one cannot be read."""
         try:

@@ -10,13 +10,14 @@ from typing import TypeVar
 
 from placer.errors import ExecutionError, UsageError
 from placer.runtime.data.shards.manifest import MANIFEST, SUFFIX, Member, Sample, read_index, read_manifest
-from placer.runtime.data.shards.order import Place
+from placer.runtime.data.shards.order import LANES, Place
 
 Kept = TypeVar("Kept")
 # The content of a sample's files by what follows the first dot of their names.
 Files = dict[str, bytes]
-# Indexes and open files of shards that are kept: a window lies in one or two shards, an epoch opens each once.
-KEPT = 64
+# Indexes and open files of shards that are kept: a window and the next, which is read ahead, lie in one or two shards
+# of each lane; an epoch opens each once.
+KEPT = 2 * LANES
 # Bytes that are read ahead at once: a rotating disk of 8 ms and 200 MB/s then reaches 84% of its rate in sequence, and
 # object stores advise ranges of 8 or 16 MB.
 BLOCK = 8 * 2**20
@@ -76,12 +77,19 @@ class TarSet:
         handle = self._opened(place.shard)
         found: Files = {}
         for member in self.sample(place).members:
-            self._announce(place.shard, handle, member)
+            self._announce(place.shard, handle, _blocks(member))
             content = os.pread(handle, member.size, member.offset)
             if len(content) != member.size:
                 raise ExecutionError(f"{path} ends within {self.sample(place).key}.{member.suffix}; copy it again")
             found[member.suffix] = content
         return found
+
+    def read_ahead(self, place: Place) -> None:
+        """Have the storage begin to read what lies around a sample and the block after it, without waiting for it."""
+        handle = self._opened(place.shard)
+        for member in self.sample(place).members:
+            blocks = _blocks(member)
+            self._announce(place.shard, handle, range(blocks.start, blocks.stop + 1))
 
     def _opened(self, shard: int) -> int:
         """The open file of a shard, of this process: workers do not share the fate of their parent's."""
@@ -89,9 +97,9 @@ class TarSet:
             self._files, self._announced, self._process = OrderedDict(), set(), os.getpid()
         return _kept(self._files, shard, lambda: _File(self.path(shard))).handle
 
-    def _announce(self, shard: int, handle: int, member: Member) -> None:
-        """Have the blocks around a file read ahead, each once, so that disks and servers see long requests."""
-        for block in range(member.offset // BLOCK, (member.offset + member.size) // BLOCK + 1):
+    def _announce(self, shard: int, handle: int, blocks: range) -> None:
+        """Have blocks of a shard read ahead, each once, so that disks and servers see long requests."""
+        for block in blocks:
             if (shard, block) not in self._announced:
                 if len(self._announced) >= MOST_ANNOUNCED:
                     self._announced.clear()
@@ -111,6 +119,10 @@ class _File:
     def __del__(self) -> None:
         if hasattr(self, "handle"):
             os.close(self.handle)
+
+
+def _blocks(member: Member) -> range:
+    return range(member.offset // BLOCK, (member.offset + member.size) // BLOCK + 1)
 
 
 def _kept(cache: OrderedDict[int, Kept], key: int, make: Callable[[], Kept]) -> Kept:
