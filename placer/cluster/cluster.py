@@ -179,8 +179,14 @@ class Storage:
             return self.read_bandwidth
         if self.random_read_bandwidth is not None:
             return self.random_read_bandwidth
-        alone = size / (self.latency_seconds + size / self.read_bandwidth)
-        return min(self.read_bandwidth, self.requests * alone)
+        return min(self.read_bandwidth, self.requests * size / self.request_seconds(size))
+
+    def request_seconds(self, size: float) -> float:
+        """Seconds in which one disk that does nothing else answers a request of `size` bytes at random."""
+        alone = self.latency_seconds + size / self.read_bandwidth
+        if self.random_read_bandwidth is None or self.requests > 1:
+            return alone
+        return max(alone, size / self.random_read_bandwidth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

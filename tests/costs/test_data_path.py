@@ -145,6 +145,51 @@ def test_cores_that_compute_decode_one_after_the_other() -> None:
     assert path.additions[0].what == "2 cores beside those that compute in node"
 
 
+WORKED = """
+name: loaders
+nodes: [{name: node, devices: [{kind: k80}], link: pcie3, cores: 9}]
+storage: {latency: 2 ms, read: 100 MB/s, write: 100 MB/s, requests: 8}
+"""
+
+
+@pytest.mark.parametrize(
+    ("workers", "at_random", "seconds", "bottleneck"),
+    # A sample takes 1 ms of the disk in sequence, (2 + 1) / 8 ms at random, 10 ms of a core.
+    [
+        (1, False, 0.010, "workers of node"),  # read ahead: nothing to wait for
+        (1, True, 0.002 + 0.001 + 0.010, "workers of node"),  # each sample is asked for, waited for, decoded
+        (5, True, (0.002 + 0.001 + 0.010) / 5, "workers of node"),
+        (20, True, 0.010 / 8, "cores of node"),
+        (None, True, 0.010 / 8, "cores of node"),
+        (20, False, 0.010 / 8, "cores of node"),
+    ],
+)
+def test_a_worker_waits_for_samples_at_random_and_decodes_them_then(
+    workers: int | None, at_random: bool, seconds: float, bottleneck: str
+) -> None:
+    cluster = parse_cluster(WORKED)
+    images = replace(COMPRESSED, decode_seconds=0.010, at_random=at_random, workers=workers)
+    path = data_path(images, cluster, uniform_demand(cluster, 10**6))
+    assert path.samples_per_second == pytest.approx(1 / seconds)
+    assert path.bottleneck == bottleneck
+
+
+def test_without_workers_a_sample_takes_its_step_and_its_loading_one_after_the_other() -> None:
+    cluster = parse_cluster(WORKED)
+    images = replace(COMPRESSED, decode_seconds=0.010, at_random=True, workers=0)
+    path = data_path(images, cluster, uniform_demand(cluster, 50))
+    assert path.samples_per_second == pytest.approx(1 / (1 / 50 + 0.013))
+    assert path.bottleneck == "workers of node"
+    assert (path.additions[0].what, path.additions[0].parts) == ("1 worker beside those that compute in node", 0)
+
+
+def test_a_disk_whose_rate_at_random_is_known_keeps_a_worker_waiting_by_it() -> None:
+    cluster = parse_cluster(WORKED.replace("requests: 8", "random_read: 10 MB/s"))
+    images = replace(COMPRESSED, decode_seconds=0.010, at_random=True, workers=1)
+    path = data_path(images, cluster, uniform_demand(cluster, 10**6))
+    assert path.samples_per_second == pytest.approx(1 / (STORED / (10 * MB) + 0.010))
+
+
 RESOURCES = st.builds(
     lambda units, rate, wanted: Resource(
         kind="disks", where="x", units=units, rate=Fraction(rate), wanted=Fraction(wanted)

@@ -1,7 +1,8 @@
 """What would help a data path that keeps devices waiting, each judged by the flow with it, the cheapest first.
 
     reading in sequence     shards instead of single samples: nothing to buy
-    units of what binds     as many disks, network cards and cores as the minimum cut is short of; and as all the way is
+    units of what binds     as many disks, network cards, workers (which cost nothing) and cores as the minimum cut is
+                            short of; and as all the way is
     host memory             of so many bytes that the stored set stays there after the first epoch
     local disks             likewise, where the node has some whose capacity is known
 
@@ -68,7 +69,7 @@ def _units(data_set: DataSet, chains: Chains, flow: Flow) -> Iterator[Addition]:
             costs = [_price(one, data_set.prices) for one in added]
             yield Addition(
                 what=" and ".join(_words(one) for one in added if one.missing),
-                parts=sum(one.missing * one.nodes for one in added),
+                parts=sum(one.missing * one.nodes for one in added if one.kind != "workers"),
                 dollars=None if None in costs else sum(cost for cost in costs if cost is not None),
                 share=_share(chains.relieved(added)),
             )
@@ -122,5 +123,6 @@ def _words(one: Resource) -> str:
 
 
 def _price(one: Resource, prices: Prices) -> float | None:
-    each = {"disks": prices.disk, "network cards": prices.network_card, "cores": prices.core}[one.kind]
+    of_kind = {"disks": prices.disk, "network cards": prices.network_card, "cores": prices.core, "workers": 0.0}
+    each = of_kind[one.kind]
     return None if each is None else each * one.missing * one.nodes

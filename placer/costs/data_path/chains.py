@@ -42,7 +42,8 @@ def chains_of(
     """
     where = home(data_set, cluster)
     branches = tuple(
-        branch(data_set, demand, where, "anew" if first_epoch else place(data_set, demand, where)) for demand in demands
+        branch(data_set, one, where, "anew" if first_epoch else place(data_set, one, where), cluster.storage)
+        for one in demands
     )
     shared = () if cluster.storage is None else shared_chain(data_set, cluster.storage, branches)
     return Chains(shared=shared, branches=branches)

@@ -8,6 +8,7 @@ decode: 2.5 ms          # of one core, for one sample
 augment: 1 ms           # likewise, on what is decoded
 sent: 150528 B          # of one sample, as it goes to a device; left out: as decoded
 read: in_sequence       # shards from beginning to end; at_random: a request for each sample
+workers: 4              # loading processes of each device; 0: the one that trains loads; left out: as many as help
 where: shared           # the storage of the cluster; local: that of each node; left out: the cluster's, if it has one
 prices: {disk: 300, core: 60, network_card: 500, memory_GiB: 4}     # dollars; left out: what is cheapest is not known
 """
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from placer.cluster.schema import Bytes, Seconds
 from placer.errors import UsageError
-from placer.io.bounds import Amount, CountFromOne
+from placer.io.bounds import Amount, Count, CountFromOne
 from placer.io.files import read_text
 from placer.io.yaml_document import parse, validated
 
@@ -43,8 +44,9 @@ class DataSet:
     """Samples and what one of them takes: bytes at each point of the way, seconds of one core.
 
     stored_bytes: on the storage; decoded_bytes: as the cores leave it; sent_bytes: as it goes to a device. at_random:
-    samples are read one by one, not as shards in sequence. where: on the cluster's `shared` storage or on a `local` one
-    of each node; None: shared where the cluster has such a storage.
+    samples are read one by one, not as shards in sequence. workers: processes that load for each device, 0: the one
+    that trains; None: they do not bind. where: on the cluster's `shared` storage or on a `local` one of each node; None:
+    shared where the cluster has such a storage.
     """
 
     name: str
@@ -55,6 +57,7 @@ class DataSet:
     decode_seconds: float = 0.0
     augment_seconds: float = 0.0
     at_random: bool = False
+    workers: int | None = None
     where: Where | None = None
     prices: Prices = Prices()
 
@@ -91,6 +94,7 @@ class DataSetEntry(BaseModel):
     augment: Seconds = 0.0
     sent: Bytes | None = None
     read: Literal["in_sequence", "at_random"] = "in_sequence"
+    workers: Count | None = None
     where: Where | None = None
     prices: PricesEntry = PricesEntry()
     source: str = ""
@@ -107,6 +111,7 @@ class DataSetEntry(BaseModel):
             decode_seconds=self.decode,
             augment_seconds=self.augment,
             at_random=self.read == "at_random",
+            workers=self.workers,
             where=self.where,
             prices=Prices(
                 disk=self.prices.disk,

@@ -3,12 +3,15 @@
     disks           bytes/second of reading / stored bytes
     network cards   bandwidth x achieved share / stored bytes, of one port
     host memory     bandwidth / (2 x stored + 2 x decoded): both are written there once and read from there once
+    workers         1 / (seconds of reading + seconds of one core for a sample), of one loading process
     cores           1 / seconds of one core for a sample
     PCIe            bandwidth x achieved share of a device's link to the host / sent bytes
 
 What a cluster does not describe does not bind, and is named in a note. A core is kept for each device, whose process
 launches its kernels, but one core at least decodes. CPU devices compute on the very cores that decode: a sample takes
-its share of the step and its seconds of decoding, one after the other.
+its share of the step and its seconds of decoding, one after the other; so it does where the process that trains loads.
+A worker waits for each sample that is read at random, and decodes it then; shards are read ahead, and from host memory
+there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from placer.costs.data_path.caching import Place
 from placer.costs.data_path.data_set import DataSet, Where
 from placer.costs.data_path.demand import NodeDemand, exact
 
-Kind = Literal["disks", "network cards", "host memory", "cores", "PCIe"]
+Kind = Literal["disks", "network cards", "host memory", "workers", "cores", "PCIe"]
 # Of what one may add some.
-ADDABLE: tuple[Kind, ...] = ("disks", "network cards", "cores")
+ADDABLE: tuple[Kind, ...] = ("disks", "network cards", "workers", "cores")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +84,20 @@ class Branch:
     chain: tuple[Resource, ...]
 
 
-def branch(data_set: DataSet, demand: NodeDemand, where: Where, place: Place) -> Branch:
+def branch(data_set: DataSet, demand: NodeDemand, where: Where, place: Place, shared: SharedStorage | None) -> Branch:
     """The chain of the nodes of `demand`, which read the set from `place`."""
     from_shared = where == "shared" and place == "anew"
+    storage = shared.storage if from_shared and shared is not None else demand.node.storage
     read: list[Resource | None] = []
     if from_shared and demand.node.nic is not None:
         read.append(cards(demand.node.nic, data_set, demand.rate, demand.node.name, demand.count))
     if place == "local disk" or (place == "anew" and not from_shared):
         read.append(disks(demand.node.storage, data_set, demand.rate, demand.node.name, demand.count))
-    inside = [] if place == "device" else [_memory(data_set, demand), _cores(data_set, demand), _pcie(data_set, demand)]
-    chain = tuple(one for one in (*read, *inside) if one is not None)
+    waited = 0.0 if place == "host memory" or storage is None else _waited(data_set, storage)
+    inside = (
+        _memory(data_set, demand), _workers(data_set, demand, waited), _cores(data_set, demand), _pcie(data_set, demand)
+    )  # fmt: skip
+    chain = tuple(one for one in (*read, *(() if place == "device" else inside)) if one is not None)
     return Branch(demand=demand, place=place, from_shared=from_shared, chain=chain)
 
 
@@ -147,6 +154,19 @@ def _memory(data_set: DataSet, demand: NodeDemand) -> Resource | None:
     moved = 2 * exact(data_set.stored_bytes) + 2 * exact(data_set.decoded_bytes)
     rate = exact(demand.node.host.memory_bandwidth) / moved
     return _of_node("host memory", demand, 1, rate)
+
+
+def _waited(data_set: DataSet, storage: Storage) -> float:
+    """Seconds that a worker waits for a sample of a storage with nothing else to do."""
+    return storage.request_seconds(data_set.stored_bytes) if data_set.at_random else 0.0
+
+
+def _workers(data_set: DataSet, demand: NodeDemand, waited: float) -> Resource | None:
+    seconds = exact(waited) + exact(data_set.core_seconds)
+    if data_set.workers is None or not seconds:
+        return None
+    found = _of_node("workers", demand, max(1, data_set.workers) * demand.reading, 1 / seconds)
+    return replace(found, computes=not data_set.workers)
 
 
 def _cores(data_set: DataSet, demand: NodeDemand) -> Resource | None:
