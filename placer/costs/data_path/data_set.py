@@ -45,8 +45,8 @@ class DataSet:
 
     stored_bytes: on the storage; decoded_bytes: as the cores leave it; sent_bytes: as it goes to a device. at_random:
     samples are read one by one, not as shards in sequence. workers: processes that load for each device, 0: the one
-    that trains; None: they do not bind. where: on the cluster's `shared` storage or on a `local` one of each node; None:
-    shared where the cluster has such a storage.
+    that trains; None: they do not bind. where: on the cluster's `shared` storage or on a `local` one of each node;
+    None: shared where the cluster has such a storage.
     """
 
     name: str

@@ -4,8 +4,9 @@
     core       the seconds in which one core decodes one of them (images to PIXELS x PIXELS; arrays; else nothing)
     loading    samples/s of a ShardLoader with so many workers, after its first batches
 
-What is predicted for a loader is the data path's own arithmetic: w workers on c cores pass min(w, c) / core samples/s,
-the storage as many as it was measured to; without workers one after the other, 1 / (read + core).
+What is predicted for a loader is the data path's own arithmetic: the storage passes as many samples/s as it was
+measured to, c cores pass c / core, and w workers (one process where there are none) w / core of shards, which are read
+ahead, but w / (read + core) of single files, for each of which a worker waits before it decodes it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from placer.runtime.data.shards.samples import IMAGES, image_array
 from placer.runtime.data.shards.single_files import SingleFiles
 from placer.runtime.data.shards.tar_set import Files, TarSet, is_tar_folder
 
+SHARDS = "tar shards"
 PIXELS = 224
 ROWS = 16
 # Batches that are not counted: workers start, and hold some ready.
@@ -79,7 +81,7 @@ def measured(folder: Path, *, workers: Sequence[int], samples: int, pixels: int 
     core = (time.process_time() - began) / len(files)
     one = MeasuredData(
         folder=str(folder),
-        format="tar shards" if isinstance(found, TarSet) else "single files",
+        format=SHARDS if isinstance(found, TarSet) else "single files",
         samples=order.samples,
         stored_bytes=sum(len(content) for entry in files for content in entry.values()) / len(files),
         decoded_bytes=decoded / len(files),
@@ -96,10 +98,14 @@ def measured(folder: Path, *, workers: Sequence[int], samples: int, pixels: int 
 
 def predicted(one: MeasuredData, workers: int) -> float:
     """Samples a second of a loader, from the measured parts."""
-    if not workers:
-        return 1 / (one.read_seconds + one.core_seconds)
-    cores = min(workers, len(os.sched_getaffinity(0)))
-    return min(1 / one.read_seconds, cores / one.core_seconds if one.core_seconds else float("inf"))
+    waited = 0.0 if one.format == SHARDS else one.read_seconds
+    alone, processes = waited + one.core_seconds, max(1, workers)
+    rates = [1 / one.read_seconds]
+    if alone:
+        rates.append(processes / alone)
+    if one.core_seconds:
+        rates.append(len(os.sched_getaffinity(0)) / one.core_seconds)
+    return min(rates)
 
 
 class Decoding:
