@@ -16,7 +16,7 @@ from placer.errors import UsageError
 from placer.graph import Graph
 from placer.runtime.data.batches import Batch, Data, synthetic_data
 from placer.runtime.data.shards.samples import shard_data
-from placer.runtime.data.shards.tar_set import TarSet, is_tar_folder
+from placer.runtime.data.shards.shard_set import ShardSet, is_shard_folder
 from placer.runtime.data.tensors import tensor_data, tensor_files
 from placer.runtime.data.text import stdlib_documents, text_data, text_files, tokenizer_of
 
@@ -35,8 +35,8 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
     folder = Path(source)
     if not folder.is_dir():
         raise UsageError(f"the data {source!r} is no folder; give a folder of text or tensors, stdlib, or synthetic")
-    if is_tar_folder(folder):
-        return shard_data(TarSet(folder), graph, rows=rows, seed=seed)
+    if is_shard_folder(folder):
+        return shard_data(ShardSet(folder), graph, rows=rows, seed=seed)
     tensors = tensor_files(folder)
     if tensors:
         return tensor_data(tensors, graph, rows=rows, seed=seed)

@@ -7,6 +7,6 @@ and beside each shard its index; without them the tar headers are read once.
 
 from placer.runtime.data.shards.loader import ShardLoader, ShardState
 from placer.runtime.data.shards.packing import Packed, pack
-from placer.runtime.data.shards.tar_set import TarSet, is_tar_folder
+from placer.runtime.data.shards.shard_set import ShardSet, is_shard_folder
 
-__all__ = ["Packed", "ShardLoader", "ShardState", "TarSet", "is_tar_folder", "pack"]
+__all__ = ["Packed", "ShardLoader", "ShardSet", "ShardState", "is_shard_folder", "pack"]

@@ -9,7 +9,6 @@ cls                     the one integer input of a number a row: the class
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy
 import torch
@@ -18,18 +17,19 @@ from placer.errors import UsageError, require_extra
 from placer.graph import Graph, Input
 from placer.runtime.data.batches import Batch, Data
 from placer.runtime.data.shards.order import Place, ShardOrder
-from placer.runtime.data.shards.tar_set import Files, TarSet
+from placer.runtime.data.shards.sample_files import Files
+from placer.runtime.data.shards.shard_set import ShardSet
 from placer.runtime.data.tensors import checked, fitting
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 LABELS = ("cls",)
 
 
-def shard_data(samples: TarSet, graph: Graph, *, rows: int, seed: int) -> Data:
+def shard_data(samples: ShardSet, graph: Graph, *, rows: int, seed: int) -> Data:
     """Shards as the inputs of a model, in the order of `ShardOrder`. Raises UsageError where they do not fit it."""
     order = ShardOrder(samples.counts, seed)
     first = samples.read(order.held_out(0))
-    suffixes = {entry.name: _suffix(samples.folder, entry, graph, first) for entry in graph.inputs}
+    suffixes = {entry.name: _suffix(samples.folder.name, entry, graph, first) for entry in graph.inputs}
 
     def gather(places: list[Place]) -> Batch:
         read = [samples.read(place) for place in places]
@@ -39,7 +39,9 @@ def shard_data(samples: TarSet, graph: Graph, *, rows: int, seed: int) -> Data:
                 _value(entry, files, suffixes[entry.name], samples, place)
                 for files, place in zip(read, places, strict=True)
             ]
-            batch[entry.name] = checked(entry, fitting(samples.folder, entry, _stacked(entry, made, samples.folder)))
+            batch[entry.name] = checked(
+                entry, fitting(samples.folder.name, entry, _stacked(entry, made, samples.folder.name))
+            )
         return batch
 
     few = f" - only {order.trained} to train on, which repeat within each batch of {rows}"
@@ -70,7 +72,7 @@ def image_array(
     return array.reshape(height, width, channels)
 
 
-def _suffix(folder: Path, entry: Input, graph: Graph, files: Files) -> str:
+def _suffix(folder: str, entry: Input, graph: Graph, files: Files) -> str:
     """The suffix of the file that an input is read from. Raises UsageError naming those that there are."""
     wanted = (f"{entry.name}.npy", *(IMAGES if _is_image(entry) else ()), *(LABELS if _is_label(entry) else ()))
     alike = [one for one in graph.inputs if (_is_image(one), _is_label(one)) == (_is_image(entry), _is_label(entry))]
@@ -93,9 +95,9 @@ def _is_label(entry: Input) -> bool:
     return entry.tensor.dtype in ("int64", "int32") and len(entry.tensor.shape) == 1
 
 
-def _value(entry: Input, files: Files, suffix: str, samples: TarSet, place: Place) -> torch.Tensor:
+def _value(entry: Input, files: Files, suffix: str, samples: ShardSet, place: Place) -> torch.Tensor:
     """A row of an input, without the batch dim. Raises UsageError naming the file that is not what its suffix says."""
-    named = f"{samples.folder}: {samples.sample(place).key}.{suffix}"
+    named = f"{samples.folder.name}: {samples.key(place)}.{suffix}"
     if suffix not in files:
         raise UsageError(f"{named} is missing, which other samples have; pack it with each sample")
     try:
@@ -112,7 +114,7 @@ def _value(entry: Input, files: Files, suffix: str, samples: TarSet, place: Plac
         raise UsageError(f"{named} cannot be read: {error}; pack it again") from None
 
 
-def _stacked(entry: Input, values: list[torch.Tensor], folder: Path) -> torch.Tensor:
+def _stacked(entry: Input, values: list[torch.Tensor], folder: str) -> torch.Tensor:
     shapes = {tuple(value.shape) for value in values}
     if len(shapes) > 1:
         told = " and ".join(map(str, sorted(shapes)[:2]))

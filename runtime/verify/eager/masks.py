@@ -67,9 +67,7 @@ class MaskedDropout(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         with (
             mock.patch.multiple(functional, dropout=self._dropped, scaled_dot_product_attention=self._attended),
-            mock.patch.multiple(
-                _VF, feature_dropout=own[_CHANNELS], feature_dropout_=own[_CHANNELS_IN_PLACE]
-            ),
+            mock.patch.multiple(_VF, feature_dropout=own[_CHANNELS], feature_dropout_=own[_CHANNELS_IN_PLACE]),
         ):
             return func(*args, **(kwargs or {}))
 
