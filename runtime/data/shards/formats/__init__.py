@@ -6,23 +6,30 @@ import importlib
 import re
 from typing import Literal, cast, get_args
 
+from placer.errors import require_extra
 from placer.runtime.data.shards.formats.format import OpenShard, ShardFormat
 
 __all__ = ["FORMATS", "FormatName", "OpenShard", "ShardFormat", "format_of", "shard_format"]
 
-FormatName = Literal["tar"]
+FormatName = Literal["tar", "parquet"]
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 _CLASSES: dict[FormatName, str] = {
     "tar": "placer.runtime.data.shards.formats.tar:TarFormat",
+    "parquet": "placer.runtime.data.shards.formats.parquet:ParquetFormat",
 }
+# Libraries that are no dependencies; all are of the extra `data`.
+_LIBRARIES: dict[FormatName, str] = {"parquet": "pyarrow"}
 # The names of files that others wrote in a format.
 _NAMES: dict[FormatName, str] = {
     "tar": r".+\.tar",
+    "parquet": r".+\.parquet",
 }
 
 
 def shard_format(name: FormatName) -> ShardFormat:
     """A format. Raises UsageError where its library is not installed."""
+    if name in _LIBRARIES:
+        require_extra("data", _LIBRARIES[name])
     module, _, entry = _CLASSES[name].partition(":")
     return cast(ShardFormat, getattr(importlib.import_module(module), entry)())
 
