@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import io
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -9,18 +12,22 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphs import BlockSpec, chain_graph
 from placer.errors import UsageError
 from placer.runtime.data import open_data
 from placer.runtime.data.shards import ShardLoader, ShardSet, pack
 from placer.runtime.data.shards.formats import FORMATS, FormatName
+from placer.runtime.data.shards.formats.crc32c import POLYNOMIAL, crc32c
+from placer.runtime.data.shards.formats.example import decoded, encoded
 from placer.runtime.data.shards.order import Place, ShardOrder
 from placer.runtime.data.shards.single_files import SingleFiles
 
 WIDTH = 16  # of the input `x` of a chain graph
 COUNT = 41
-LIBRARIES = {"tar": "tarfile", "parquet": "pyarrow"}
+LIBRARIES = {"tar": "tarfile", "parquet": "pyarrow", "tfrecord": "numpy"}
 
 
 def key(files: dict[str, bytes]) -> str:
@@ -181,3 +188,96 @@ def test_pyarrow_reads_our_files_and_we_read_those_of_others(source: Path) -> No
     parquet.write_table(pyarrow.table({"x": [[[1.0], [2.0, 3.0]]]}), theirs / "part-0.parquet")
     with pytest.raises(UsageError, match="x of row 0 has no shape"):
         ShardSet(theirs).read(Place(0, 0))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves its files open
+def test_the_tfrecord_library_reads_our_files_and_we_read_those_it_writes(source: Path) -> None:
+    tfrecord = pytest.importorskip("tfrecord", reason="an independent reader of TFRecord files is not installed")
+    folder = packed(source, "tfrecord")
+    wanted = {"txt": "byte", "x.npy": "byte", "__key__": "byte"}
+
+    def index(path: Path) -> str | None:
+        """Our index; none for a single record, whose index that library does not read."""
+        return f"{path}.index" if Path(f"{path}.index").read_text().count("\n") > 1 else None
+
+    rows = [
+        row
+        for path in sorted(folder.glob("*.tfrecord"))
+        for row in tfrecord.tfrecord_loader(str(path), index(path), wanted)
+    ]
+    assert sorted(bytes(row["txt"]) for row in rows) == sorted(f"sample {n}".encode() for n in range(COUNT))
+    theirs = source.parent / "theirs"
+    theirs.mkdir()
+    writer = tfrecord.TFRecordWriter(str(theirs / "part.tfrecord"))
+    for number in range(30):
+        writer.write(
+            {
+                "x": ([number + 0.5] * WIDTH, "float"),
+                "count": ([number, -number, 2**40], "int"),
+                "txt": (f"sample {number}".encode(), "byte"),
+            }
+        )
+    writer.close()
+    samples = ShardSet(theirs)
+    assert (samples.counts, samples.kind, samples.key(Place(0, 8))) == ((30,), "tfrecord shards", "record 8")
+    files = samples.read(Place(0, 8))
+    assert set(files) == {"x.flat.npy", "count.flat.npy", "txt"}
+    assert numpy.load(io.BytesIO(files["count.flat.npy"])).tolist() == [8, -8, 2**40]
+    data = open_data(str(theirs), chain_graph((BlockSpec(),)), rows=4, seed=5)
+    assert all(set(row.tolist()) <= {n + 0.5 for n in range(30)} for row in data.batch(0)["x"])
+    gc.collect()
+
+
+def test_tensorflow_reads_our_records(source: Path) -> None:
+    tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    paths = sorted(map(str, packed(source, "tfrecord").glob("*.tfrecord")))
+    shape = {"txt": tf.io.FixedLenFeature([], tf.string)}
+    texts = [tf.io.parse_single_example(one, shape)["txt"].numpy() for one in tf.data.TFRecordDataset(paths)]
+    assert sorted(texts) == sorted(f"sample {n}".encode() for n in range(COUNT))
+
+
+def test_a_changed_byte_of_a_record_is_seen(source: Path) -> None:
+    folder = packed(source, "tfrecord")
+    first = folder / "shard-000000.tfrecord"
+    content = bytearray(first.read_bytes())
+    content[40] ^= 1
+    first.write_bytes(content)
+    with pytest.raises(UsageError, match=r"record 0, at byte 0, has a wrong CRC; copy the file again"):
+        ShardSet(folder).read(Place(0, 0))
+    (folder / "shard-000000.tfrecord.index").write_text("0 many")
+    with pytest.raises(UsageError, match=r"index is no index of a shard"):
+        ShardSet(folder).read(Place(0, 0))
+
+
+def bytewise(content: bytes) -> int:
+    """CRC-32C bit by bit, as it is defined."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ POLYNOMIAL * (crc & 1)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_a_known_crc() -> None:
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 3000), st.binary(min_size=1, max_size=40))
+def test_crcs_are_those_of_the_definition(length: int, pattern: bytes) -> None:
+    content = (pattern * (1 + length // len(pattern)))[:length]
+    assert crc32c(content) == bytewise(content)
+
+
+@settings(deadline=None)
+@given(st.text(), st.dictionaries(st.text(min_size=1).filter(lambda name: name != "__key__"), st.binary()))
+def test_an_example_gives_the_files_that_were_put_in(key: str, files: dict[str, bytes]) -> None:
+    assert decoded(encoded(key, files)) == (key, files)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_what_is_no_example_is_refused_and_nothing_else(content: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        decoded(content)

@@ -9,6 +9,8 @@ from placer.runtime.data.shards.order import Place
 
 # The content of a sample's files by what follows the first dot of their names.
 Files = dict[str, bytes]
+# How the suffix of an array ends whose format holds no shapes.
+FLAT = ".flat.npy"
 
 
 class SampleSet(Protocol):

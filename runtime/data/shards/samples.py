@@ -1,6 +1,7 @@
 """What the files of a sample are to a model: its inputs, by the files' suffixes.
 
 INPUT.npy               the row of that input, without the batch dim
+INPUT.flat.npy          its numbers without their shape, as TFRecord holds lists of them
 jpg, jpeg, png, webp    the one image input (rows, 1 or 3, height, width): the shorter side resized, the middle cut
                         out, values from 0 to 1, or 0 to 255 for integers (needs placer-planner[data])
 cls                     the one integer input of a number a row: the class
@@ -9,6 +10,7 @@ cls                     the one integer input of a number a row: the class
 from __future__ import annotations
 
 import io
+import math
 
 import numpy
 import torch
@@ -17,7 +19,7 @@ from placer.errors import UsageError, require_extra
 from placer.graph import Graph, Input
 from placer.runtime.data.batches import Batch, Data
 from placer.runtime.data.shards.order import Place, ShardOrder
-from placer.runtime.data.shards.sample_files import Files
+from placer.runtime.data.shards.sample_files import FLAT, Files
 from placer.runtime.data.shards.shard_set import ShardSet
 from placer.runtime.data.tensors import checked, fitting
 
@@ -74,9 +76,10 @@ def image_array(
 
 def _suffix(folder: str, entry: Input, graph: Graph, files: Files) -> str:
     """The suffix of the file that an input is read from. Raises UsageError naming those that there are."""
-    wanted = (f"{entry.name}.npy", *(IMAGES if _is_image(entry) else ()), *(LABELS if _is_label(entry) else ()))
+    arrays = (f"{entry.name}.npy", f"{entry.name}{FLAT}")
+    wanted = (*arrays, *(IMAGES if _is_image(entry) else ()), *(LABELS if _is_label(entry) else ()))
     alike = [one for one in graph.inputs if (_is_image(one), _is_label(one)) == (_is_image(entry), _is_label(entry))]
-    known: tuple[str, ...] = wanted if len(alike) == 1 else wanted[:1]
+    known: tuple[str, ...] = wanted if len(alike) == 1 else arrays
     found = next((suffix for suffix in known if suffix in files), None)
     if found is not None:
         return found
@@ -97,8 +100,8 @@ def _is_label(entry: Input) -> bool:
 
 def _value(entry: Input, files: Files, suffix: str, samples: ShardSet, place: Place) -> torch.Tensor:
     """A row of an input, without the batch dim. Raises UsageError naming the file that is not what its suffix says."""
-    named = f"{samples.folder.name}: {samples.key(place)}.{suffix}"
     if suffix not in files:
+        named = f"{samples.folder.name}: {samples.key(place)}.{suffix}"
         raise UsageError(f"{named} is missing, which other samples have; pack it with each sample")
     try:
         if suffix in LABELS:
@@ -109,8 +112,11 @@ def _value(entry: Input, files: Files, suffix: str, samples: ShardSet, place: Pl
                 2, 0, 1
             )
             return made.float() / 255 if getattr(torch, entry.tensor.dtype).is_floating_point else made
-        return torch.from_numpy(numpy.load(io.BytesIO(files[suffix]), allow_pickle=False))
+        made = torch.from_numpy(numpy.load(io.BytesIO(files[suffix]), allow_pickle=False))
+        wanted = entry.tensor.shape_at(1)[1:]
+        return made.reshape(wanted) if suffix.endswith(FLAT) and made.numel() == math.prod(wanted) else made
     except (ValueError, EOFError, TypeError) as error:
+        named = f"{samples.folder.name}: {samples.key(place)}.{suffix}"
         raise UsageError(f"{named} cannot be read: {error}; pack it again") from None
 
 

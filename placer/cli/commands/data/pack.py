@@ -18,7 +18,8 @@ def pack(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Files, also in subfolders.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The new folder of shards.", show_default=False)],
     to: Annotated[
-        Literal["tar", "parquet"], typer.Option(help="The format of the shards; parquet needs placer-planner[data].")
+        Literal["tar", "parquet", "tfrecord"],
+        typer.Option(help="The format of the shards; parquet needs placer-planner[data]."),
     ] = "tar",
     shard_size: Annotated[str, typer.Option(help="Bytes of a shard, such as 64MiB; it is not exceeded.")] = "1GiB",
     labels: Annotated[bool, typer.Option("--labels", help="Give each sample the number of its subfolder.")] = False,

@@ -11,11 +11,12 @@ from placer.runtime.data.shards.formats.format import OpenShard, ShardFormat
 
 __all__ = ["FORMATS", "FormatName", "OpenShard", "ShardFormat", "format_of", "shard_format"]
 
-FormatName = Literal["tar", "parquet"]
+FormatName = Literal["tar", "parquet", "tfrecord"]
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 _CLASSES: dict[FormatName, str] = {
     "tar": "placer.runtime.data.shards.formats.tar:TarFormat",
     "parquet": "placer.runtime.data.shards.formats.parquet:ParquetFormat",
+    "tfrecord": "placer.runtime.data.shards.formats.tfrecord:RecordFormat",
 }
 # Libraries that are no dependencies; all are of the extra `data`.
 _LIBRARIES: dict[FormatName, str] = {"parquet": "pyarrow"}
@@ -23,6 +24,7 @@ _LIBRARIES: dict[FormatName, str] = {"parquet": "pyarrow"}
 _NAMES: dict[FormatName, str] = {
     "tar": r".+\.tar",
     "parquet": r".+\.parquet",
+    "tfrecord": r".+\.tfrecords?(-\d+-of-\d+)?",
 }
 
 
