@@ -62,12 +62,12 @@ class MeasuredData:
         return self.stored_bytes / self.read_seconds
 
 
-def measured(folder: Path, *, workers: Sequence[int], samples: int, pixels: int = PIXELS) -> MeasuredData:
+def measured(folder: Path | str, *, workers: Sequence[int], samples: int, pixels: int = PIXELS) -> MeasuredData:
     """Measure `folder`, of shards or single files, by `samples` of its samples for each figure.
 
     Raises UsageError where it holds neither, or too few.
     """
-    found: StoredSet = ShardSet(folder) if is_shard_folder(folder) else SingleFiles(folder)
+    found: StoredSet = ShardSet(folder) if is_shard_folder(folder) else SingleFiles(Path(folder))
     order = ShardOrder(found.counts, 0, hold_out=False)
     places = [order.training(index) for index in range(min(samples, order.trained))]
     found.drop(places)

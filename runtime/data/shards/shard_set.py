@@ -9,6 +9,7 @@ from pathlib import Path
 
 from placer.errors import UsageError
 from placer.runtime.data.shards.folders import ShardFolder, folder_of
+from placer.runtime.data.shards.folders.local import LocalFolder
 from placer.runtime.data.shards.formats import OpenShard, ShardFormat, format_of, shard_format
 from placer.runtime.data.shards.manifest import MANIFEST, open_shard, read_manifest
 from placer.runtime.data.shards.order import Place
@@ -18,11 +19,12 @@ from placer.runtime.data.shards.sample_files import Files
 KEPT = 64
 
 
-def is_shard_folder(folder: Path) -> bool:
-    """Whether `folder` holds shards."""
-    return folder.is_dir() and (
-        (folder / MANIFEST).exists() or any(format_of(one.name) and one.is_file() for one in folder.iterdir())
-    )
+def is_shard_folder(source: Path | str) -> bool:
+    """Whether a folder holds shards; URLs are of nothing else."""
+    folder = folder_of(source)
+    if not isinstance(folder, LocalFolder):
+        return True
+    return folder.path.is_dir() and any(name == MANIFEST or format_of(name) for name in folder.sizes())
 
 
 class ShardSet:

@@ -24,51 +24,25 @@ from placer.runtime.data.shards.formats.crc32c import POLYNOMIAL, crc32c
 from placer.runtime.data.shards.formats.example import decoded, encoded
 from placer.runtime.data.shards.order import Place, ShardOrder
 from placer.runtime.data.shards.single_files import SingleFiles
-
-WIDTH = 16  # of the input `x` of a chain graph
-COUNT = 41
-LIBRARIES = {"tar": "tarfile", "parquet": "pyarrow", "tfrecord": "numpy"}
-
-
-def key(files: dict[str, bytes]) -> str:
-    return files["txt"].decode()
+from shard_samples import COUNT, WIDTH, everything, key, packed, singles
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """So many samples in two subfolders: a text and an array each, every fifth with a note, one empty, beside them."""
-    for number in range(COUNT):
-        path = tmp_path / "singles" / ("even" if number % 2 == 0 else "odd") / f"{number:04d}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"sample {number}")
-        numpy.save(path.with_suffix(".x.npy"), numpy.full(WIDTH, number, numpy.float32))
-        if number % 5 == 0:
-            path.with_suffix(".note").write_bytes(bytes(number))
-    return tmp_path / "singles"
+    return singles(tmp_path)
 
 
 @pytest.fixture(params=FORMATS)
 def format(request: pytest.FixtureRequest) -> FormatName:
     name: FormatName = request.param
-    pytest.importorskip(LIBRARIES[name], reason="the format needs placer-planner[data]")
     return name
-
-
-def packed(source: Path, format: FormatName, size: int = 0, into: str = "") -> Path:
-    """Shards of about six samples, or of at most `size` bytes."""
-    size = size or (12_000 if format == "tar" else 4_000)
-    return pack(source, source.parent / (into or format), shard_bytes=size, labels=True, to=format).folder
-
-
-def places(counts: tuple[int, ...]) -> list[Place]:
-    return [Place(shard, number) for shard, count in enumerate(counts) for number in range(count)]
 
 
 def test_every_format_holds_the_same_samples(source: Path, format: FormatName) -> None:
     single, shards = SingleFiles(source), ShardSet(packed(source, format))
-    wanted = [single.read(place) for place in places(single.counts)]
+    wanted = [single.read(Place(number, 0)) for number in range(COUNT)]
     assert len(shards.counts) > 2
-    read = [shards.read(place) for place in places(shards.counts)]
+    read = everything(shards)
     assert Counter(one.pop("cls") for one in read) == {b"0": (COUNT + 1) // 2, b"1": COUNT // 2}
     assert read == wanted
     assert shards.key(Place(0, 1)) == "even/0002"
@@ -94,12 +68,12 @@ def test_the_same_files_give_the_same_bytes(source: Path, format: FormatName) ->
 def test_shards_without_manifest_and_indexes_are_read_alike(source: Path, format: FormatName) -> None:
     folder = packed(source, format)
     before = ShardSet(folder)
-    read = [before.read(place) for place in places(before.counts)]
+    read = everything(before)
     for path in folder.iterdir():
         if path.name.endswith((".json", ".index")):
             path.unlink()
     after = ShardSet(folder)
-    assert (after.counts, [after.read(place) for place in places(after.counts)]) == (before.counts, read)
+    assert (after.counts, everything(after)) == (before.counts, read)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
