@@ -4,6 +4,7 @@
     synthetic     random values of the model's inputs, seeded by position
     stdlib        text: the sources of Python's own standard library
     a folder      of shards (shards/), of tensors named like the model's inputs (tensors.py), or of text files (text.py)
+    a URL         of a folder of shards, such as s3://bucket/folder
 
 A batch is the global batch: every rank gets the same one and the executor takes its rows.
 """
@@ -15,8 +16,9 @@ from pathlib import Path
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.runtime.data.batches import Batch, Data, synthetic_data
+from placer.runtime.data.shards.folders import is_url
 from placer.runtime.data.shards.samples import shard_data
-from placer.runtime.data.shards.tar_set import TarSet, is_tar_folder
+from placer.runtime.data.shards.shard_set import ShardSet, is_shard_folder
 from placer.runtime.data.tensors import tensor_data, tensor_files
 from placer.runtime.data.text import stdlib_documents, text_data, text_files, tokenizer_of
 
@@ -32,11 +34,11 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
         return synthetic_data(graph, rows, seed)
     if source == "stdlib":
         return text_data(stdlib_documents(), graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
-    folder = Path(source)
-    if not folder.is_dir():
+    folder = Path(source.removeprefix("file://"))
+    if not is_url(source) and not folder.is_dir():
         raise UsageError(f"the data {source!r} is no folder; give a folder of text or tensors, stdlib, or synthetic")
-    if is_tar_folder(folder):
-        return shard_data(TarSet(folder), graph, rows=rows, seed=seed)
+    if is_shard_folder(source):
+        return shard_data(ShardSet(source), graph, rows=rows, seed=seed)
     tensors = tensor_files(folder)
     if tensors:
         return tensor_data(tensors, graph, rows=rows, seed=seed)
@@ -46,5 +48,5 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
         return text_data(documents, graph, rows=rows, seed=seed, tokenizer=tokenizer_of(tokenizer))
     raise UsageError(
         f"the folder {source} holds no data; put in text (.txt, .md, .rst, .py, .text), "
-        "tensors (.pt, .npy, .safetensors), or shards (.tar, placer data pack)"
+        "tensors (.pt, .npy, .safetensors), or shards (.tar, .parquet, .tfrecord, placer data pack)"
     )

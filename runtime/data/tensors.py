@@ -96,7 +96,7 @@ def _read(path: Path) -> Mapping[str, torch.Tensor]:
     return loaded
 
 
-def fitting(path: Path, entry: Input, tensor: torch.Tensor) -> torch.Tensor:
+def fitting(path: Path | str, entry: Input, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` (rows first) of the file `path` where the input can take it; raises UsageError where it cannot."""
     wanted = entry.tensor.shape_at(1)[1:]
     if tensor.dim() == 0 or tuple(tensor.shape[1:]) != wanted:

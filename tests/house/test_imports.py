@@ -27,6 +27,7 @@ HEAVY = {
     "ortools": ("placer.strategies",),
     "bokeh": ("placer.report.bench.parallel_page", "placer.report.page.charts", "placer.report.strategies.page"),
     "deap": ("placer.strategies.genetic.selection", "placer.strategies.placement.orders.genetic"),
+    "pyarrow": ("placer.runtime.data.shards.formats.parquet",),
     "matplotlib": ("placer.report.sweep_plot",),
     "gymnasium": ("placer.strategies.policy.environment",),
     "sb3_contrib": ("placer.strategies.policy.ppo",),

@@ -31,7 +31,7 @@ from examples.data_path.measured.samples import Kept, made
 from examples.data_path.measured.throttle import Throttle
 from examples.data_path.measured.verdict import Outcome, mean_error
 from placer.errors import PlacerError, UsageError, require_extra
-from placer.runtime.data.shards import TarSet
+from placer.runtime.data.shards import ShardSet
 
 FEWEST = 12
 COLUMNS = ("path", "workers", "cores", "throttle", "predicted", "measured", "error", "binds", "storage x2", "worker +1")
@@ -76,7 +76,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _outcomes(kept: Sequence[Kept], throttle: Throttle, every: int) -> list[Outcome]:
     """Measure the parts, then the paths, telling each."""
-    disk = measured_disk(next(one.samples for one in kept if isinstance(one.samples, TarSet)))
+    disk = measured_disk(next(one.samples for one in kept if isinstance(one.samples, ShardSet)))
     formats = [measured_format(one) for one in kept]
     _tell_parts(disk, formats)
     paths = grid(formats, disk)[::every]

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy
 
 from examples.data_path.measured.samples import Kept
-from placer.runtime.data.shards.measuring import PIXELS, Decoding, drop_from_cache
+from placer.runtime.data.shards import ShardSet
+from placer.runtime.data.shards.folders.files import AHEAD
+from placer.runtime.data.shards.measuring import PIXELS, Decoding
 from placer.runtime.data.shards.order import Place
-from placer.runtime.data.shards.tar_set import BLOCK, TarSet
 
 PAGE = 4096
 REQUESTS = 200
@@ -46,10 +47,10 @@ class Format:
     core_seconds: float
 
 
-def measured_disk(shards: TarSet) -> Disk:
+def measured_disk(shards: ShardSet) -> Disk:
     """The disk by the first of `shards`."""
-    path = shards.path(0)
-    drop_from_cache(shards, [Place(0, 0)])
+    path = Path(shards.folder.name) / shards.manifest.shards[0].name
+    shards.drop([Place(0, 0)])
     handle = os.open(path, os.O_RDONLY)
     try:
         return Disk(
@@ -93,8 +94,8 @@ def _bandwidth(handle: int, path: Path) -> float:
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_SEQUENTIAL)
     began, size = time.perf_counter(), path.stat().st_size
-    for offset in range(0, size, BLOCK):
-        os.pread(handle, BLOCK, offset)
+    for offset in range(0, size, AHEAD):
+        os.pread(handle, AHEAD, offset)
     return size / (time.perf_counter() - began)
 
 

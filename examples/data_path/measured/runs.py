@@ -17,7 +17,7 @@ from examples.data_path.measured.throttle import Throttle
 from examples.data_path.measured.verdict import Outcome
 from placer.errors import ExecutionError
 from placer.runtime.data.shards import ShardLoader
-from placer.runtime.data.shards.measuring import PIXELS, Decoding, drop_from_cache
+from placer.runtime.data.shards.measuring import PIXELS, Decoding
 from placer.runtime.data.shards.order import Place
 
 # The set is handed over as it is, and torch is not imported again for each pass.
@@ -49,7 +49,7 @@ def loader_rate(path: Path, kept: Kept, throttle: Throttle) -> float:
 
     Raises ExecutionError where that process fails.
     """
-    drop_from_cache(kept.samples, [Place(shard, 0) for shard in range(len(kept.samples.counts))])
+    kept.samples.drop([Place(shard, 0) for shard in range(len(kept.samples.counts))])
     throttle.limit(bytes_per_second=path.bytes_per_second or 0.0, requests_per_second=path.requests_per_second or 0.0)
     receiver, sender = FORKED.Pipe(duplex=False)
     process = FORKED.Process(target=_load, args=(path, kept, throttle, sender))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 
 from placer.errors import require_extra
-from placer.runtime.data.shards import TarSet, pack
+from placer.runtime.data.shards import ShardSet, pack
 from placer.runtime.data.shards.measuring import PIXELS
 from placer.runtime.data.shards.single_files import SingleFiles
 
@@ -27,7 +27,7 @@ class Kept:
     """Samples in one format, and the bytes of the storage that one of them takes."""
 
     name: str
-    samples: TarSet | SingleFiles
+    samples: ShardSet | SingleFiles
     stored_bytes: float
 
     @property
@@ -50,7 +50,7 @@ def made(folder: Path, count: int) -> tuple[Kept, ...]:
                 os.fsync(file.fileno())
         packed = pack(singles, folder / f"{kind}-shards", shard_bytes=2**40)
         on_disk = sum(path.stat().st_blocks * 512 for path in singles.iterdir())
-        found.append(Kept(name=f"{kind} shards", samples=TarSet(packed.folder), stored_bytes=packed.bytes / count))
+        found.append(Kept(name=f"{kind} shards", samples=ShardSet(packed.folder), stored_bytes=packed.bytes / count))
         found.append(Kept(name=f"{kind} files", samples=SingleFiles(singles), stored_bytes=on_disk / count))
     return tuple(found)
 

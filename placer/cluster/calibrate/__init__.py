@@ -10,8 +10,6 @@ kept in the user's cache folder as cluster files, one per machine fingerprint.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from placer.cluster.calibrate.result import idle, local_description
 from placer.cluster.cluster import Cluster
 from placer.cluster.cluster_file import cluster_yaml, read_cluster
 from placer.errors import UsageError
+from placer.io.cache import cache_folder
 from placer.io.files import write_text
 
 __all__ = ["Machine", "calibrate", "describe_machine", "local_cluster"]
@@ -57,18 +56,6 @@ def calibrate(
     cluster = local_description(measure(count, on_gpus=on_gpus, progress=progress), name=name, load=load)
     store(key, cluster)
     return cluster
-
-
-def cache_folder() -> Path:
-    """Where calibrations lie: XDG_CACHE_HOME, or the platform's own place."""
-    asked = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(asked).is_absolute():
-        return Path(asked) / "placer"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "placer"
-    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"]) / "placer" / "cache"
-    return Path.home() / ".cache" / "placer"
 
 
 def cache_path(key: str) -> Path:

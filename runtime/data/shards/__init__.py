@@ -1,12 +1,13 @@
-"""Sharded tar files of samples: packed, indexed, read in a random order that any number of ranks resumes exactly.
+"""Shards of samples: packed, indexed, read in a random order that any number of ranks resumes exactly.
 
-A shard is a POSIX tar file as the `webdataset` library reads it too: the files of a sample follow each other and have
-one name up to the first dot, `train/0007.jpg` and `train/0007.cls`. A folder of shards has a manifest, `shards.json`,
-and beside each shard its index; without them the tar headers are read once.
+A sample is files with one name up to the first dot, `train/0007.jpg` and `train/0007.cls`. A shard holds them in one of
+the formats (`formats/`): POSIX tar as the `webdataset` library reads it too, Parquet, TFRecord. A folder of shards lies
+on this machine or behind a URL (`folders/`); it has a manifest, `shards.json`, and tar and TFRecord shards an index
+beside each. Without them the shards' own headers are read once.
 """
 
 from placer.runtime.data.shards.loader import ShardLoader, ShardState
 from placer.runtime.data.shards.packing import Packed, pack
-from placer.runtime.data.shards.tar_set import TarSet, is_tar_folder
+from placer.runtime.data.shards.shard_set import ShardSet, is_shard_folder
 
-__all__ = ["Packed", "ShardLoader", "ShardState", "TarSet", "is_tar_folder", "pack"]
+__all__ = ["Packed", "ShardLoader", "ShardSet", "ShardState", "is_shard_folder", "pack"]

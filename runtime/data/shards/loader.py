@@ -12,29 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Generic, Protocol, TypedDict, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from placer.errors import UsageError
 from placer.runtime.data.shards.order import WINDOW, Place, ShardOrder
-from placer.runtime.data.shards.tar_set import Files, TarSet
+from placer.runtime.data.shards.sample_files import Files, SampleSet
+from placer.runtime.data.shards.shard_set import ShardSet
 
 Decoded = TypeVar("Decoded")
-
-
-class SampleSet(Protocol):
-    """Samples in shards: how many each has, and the files of one."""
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Samples of each shard."""
-
-    def read(self, place: Place) -> Files:
-        """The files of a sample."""
-
-    def read_ahead(self, place: Place) -> None:
-        """Begin to read what will be asked for a window of samples later, if that can be done without waiting."""
 
 
 class ShardState(TypedDict):
@@ -54,16 +41,16 @@ class ShardLoader(Generic[Decoded]):
     """
 
     def __init__(
-        self, folder: Path | SampleSet, decode: Callable[[Files], Decoded], *, rows: int, rank: int = 0, ranks: int = 1,
-        seed: int = 0, workers: int = 0, window: int = WINDOW, hold_out: bool = False, prefetch: int = 2,
-        pinned: bool = False,
+        self, folder: Path | str | SampleSet, decode: Callable[[Files], Decoded], *, rows: int, rank: int = 0,
+        ranks: int = 1, seed: int = 0, workers: int = 0, window: int = WINDOW, hold_out: bool = False,
+        prefetch: int = 2, pinned: bool = False,
     ) -> None:  # fmt: skip
         if not (rows >= 1 and 0 <= rank < ranks and workers >= 0):
             raise UsageError(
                 f"{rows} rows for rank {rank} of {ranks} with {workers} workers: give rows from 1 on, a rank below "
                 "their number, and workers from 0 on"
             )
-        self.set: SampleSet = TarSet(folder) if isinstance(folder, Path) else folder
+        self.set: SampleSet = ShardSet(folder) if isinstance(folder, Path | str) else folder
         self.order = ShardOrder(self.set.counts, seed, window=window, hold_out=hold_out)
         self.seen = 0
         self._rows, self._rank, self._ranks, self._seed, self._window = rows, rank, ranks, seed, window

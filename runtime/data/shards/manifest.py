@@ -1,21 +1,16 @@
-"""What a folder of shards says of itself: `shards.json`, and for each shard the places of its samples' files."""
+"""What a folder of shards says of itself: `shards.json`, else the shards that lie in it, all of one format."""
 
 from __future__ import annotations
 
-import tarfile
-from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from placer.errors import UsageError
-from placer.io.bounds import Count, CountFromOne
-from placer.io.files import read_text, write_text
+from placer.io.bounds import CountFromOne
 from placer.io.refusals import refused
+from placer.runtime.data.shards.folders import ShardFolder
+from placer.runtime.data.shards.formats import FormatName, OpenShard, ShardFormat, format_of, shard_format
 
 MANIFEST = "shards.json"
-SUFFIX = ".tar"
 
 
 class ShardEntry(BaseModel):
@@ -31,97 +26,43 @@ class Manifest(BaseModel):
     """The shards of a folder in order; `classes` are the names of the labels, in order of their numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    format: str = "tar"
+    format: FormatName = "tar"
     shards: tuple[ShardEntry, ...]
     classes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A file of a sample: what follows the first dot of its name, where in the shard its bytes are, how many."""
-
-    suffix: str
-    offset: Count
-    size: Count
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A sample: its name up to the first dot, and its files."""
-
-    key: str
-    members: tuple[Member, ...]
-
-
-INDEX = TypeAdapter(tuple[Sample, ...])
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """`a/b.seg.png` as `a/b` and `seg.png`; without a dot the second is empty."""
-    folder, slash, file = name.rpartition("/")
-    stem, _, suffix = file.partition(".")
-    return f"{folder}{slash}{stem}", suffix
-
-
-def scanned(path: Path) -> tuple[Sample, ...]:
-    """The samples of a tar file by its headers. Raises UsageError for what is no tar file, cut off, or compressed."""
-    try:
-        with tarfile.open(path, "r:") as tar:
-            files = [member for member in tar if member.isfile()]
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UsageError(f"{path} cannot be read as a tar file: {error}; pack it again, uncompressed") from None
-    end = max((member.offset_data + member.size for member in files), default=0)
-    if end > path.stat().st_size:
-        raise UsageError(f"{path} is cut off: its last file ends at byte {end}; copy it again")
-    named = [(split_name(one.name), one) for one in files if split_name(one.name)[1]]
-    return tuple(
-        Sample(key, tuple(Member(suffix, one.offset_data, one.size) for (_, suffix), one in group))
-        for key, group in groupby(named, key=lambda entry: entry[0][0])
-    )
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of `folder`, or what its tar files say where it has none.
+def read_manifest(folder: ShardFolder) -> Manifest:
+    """The manifest of `folder`, or what its shards say where it has none.
 
     Raises UsageError where a shard is missing, has other bytes than when it was packed, or holds no samples.
     """
-    path = folder / MANIFEST
-    if not path.exists():
-        names = sorted(one.name for one in folder.iterdir() if one.suffix == SUFFIX and one.is_file())
-        counts = {name: len(scanned(folder / name)) for name in names}
-        entries = (
-            ShardEntry(name=name, samples=count, bytes=(folder / name).stat().st_size)
-            for name, count in counts.items()
-            if count
-        )
-        return Manifest(shards=tuple(entries))
+    sizes = folder.sizes()
+    text = folder.text(MANIFEST, "the manifest of the shards") if MANIFEST in sizes else None
+    if text is None:
+        names = {name: format for name in sizes if (format := format_of(name))}
+        formats = sorted(set(names.values()))
+        if len(formats) > 1:
+            raise UsageError(f"{folder.name} holds shards of {' and '.join(formats)}; give each format its own folder")
+        if not formats:
+            return Manifest(shards=())
+        made = shard_format(formats[0])
+        counts = {name: open_shard(folder, name, made).count for name in names}
+        shards = (ShardEntry(name=name, samples=count, bytes=sizes[name]) for name, count in counts.items() if count)
+        return Manifest(format=formats[0], shards=tuple(shards))
+    path = f"{folder.name}/{MANIFEST}"
     try:
-        manifest = Manifest.model_validate_json(read_text(path, "the manifest of the shards"))
+        manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         raise UsageError(f"{path} is no manifest of shards: {refused(error)}; remove it, or pack again") from None
     for shard in manifest.shards:
-        file = folder / shard.name
-        found = file.stat().st_size if file.is_file() and Path(shard.name).name == shard.name else None
+        found = sizes.get(shard.name)
         if found != shard.bytes:
             state = "is missing" if found is None else f"has {found} bytes, not the {shard.bytes} that were packed"
-            raise UsageError(f"{file} {state}; copy it again, pack again, or remove {MANIFEST}")
+            raise UsageError(f"{folder.name}/{shard.name} {state}; copy it again, pack again, or remove {MANIFEST}")
     return manifest
 
 
-def write_index(shard: Path, samples: tuple[Sample, ...]) -> None:
-    """Write the index beside a shard, atomically."""
-    write_text(_index(shard), INDEX.dump_json(samples).decode())
-
-
-def read_index(shard: Path) -> tuple[Sample, ...]:
-    """The samples of a shard: by its index, else by its headers."""
-    if not _index(shard).exists():
-        return scanned(shard)
-    try:
-        return INDEX.validate_json(read_text(_index(shard), "the index of a shard"))
-    except ValidationError as error:
-        raise UsageError(f"{_index(shard)} is no index of a shard: {refused(error)}; remove it") from None
-
-
-def _index(shard: Path) -> Path:
-    return shard.with_name(f"{shard.name}.index.json")
+def open_shard(folder: ShardFolder, name: str, format: ShardFormat) -> OpenShard:
+    """A shard, by its index where there is one."""
+    index = folder.text(f"{name}{format.index}", "the index of a shard") if format.index else None
+    return format.opened(folder.opened(name), index)

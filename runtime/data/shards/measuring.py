@@ -23,12 +23,12 @@ import numpy
 
 from placer.errors import UsageError
 from placer.runtime.data.shards.loader import ShardLoader
-from placer.runtime.data.shards.order import Place, ShardOrder
+from placer.runtime.data.shards.order import ShardOrder
+from placer.runtime.data.shards.sample_files import Files, StoredSet
 from placer.runtime.data.shards.samples import IMAGES, image_array
+from placer.runtime.data.shards.shard_set import ShardSet, is_shard_folder
 from placer.runtime.data.shards.single_files import SingleFiles
-from placer.runtime.data.shards.tar_set import Files, TarSet, is_tar_folder
 
-SHARDS = "tar shards"
 PIXELS = 224
 ROWS = 16
 # Batches that are not counted: workers start, and hold some ready.
@@ -63,15 +63,15 @@ class MeasuredData:
         return self.stored_bytes / self.read_seconds
 
 
-def measured(folder: Path, *, workers: Sequence[int], samples: int, pixels: int = PIXELS) -> MeasuredData:
+def measured(folder: Path | str, *, workers: Sequence[int], samples: int, pixels: int = PIXELS) -> MeasuredData:
     """Measure `folder`, of shards or single files, by `samples` of its samples for each figure.
 
     Raises UsageError where it holds neither, or too few.
     """
-    found = TarSet(folder) if is_tar_folder(folder) else SingleFiles(folder)
+    found: StoredSet = ShardSet(folder) if is_shard_folder(folder) else SingleFiles(Path(folder))
     order = ShardOrder(found.counts, 0, hold_out=False)
     places = [order.training(index) for index in range(min(samples, order.trained))]
-    drop_from_cache(found, places)
+    found.drop(places)
     began = time.perf_counter()
     files = [found.read(place) for place in places]
     read = (time.perf_counter() - began) / len(files)
@@ -81,7 +81,7 @@ def measured(folder: Path, *, workers: Sequence[int], samples: int, pixels: int 
     core = (time.process_time() - began) / len(files)
     one = MeasuredData(
         folder=str(folder),
-        format=SHARDS if isinstance(found, TarSet) else "single files",
+        format=found.kind,
         samples=order.samples,
         stored_bytes=sum(len(content) for entry in files for content in entry.values()) / len(files),
         decoded_bytes=decoded / len(files),
@@ -98,7 +98,7 @@ def measured(folder: Path, *, workers: Sequence[int], samples: int, pixels: int 
 
 def predicted(one: MeasuredData, workers: int) -> float:
     """Samples a second of a loader, from the measured parts."""
-    waited = 0.0 if one.format == SHARDS else one.read_seconds
+    waited = 0.0 if one.format.endswith("shards") else one.read_seconds
     alone, processes = waited + one.core_seconds, max(1, workers)
     rates = [1 / one.read_seconds]
     if alone:
@@ -131,25 +131,10 @@ class Decoding:
         return total
 
 
-def drop_from_cache(found: TarSet | SingleFiles, places: Sequence[Place]) -> None:
-    """Have the kernel forget the pages of these samples' files, so that they are read from the storage."""
-    if isinstance(found, TarSet):
-        paths = {found.path(place.shard) for place in places}
-    else:
-        paths = {path for place in places for path in found.paths(place)}
-    for path in paths:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fdatasync(handle)  # pages that are not written yet are not forgotten
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(handle)
-
-
-def _loader_rate(found: TarSet | SingleFiles, decode: Decoding, workers: int, samples: int) -> float:
+def _loader_rate(found: StoredSet, decode: Decoding, workers: int, samples: int) -> float:
     order = ShardOrder(found.counts, 0, hold_out=False)
     places = [order.training(index) for index in range(min(order.trained, samples + (WARM_UP + 2 * workers) * ROWS))]
-    drop_from_cache(found, places)
+    found.drop(places)
     batches = iter(ShardLoader(found, decode, rows=ROWS, workers=workers))
     warm, counted = WARM_UP + 2 * workers, max(1, samples // ROWS)
     for _ in islice(batches, warm):

@@ -1,6 +1,7 @@
 """What the files of a sample are to a model: its inputs, by the files' suffixes.
 
 INPUT.npy               the row of that input, without the batch dim
+INPUT.flat.npy          its numbers without their shape, as TFRecord holds lists of them
 jpg, jpeg, png, webp    the one image input (rows, 1 or 3, height, width): the shorter side resized, the middle cut
                         out, values from 0 to 1, or 0 to 255 for integers (needs placer-planner[data])
 cls                     the one integer input of a number a row: the class
@@ -9,7 +10,7 @@ cls                     the one integer input of a number a row: the class
 from __future__ import annotations
 
 import io
-from pathlib import Path
+import math
 
 import numpy
 import torch
@@ -18,18 +19,19 @@ from placer.errors import UsageError, require_extra
 from placer.graph import Graph, Input
 from placer.runtime.data.batches import Batch, Data
 from placer.runtime.data.shards.order import Place, ShardOrder
-from placer.runtime.data.shards.tar_set import Files, TarSet
+from placer.runtime.data.shards.sample_files import FLAT, Files
+from placer.runtime.data.shards.shard_set import ShardSet
 from placer.runtime.data.tensors import checked, fitting
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 LABELS = ("cls",)
 
 
-def shard_data(samples: TarSet, graph: Graph, *, rows: int, seed: int) -> Data:
+def shard_data(samples: ShardSet, graph: Graph, *, rows: int, seed: int) -> Data:
     """Shards as the inputs of a model, in the order of `ShardOrder`. Raises UsageError where they do not fit it."""
     order = ShardOrder(samples.counts, seed)
     first = samples.read(order.held_out(0))
-    suffixes = {entry.name: _suffix(samples.folder, entry, graph, first) for entry in graph.inputs}
+    suffixes = {entry.name: _suffix(samples.folder.name, entry, graph, first) for entry in graph.inputs}
 
     def gather(places: list[Place]) -> Batch:
         read = [samples.read(place) for place in places]
@@ -39,7 +41,9 @@ def shard_data(samples: TarSet, graph: Graph, *, rows: int, seed: int) -> Data:
                 _value(entry, files, suffixes[entry.name], samples, place)
                 for files, place in zip(read, places, strict=True)
             ]
-            batch[entry.name] = checked(entry, fitting(samples.folder, entry, _stacked(entry, made, samples.folder)))
+            batch[entry.name] = checked(
+                entry, fitting(samples.folder.name, entry, _stacked(entry, made, samples.folder.name))
+            )
         return batch
 
     few = f" - only {order.trained} to train on, which repeat within each batch of {rows}"
@@ -70,11 +74,12 @@ def image_array(
     return array.reshape(height, width, channels)
 
 
-def _suffix(folder: Path, entry: Input, graph: Graph, files: Files) -> str:
+def _suffix(folder: str, entry: Input, graph: Graph, files: Files) -> str:
     """The suffix of the file that an input is read from. Raises UsageError naming those that there are."""
-    wanted = (f"{entry.name}.npy", *(IMAGES if _is_image(entry) else ()), *(LABELS if _is_label(entry) else ()))
+    arrays = (f"{entry.name}.npy", f"{entry.name}{FLAT}")
+    wanted = (*arrays, *(IMAGES if _is_image(entry) else ()), *(LABELS if _is_label(entry) else ()))
     alike = [one for one in graph.inputs if (_is_image(one), _is_label(one)) == (_is_image(entry), _is_label(entry))]
-    known: tuple[str, ...] = wanted if len(alike) == 1 else wanted[:1]
+    known: tuple[str, ...] = wanted if len(alike) == 1 else arrays
     found = next((suffix for suffix in known if suffix in files), None)
     if found is not None:
         return found
@@ -93,10 +98,10 @@ def _is_label(entry: Input) -> bool:
     return entry.tensor.dtype in ("int64", "int32") and len(entry.tensor.shape) == 1
 
 
-def _value(entry: Input, files: Files, suffix: str, samples: TarSet, place: Place) -> torch.Tensor:
+def _value(entry: Input, files: Files, suffix: str, samples: ShardSet, place: Place) -> torch.Tensor:
     """A row of an input, without the batch dim. Raises UsageError naming the file that is not what its suffix says."""
-    named = f"{samples.folder}: {samples.sample(place).key}.{suffix}"
     if suffix not in files:
+        named = f"{samples.folder.name}: {samples.key(place)}.{suffix}"
         raise UsageError(f"{named} is missing, which other samples have; pack it with each sample")
     try:
         if suffix in LABELS:
@@ -107,12 +112,15 @@ def _value(entry: Input, files: Files, suffix: str, samples: TarSet, place: Plac
                 2, 0, 1
             )
             return made.float() / 255 if getattr(torch, entry.tensor.dtype).is_floating_point else made
-        return torch.from_numpy(numpy.load(io.BytesIO(files[suffix]), allow_pickle=False))
+        made = torch.from_numpy(numpy.load(io.BytesIO(files[suffix]), allow_pickle=False))
+        wanted = entry.tensor.shape_at(1)[1:]
+        return made.reshape(wanted) if suffix.endswith(FLAT) and made.numel() == math.prod(wanted) else made
     except (ValueError, EOFError, TypeError) as error:
+        named = f"{samples.folder.name}: {samples.key(place)}.{suffix}"
         raise UsageError(f"{named} cannot be read: {error}; pack it again") from None
 
 
-def _stacked(entry: Input, values: list[torch.Tensor], folder: Path) -> torch.Tensor:
+def _stacked(entry: Input, values: list[torch.Tensor], folder: str) -> torch.Tensor:
     shapes = {tuple(value.shape) for value in values}
     if len(shapes) > 1:
         told = " and ".join(map(str, sorted(shapes)[:2]))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
 from placer.errors import ExecutionError, UsageError
-from placer.runtime.data.shards.manifest import split_name
+from placer.runtime.data.shards.folders.local import drop_pages
 from placer.runtime.data.shards.order import Place
-from placer.runtime.data.shards.tar_set import Files
+from placer.runtime.data.shards.sample_files import Files, split_name
 
 
 class SingleFiles:
     """The samples of a folder of files, each a shard of its own. Raises UsageError where there are none."""
+
+    kind = "single files"
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -25,13 +28,7 @@ class SingleFiles:
         )
         if not self._samples:
             raise UsageError(f"{folder} holds no files with a suffix; give the folder that holds the files or shards")
-        self.folder = folder
         self.counts = (1,) * len(self._samples)
-        self.size = sum(path.stat().st_size for sample in self._samples for _, path in sample)
-
-    def paths(self, place: Place) -> tuple[Path, ...]:
-        """The files of a sample."""
-        return tuple(path for _, path in self._samples[place.shard])
 
     def read_ahead(self, place: Place) -> None:
         """Nothing: each file is asked for when it is needed, as loaders of single files do."""
@@ -42,3 +39,8 @@ class SingleFiles:
             return {suffix: path.read_bytes() for suffix, path in self._samples[place.shard]}
         except OSError as error:
             raise ExecutionError(f"cannot read {error.filename}: {error.strerror}") from None
+
+    def drop(self, places: Sequence[Place]) -> None:
+        """Have the kernel forget the pages of these samples' files."""
+        for path in {path for place in places for _, path in self._samples[place.shard]}:
+            drop_pages(path)

@@ -24,7 +24,9 @@ MOST_WORKERS = 256
 
 
 def measure(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Shards, or single files.", show_default=False)],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Shards (or their URL), or single files.", show_default=False)
+    ],
     workers: Annotated[str, typer.Option(help="Numbers of loading processes, separated by commas.")] = "0,1,2",
     samples: Annotated[int, typer.Option(min=1, help="Samples of each measurement.")] = 500,
     pixels: Annotated[int, typer.Option(min=1, max=16384, help="Images are decoded to so many, squared.")] = 224,
@@ -54,7 +56,7 @@ def data_set_text(found: MeasuredData) -> str:
         "stored": written(max(1, round(found.stored_bytes)), "bytes"),
         "decoded": written(max(1, round(found.decoded_bytes)), "bytes"),
         "decode": written(found.core_seconds, "seconds"),
-        "read": "in_sequence" if found.format == "tar shards" else "at_random",
+        "read": "at_random" if found.format == "single files" else "in_sequence",
         "source": "placer data measure",
     }
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)

@@ -17,7 +17,10 @@ from placer.report.printing import bytes_text
 def pack(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Files, also in subfolders.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The new folder of shards.", show_default=False)],
-    to: Annotated[Literal["tar"], typer.Option(help="The format of the shards.")] = "tar",
+    to: Annotated[
+        Literal["tar", "parquet", "tfrecord"],
+        typer.Option(help="The format of the shards; parquet needs placer-planner[data]."),
+    ] = "tar",
     shard_size: Annotated[str, typer.Option(help="Bytes of a shard, such as 64MiB; it is not exceeded.")] = "1GiB",
     labels: Annotated[bool, typer.Option("--labels", help="Give each sample the number of its subfolder.")] = False,
     json: Json = False,
@@ -28,7 +31,7 @@ def pack(
     """
     from placer.runtime.data.shards import pack as packed
 
-    made = packed(folder, output, shard_bytes=int(quantity(shard_size, "bytes")), labels=labels)
+    made = packed(folder, output, shard_bytes=int(quantity(shard_size, "bytes")), labels=labels, to=to)
     document: Document = {
         "folder": str(made.folder), "format": to, "samples": made.samples, "shards": made.shards, "bytes": made.bytes,
     }  # fmt: skip

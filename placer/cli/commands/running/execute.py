@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from placer.runtime.training.run_report import ExecuteOptions, RunReport
 
 
-Data = Annotated[str, typer.Option(help="A folder of text or of tensors, stdlib, or synthetic.")]
+Data = Annotated[
+    str, typer.Option(help="A folder of text, tensors or shards, the URL of shards, stdlib, or synthetic.")
+]
 Tokenizer = Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")]
 Engine = Annotated[Literal["placer", "deepspeed"], typer.Option(help="What runs the plan; deepspeed where it can.")]
 Seed = Annotated[int, typer.Option(help="The order of the data.")]

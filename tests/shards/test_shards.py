@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from graphs import BlockSpec, chain_graph
 from placer.errors import UsageError
 from placer.runtime.data import open_data
-from placer.runtime.data.shards import ShardLoader, TarSet, pack
+from placer.runtime.data.shards import ShardLoader, ShardSet, pack
 from placer.runtime.data.shards.order import Place, ShardOrder
 
 WIDTH = 16  # of the input `x` of a chain graph
@@ -49,13 +49,13 @@ def shards(tmp_path: Path) -> Path:
     return pack(singles(tmp_path, 37), tmp_path / "shards", shard_bytes=5 * 2048 + 1024, labels=True).folder
 
 
-def everything(samples: TarSet) -> Iterator[dict[str, bytes]]:
+def everything(samples: ShardSet) -> Iterator[dict[str, bytes]]:
     order = ShardOrder(samples.counts, 0, hold_out=False)
     return (samples.read(order.training(index)) for index in range(order.trained))
 
 
 def test_shards_are_of_the_size_asked_for_and_hold_every_file(shards: Path, tmp_path: Path) -> None:
-    samples = TarSet(shards)
+    samples = ShardSet(shards)
     assert len(samples.counts) > 5
     assert all(one.bytes <= 10240 for one in samples.manifest.shards)  # tar files are padded to 20 blocks
     read = list(everything(samples))
@@ -79,21 +79,21 @@ def test_the_same_files_give_the_same_bytes(shards: Path, tmp_path: Path) -> Non
 def test_webdataset_reads_our_shards_and_we_read_those_it_writes(shards: Path, tmp_path: Path) -> None:
     wds = pytest.importorskip("webdataset", reason="the library whose format this is, is not installed")
     theirs = wds.WebDataset(sorted(map(str, shards.glob("*.tar"))), shardshuffle=False, empty_check=False)
-    assert sorted(one["txt"].decode() for one in theirs) == sorted(map(key, everything(TarSet(shards))))
+    assert sorted(one["txt"].decode() for one in theirs) == sorted(map(key, everything(ShardSet(shards))))
     (tmp_path / "theirs").mkdir()
     with wds.ShardWriter(str(tmp_path / "theirs" / "set-%06d.tar"), maxcount=3, verbose=0) as writer:
         for number in range(8):
             writer.write({"__key__": f"{number:04d}", "txt": f"sample {number}"})
-    read = everything(TarSet(tmp_path / "theirs"))
+    read = everything(ShardSet(tmp_path / "theirs"))
     assert sorted(map(key, read)) == [f"sample {number}" for number in range(8)]
     gc.collect()
 
 
 def test_shards_without_manifest_and_indexes_are_read_alike(shards: Path) -> None:
-    before = sorted(map(key, everything(TarSet(shards))))
+    before = sorted(map(key, everything(ShardSet(shards))))
     for path in [*shards.glob("*.json")]:
         path.unlink()
-    assert sorted(map(key, everything(TarSet(shards)))) == before
+    assert sorted(map(key, everything(ShardSet(shards)))) == before
 
 
 COUNTS = st.lists(st.integers(1, 30), min_size=1, max_size=9)
@@ -182,8 +182,8 @@ def test_ranks_of_any_number_are_given_every_sample_once(shards: Path, workers: 
 
 
 def test_a_state_goes_on_with_another_number_of_ranks_rows_and_workers(shards: Path) -> None:
-    order = ShardOrder(TarSet(shards).counts, 0, window=4, hold_out=False)
-    whole = [key(TarSet(shards).read(order.training(index))) for index in range(37)]
+    order = ShardOrder(ShardSet(shards).counts, 0, window=4, hold_out=False)
+    whole = [key(ShardSet(shards).read(order.training(index))) for index in range(37)]
     two = [ShardLoader(shards, key, rows=6, rank=rank, ranks=2, window=4, workers=1) for rank in range(2)]
     before = [one for loader in two for batch in islice(loader, 3) for one in batch]
     assert sorted(before) == sorted(whole[:18])
@@ -258,14 +258,14 @@ def test_what_cannot_be_packed_or_read_is_said(shards: Path, tmp_path: Path) -> 
     content = first.read_bytes()
     first.write_bytes(content[:3000])
     with pytest.raises(UsageError, match="has 3000 bytes, not the"):
-        TarSet(shards)
+        ShardSet(shards)
     (shards / "shards.json").unlink()
     (shards / "shard-000000.tar.index.json").unlink()
     with pytest.raises(UsageError, match=r"is cut off|cannot be read as a tar file"):
-        TarSet(shards)
+        ShardSet(shards)
     first.write_bytes(b"no tar file" * 1000)
     with pytest.raises(UsageError, match="cannot be read as a tar file"):
-        TarSet(shards)
+        ShardSet(shards)
 
 
 def test_a_packing_that_was_killed_is_begun_again(tmp_path: Path) -> None:
@@ -276,4 +276,4 @@ def test_a_packing_that_was_killed_is_begun_again(tmp_path: Path) -> None:
     (into / "shard-000009.tar.part").write_bytes(b"half")
     assert pack(source, into, shard_bytes=6000) == whole
     assert not list(into.glob("*.part"))
-    assert len(list(everything(TarSet(into)))) == 9
+    assert len(list(everything(ShardSet(into)))) == 9
