@@ -112,12 +112,16 @@ def singles(folder: Path, count: int) -> Path:
     return folder / "files"
 
 
-def test_files_are_packed_measured_and_planned_for(placer: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["tar", "parquet", "tfrecord"])
+def test_files_are_packed_measured_and_planned_for(placer: Command, tmp_path: Path, format: str) -> None:
+    if format == "parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs placer-planner[data]")
     singles(tmp_path, 60)
-    packed = json.loads(placer("data", "pack", "files", "-o", "shards", "--shard-size", "64KiB", "--json").out)
-    assert packed["samples"] == 60
-    assert packed["shards"] == len(list(Path("shards").glob("*.tar"))) > 1
-    for folder, kind in (("files", "single files"), ("shards", "tar shards")):
+    command = ["data", "pack", "files", "-o", "shards", "--to", format, "--shard-size", "64KiB"]
+    packed = json.loads(placer(*command, "--json").out)
+    assert (packed["samples"], packed["format"]) == (60, format)
+    assert packed["shards"] == len(list(Path("shards").glob(f"*.{format}"))) > 1
+    for folder, kind in (("files", "single files"), ("shards", f"{format} shards")):
         command = ["data", "measure", folder, "--workers", "0,1", "--samples", "60", "-o", "made.yaml"]
         found = json.loads(placer(*command, "--json").out)
         assert found["format"] == kind
@@ -137,6 +141,7 @@ def test_files_are_packed_measured_and_planned_for(placer: Command, tmp_path: Pa
         (("pack", "none", "-o", "shards"), "none is no folder"),
         (("pack", "files", "-o", "files"), "lies in files"),
         (("pack", "files", "-o", "shards", "--shard-size", "4"), "has no unit"),
+        (("pack", "files", "-o", "shards", "--to", "zip"), "zip"),
         (("pack", "files", "-o", "shards", "--shard-size", "4B"), "hold nothing"),
         (("pack", "files", "-o", "lab.yaml"), "lab.yaml"),
         (("measure", "none"), "none is no folder"),

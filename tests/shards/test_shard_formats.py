@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from graphs import BlockSpec, chain_graph
 from placer.errors import UsageError
 from placer.runtime.data import open_data
 from placer.runtime.data.shards import ShardLoader, ShardSet, pack
-from placer.runtime.data.shards.formats import FORMATS, FormatName
+from placer.runtime.data.shards.formats import FORMATS, FormatName, shard_format
 from placer.runtime.data.shards.formats.crc32c import POLYNOMIAL, crc32c
 from placer.runtime.data.shards.formats.example import decoded, encoded
 from placer.runtime.data.shards.order import Place, ShardOrder
@@ -255,3 +256,21 @@ def test_an_example_gives_the_files_that_were_put_in(key: str, files: dict[str, 
 def test_what_is_no_example_is_refused_and_nothing_else(content: bytes) -> None:
     with contextlib.suppress(ValueError):
         decoded(content)
+
+
+def test_without_pyarrow_the_extra_is_named(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for ask in (
+        lambda: pack(source, source.parent / "shards", shard_bytes=10**6, to="parquet"),
+        lambda: shard_format("parquet"),
+    ):
+        with pytest.raises(UsageError, match=r"needs pyarrow.*pip install 'placer-planner\[data\]'"):
+            ask()
+    assert not (source.parent / "shards").exists()
+
+
+def test_a_manifest_of_another_format_is_refused(source: Path) -> None:
+    manifest = packed(source, "tar") / "shards.json"
+    manifest.write_text(manifest.read_text().replace('"tar"', '"arrow"'))
+    with pytest.raises(UsageError, match=r"shards\.json is no manifest of shards: format"):
+        ShardSet(manifest.parent)

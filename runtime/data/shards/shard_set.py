@@ -25,7 +25,10 @@ def is_shard_folder(source: Path | str) -> bool:
     folder = folder_of(source)
     if not isinstance(folder, LocalFolder):
         return True
-    return folder.path.is_dir() and any(name == MANIFEST or format_of(name) for name in folder.sizes())
+    path = folder.path  # names alone are asked for: it may hold a million files
+    return path.is_dir() and (
+        (path / MANIFEST).exists() or any(format_of(one.name) and one.is_file() for one in path.iterdir())
+    )
 
 
 class ShardSet:
