@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy
 
@@ -55,7 +56,7 @@ def made(folder: Path, count: int) -> tuple[Kept, ...]:
     return tuple(found)
 
 
-def _write_image(file: object, draws: numpy.random.Generator) -> None:
+def _write_image(file: BinaryIO, draws: numpy.random.Generator) -> None:
     require_extra("data", "PIL")
     from PIL import Image
 
@@ -65,5 +66,5 @@ def _write_image(file: object, draws: numpy.random.Generator) -> None:
     Image.fromarray(noisy.clip(0, 255).astype(numpy.uint8)).save(file, "JPEG", quality=QUALITY)
 
 
-def _write_array(file: object, draws: numpy.random.Generator) -> None:
+def _write_array(file: BinaryIO, draws: numpy.random.Generator) -> None:
     numpy.save(file, draws.integers(0, 256, (PIXELS, PIXELS, 3), dtype=numpy.uint8))
