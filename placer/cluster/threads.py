@@ -11,12 +11,15 @@
 For two sockets of 12 cores that is the published setting: 2 processes a socket, 6 threads each, communication on cores
 0, 1, 12 and 13, inter-op threads as many as sockets (Intel's advice for TensorFlow and Horovod on dual-socket hosts, as
 the talks placer was started from quote it).
+
+`thread_settings` lists what else there is to measure: settings with no more threads than cores.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CORES_OF_A_PROCESS = 6
@@ -88,6 +91,22 @@ def host_threads(topology: Topology, processes: int, usable: int | None = None) 
     return HostThreads(processes=tuple(made), communication=tuple(communication))
 
 
+def thread_settings(topology: Topology, usable: int | None = None) -> tuple[HostThreads, ...]:
+    """Processes that divide the cores, each with 1, 2, 4, ... threads up to its share, bound to cores and not.
+
+    Bound are only settings whose processes each fit on a socket; those of `host_threads` are always among them.
+    """
+    granted = min(topology.cores, usable or topology.cores)
+    counts = [count for count in range(1, granted + 1) if granted % count == 0]
+    found = {one.processes: one for one in (host_threads(topology, count, usable) for count in counts)}
+    for count in counts:
+        for threads in _powers(granted // count):
+            free = HostThreads(processes=(_process(threads, len(topology.sockets), ()),) * count)
+            for one in (free, *(_bound(topology, free) if granted == topology.cores else ())):
+                found.setdefault(one.processes, one)
+    return tuple(sorted(found.values(), key=_order))
+
+
 def topology(system: Path = SYSTEM, allowed: frozenset[int] | None = None) -> Topology:
     """Of this host as Linux tells it, of the processors this process may use; elsewhere one socket of all of them."""
     if allowed is None:
@@ -103,6 +122,31 @@ def topology(system: Path = SYSTEM, allowed: frozenset[int] | None = None) -> To
     return Topology(
         sockets=tuple(tuple(sorted(cpu for (own, _), cpu in first.items() if own == one)) for one in sockets)
     )
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4, ... and `most` itself."""
+    return sorted({most, *(1 << k for k in range(most.bit_length()))})
+
+
+def _bound(topology: Topology, free: HostThreads) -> Iterator[HostThreads]:
+    """The same setting with cores of its own for each process; nothing where a process fits on no socket."""
+    threads = free.processes[0].threads
+    places = [
+        socket[first : first + threads]
+        for socket in topology.sockets
+        for first in range(0, len(socket) - threads + 1, threads)
+    ]
+    if len(places) >= len(free.processes):
+        each = len(places) // len(free.processes)
+        taken = places[::each][: len(free.processes)]
+        yield HostThreads(
+            processes=tuple(replace(one, cores=own) for one, own in zip(free.processes, taken, strict=True))
+        )
+
+
+def _order(one: HostThreads) -> tuple[int, int, bool]:
+    return len(one.processes), one.processes[0].threads, bool(one.processes[0].cores)
 
 
 def _process(threads: int, sockets: int, cores: tuple[int, ...]) -> ProcessThreads:

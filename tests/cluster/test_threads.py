@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placer.cluster.threads import Topology, advised_processes, host_threads, topology
+from examples.measured import threads
+from placer.cluster.threads import Topology, advised_processes, host_threads, thread_settings, topology
 
 DUAL = Topology(sockets=(tuple(range(12)), tuple(range(12, 24))))
 
@@ -64,6 +65,7 @@ def test_the_topology_counts_cores_not_their_threads(tmp_path: Path) -> None:
 # A rank of two on a host of two sockets, made of processors that this machine has.
 RANK = """
 import json, os, sys, torch
+from examples.measured import threads
 from placer.cluster.threads import Topology
 from placer.runtime.distributed import threads
 cores = sorted(os.sched_getaffinity(0))
@@ -106,3 +108,47 @@ def test_what_torchrun_gives_by_itself_is_nobodys_choice(given_threads: str | No
     env |= {"PYTHONPATH": os.pathsep.join(sys.path)} | ({"OMP_NUM_THREADS": given_threads} if given_threads else {})
     done = subprocess.run([sys.executable, "-c", PARENT], env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == [str(given_threads is not None)], done.stderr
+
+
+@given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 40))
+def test_every_setting_has_a_core_for_each_thread_and_the_advised_ones_are_among_them(
+    sockets: int, each: int, usable: int
+) -> None:
+    host = Topology(sockets=tuple(tuple(range(k * each, (k + 1) * each)) for k in range(sockets)))
+    found = thread_settings(host, usable)
+    granted = min(host.cores, usable)
+    assert len(set(found)) == len(found)
+    for one in found:
+        assert sum(own.threads for own in one.processes) <= granted
+        cores = [core for own in one.processes for core in own.cores]
+        assert len(set(cores)) == len(cores) and set(cores) <= set(range(host.cores))
+        assert all(len({core // each for core in own.cores}) <= 1 for own in one.processes)
+    assert {host_threads(host, k, usable) for k in range(1, granted + 1) if granted % k == 0} <= set(found)
+
+
+def test_the_published_setting_is_one_of_those_of_its_host() -> None:
+    found = thread_settings(DUAL)
+    (published,) = [one for one in found if one.communication == (0, 1, 12, 13)]
+    assert published == host_threads(DUAL, advised_processes(DUAL))
+    assert {len(one.processes) for one in found} == {1, 2, 3, 4, 6, 8, 12, 24}
+
+
+def test_measured_settings_are_named_and_drawn(tmp_path: Path) -> None:
+    bound = host_threads(DUAL, 4)
+    free = next(one for one in thread_settings(DUAL) if len(one.processes) == 2 and not one.processes[0].cores)
+    found = [
+        threads.MeasuredSetting(setting=bound, predicted=0.1, measured=0.12, chosen=True),
+        threads.MeasuredSetting(setting=free, predicted=0.2, measured=0.2, chosen=False),
+    ]
+    assert [one.name for one in found] == ["4 x 6 bound *", "2 x 1"]
+    assert str(found[0]).split() == ["4", "x", "6", "bound", "*", "100", "120", "20%"]
+    pytest.importorskip("matplotlib", reason="the picture needs placer-planner[plot]")
+    threads.draw(found, tmp_path / "threads.svg")
+    assert "<svg" in (tmp_path / "threads.svg").read_text()
+
+
+def test_what_is_measured_is_given_its_threads_and_others_get_theirs_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with threads.threads_of_each(2):
+        assert os.environ["OMP_NUM_THREADS"] == "2"
+    assert os.environ["OMP_NUM_THREADS"] == "3"
