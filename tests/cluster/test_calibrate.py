@@ -15,12 +15,14 @@ import torch
 
 from clusters import link_between
 from placer.cluster import calibrate as calibration
-from placer.cluster.calibrate import cache_path, calibrate, describe_machine, local_cluster
+from placer.cluster.calibrate import cache_path, calibrate, describe_machine, local_cluster, varying_steps
 from placer.cluster.calibrate.machine import fingerprint
 from placer.cluster.calibrate.result import Calibration, DeviceMeasurement, fitted_line, local_description
+from placer.cluster.calibrate.varying import STEPS, DeviceSteps, MeasuredSteps, ranks_yaml
 from placer.cluster.cluster import Cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
 from placer.cluster.topology import bottleneck
+from placer.costs.variability.rank_file import read_unsteady_ranks
 from placer.errors import ExecutionError, UsageError
 
 SIZES = (2.0**12, 2.0**16, 2.0**20, 2.0**24)
@@ -236,3 +238,20 @@ def test_a_gpu_is_measured_as_itself(cache: Path) -> None:
     device = calibrate(1).devices[0]
     assert device.backend == "cuda" and device.name == torch.cuda.get_device_name(0)
     assert device.rate("bfloat16") > device.rate("float64")
+
+
+def test_steps_that_were_measured_are_ranks_that_vary(tmp_path: Path) -> None:
+    devices = tuple(
+        DeviceSteps(name=name, seconds=seconds)
+        for name, seconds in (("fast", (0.01, 0.02)), ("slow: 'x'", (0.5, 0.0)), ("fast", (0.03, 0.04)))
+    )
+    (tmp_path / "ranks.yaml").write_text(ranks_yaml(MeasuredSteps(devices=devices)))
+    fast, slow = read_unsteady_ranks(str(tmp_path / "ranks.yaml")).kinds
+    assert (fast.name, fast.count, fast.times.atoms) == ("fast", 2, (0.01, 0.02, 0.03, 0.04))
+    assert (slow.name, slow.count, slow.times.atoms) == ("slow: 'x'", 1, (0.5, 0.0))
+
+
+def test_two_processes_measure_how_their_steps_vary(cache: Path) -> None:
+    measured = varying_steps(2, 0.002)
+    assert [len(one.seconds) for one in measured.devices] == [STEPS] * 2
+    assert all(second > 0 for one in measured.devices for second in one.seconds)

@@ -2,6 +2,7 @@
 
     local_cluster(n)   from the cache, measured when there is none for this machine, or one taken while it was busy
     calibrate(n)       measured now, the cache renewed
+    varying_steps(n, seconds)  how much equal steps vary, measured now
     describe_machine() what this machine is and what is installed, for `doctor`
 
 Measuring happens in fresh processes (`worker`), one per device, all at once; only they import torch. Calibrations are
@@ -14,16 +15,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from placer.cluster.calibrate.launch import measure
+from placer.cluster.calibrate.launch import measure, measure_steps
 from placer.cluster.calibrate.machine import Machine, busy_cores, describe_machine, fingerprint, visible_gpus
 from placer.cluster.calibrate.result import idle, local_description
+from placer.cluster.calibrate.varying import MeasuredSteps
 from placer.cluster.cluster import Cluster
 from placer.cluster.cluster_file import cluster_yaml, read_cluster
 from placer.errors import UsageError
 from placer.io.cache import cache_folder
 from placer.io.files import write_text
 
-__all__ = ["Machine", "calibrate", "describe_machine", "local_cluster"]
+__all__ = ["Machine", "calibrate", "describe_machine", "local_cluster", "varying_steps"]
 
 # More processes than this on one machine is a mistake in the spec, not a wish.
 MOST_PROCESSES = 256
@@ -42,11 +44,7 @@ def calibrate(
     `progress` is told what is being measured. Raises UsageError for an impossible number of devices, ExecutionError
     where measuring fails.
     """
-    gpus = visible_gpus()
-    count = devices if devices is not None else max(1, gpus)
-    if not 1 <= count <= MOST_PROCESSES:
-        raise UsageError(f"localx{count} asks for {count} devices; ask for 1 to {MOST_PROCESSES}, as in localx2")
-    on_gpus = 0 < count <= gpus
+    count, on_gpus = _devices(devices)
     key = fingerprint(count)
     known = None if refresh else cached(key, count)
     name = "local" if devices is None else f"localx{count}"
@@ -56,6 +54,21 @@ def calibrate(
     cluster = local_description(measure(count, on_gpus=on_gpus, progress=progress), name=name, load=load)
     store(key, cluster)
     return cluster
+
+
+def varying_steps(devices: int | None, seconds: float, progress: Callable[[str], None] | None = None) -> MeasuredSteps:
+    """How steps of about `seconds` vary on this machine as `devices` devices, all at work at once; measured now."""
+    count, on_gpus = _devices(devices)
+    return measure_steps(count, on_gpus=on_gpus, seconds=seconds, progress=progress)
+
+
+def _devices(asked: int | None) -> tuple[int, bool]:
+    """How many devices to measure, and whether they are GPUs. Raises UsageError for an impossible number."""
+    gpus = visible_gpus()
+    count = asked if asked is not None else max(1, gpus)
+    if not 1 <= count <= MOST_PROCESSES:
+        raise UsageError(f"localx{count} asks for {count} devices; ask for 1 to {MOST_PROCESSES}, as in localx2")
+    return count, 0 < count <= gpus
 
 
 def cache_path(key: str) -> Path:

@@ -14,6 +14,7 @@ from typing import IO
 
 from placer.cluster.calibrate.machine import threads
 from placer.cluster.calibrate.result import Calibration
+from placer.cluster.calibrate.varying import MeasuredSteps
 from placer.errors import ExecutionError
 
 # Starting 8 processes that import torch takes 20 s on 2 cores; measuring itself is bounded by the worker.
@@ -23,9 +24,23 @@ LONGEST_SECONDS = 180.0
 def measure(devices: int, *, on_gpus: bool, progress: Callable[[str], None] | None = None) -> Calibration:
     """What `devices` worker processes measured together. Raises ExecutionError where one fails."""
     begun = time.monotonic()
+    measured = Calibration.model_validate_json(_result(devices, on_gpus, progress))
+    return measured.model_copy(update={"wall_seconds": time.monotonic() - begun})
+
+
+def measure_steps(
+    devices: int, *, on_gpus: bool, seconds: float, progress: Callable[[str], None] | None = None
+) -> MeasuredSteps:
+    """How steps of about `seconds` vary on each of `devices` processes. Raises ExecutionError where one fails."""
+    return MeasuredSteps.model_validate_json(_result(devices, on_gpus, progress, f"{seconds:g}"))
+
+
+def _result(devices: int, on_gpus: bool, progress: Callable[[str], None] | None, *more: str) -> str:
+    """What the first worker printed; more: further arguments of all."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="placer-calibrate-") as folder:
         logs = [Path(folder, f"{rank}.log") for rank in range(devices)]
-        workers = [_worker(rank, devices, on_gpus, folder, logs[rank]) for rank in range(devices)]
+        workers = [_worker(rank, devices, on_gpus, folder, logs[rank], more) for rank in range(devices)]
         try:
             result = _follow(workers[0], progress, begun)
             for worker in workers:
@@ -36,13 +51,14 @@ def measure(devices: int, *, on_gpus: bool, progress: Callable[[str], None] | No
             _end(workers)
         if not result:
             raise ExecutionError(f"measuring this machine failed: {_reason(workers, logs)}; run placer calibrate again")
-    measured = Calibration.model_validate_json(result)
-    return measured.model_copy(update={"wall_seconds": time.monotonic() - begun})
+    return result
 
 
-def _worker(rank: int, devices: int, on_gpus: bool, folder: str, log: Path) -> subprocess.Popen[str]:
+def _worker(
+    rank: int, devices: int, on_gpus: bool, folder: str, log: Path, more: tuple[str, ...]
+) -> subprocess.Popen[str]:
     """One worker process, this copy of placer on its path."""
-    arguments = [str(rank), str(devices), "cuda" if on_gpus else "cpu", folder]
+    arguments = [str(rank), str(devices), "cuda" if on_gpus else "cpu", folder, *more]
     with log.open("w") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "placer.cluster.calibrate.worker", *arguments],

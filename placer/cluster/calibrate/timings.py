@@ -150,6 +150,23 @@ def launch_seconds(together: Together) -> float:
     return together.seconds(chain) / (2 * length)
 
 
+def repeated_steps(together: Together, *, seconds: float, count: int) -> tuple[float, ...]:
+    """The seconds of each of `count` steps of the same work, about `seconds` each; no rank waits for another."""
+    together.progress("steps")
+    edge = 1024 if together.device.type == "cuda" else 256
+    a, b = (torch.randn(edge, edge, device=together.device) for _ in range(2))
+    calls = max(1, round(seconds / together.slowest(together.seconds(lambda: torch.mm(a, b)))))
+    found = []
+    dist.barrier()
+    for _ in range(count):
+        begun = time.perf_counter()
+        for _ in range(calls):
+            torch.mm(a, b)
+        together.synchronize()
+        found.append(time.perf_counter() - begun)
+    return tuple(found)
+
+
 def _by_size(together: Together, dtype: torch.dtype) -> tuple[tuple[float, float], ...]:
     points: list[tuple[float, float]] = []
     expected = 0.0

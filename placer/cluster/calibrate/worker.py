@@ -1,4 +1,6 @@
-"""One measuring process: `python -m placer.cluster.calibrate.worker RANK DEVICES cpu|cuda FOLDER`.
+"""One measuring process: `python -m placer.cluster.calibrate.worker RANK DEVICES cpu|cuda FOLDER [SECONDS]`.
+
+With SECONDS it measures how much steps of so many vary, else what a cluster is described by.
 
 All processes measure the same thing at the same time, so that a rate is what one gets while all are at work. The first
 prints `progress ...` lines and one `result {json}` line.
@@ -29,7 +31,9 @@ from placer.cluster.calibrate.timings import (
     messages,
     mixed_bandwidth,
     products,
+    repeated_steps,
 )
+from placer.cluster.calibrate.varying import STEPS, DeviceSteps, MeasuredSteps
 
 # What importing a model class of transformers adds to a process that has torch (145 MiB with 5.23, November 2026).
 MODEL_LIBRARIES = 150 * 2**20
@@ -42,7 +46,7 @@ def main(arguments: list[str]) -> None:
     device = torch.device(f"cuda:{rank}" if kind == "cuda" else "cpu")
     _join(rank, devices, kind, folder, device)
     together = Together(rank=rank, size=devices, device=device)
-    measured = _measurement(together)
+    measured = _steps(together, float(arguments[4])) if len(arguments) > 4 else _measurement(together)
     if rank == 0:
         print("result", measured.model_dump_json(), flush=True)
     gc.collect()
@@ -71,6 +75,13 @@ def _join(rank: int, devices: int, kind: str, folder: str, device: torch.device)
         world_size=devices,
         timeout=timedelta(seconds=60),
     )
+
+
+def _steps(together: Together, seconds: float) -> MeasuredSteps:
+    """Those of all ranks; the same on every rank."""
+    mine = repeated_steps(together, seconds=seconds, count=STEPS)
+    everyone = together.gather((_name(together.device), mine))
+    return MeasuredSteps(devices=tuple(DeviceSteps(name=name, seconds=own) for name, own in everyone))
 
 
 def _measurement(together: Together) -> Calibration:

@@ -1,4 +1,4 @@
-"""Ranks whose seconds vary, from a file.
+"""Ranks whose seconds vary, from a file (`placer calibrate --vary` writes one of this machine).
 
 name: a CPU worker beside two GPU workers
 ranks:
