@@ -7,7 +7,7 @@
 Settings are those of `placer.cluster.threads.thread_settings`: processes that divide the cores, threads of each
 (intra-op), bound to cores (by taskset) or left to the system. Each trains replicas of the same model on the same global
 batch by `placer execute` under torchrun. Predicted is the plan's step on this machine as `placer calibrate` measures it
-with so many processes and threads at once; it knows nothing of binding. The setting marked * is the one that placer
+now with so many processes and threads at once; it knows nothing of binding. The setting marked * is the one that placer
 chooses from the topology. It, and its threads for other numbers of processes, are run without OMP_NUM_THREADS, so that
 `execute` itself applies them.
 """
@@ -28,7 +28,7 @@ from shutil import which
 from statistics import median
 
 from placer import api
-from placer.cluster.calibrate import local_cluster
+from placer.cluster.calibrate import calibrate
 from placer.cluster.calibrate.machine import usable_cores
 from placer.cluster.threads import HostThreads, Topology, advised_processes, host_threads, thread_settings, topology
 from placer.errors import ExecutionError, require_extra
@@ -81,7 +81,7 @@ def measured(setting: HostThreads, host: Topology, *, rows: int, steps: int) -> 
 def planned(processes: int, threads: int, rows: int) -> Plan:
     """Replicas on this machine as it is with so many processes and threads."""
     with threads_of_each(threads):
-        cluster = local_cluster(processes, progress=lambda line: print(f"  {line}", file=sys.stderr))
+        cluster = calibrate(processes, progress=lambda line: print(f"  {line}", file=sys.stderr))
     return api.plan(MODEL, cluster, batch=f"{rows}x{LENGTH}", strategy="data" if processes > 1 else "single")
 
 
