@@ -48,12 +48,17 @@ def route_document(plan: Plan, entry: Collective, rank: int) -> dict[str, JsonVa
 
 
 def stages_text(plan: Plan) -> Iterator[str]:
-    """A line for each stage whose replicas are on both kinds of device, about its largest bucket of gradients."""
+    """A line for each stage that a library does not sum by itself, about its largest bucket of gradients."""
     for index, (stage, position) in enumerate(zip(plan.stages, position_of(plan), strict=True)):
-        if not plan.cluster.unlike(stage.leaders):
+        if stage.reduction == "flat" and not plan.cluster.unlike(stage.leaders):
             continue
         size = max((bucket.bytes for bucket in gradient_buckets(plan, index)), default=0)
         ranks = like_ranks(plan, position)
+        if stage.reduction != "flat":
+            devices = tuple(plan.ranks[rank] for rank in ranks)
+            ways = dict[str, float](reduction_seconds(plan.cluster, devices, size, stage.degree).items())
+            yield f"stage {index} sums gradients ({bytes_text(size)}) over its nodes {_chosen(ways, stage.reduction)}"
+            continue
         way = sum_route(plan, ranks, size, stage.degree)
         if way is not None and size:
             found = dict[str, float](route_seconds(plan, ranks, size, stage.degree).items())

@@ -14,12 +14,12 @@ from placer.cluster.cluster import Cluster, Link, Node
 from placer.costs.communication.mixed_allreduce import PASSES
 from placer.costs.communication.reductions import (
     GlooSum,
-    Reduction,
     piece_bytes,
     reduction_seconds,
     reductions,
     server_of,
 )
+from placer.plans.plan import Reduction
 from placer.program.reductions import ServerRoute, pieces, reduction_route
 from pool import on_ranks
 

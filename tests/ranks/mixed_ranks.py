@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import product
 from typing import get_args
 from unittest import mock
@@ -16,7 +17,7 @@ from examples.parity.cases import capture_of, run_case
 from mixed_plans import on
 from placer.cluster.cluster import Cluster
 from placer.costs.communication.mixed_allreduce import RouteName
-from placer.plans.plan import Plan
+from placer.plans.plan import Plan, Reduction
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
 from placer.program.mixed_allreduce import SumRoute
@@ -46,11 +47,16 @@ def without_additions(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> 
         return run_case(on(plan, cluster, places), 1)
 
 
-def recorded(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> tuple[tuple[str, ...], int]:
+def recorded(
+    plan: Plan, cluster: Cluster, places: tuple[int, ...], way: Reduction = "flat"
+) -> tuple[tuple[str, ...], int]:
     """How what a rank communicates in a step differs from its program; bytes of gradients it then counts as summed."""
     made = on(plan, cluster, places)
+    made = replace(made, stages=tuple(replace(stage, reduction=way) for stage in made.stages))
     with in_both_roles():
         executor, batch = load(made, capture=capture_of(made)), uneven_batch(made, 0)
+        for _ in range(2):  # in the first DDP has one bucket of everything, in the second it says what they will be
+            executor.step(batch)
         with Recorder() as recorder:
             executor.step(batch)
     program = lower(made)[executor.rank]

@@ -8,7 +8,7 @@ from statistics import median
 from typing import get_args
 
 from examples.measured.reductions.cases import KIB, Summed
-from placer.costs.communication.reductions import Reduction
+from placer.plans.plan import Reduction
 
 # Less than what differs between repetitions of the same sum.
 NEAR = 1.03

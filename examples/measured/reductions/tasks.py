@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from placer.cluster.cluster import Cluster
-from placer.costs.communication.reductions import Reduction, reductions
+from placer.costs.communication.reductions import reductions
+from placer.plans.plan import Reduction
 from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute, reduction_route
 from placer.runtime.distributed.tensors import GroupOf, sum_over

@@ -30,14 +30,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, log2
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from placer.cluster.cluster import Cluster, Link
 from placer.cluster.topology import link_between_nodes, link_between_processes
 from placer.costs.communication.mixed_allreduce import PASSES
 from placer.costs.compute.roofline import memory_rate
-
-Reduction = Literal["flat", "hierarchical", "server"]
+from placer.plans.plan import Reduction
 
 # The most bytes of a segment (gloo/allreduce.h and reduce.h, kMaxSegmentSize), and here of a piece.
 MOST_SEGMENT = 2**20
