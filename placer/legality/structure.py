@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from placer.costs.communication.reductions import reductions
 from placer.errors import UsageError
 from placer.plans.plan import Plan, Recompute, Stage, recompute_word, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
@@ -191,6 +192,23 @@ def _tied(plan: Plan) -> Iterator[str]:
             yield f"{name} is tied between sharded stages {_listed(stages)} of one rank, which FSDP2 cannot hold once"
 
 
+def _reductions(plan: Plan) -> Iterator[str]:
+    """Gradients are summed in a way that the replicas have: within hosts and by a server only over CPUs of several."""
+    for index, stage in enumerate(plan.stages):
+        if stage.reduction == "flat" or not all(0 <= device < plan.cluster.size for device in stage.devices):
+            continue
+        if stage.degree < 1 or stage.replicas < 2 or stage.by_fsdp:
+            yield (
+                f"stage {index} sums gradients in the way {stage.reduction} and has no whole ones on several replicas; "
+                "use reduction flat"
+            )
+        elif stage.reduction not in (ways := reductions(plan.cluster, stage.leaders)):
+            yield (
+                f"stage {index} sums gradients in the way {stage.reduction}, which is for CPUs on several nodes"
+                f"{', some of them on one' * (stage.reduction == 'hierarchical')}; use reduction {' or '.join(ways)}"
+            )
+
+
 # What each setting fixes for all stages.
 FIXED: dict[str, Recompute] = {"none": False, "full": True, "selective": "selective"}
 
@@ -251,6 +269,7 @@ STRUCTURE: dict[str, Callable[[Plan], Iterator[str]]] = {
     "rows": _rows,
     "schedule": _schedule,
     "sharding": _sharding,
+    "reductions": _reductions,
     "recompute": _recompute,
     "loss": _loss,
 }

@@ -46,6 +46,8 @@ SEEDS = range(-(2**63), 2**64)
 Seed = Annotated[int, Field(ge=SEEDS.start, lt=SEEDS.stop)]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "branched"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+# How replicas on several hosts sum gradients (`placer.costs.communication.reductions`); plan.json does not say `flat`.
+Reduction = Literal["flat", "hierarchical", "server"]
 # Whether blocks run again in backward: none, all of each, or all but its products (`placer.costs.kept_results`).
 Recompute = bool | Literal["selective"]
 
@@ -126,6 +128,8 @@ class Stage:
     recompute: run each block's forward again in backward instead of keeping its activations; `selective` runs again
     what is large and cheap (scores, norms, activations, dropout), while products keep their results.
     recomputed: of its blocks the first so many recompute, the others keep all (None: all recompute).
+    reduction: how its replicas sum whole gradients: `flat` as their library does, `hierarchical` within each node
+    before and after it is done between nodes, `server` by one of them.
     """
 
     first: Count
@@ -137,6 +141,7 @@ class Stage:
     recomputed: CountFromOne | None = None
     layout: Count | None = None
     degree: CountFromOne = 1
+    reduction: Reduction = "flat"
 
     @property
     def replicas(self) -> int:
@@ -283,7 +288,8 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON; the same plan gives the same bytes."""
-        text = PLAN.dump_json(self, indent=1).decode()
+        usual = {index: {"reduction"} for index, stage in enumerate(self.stages) if stage.reduction == "flat"}
+        text = PLAN.dump_json(self, indent=1, exclude={"stages": usual}).decode()
         return f'{text.removesuffix("}").rstrip()},\n "{DIGEST}": "{_digest(json.loads(text))}"\n}}'
 
     @staticmethod

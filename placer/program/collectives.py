@@ -8,7 +8,8 @@ replicas of several devices  parts of gradients summed over the replica's device
 all                          tied parameters held by several stages, the squared norm, the loss
 
 Data parallelism reduces over the devices that stand alike in their replicas (`inner`). Sums over ranks on GPUs and on
-CPUs say in which way they are done (`mixed_allreduce`).
+CPUs say in which way they are done (`mixed_allreduce`), those of gradients over several hosts where the plan says so
+(`reductions`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from placer.program.fsdp import sharded_collectives
 from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import sum_route
 from placer.program.ranks import like_ranks, rank_of, summed_ranks
+from placer.program.reductions import planned_route
 from placer.spmd.parameter_layouts import held_parameters
 
 # The squared norm and the loss are summed in float64.
@@ -99,7 +101,7 @@ def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Ite
     ranks, degree = like_ranks(plan, position, inner), plan.stages[stage].degree
     for index, bucket in enumerate(ddp_buckets(plan, inner) if beside else gradient_buckets(plan, stage, inner)):
         found = _of_bucket(bucket, stage, f"bucket {index}", ranks)
-        way = sum_route(plan, ranks, bucket.bytes, degree)
+        way = sum_route(plan, ranks, bucket.bytes, degree) or planned_route(plan, stage, ranks)
         yield replace(found, engine="ddp" if beside else "placer", overlaps=beside, way=way)
 
 

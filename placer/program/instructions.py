@@ -16,6 +16,7 @@ from placer.errors import UsageError
 from placer.io.files import parsed_json, read_text
 from placer.plans.schedule import Action
 from placer.program.mixed_allreduce import SumRoute
+from placer.program.reductions import ServerRoute
 from placer.spmd.cross_mesh import Ranges
 
 Engine = Literal["placer", "ddp", "fsdp"]
@@ -67,7 +68,7 @@ class Collective:
     those of DDP and FSDP2 expected. `purpose`: gradients, parameters, parts (of gradients, summed over the devices of a
     replica), tied, norm, loss. `unit` names what is moved (a bucket, an FSDP unit, a tied parameter), `overlaps` says
     that it may run beside the Compute it follows. `dtype`: of its elements. `way`: how ranks on accelerators and on
-    CPUs do it together; None where one library does."""
+    CPUs do it together, or those on several hosts as the plan says; None where one library does."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     engine: Engine
@@ -78,7 +79,7 @@ class Collective:
     unit: str = ""
     overlaps: bool = False
     dtype: str = ""
-    way: SumRoute | None = None
+    way: SumRoute | ServerRoute | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

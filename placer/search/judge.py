@@ -13,6 +13,7 @@ from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.legality import Violation, check
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
+from placer.program.reductions import with_reductions
 from placer.rules.expert_loads import require_loads
 from placer.search.problem import Pins, Problem, Solution, strategy
 
@@ -75,7 +76,7 @@ def solve_with(problem: Problem, name: str) -> Solution:
 
 def judged(problem: Problem, found: Solution, name: str) -> Solution:
     """`found` with its plan completed by ledger, bound and runners-up; raises StrategyError for a false claim."""
-    plan, foreign = found.plan, _foreign(found.plan, problem)
+    plan, foreign = with_reductions(found.plan), _foreign(found.plan, problem)
     costs = costs_of(plan) if foreign else problem.costs
     ledger, broken = estimate_with(costs, plan), check(plan, costs)
     complaints = [*foreign, *broken_pins(plan, problem.pins), *(violation.message for violation in broken)]

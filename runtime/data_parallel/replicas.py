@@ -14,27 +14,25 @@ from __future__ import annotations
 
 import inspect
 import warnings
-import weakref
-from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from placer.plans.plan import Sharding
 from placer.plans.plan import Stage as PlannedStage
-from placer.program.instructions import Collective
+from placer.program.mixed_allreduce import SumRoute
+from placer.program.reductions import ServerRoute
+from placer.runtime.data_parallel.bucket_hook import BucketHook
+from placer.runtime.distributed.tensors import GroupOf
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
 from placer.runtime.stages.stage import StageModule
-
-_Buckets = dict[int, "weakref.ref[torch.UntypedStorage]"]
 
 
 class Replica:
@@ -67,14 +65,7 @@ class DdpReplica(Replica):
 
     grouped = True
 
-    def __init__(
-        self,
-        stage: StageModule,
-        group: dist.ProcessGroup,
-        ranks: tuple[int, ...],
-        bucket_bytes: int,
-        observer: Observer,
-    ) -> None:
+    def __init__(self, stage: StageModule, group: dist.ProcessGroup, bucket_bytes: int, hook: BucketHook) -> None:
         super().__init__(stage)
         # Autograd gives dims of size 1 other strides than DDP's buckets do; both say the same.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
@@ -85,8 +76,8 @@ class DdpReplica(Replica):
             init_sync=False,
             **_no_buffer_sync(),  # type: ignore[arg-type]  # one of two names, both bool
         )
-        self._buckets: _Buckets = {}
-        self._engine.register_comm_hook(None, _summing(group, ranks, observer, self._buckets))
+        self._buckets = hook.buckets
+        self._engine.register_comm_hook(None, hook.hook)
 
     def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs; DDP is armed by `before_backward`, so that forwards may run ahead (gpipe)."""
@@ -146,52 +137,25 @@ def replica(
     stage: StageModule,
     planned: PlannedStage,
     ranks: tuple[int, ...],
-    group: dist.ProcessGroup | None,
+    group_of: GroupOf,
     observer: Observer,
     *,
     device: torch.device,
     bucket_bytes: int | None,
+    way: SumRoute | ServerRoute | None,
 ) -> Replica:
-    """`stage` held as its plan says by `ranks` (group None: by one rank); in buckets of `bucket_bytes` DDP sums its
-    gradients, unless that is None."""
-    if group is None:
+    """`stage` held as its plan says by `ranks`; in buckets of `bucket_bytes` DDP sums its gradients in this way, unless
+    that is None."""
+    if len(ranks) == 1:
         return Replica(stage)
+    group = group_of(ranks)
     if planned.by_fsdp:
         return FsdpReplica(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), planned.sharding)
     # DDP refuses a module of which it would have nothing to sum.
     if bucket_bytes is None or not any(parameter.requires_grad for parameter in stage.parameters()):
         return Replica(stage)
-    return DdpReplica(stage, group, ranks, bucket_bytes, observer)
-
-
-def _summing(
-    group: dist.ProcessGroup, ranks: tuple[int, ...], observer: Observer, buckets: _Buckets
-) -> Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]:
-    def hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        buffer = bucket.buffer()
-        buckets[bucket.index()] = weakref.ref(buffer.untyped_storage())
-        observer.collective(
-            Collective(
-                kind="all_reduce",
-                engine="ddp",
-                purpose="gradients",
-                ranks=ranks,
-                bytes=buffer.numel() * buffer.element_size(),
-                stage=0,
-                unit=f"bucket {bucket.index()}",
-            )
-        )
-        work = dist.all_reduce(buffer, group=group, async_op=True)
-
-        def reduced(future: torch.futures.Future[object]) -> torch.Tensor:
-            future.value()  # raises what the all-reduce ended with
-            return buffer
-
-        return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(reduced))
-
-    # DDP compares the annotations themselves, which are text in this file.
-    hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
-    return hook
+    hook = BucketHook(ranks=ranks, way=way, group_of=group_of, observer=observer)
+    return DdpReplica(stage, group, bucket_bytes, hook)
 
 
 def _no_buffer_sync() -> dict[str, bool]:

@@ -14,6 +14,8 @@ from torch import distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
 from placer.program.mixed_allreduce import SumRoute, route_steps
+from placer.program.reductions import ServerRoute
+from placer.runtime.distributed.served_sum import served_sum
 
 GroupOf = Callable[[tuple[int, ...]], dist.ProcessGroup]
 
@@ -81,14 +83,19 @@ def unpacked(given: Packed) -> dict[str, torch.Tensor]:
     return found
 
 
-def sum_over(tensor: torch.Tensor, way: SumRoute, ranks: tuple[int, ...], rank: int, group_of: GroupOf) -> None:
-    """Sum `tensor`, contiguous, over `ranks` on accelerators and CPUs in place, step by step as `way` says; all of them
-    call it. Messages go over their group.
+def sum_over(
+    tensor: torch.Tensor, way: SumRoute | ServerRoute, ranks: tuple[int, ...], rank: int, group_of: GroupOf
+) -> None:
+    """Sum `tensor`, contiguous, over `ranks` in place, step by step as `way` says; all of them call it. Messages go
+    over their group.
 
     A rank on a CPU has its tensor on the host already; an accelerator's goes through a copy there. Nothing here asks
     which of both a device is: ranks with tensors of processes in both roles do the same.
     """
     everyone, host = group_of(ranks), tensor
+    if isinstance(way, ServerRoute):
+        served_sum(tensor, way, rank, everyone)
+        return
     for step in route_steps(way, rank):
         if step.do == "copy out":
             host = on_host(tensor)

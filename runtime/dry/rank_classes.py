@@ -19,16 +19,16 @@ def rank_classes(plan: Plan) -> tuple[tuple[int, ...], ...]:
     """The ranks of each class, in order."""
     inner_class = {inner: number for number, inners in enumerate(like_devices(plan)) for inner in inners}
     # Where positions divide rows differently each replica has partners and parts of its own; where GPUs and CPUs sum
-    # together, each rank.
+    # together, or hosts by themselves first, each rank.
     alike = len({Mesh.of(plan, mesh).division.ratios for mesh in plan.meshes}) == 1
-    unlike = plan.cluster.unlike(plan.ranks)
+    apart = plan.cluster.unlike(plan.ranks) or any(stage.reduction != "flat" for stage in plan.stages)
     found: dict[object, list[int]] = {}
     for position, mesh in enumerate(plan.meshes):
         rows = [rows_of_replica(plan, position, replica) for replica in range(mesh.replicas)]
         for replica, inner in product(range(mesh.replicas), range(mesh.degree)):
             rank = rank_of(plan, position, replica, inner)
             chip = plan.cluster.devices[plan.ranks[rank]]
-            partners = rank if unlike else None if alike else replica
+            partners = rank if apart else None if alike else replica
             key = position, inner_class[inner], rows[replica], partners, chip.name, replica == 0
             found.setdefault(key, []).append(rank)
     return tuple(map(tuple, found.values()))

@@ -19,6 +19,7 @@ from placer.program.buckets import shared_parameters
 from placer.program.collectives import tied_by_inner
 from placer.program.instructions import Program
 from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of_rank, replica_ranks
+from placer.program.reductions import planned_route
 from placer.runtime.data_parallel.replicas import Replica, replica
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.world import Groups
@@ -155,8 +156,9 @@ def rank_state(
         if not sharded:
             fill(stage)
         replicas[index] = replica(
-            stage, plan.stages[index], ranks, group, relay, device=model.device, bucket_bytes=bucket_bytes
-        )
+            stage, plan.stages[index], ranks, groups.of, relay, device=model.device, bucket_bytes=bucket_bytes,
+            way=planned_route(plan, index, ranks),
+        )  # fmt: skip
         if sharded:
             fill(stage)
     divided = [index for index in stages if group is not None and plan.stages[index].sharding == "optimizer"]

@@ -23,6 +23,7 @@ from torch._ops import OpOverload
 
 from placer.program.instructions import Collective, Message, Program
 from placer.program.mixed_allreduce import route_steps
+from placer.program.reductions import ServerRoute, served_messages
 from placer.runtime.observer import OpWatch
 from placer.tracer.measure.call_cache import tensors_in
 
@@ -163,28 +164,32 @@ def communications(program: Program) -> Iterator[Communication]:
                         kind=entry.direction, ranks=(entry.peer,), bytes=size, dtype=dtype or "", shape=shape
                     )
         elif isinstance(entry, Collective):
-            yield from _of_collective(entry, program.rank)
+            yield from of_collective(entry, program.rank)
 
 
 def joined_sums(records: Sequence[Communication], sums: Iterable[Collective], rank: int) -> tuple[Communication, ...]:
     """`records` with all that `rank` did for each of `sums`, which it did among them, as one."""
     left = list(records)
     for entry in sums:
-        for wanted in _of_collective(entry, rank):
+        for wanted in of_collective(entry, rank):
             left.remove(next(done for done in left if wanted.meets(done)))
-        left += _of_collective(replace(entry, way=None), rank)
+        left += of_collective(replace(entry, way=None), rank)
     return tuple(left)
 
 
-def _of_collective(entry: Collective, rank: int) -> Iterator[Communication]:
-    """What `rank` communicates for it: one operation, or the steps of a sum over unlike ranks."""
+def of_collective(entry: Collective, rank: int) -> Iterator[Communication]:
+    """What `rank` communicates for it: one operation, the steps of a sum over unlike ranks or hosts, or pieces."""
     one = Communication(kind=entry.kind, ranks=entry.ranks, bytes=entry.bytes, dtype=entry.dtype)
     if entry.way is None:
         yield one
-        return
-    for step in route_steps(entry.way, rank):
-        if step.do in _STEPS:
-            yield replace(one, kind=_STEPS[step.do], ranks=step.ranks)
+    elif isinstance(entry.way, ServerRoute):
+        item = getattr(torch, entry.dtype).itemsize
+        for piece in served_messages(entry.way, rank, entry.bytes, item):
+            yield replace(one, kind=piece.do, ranks=(piece.rank,), bytes=piece.end - piece.start)
+    else:
+        for step in route_steps(entry.way, rank):
+            if step.do in _STEPS:
+                yield replace(one, kind=_STEPS[step.do], ranks=step.ranks)
 
 
 def _communication(kind: Kind, full: int, args: tuple[object, ...]) -> Communication:

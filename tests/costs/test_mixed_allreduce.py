@@ -32,6 +32,7 @@ from placer.plans.settings import RunSettings
 from placer.program.agreement import agreement
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
+from placer.program.mixed_allreduce import SumRoute
 from placer.program.peers import peer_disagreements
 from placer.report.mixed_allreduce import route_text
 from placer.report.plan_table import plan_table
@@ -150,7 +151,7 @@ def test_another_way_in_a_peers_program_is_told_with_both_ranks() -> None:
     plan = data_parallel(machines(1, 1))
     own, other = lower(plan)
     changed = tuple(
-        replace(e, way=replace(e.way, kind="host")) if isinstance(e, Collective) and e.way else e
+        replace(e, way=replace(e.way, kind="host")) if isinstance(e, Collective) and isinstance(e.way, SumRoute) else e
         for e in other.instructions
     )
     found = peer_disagreements(own, [replace(other, instructions=changed)])

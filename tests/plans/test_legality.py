@@ -92,6 +92,7 @@ BROKEN: list[tuple[str, Plan, str]] = [
     ("schedule", plan(turns=2), "one stage per position"),
     ("sharding", plan(schedule="zero-bubble", sharding="parameters"), "which zero-bubble splits"),
     ("sharding", plan(replicas=1, sharding="gradients"), "over one device"),
+    ("reductions", changed_stage(plan(), 1, reduction="server"), "for CPUs on several nodes; use reduction flat"),
     ("recompute", plan(settings=RunSettings(recompute="none"), recompute=True), "stages 0, 1 do otherwise"),
     ("loss", with_loss("none"), "returns no loss"),
     ("loss", with_loss("other"), "4 microbatches and 2 replicas"),

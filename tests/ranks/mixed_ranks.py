@@ -1,10 +1,11 @@
-"""What ranks run for the tests of sums over GPUs and CPU workers: processes with tensors of a CPU in both roles, all
-else as it is."""
+"""What ranks run for the tests of sums over GPUs and CPU workers, and over several hosts: processes with tensors of a
+CPU in every role, all else as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import product
 from typing import get_args
 from unittest import mock
@@ -16,18 +17,22 @@ from examples.parity.cases import capture_of, run_case
 from mixed_plans import on
 from placer.cluster.cluster import Cluster
 from placer.costs.communication.mixed_allreduce import RouteName
-from placer.plans.plan import Plan
+from placer.plans.plan import Plan, Reduction
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
 from placer.program.mixed_allreduce import SumRoute
+from placer.program.reductions import ServerRoute
 from placer.runtime import VerifyReport, load
 from placer.runtime.distributed import tensors as mixed_sums
 from placer.runtime.distributed.world import Groups, backend_of
 from placer.runtime.executor import load as assemble
-from placer.runtime.measuring.communication_record import Recorder, compare, joined_sums
+from placer.runtime.measuring.communication_record import Recorder, compare, joined_sums, of_collective
 from placer.runtime.verify import judged
 from placer.runtime.verify import parity as verifying
 from placer.runtime.verify.batches import uneven_batch
+
+# Of one element, of fewer than a piece of a server's sum, of more pieces than it has rooms for.
+ELEMENTS = (1, 5, 2**18 + 3)
 
 
 def verified(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> VerifyReport:
@@ -42,11 +47,16 @@ def without_additions(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> 
         return run_case(on(plan, cluster, places), 1)
 
 
-def recorded(plan: Plan, cluster: Cluster, places: tuple[int, ...]) -> tuple[tuple[str, ...], int]:
+def recorded(
+    plan: Plan, cluster: Cluster, places: tuple[int, ...], way: Reduction = "flat"
+) -> tuple[tuple[str, ...], int]:
     """How what a rank communicates in a step differs from its program; bytes of gradients it then counts as summed."""
     made = on(plan, cluster, places)
+    made = replace(made, stages=tuple(replace(stage, reduction=way) for stage in made.stages))
     with in_both_roles():
         executor, batch = load(made, capture=capture_of(made)), uneven_batch(made, 0)
+        for _ in range(2):  # in the first DDP has one bucket of everything, in the second it says what they will be
+            executor.step(batch)
         with Recorder() as recorder:
             executor.step(batch)
     program = lower(made)[executor.rank]
@@ -84,6 +94,33 @@ def summed_every_way(world: int) -> list[str]:
         mixed_sums.sum_over(given, way, everyone, rank, groups.of)
         if not torch.equal(given, torch.as_tensor(expected)):
             wrong.append(f"{kind}, {accelerators} of {world} ranks on GPUs, {nodes} nodes: {given}")
+    return wrong
+
+
+def summed_over_hosts(world: int) -> list[str]:
+    """Ways in which this rank does not get the sum, exactly, or communicates something else than they say."""
+    rank, everyone, wrong = dist.get_rank(), tuple(range(world)), []
+    routes: list[SumRoute | ServerRoute] = [
+        ServerRoute(server=one, served=tuple(other for other in everyone if other != one)) for one in everyone
+    ]
+    routes += [
+        SumRoute(kind="hosts", accelerators=(), hosts=(everyone[:cut], everyone[cut:]), workers=())
+        for cut in range(1, world)
+    ]
+    for route, elements in product(routes, ELEMENTS):
+        groups = Groups((), (everyone, *route.groups))
+        given = torch.arange(elements, dtype=torch.float64) + 10.0**rank
+        expected = torch.arange(elements, dtype=torch.float64) * world + sum(10.0**other for other in everyone)
+        with Recorder() as recorder:
+            mixed_sums.sum_over(given, route, everyone, rank, groups.of)
+        if not torch.equal(given, expected):
+            wrong.append(f"{route}, {elements} elements: {given}")
+        said = Collective(
+            kind="all_reduce", engine="placer", purpose="gradients", ranks=everyone, bytes=8 * elements,
+            dtype="float64", way=route,
+        )  # fmt: skip
+        pairs = zip(of_collective(said, rank), recorder.records, strict=True)
+        wrong += [f"{route}: {wanted}, but {done}" for wanted, done in pairs if not wanted.meets(done)]
     return wrong
 
 

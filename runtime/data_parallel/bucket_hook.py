@@ -1,0 +1,101 @@
+"""DDP's communication hook: a bucket of gradients is summed, not averaged, by gloo's or NCCL's own all_reduce or in the
+way that the plan says, beside the backward.
+
+A way of several steps goes on in a thread of its own, bucket after bucket, so that all ranks come to its steps in the
+same order. Where ops are watched, which is done thread by thread, it is gone through at once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from placer.program.instructions import Collective
+from placer.program.mixed_allreduce import SumRoute
+from placer.program.reductions import ServerRoute
+from placer.runtime.distributed.tensors import GroupOf, sum_over
+from placer.runtime.observer import Observer
+
+Summed = torch.futures.Future[torch.Tensor]
+
+
+@dataclass(kw_only=True, eq=False)
+class BucketHook:
+    """Sums over `ranks`. way: None where their library sums by itself. buckets: those it was last given, by number."""
+
+    ranks: tuple[int, ...]
+    way: SumRoute | ServerRoute | None
+    group_of: GroupOf
+    observer: Observer
+    buckets: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict)
+
+    @property
+    def hook(self) -> Callable[[object, GradBucket], Summed]:
+        """What DDP calls."""
+
+        def hook(state: object, bucket: GradBucket) -> Summed:
+            buffer = bucket.buffer()
+            self.buckets[bucket.index()] = weakref.ref(buffer.untyped_storage())
+            self.observer.collective(
+                Collective(
+                    kind="all_reduce",
+                    engine="ddp",
+                    purpose="gradients",
+                    ranks=self.ranks,
+                    bytes=buffer.numel() * buffer.element_size(),
+                    stage=0,
+                    unit=f"bucket {bucket.index()}",
+                    dtype=str(buffer.dtype).removeprefix("torch."),
+                    way=self.way,
+                )
+            )
+            return self._summed(buffer)
+
+        # DDP compares the annotations themselves, which are text in this file.
+        hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+        return hook
+
+    def _summed(self, buffer: torch.Tensor) -> Summed:
+        if self.way is not None:
+            return self._in_steps(buffer, self.way)
+        work = dist.all_reduce(buffer, group=self.group_of(self.ranks), async_op=True)
+
+        def reduced(future: torch.futures.Future[object]) -> torch.Tensor:
+            future.value()  # raises what the all-reduce ended with
+            return buffer
+
+        return cast(Summed, work.get_future().then(reduced))
+
+    def _in_steps(self, buffer: torch.Tensor, way: SumRoute | ServerRoute) -> Summed:
+        found: Summed = torch.futures.Future()
+
+        def sum_in_steps() -> torch.Tensor:
+            sum_over(buffer, way, self.ranks, dist.get_rank(), self.group_of)
+            return buffer
+
+        def told(done: Future[torch.Tensor]) -> None:
+            error = done.exception()
+            if error is None:
+                found.set_result(buffer)
+            else:
+                found.set_exception(error)  # type: ignore[arg-type]  # torch says that it takes any, and means errors
+
+        if _get_current_dispatch_mode() is None:
+            self._thread.submit(sum_in_steps).add_done_callback(told)
+        else:
+            found.set_result(sum_in_steps())
+        return found
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        """One, made when it is first needed."""
+        return ThreadPoolExecutor(max_workers=1, thread_name_prefix="sums")
