@@ -29,7 +29,7 @@ from examples.measured.reductions.outcome import ENOUGH, Outcome
 from examples.measured.reductions.picture import draw
 from examples.measured.reductions.tasks import ROUNDS, summed_seconds
 from placer.costs.communication.reductions import reduction_seconds
-from placer.errors import PlacerError
+from placer.errors import PlacerError, require_extra
 
 SECONDS = 300.0
 
@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     found = []
     try:
+        if options.plot:
+            require_extra("plot", "matplotlib")  # before minutes are spent on what could not be drawn
         for outcome in _measured(options.rounds, options.case):
             found.append(outcome)
             print(outcome, flush=True)

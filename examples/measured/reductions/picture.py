@@ -27,7 +27,7 @@ def draw(found: Sequence[Outcome], path: Path) -> None:
         where = place + (WAYS.index(one.chosen) - 1) * WIDTH
         axes.annotate("chosen", (one.measured[one.chosen] * 1e3, where), (4, -3), textcoords="offset points", size=7)
     axes.set_yticks(range(len(found)), [one.name for one in found])
-    axes.invert_yaxis()
+    axes.set_ylim(len(found) - 0.5, -0.5)
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds of a sum")
     axes.legend()
