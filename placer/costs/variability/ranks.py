@@ -17,7 +17,8 @@ from typing import TypeAlias
 from placer.costs.variability.step_times import ScaledTimes, StepTimes
 from placer.costs.variability.waiting import Crowd, expected_maximum
 
-# Rows up to which every number is moved; ranks alike share larger ones evenly enough.
+# Rows up to which every number is moved; ranks alike share larger ones evenly enough: the divisions found are those of
+# the enumeration in `tests/costs/test_variability.py`.
 _MOST_MOVED = 16
 
 

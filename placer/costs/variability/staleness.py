@@ -19,6 +19,7 @@ import numpy as np
 from placer.costs.variability.step_times import Array
 from placer.costs.variability.waiting import Crowd
 
+# Steps that are played: their number is seen in the standard error, which is told (`PlayedSteps`).
 STEPS = 20_000
 # Steps until ranks are as far apart as they will be; not counted.
 _WARM_UP = 2_000

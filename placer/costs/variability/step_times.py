@@ -22,7 +22,8 @@ from placer.errors import UsageError
 Array: TypeAlias = NDArray[np.float64]
 Family = Literal["lognormal", "normal", "gamma"]
 
-# More deviations than this a normal variable is off once in 10^12 times: ranks and lattices are smaller than that.
+# By definition of the families: more deviations than this a normal variable is off
+# once in 10^12 times: ranks and lattices are smaller than that.
 _FAR = 7.1
 # A gamma of shape 1 or more lies beyond mean + 30 deviations once in 3 * 10^13 times.
 _FAR_OF_GAMMA = 30.0

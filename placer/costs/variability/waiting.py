@@ -21,6 +21,7 @@ from placer.errors import UsageError
 #: Distributions, and of how many ranks each.
 Crowd: TypeAlias = Sequence[tuple[StepTimes, int]]
 
+# A resolution, held to enumerations in `tests/costs/test_variability.py`.
 # Cells over the widest draw; fewer where many draws are summed, so that transforms stay small.
 _CELLS = 2**13
 _MOST_POINTS = 2**21
