@@ -27,6 +27,7 @@ class Read(NamedTuple):
 
     spans: tuple[tuple[int, int], ...]
     states: tuple[str, ...]
+    reductions: tuple[str, ...]
     again: tuple[Again, ...]
     schedule: str
     layouts: tuple[int, ...]
@@ -47,6 +48,7 @@ READS: Mapping[str, Callable[[Read], Hashable]] = {
     "rows": lambda read: (read.pattern, read.layouts, read.rows),
     "schedule": lambda read: (read.schedule, read.devices),
     "sharding": lambda read: (read.schedule, read.states, read.spans, read.pattern),
+    "reductions": lambda read: (read.meshes, read.states, read.reductions),
     "recompute": lambda read: (read.again, read.spans),
     "loss": lambda read: (read.parts, read.pattern),
     "meshes": lambda read: (None if read.alike else read.spans, read.pattern, read.layouts),
@@ -91,6 +93,7 @@ class KnownRules:
         return Read(
             spans=tuple((stage.first, stage.last) for stage in stages),
             states=tuple(stage.sharding for stage in stages),
+            reductions=tuple(stage.reduction for stage in stages),
             again=tuple(stage.again for stage in stages),
             schedule=plan.schedule,
             layouts=tuple(self._identity(layout) for layout in plan.layouts),

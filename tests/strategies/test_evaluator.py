@@ -114,6 +114,7 @@ def test_a_rule_is_asked_again_where_what_it_reads_has_changed() -> None:
         replace(plan, stages=(stages[0], replace(stages[1], sharding="optimizer"))),
         replace(plan, stages=(stages[0], replace(stages[1], shares=(1, 2)))),
         replace(plan, stages=(stages[0], replace(stages[1], degree=2))),
+        replace(plan, stages=(stages[0], replace(stages[1], reduction="server"))),
         replace(plan, microbatches=(0, given.rows)),
         replace(plan, schedule="interleaved", stages=(*stages, replace(stages[0], first=6, last=6))),
     )
