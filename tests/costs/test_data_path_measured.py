@@ -120,7 +120,7 @@ def test_where_storage_cannot_be_throttled_the_command_says_what_is_missing(
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(throttle, "hierarchy", lambda: None)
+    monkeypatch.setattr(throttle, "cgroup_controller", lambda name: None)
     assert main(["--folder", str(tmp_path)]) == 2
     assert "blkio controller of cgroup v1" in capsys.readouterr().err
     monkeypatch.setattr("os.geteuid", lambda: 1000)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from examples.measured.emulated.system import cgroup_controller
 from placer.errors import UsageError
 
 NAME = "placer-data-path"
@@ -30,7 +31,7 @@ class Throttle:
         self._group = Path()
 
     def __enter__(self) -> Throttle:
-        root = hierarchy()
+        root = cgroup_controller("blkio")
         if os.geteuid() != 0 or root is None:
             lacking = "root" if os.geteuid() != 0 else "the blkio controller of cgroup v1, mounted"
             raise UsageError(f"storage cannot be throttled here: it takes {lacking}")
@@ -55,15 +56,6 @@ class Throttle:
         """Bound what is read from now on; 0: as much as there is."""
         for what, rate in (("bps", bytes_per_second), ("iops", requests_per_second)):
             (self._group / f"blkio.throttle.read_{what}_device").write_text(f"{self._device} {round(rate)}")
-
-
-def hierarchy() -> Path | None:
-    """Where the blkio controller is mounted; None where it is not."""
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, where, kind, options, *_ = line.split()
-        if kind == "cgroup" and "blkio" in options.split(","):
-            return Path(where)
-    return None
 
 
 def block_device(folder: Path) -> str:

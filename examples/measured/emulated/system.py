@@ -133,7 +133,7 @@ def obstacle() -> str:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return "; ".join(f"{tool} not found, install {TOOLS[tool]}" for tool in missing)
-    if _controller() is None:
+    if cgroup_controller("cpu") is None:
         return "no cpu controller of cgroup v1 is mounted (looked in /proc/mounts)"
     return _refused()
 
@@ -196,17 +196,17 @@ def _locked() -> IO[str]:
 
 
 def _groups() -> Path:
-    controller = _controller()
+    controller = cgroup_controller("cpu")
     if controller is None:
         raise UsageError("no cpu controller of cgroup v1 is mounted")
     return controller / NAME
 
 
-def _controller() -> Path | None:
-    """Where the cpu controller of cgroup v1 is mounted."""
+def cgroup_controller(name: str) -> Path | None:
+    """Where a controller of cgroup v1 is mounted; None where it is not."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, where, kind, options, *_ = line.split()
-        if kind == "cgroup" and "cpu" in options.split(","):
+        if kind == "cgroup" and name in options.split(","):
             return Path(where)
     return None
 

@@ -132,11 +132,8 @@ def row_updates(graph: fx.Graph, batched: Iterable[str]) -> list[RowUpdate]:
     for node in graph.nodes:
         own = node.op == "placeholder" and node.target in names
         # The number of rows counts too: a size is computed only where it grows with them.
-        if (
-            own
-            or (is_random(node) and not is_keyed(node))
-            or any(argument in found for argument in node.all_input_nodes)
-        ):
+        by_chance = is_random(node) and not is_keyed(node)
+        if own or by_chance or any(argument in found for argument in node.all_input_nodes):
             found.add(node)
     return [
         RowUpdate(buffer=str(target.target), op=target_name(node), source=str(node.meta.get("source", "")))

@@ -92,7 +92,6 @@ def _layers(node: fx.Node, given: dict[str, Argument]) -> _Layers:
 def _divide(whole: _Layers) -> None:
     """Put ops of one layer each in place of the whole."""
     node, graph = whole.node, whole.node.graph
-
     call = partial(_call, node)
     with graph.inserting_before(node):
         value, last = cast(fx.Node, whole.given["input"]), list[tuple[fx.Node, ...]]()

@@ -17,8 +17,6 @@ from placer.tracer.measure.call_cache import Keeping, Replays, storage_of
 
 aten = torch.ops.aten
 DROPS = 4  # the place of `dropout_p` among the arguments of attention
-
-
 # Bytes of a floating number where it is not to matter how many it has.
 _FLOAT = 4
 
