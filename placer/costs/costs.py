@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from placer.cluster.cluster import Backend, Cluster, Device
 from placer.costs.communication.network import Network, require_hosts
+from placer.costs.communication.reductions import AnyReduction
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.likeness import Likeness
 from placer.costs.memory.block_ranges import BlockRanges
@@ -53,12 +54,14 @@ class Costs:
 
     With a `layout` they are of the graph of one of the devices of a replica, which it cuts; rows given here are always
     a replica's, and replicas begin at devices whose numbers leave the remainder `offset` when they are divided by its
-    degree (`under` makes such ones).
+    degree (`under` makes such ones). `searched` is the way of stages to sum gradients while none has been chosen for
+    them; None prices each by what it says.
     """
 
     def __init__(
-        self, graph: Graph, cluster: Cluster, settings: RunSettings, layout: Layout | None = None, offset: int = 0
-    ) -> None:
+        self, graph: Graph, cluster: Cluster, settings: RunSettings, layout: Layout | None = None, offset: int = 0, *,
+        searched: AnyReduction | None = None,
+    ) -> None:  # fmt: skip
         require_hosts(cluster)
         self.work = workload(graph, settings, layout, offset)
         self.graph, self.cluster, self.settings = self.work.graph, cluster, settings
@@ -72,7 +75,9 @@ class Costs:
         self.messages = StageMessages(self.work, self.ranges, self.network)
         self.block_times = BlockTimes(self.work, self.network)
         self.stage_times = StageTimes(self.work, self.ranges, self.block_times)
-        self.after_backward = AfterBackward(self.work, self.priced, self.ranges, self.stage_times, self.network)
+        self.after_backward = AfterBackward(
+            self.work, self.priced, self.ranges, self.stage_times, self.network, searched
+        )
         self.likeness = Likeness(self.work, self.ranges, self.network.footings)
         self._stage_costs: dict[Hashable, StageCost] = {}
         self._numbers: dict[Hashable, int] = {}
@@ -84,7 +89,10 @@ class Costs:
         if layout is None:
             return self
         key = id(layout), offset
-        return once(self._under, key, Costs, self.graph, self.cluster, self.settings, layout, offset)
+        return once(
+            self._under, key, Costs, self.graph, self.cluster, self.settings, layout, offset,
+            searched=self.after_backward.searched,
+        )  # fmt: skip
 
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
         """The costs of the graph as a stage of `plan` cuts it."""

@@ -36,7 +36,8 @@ class Likeness:
         others = tuple((mesh.shares, mesh.degree, self._identity(mesh.layout)) for mesh in (following, leading))
         devices = stage.devices, following.devices, leading.devices
         stand = self.footings.of(*devices) if grouped else devices
-        return self.blocks(stage.first, stage.last), stage.shares, stage.sharding, stage.again, others, stand
+        own = stage.shares, stage.sharding, stage.again, stage.reduction
+        return self.blocks(stage.first, stage.last), own, others, stand
 
     @remembered
     def blocks(self, first: int, last: int) -> int:

@@ -84,6 +84,16 @@ def with_best_buckets(costs: Costs, plan: Plan) -> Plan:
     return replace(plan, bucket_bytes=min(SIZES, key=exposed))
 
 
+def with_reductions(costs: Costs, plan: Plan) -> Plan:
+    """`plan` with the way of each stage to sum gradients that costs it least; with that which `costs` search with."""
+    last_rows, stages = plan.microbatches[-1], plan.stages
+    found = [
+        costs.of_stage(plan, one).after_backward.best_reduction(one, last_rows, plan.bucket_bytes) for one in stages
+    ]
+    chosen = tuple(replace(one, reduction=way) for one, way in zip(stages, found, strict=True))
+    return plan if chosen == stages else replace(plan, stages=chosen)
+
+
 def tightest(costs: Costs, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
     """Of each position of `plan` the device with least bytes to spare, and what it holds at its fullest."""
     return tuple(

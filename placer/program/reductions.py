@@ -7,16 +7,13 @@ other rank's tensor in pieces, adds them in the order of ranks, and sends each p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from placer.cluster.cluster import Cluster
-from placer.costs.communication.reductions import GlooSum, piece_bytes, reductions, server_of
+from placer.costs.communication.reductions import GlooSum, piece_bytes, server_of
 from placer.plans.plan import Plan, Reduction
-from placer.plans.transfers import position_of
-from placer.program.buckets import gradient_buckets
 from placer.program.mixed_allreduce import SumRoute
-from placer.program.ranks import like_ranks
 
 # How many pieces of each rank a server has room for: one arrives while it adds another.
 ROOMS = 16
@@ -63,26 +60,6 @@ def planned_route(plan: Plan, stage: int, ranks: Sequence[int]) -> SumRoute | Se
     """How `ranks` sum a bucket of gradients of `stage`."""
     devices = tuple(plan.ranks[rank] for rank in ranks)
     return reduction_route(plan.cluster, devices, ranks, plan.stages[stage].reduction)
-
-
-def with_reductions(plan: Plan) -> Plan:
-    """`plan` with the cheapest way to sum the gradients of each stage, bucket by bucket; `flat` where there is one."""
-    at = position_of(plan)
-    stages = tuple(
-        replace(stage, reduction=_cheapest(plan, index, like_ranks(plan, at[index])))
-        for index, stage in enumerate(plan.stages)
-    )
-    return plan if stages == plan.stages else replace(plan, stages=stages)
-
-
-def _cheapest(plan: Plan, index: int, ranks: Sequence[int]) -> Reduction:
-    stage, devices = plan.stages[index], tuple(plan.ranks[rank] for rank in ranks)
-    ways = reductions(plan.cluster, devices)
-    if stage.replicas == 1 or stage.by_fsdp or len(ways) == 1:
-        return "flat"
-    sums = GlooSum(plan.cluster, devices, stage.degree)
-    sizes = [bucket.bytes for bucket in gradient_buckets(plan, index)]
-    return min(ways, key=lambda way: sum(sums.seconds(way, size) for size in sizes))
 
 
 def pieces(size: int, item: int) -> tuple[tuple[int, int], ...]:

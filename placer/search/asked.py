@@ -1,6 +1,7 @@
 """What people ask of a search, as they write it.
 
-pins      `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=selective`, `bucket=25 MiB`, `h.3@stage=1`
+pins      `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=selective`, `bucket=25 MiB`, `reduction=server`,
+          `h.3@stage=1`
 budget    how long it may go on: `200` evaluated plans, `30s`, or both, `200,30s`
 """
 
@@ -13,7 +14,7 @@ from typing import get_args
 from placer.errors import UsageError, near_names
 from placer.graph import Graph
 from placer.io.units import quantity, written
-from placer.plans.plan import Recompute, ScheduleName, Sharding, recompute_word
+from placer.plans.plan import Recompute, Reduction, ScheduleName, Sharding, recompute_word
 from placer.search.problem import Pins
 
 RECOMPUTES: dict[str, Recompute] = {
@@ -22,7 +23,8 @@ RECOMPUTES: dict[str, Recompute] = {
 }  # fmt: skip
 COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width", "sequence", "expert")
 CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
-KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute'))}, bucket (bytes, 25 MiB), or BLOCK@stage=N"
+REDUCTIONS: dict[str, Reduction] = {way: way for way in get_args(Reduction)}
+KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute', 'reduction'))}, bucket (bytes, 25 MiB), or BLOCK@stage=N"
 
 
 def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
@@ -34,6 +36,7 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
     choices: dict[str, str] = {}
     recompute: Recompute | None = None
     bucket: int | None = None
+    reduction: Reduction | None = None
     stage_of: list[tuple[str, int]] = []
     for text in (texts,) if isinstance(texts, str) else texts:
         name, equals, value = text.partition("=")
@@ -45,6 +48,8 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
             choices[name] = _choice(text, value, CHOICES[name])
         elif name == "recompute":
             recompute = RECOMPUTES[_choice(text, value.lower(), tuple(RECOMPUTES))]
+        elif name == "reduction":
+            reduction = REDUCTIONS[_choice(text, value, tuple(REDUCTIONS))]
         elif name == "bucket":
             bucket = _bytes(text, value)
         elif name.endswith("@stage"):
@@ -64,6 +69,7 @@ def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
         schedule=choices.get("schedule"),
         recompute=recompute,
         bucket=bucket,
+        reduction=reduction,
         stage_of=tuple(stage_of),
     )
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from placer.costs.costs import Costs
-from placer.costs.step_estimate import costs_of, estimate_with
+from placer.costs.step_estimate import costs_of, estimate_with, with_reductions
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
 from placer.legality import Violation, check
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
-from placer.program.reductions import with_reductions
 from placer.rules.expert_loads import require_loads
 from placer.search.problem import Pins, Problem, Solution, strategy
 
 # Broken rules that are told.
 MOST_WORDS = 3
+NO_SUCH_SUM = "pin reduction={way}: no stage sums whole gradients over nodes in it; data=N and shard=none ask for such"
 # What a strategy adds up in its own order may differ from the estimate by rounding.
 ROUNDING = 1e-9
 
@@ -76,8 +76,9 @@ def solve_with(problem: Problem, name: str) -> Solution:
 
 def judged(problem: Problem, found: Solution, name: str) -> Solution:
     """`found` with its plan completed by ledger, bound and runners-up; raises StrategyError for a false claim."""
-    plan, foreign = with_reductions(found.plan), _foreign(found.plan, problem)
-    costs = costs_of(plan) if foreign else problem.costs
+    foreign = _foreign(found.plan, problem)
+    costs = costs_of(found.plan) if foreign else problem.costs
+    plan = found.plan if foreign else with_reductions(costs, found.plan)
     ledger, broken = estimate_with(costs, plan), check(plan, costs)
     complaints = [*foreign, *broken_pins(plan, problem.pins), *(violation.message for violation in broken)]
     claimed = ledger.step_seconds if plan.ledger is None else plan.ledger.step_seconds
@@ -91,6 +92,8 @@ def judged(problem: Problem, found: Solution, name: str) -> Solution:
     bound, assumptions = found.bound or None, plan.assumptions
     if bound is not None and found.left_out:
         assumptions = (*assumptions, f"bound and gap say nothing of plans not searched: {'; '.join(found.left_out)}")
+    if problem.pins.reduction and all(stage.reduction != problem.pins.reduction for stage in plan.stages):
+        assumptions = (*assumptions, NO_SUCH_SUM.format(way=problem.pins.reduction))
     complete = replace(
         plan, strategy=plan.strategy or name, seed=problem.seed, ledger=ledger, bound=bound, assumptions=assumptions,
         alternatives=found.alternatives,
@@ -112,7 +115,7 @@ def require_sound(problem: Problem) -> None:
 
 
 def broken_pins(plan: Plan, pins: Pins) -> tuple[str, ...]:
-    """Each pin that `plan` does not honour, in words."""
+    """Each pin that `plan` does not honour, in words; but for `reduction`, which the judge itself writes down."""
     wanted: tuple[tuple[str, object, set[object]], ...] = (
         ("data", pins.data, {stage.replicas for stage in plan.stages}),
         ("shard", pins.shard, {stage.sharding for stage in plan.stages}),

@@ -14,7 +14,7 @@ from placer.cluster.cluster import Cluster
 from placer.costs.costs import Costs
 from placer.errors import Infeasible, UsageError
 from placer.graph import Graph
-from placer.plans.plan import Alternative, Layout, ModelRef, Plan, Recompute
+from placer.plans.plan import Alternative, Layout, ModelRef, Plan, Recompute, Reduction
 from placer.plans.settings import RunSettings
 from placer.rules.rows import whole_batch_reason
 from placer.search.progress import Progress
@@ -25,7 +25,7 @@ Ended: TypeAlias = Literal["", "interrupt", "evaluations", "seconds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """Choices the user has fixed; None is free. bucket: in bytes."""
+    """Choices the user has fixed; None is free. bucket: in bytes. reduction: of replicas that have this way."""
 
     data: int | None = None
     shard: str | None = None
@@ -39,6 +39,7 @@ class Pins:
     sequence: int | None = None
     expert: int | None = None
     bucket: int | None = None
+    reduction: Reduction | None = None
     stage_of: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -79,8 +80,8 @@ class Problem:
 
     @cached_property
     def costs(self) -> Costs:
-        """What its plans are priced by."""
-        return Costs(self.graph, self.cluster, self.settings)
+        """What its plans are priced by; gradients summed as is pinned or cheapest, which the judge then writes down."""
+        return Costs(self.graph, self.cluster, self.settings, searched=self.pins.reduction or "cheapest")
 
     @cached_property
     def whole_batch(self) -> str:

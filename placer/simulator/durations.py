@@ -101,7 +101,8 @@ class Durations:
         """Seconds of a collective once all of its ranks are there."""
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
-            return self._of(self._plan.stages[entry.stage]).after_backward.bucket(devices, entry.bytes)
+            stage = self._plan.stages[entry.stage]
+            return self._of(stage).after_backward.bucket(devices, entry.bytes, stage.reduction)
         if entry.purpose == "parameters" and entry.engine == "placer":
             return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
         return self._costs.network.collective(entry.kind, devices, entry.bytes)

@@ -134,12 +134,13 @@ class PositionClasses:
 
     @_of_each
     def own(self, position: int) -> object:
-        """Per position its devices' kinds in order of replica, and the levels its collectives climb."""
+        """Per position its devices' kinds in order of replica, the levels its collectives climb and its sums' rates."""
         cluster, degree, kinds = self.problem.cluster, self.costs.degree, self.costs.block_times.device_class
         own = self.devices[position]
         levels = bottleneck(cluster, own[::degree], groups=degree)
         same = kinds[own[0] : own[-1] + 1] if self.in_order else tuple(kinds[device] for device in own)
-        return same[0] if len(set(same)) == 1 else same, levels, self._tied(own)
+        sums = self.costs.network.sum_rates(own[::degree], degree)
+        return same[0] if len(set(same)) == 1 else same, (levels, sums), self._tied(own)
 
     @_of_each
     def capacity(self, position: int) -> int:

@@ -8,6 +8,7 @@ from math import prod
 from typing import get_args
 
 from placer.cluster.topology import replica_groups
+from placer.costs.communication.reductions import reductions
 from placer.errors import UsageError
 from placer.plans.plan import BY_FSDP, Sharding
 from placer.plans.schedule import SPLIT_BACKWARD
@@ -72,6 +73,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         name, value = ("data", data) if data > 1 else ("microbatches", count)
         yield f"pin {name}={value} contradicts the model, whose batch may not be divided: {problem.whole_batch}"
     yield from _schedule_contradictions(problem)
+    yield from _reduction_contradictions(problem)
     yield from _stage_contradictions(problem)
 
 
@@ -113,6 +115,23 @@ def _schedule_contradictions(problem: Problem) -> Iterator[str]:
     if None not in (fixed, pins.recompute) and fixed != pins.recompute:
         wanted = str(pins.recompute).lower()
         yield f"pin recompute={wanted} contradicts the setting recompute={problem.settings.recompute}"
+
+
+def _reduction_contradictions(problem: Problem) -> Iterator[str]:
+    """What forbids every stage to sum gradients in the pinned way."""
+    pins, cluster = problem.pins, problem.cluster
+    if pins.reduction in (None, "flat"):
+        return
+    if pins.reduction not in reductions(cluster, [d for d, own in enumerate(cluster.devices) if own.backend == "cpu"]):
+        several = ", some of them on one" * (pins.reduction == "hierarchical")
+        yield (
+            f"pin reduction={pins.reduction} contradicts the cluster {cluster.name}: gradients are summed so over CPUs "
+            f"on several nodes{several}, elsewhere as the devices' library does"
+        )
+    if pins.data == 1:
+        yield f"pins reduction={pins.reduction} and data=1 contradict: gradients are summed over replicas"
+    if pins.shard in BY_FSDP:
+        yield f"pins reduction={pins.reduction} and shard={pins.shard} contradict: only whole gradients are summed so"
 
 
 def _stage_contradictions(problem: Problem) -> Iterator[str]:

@@ -16,12 +16,11 @@ from mixed_plans import machines, on
 from pipeline_plans import pipeline_plan
 from placer.cluster.cluster import Cluster, Link
 from placer.costs.communication.reductions import reduction_seconds
-from placer.costs.step_estimate import estimate
+from placer.costs.step_estimate import costs_of, estimate, with_reductions
 from placer.legality import check
 from placer.plans.plan import Plan, Reduction
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
-from placer.program.reductions import with_reductions
 from placer.report.plan_table import plan_table
 from placer.runtime.dry import DryRuns, rank_classes
 from pool import on_ranks
@@ -52,6 +51,10 @@ def unequal(*links: float) -> Cluster:
 def replicas(cluster: Cluster) -> Plan:
     graph = chain_graph([BlockSpec(parameters=2**18, flops=10**6, output=10)] * 2, rows=8)
     return pipeline_plan(graph, replicas=cluster.size, machines=cluster, microbatches=(8,))
+
+
+def chosen(plan: Plan) -> Plan:
+    return with_reductions(costs_of(plan), plan)
 
 
 @pytest.mark.parametrize("way", ["hierarchical", "server"])
@@ -88,7 +91,7 @@ def test_a_dry_run_shows_what_a_server_does() -> None:
 
 def test_the_cheapest_way_is_chosen_and_told() -> None:
     for links in ((1e7, 1e7), (1e8, 1e7), (1e7, 1e8, 1e7)):
-        plan = with_reductions(replicas(unequal(*links)))
+        plan = chosen(replicas(unequal(*links)))
         found = reduction_seconds(plan.cluster, plan.stages[0].devices, 2**21)
         assert plan.stages[0].reduction == min(found, key=lambda way: found[way]) != "flat"
         assert not check(plan)
@@ -97,7 +100,7 @@ def test_the_cheapest_way_is_chosen_and_told() -> None:
 def test_gpus_and_one_node_sum_as_they_did() -> None:
     for cluster in (machines(2, 0, nodes=2), machines(0, 4), machines(1, 1, nodes=2)):
         plan = replicas(cluster)
-        assert with_reductions(plan) is plan
+        assert with_reductions(costs_of(plan), plan) is plan
 
 
 def test_a_plan_says_nothing_of_what_is_usual_and_reads_what_it_says() -> None:
@@ -125,6 +128,6 @@ def test_a_way_that_replicas_do_not_have_is_refused(plan: Plan, way: Reduction, 
 
 
 def test_the_plan_table_says_how_a_stage_sums() -> None:
-    plan = with_reductions(replicas(unequal(1e7, 1e8, 1e7)))
+    plan = chosen(replicas(unequal(1e7, 1e8, 1e7)))
     told = plan_table(replace(plan, ledger=estimate(plan)))
     assert "stage 0 sums gradients (2 MiB) over its nodes" in told

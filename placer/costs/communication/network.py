@@ -3,6 +3,7 @@
 message      latency + bytes * seconds per byte, of the slowest pair of partners (`message_seconds`)
 collective   the fastest algorithm over the levels its devices span (`collectives.over_levels`)
              sums over GPUs and CPUs together: the cheapest route of `mixed_allreduce`
+gradients    over CPUs on several nodes in the way that is asked for (`reductions`), elsewhere such a collective
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from placer.cluster.topology import Bottleneck, bottleneck, link_between_nodes, 
 from placer.costs.communication.collectives import CollectiveKind, over_levels
 from placer.costs.communication.footing import Footings
 from placer.costs.communication.mixed_allreduce import mixed_sum
+from placer.costs.communication.reductions import AnyReduction, GlooSum, reductions
 from placer.errors import UsageError
 from placer.io.memo import once, remembered
+from placer.plans.plan import Reduction
 
 # Of a message, whether each end is a CPU; () where all devices are of one kind.
 _OnCpus: TypeAlias = tuple[bool, ...]
@@ -98,6 +101,26 @@ class Network:
         if kind == "all_reduce" and self.cluster.unlike(devices):
             return mixed_sum(self.cluster, devices, groups).cheapest(size)[1]
         return over_levels(self.levels(devices, groups), self._as_run(kind, devices), size)
+
+    def gradient_sum(self, devices: tuple[int, ...], size: float, way: AnyReduction, groups: int = 1) -> float:
+        """Seconds in which replicas whose devices these are sum `size` bytes in this way, `groups` such at once."""
+        if not size or len(self.reductions(devices)) < 2:
+            return self.collective("all_reduce", devices, size, groups)
+        return self.sums(devices, groups).seconds(way, size)
+
+    @remembered
+    def reductions(self, devices: tuple[int, ...]) -> tuple[Reduction, ...]:
+        """The ways in which replicas on these devices can sum."""
+        return reductions(self.cluster, devices)
+
+    def sum_rates(self, devices: tuple[int, ...], groups: int = 1) -> tuple[object, ...]:
+        """What tells the seconds of their gradients' sums apart from others whose collectives climb the same levels."""
+        return self.sums(devices, groups).rates if len(self.reductions(devices)) > 1 else ()
+
+    @remembered
+    def sums(self, devices: tuple[int, ...], groups: int = 1) -> GlooSum:
+        """Sums over CPUs on several nodes."""
+        return GlooSum(self.cluster, devices, groups)
 
     @remembered
     def levels(self, devices: tuple[int, ...], groups: int = 1) -> Bottleneck:

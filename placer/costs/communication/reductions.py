@@ -21,6 +21,9 @@ OSDI 2020): k/2/(k-1) of a ring's bytes cross a rank's link, but k-1 times the b
 
 NCCL chooses its algorithm by itself (ring, tree, by NVLink and by network) with knowledge of the switches that nobody
 else has: over GPUs it is left to it.
+
+Everything is linear in the flows' rates, which `GlooSum` works out once: searches ask for the same devices again and
+again, with other sizes.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import ceil, log2
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from placer.cluster.cluster import Cluster, Link
 from placer.cluster.topology import link_between_nodes, link_between_processes
@@ -45,6 +49,8 @@ MOST_SEGMENT = 2**20
 PIECES, LEAST_PIECE = 16, 2**16
 
 _Flow = tuple[int, int]
+# A way, or whichever is the cheapest.
+AnyReduction: TypeAlias = Reduction | Literal["cheapest"]
 
 
 class _Rate(NamedTuple):
@@ -53,6 +59,22 @@ class _Rate(NamedTuple):
     latency: float = 0.0
     per_byte: float = 0.0
     setup: float = 0.0
+
+
+class _Ring(NamedTuple):
+    """A ring: how many are in it, its flows, the slowest memory's bandwidth."""
+
+    ranks: int
+    rate: _Rate
+    memory: float
+
+
+class _Host(NamedTuple):
+    """A node with several devices: their ring, seconds per byte of all others to the first, the first to another."""
+
+    ring: _Ring
+    gathered: float
+    spread: _Rate
 
 
 def piece_bytes(size: float) -> int:
@@ -76,13 +98,12 @@ def reduction_seconds(
     groups: so many sums like this one run at once, on other devices of the same nodes.
     """
     found = GlooSum(cluster, devices, groups)
-    return {way: found.seconds(way, size) for way in reductions(cluster, devices)}
+    return {way: found.seconds(way, size) for way in found.ways}
 
 
 def server_of(cluster: Cluster, devices: tuple[int, ...]) -> int:
     """The place among `devices` of the one that serves the others soonest, the first of equal ones."""
-    found = GlooSum(cluster, devices)
-    return min(range(len(devices)), key=lambda place: max(rate.per_byte for rate in found.serving(place)))
+    return GlooSum(cluster, devices).server
 
 
 @dataclass(frozen=True)
@@ -93,11 +114,32 @@ class GlooSum:
     devices: tuple[int, ...]
     groups: int = 1
 
-    def seconds(self, way: Reduction, size: float) -> float:
-        """Seconds of summing `size` bytes."""
-        if way == "flat":
-            return self._ring(self.devices, size)
-        return self._hierarchical(size) if way == "hierarchical" else self._served(size)
+    def seconds(self, way: AnyReduction, size: float) -> float:
+        """Seconds of summing `size` bytes; of a way that these devices have not, those of the flat one."""
+        if way == "cheapest":
+            return min(self.seconds(own, size) for own in self.ways)
+        if way == "hierarchical" and way in self.ways:
+            return self._hierarchical(size)
+        return self._served(size) if way == "server" and way in self.ways else self._ring(self._flat, size)
+
+    @cached_property
+    def ways(self) -> tuple[Reduction, ...]:
+        """Those that these devices have."""
+        return reductions(self.cluster, self.devices)
+
+    @cached_property
+    def rates(self) -> tuple[object, ...]:
+        """All that seconds depend on: sums with equal ones cost the same."""
+        return self.ways, self._flat, self._leading, self._within, self._serving, self._memory(self.devices)
+
+    @cached_property
+    def server(self) -> int:
+        """The place of the device that serves the others soonest, the first of equal ones."""
+        even = len(self.cluster.groups) == 1 and len(self.cluster.levels) <= 1
+        first = dict[int, int]()
+        for number, host in enumerate(self.hosts):  # those of a node serve alike, and so do equal nodes of as many
+            first.setdefault(len(host) if even else number, self.devices.index(host[0]))
+        return min(first.values(), key=lambda place: max(rate.per_byte for rate in self.serving(place)))
 
     def serving(self, place: int) -> tuple[_Rate, _Rate]:
         """To and from the device at `place`, and all others."""
@@ -105,7 +147,7 @@ class GlooSum:
         others = [device for device in self.devices if device != server]
         return self._rate((other, server) for other in others), self._rate((server, other) for other in others)
 
-    @property
+    @cached_property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
         """The devices of each node."""
         found: dict[int, list[int]] = {}
@@ -113,42 +155,54 @@ class GlooSum:
             found.setdefault(self.cluster.node_of[device], []).append(device)
         return tuple(map(tuple, found.values()))
 
-    def _ring(self, devices: tuple[int, ...], size: float) -> float:
-        count = len(devices)
-        if count < 2:
-            return 0.0
-        rate, part = self._rate(_around(devices)), (count - 1) / count * size
-        return rate.setup + 2 * (count - 1) * rate.latency + 2 * part * rate.per_byte + self._adding(devices, part)
+    @cached_property
+    def _flat(self) -> _Ring:
+        """The ring of all."""
+        return self._around(self.devices)
+
+    @cached_property
+    def _leading(self) -> _Ring:
+        """The ring of the first device of each node."""
+        return self._around(tuple(host[0] for host in self.hosts))
+
+    @cached_property
+    def _within(self) -> tuple[_Host, ...]:
+        """The nodes with several devices, those that are alike once."""
+        return tuple(dict.fromkeys(self._host(host) for host in self.hosts if len(host) > 1))
+
+    @cached_property
+    def _serving(self) -> tuple[float, float, float]:
+        """Of the server: seconds of empty messages there and back, seconds per byte, its memory's bandwidth."""
+        there, back = self.serving(self.server)
+        memory = self._memory((self.devices[self.server],))
+        return there.latency + back.latency, max(there.per_byte, back.per_byte), memory
+
+    def _around(self, devices: tuple[int, ...]) -> _Ring:
+        return _Ring(len(devices), self._rate(_around(devices)), self._memory(devices))
+
+    def _host(self, devices: tuple[int, ...]) -> _Host:
+        ring, first = self._around(devices), devices[0]
+        gathered = self._rate((own, first) for own in devices[1:])
+        return _Host(ring, gathered.per_byte, self._rate([(first, devices[1])]))
+
+    def _ring(self, ring: _Ring, size: float) -> float:
+        count, rate = ring.ranks, ring.rate
+        part = (count - 1) / count * size
+        return rate.setup + 2 * (count - 1) * rate.latency + 2 * part * rate.per_byte + PASSES * part / ring.memory
 
     def _hierarchical(self, size: float) -> float:
-        several = [host for host in self.hosts if len(host) > 1]
-        reduced = max((self._reduced(host, size) for host in several), default=0.0)
-        spread = max((self._broadcast(host, size) for host in several), default=0.0)
-        return reduced + self._ring(tuple(host[0] for host in self.hosts), size) + spread
+        reduced = max((_reduced(host, size) for host in self._within), default=0.0)
+        spread = max((_broadcast(host, size) for host in self._within), default=0.0)
+        return reduced + self._ring(self._leading, size) + spread
 
     def _served(self, size: float) -> float:
-        place = server_of(self.cluster, self.devices)
-        there, back = self.serving(place)
-        moved = (size + min(size, piece_bytes(size))) * max(there.per_byte, back.per_byte)
-        added = self._adding((self.devices[place],), (len(self.devices) - 1) * size)
-        return there.latency + back.latency + moved + added
+        latency, per_byte, memory = self._serving
+        moved = (size + min(size, piece_bytes(size))) * per_byte
+        return latency + moved + PASSES * (len(self.devices) - 1) * size / memory
 
-    def _reduced(self, host: tuple[int, ...], size: float) -> float:
-        """A reduce to the first of a node's devices."""
-        count, ring = len(host), self._rate(_around(host))
-        sent = size * (1 - 2 / max(2 * count, size / MOST_SEGMENT))
-        part = (count - 1) / count * size
-        moved = sent * ring.per_byte + part / (count - 1) * self._rate((own, host[0]) for own in host[1:]).per_byte
-        return ring.setup + count * ring.latency + moved + self._adding(host, part)
-
-    def _broadcast(self, host: tuple[int, ...], size: float) -> float:
-        """From the first of a node's devices to the others."""
-        rate = self._rate([(host[0], host[1])])
-        return rate.setup + ceil(log2(len(host))) * (rate.latency + size * rate.per_byte)
-
-    def _adding(self, devices: Iterable[int], size: float) -> float:
-        """Adding so many bytes to as many, on the slowest of `devices`."""
-        return PASSES * size / min(memory_rate(self.cluster.devices[device]) for device in devices)
+    def _memory(self, devices: Iterable[int]) -> float:
+        """The bandwidth of the slowest memory, which bounds additions."""
+        return min(memory_rate(self.cluster.devices[device]) for device in devices)
 
     def _rate(self, flows: Iterable[_Flow]) -> _Rate:
         """All of these flows between devices at once."""
@@ -181,6 +235,20 @@ class GlooSum:
         link = link_between_processes(self.cluster.nodes[node])
         busiest = max(max(Counter(ends).values()) for ends in zip(*flows, strict=True))
         return _Rate(link.latency_seconds, busiest / (link.bandwidth * link.shared), link.setup_seconds)
+
+
+def _reduced(host: _Host, size: float) -> float:
+    """A reduce to the first of a node's devices."""
+    count, ring, memory = host.ring
+    sent = size * (1 - 2 / max(2 * count, size / MOST_SEGMENT))
+    part = (count - 1) / count * size
+    moved = sent * ring.per_byte + part / (count - 1) * host.gathered
+    return ring.setup + count * ring.latency + moved + PASSES * part / memory
+
+
+def _broadcast(host: _Host, size: float) -> float:
+    """From the first of a node's devices to the others."""
+    return host.spread.setup + ceil(log2(host.ring.ranks)) * (host.spread.latency + size * host.spread.per_byte)
 
 
 def _around(devices: Sequence[int]) -> tuple[_Flow, ...]:

@@ -28,19 +28,20 @@ Where devices are processes of a CPU, their memory is the host's: nothing moves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, least_exposed
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
+from placer.costs.communication.reductions import AnyReduction
 from placer.costs.compute.roofline import memory_rate, pass_seconds
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.precision import Numerics, Workload
 from placer.costs.timing.stage import StageTimes
 from placer.errors import UsageError
-from placer.plans.plan import BY_FSDP, Sharding, Stage, replica_rows
+from placer.plans.plan import BY_FSDP, Reduction, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings, state_count
 from placer.spmd.cross_mesh import Mesh
 
@@ -52,13 +53,17 @@ NORM_BYTES, NORM_KERNELS = 32, 4
 
 @dataclass(frozen=True, eq=False)
 class AfterBackward:
-    """What the last backward of a stage is followed by, in seconds; the update is priced with `settings`."""
+    """What the last backward of a stage is followed by, in seconds; the update is priced with `settings`.
+
+    searched: the way in which all stages sum gradients where nothing has been chosen yet (None: as each of them says).
+    """
 
     work: Workload
     settings: RunSettings
     ranges: BlockRanges
     stage_times: StageTimes
     network: Network
+    searched: AnyReduction | None = None
 
     def gradients(self, stage: Stage, leading: Mesh, last_rows: int, bucket_bytes: int | None) -> float:
         """Seconds of all that happens to a stage's gradients: reduced, summed, and parameters gathered after them."""
@@ -77,7 +82,21 @@ class AfterBackward:
             rows=max(replica_rows(last_rows, stage.shares, stage.replicas)),
             backward=self.stage_times.full(stage, last_rows).backward, sharding=stage.sharding,
             alone=stage.last - stage.first == len(self.work.graph.blocks), bucket_bytes=bucket_bytes,
+            way=stage.reduction,
         )  # fmt: skip
+
+    def best_reduction(self, stage: Stage, last_rows: int, bucket_bytes: int) -> Reduction:
+        """The way to sum a stage's gradients that its last microbatch hides best, the first of equal ones.
+
+        The one that is searched with instead, where its replicas have it; `flat` where they have one way.
+        """
+        ways, fixed = self.network.reductions(stage.leaders), self.searched
+        if stage.replicas == 1 or stage.by_fsdp or len(ways) == 1:
+            return "flat"
+        if fixed is not None and fixed != "cheapest":
+            return fixed if fixed in ways else "flat"
+        told = replace(self, searched=None)
+        return min(ways, key=lambda way: told.exposed(replace(stage, reduction=way), last_rows, bucket_bytes))
 
     def accumulate(self, first: int, last: int, *, device: int) -> float:
         """Seconds of adding new gradients to existing ones (whole ones: sharded state scatters only at the end)."""
@@ -87,6 +106,7 @@ class AfterBackward:
     def reduction(
         self, first: int, last: int, *, devices: tuple[int, ...], rows: int, backward: float,
         sharding: Sharding = "none", alone: bool = False, bucket_bytes: int | None = None,
+        way: AnyReduction = "cheapest",
     ) -> float:  # fmt: skip
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
@@ -103,23 +123,25 @@ class AfterBackward:
         if not size:
             return 0.0
         beside = alone and self.work.settings.overlap and not self.network.cluster.unlike(devices)
-        return self.fused(devices, size, backward if beside else 0.0, bucket_bytes)
+        return self.fused(devices, size, backward if beside else 0.0, bucket_bytes, way)
 
-    def fused(self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None) -> float:
+    def fused(
+        self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None,
+        way: AnyReduction = "cheapest",
+    ) -> float:  # fmt: skip
         """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""
 
         def each(one: float) -> float:
-            return self.bucket(devices, one)
+            return self.bucket(devices, one, way)
 
         if bucket_bytes is None:
             return least_exposed(each, size, SIZES if beside else SIZES[-1:], beside)
         return exposed_seconds(each, size, bucket_bytes, beside)
 
-    def bucket(self, devices: tuple[int, ...], size: float) -> float:
+    def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
         """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
-        return self.network.collective("all_reduce", devices, size, self.work.degree) + bucket_seconds(
-            size, self._slowest(devices)
-        )
+        summed = self.network.gradient_sum(devices, size, self.searched or way, self.work.degree)
+        return summed + bucket_seconds(size, self._slowest(devices))
 
     def summed(self, first: int, last: int, *, device: int) -> float:
         """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""

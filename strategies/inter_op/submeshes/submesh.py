@@ -173,10 +173,11 @@ class PlacementClasses:
         )
 
     def key(self, placement: PlacedSubmesh) -> object:
-        """Equal for placements that cost the same: submesh, kinds of devices, levels that collectives climb."""
+        """Equal for placements that cost the same: submesh, kinds of devices, levels that collectives climb, sums."""
         submesh, costs = placement.submesh, self.views[placement.submesh.layout].costs
         kinds = tuple(sorted({costs.block_times.device_class[device] for device in placement.devices}))
-        return submesh, placement.device_class, kinds, costs.network.levels(placement.leaders, submesh.degree)
+        asked = placement.leaders, submesh.degree
+        return submesh, placement.device_class, kinds, costs.network.levels(*asked), costs.network.sum_rates(*asked)
 
     def weight(self, placement: PlacedSubmesh) -> float:
         """The part of all devices' speed that those of a placement have."""
