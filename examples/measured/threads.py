@@ -7,7 +7,8 @@
 Settings are those of `placer.cluster.threads.thread_settings`: processes that divide the cores, threads of each
 (intra-op), bound to cores (by taskset) or left to the system. Each trains replicas of the same model on the same global
 batch by `placer execute` under torchrun. Predicted is the plan's step on this machine as `placer calibrate` measures it
-now with so many processes and threads at once; it knows nothing of binding. The setting marked * is the one that placer
+now with so many processes and threads at once, bound to the same cores; gradients are summed beside the backward as far
+as cores are left for that (`Device.communication_cores`). The setting marked * is the one that placer
 chooses from the topology. It, and its threads for other numbers of processes, are run without OMP_NUM_THREADS, so that
 `execute` itself applies them.
 """
@@ -68,7 +69,7 @@ class MeasuredSetting:
 def measured(setting: HostThreads, host: Topology, *, rows: int, steps: int) -> MeasuredSetting:
     """One setting, predicted and run."""
     processes = len(setting.processes)
-    plan = planned(processes, setting.processes[0].threads, rows)
+    plan = planned(processes, setting.processes[0].threads, rows, tuple(o.cores for o in setting.processes if o.cores))
     assert plan.ledger is not None
     applied = setting == host_threads(host, processes, usable_cores())
     with tempfile.TemporaryDirectory(prefix="placer-threads-") as folder:
@@ -78,10 +79,10 @@ def measured(setting: HostThreads, host: Topology, *, rows: int, steps: int) -> 
 
 
 @cache
-def planned(processes: int, threads: int, rows: int) -> Plan:
-    """Replicas on this machine as it is with so many processes and threads."""
+def planned(processes: int, threads: int, rows: int, bound: tuple[tuple[int, ...], ...] = ()) -> Plan:
+    """Replicas on this machine as it is with so many processes and threads, each on cores of its own where bound."""
     with threads_of_each(threads):
-        cluster = calibrate(processes, progress=lambda line: print(f"  {line}", file=sys.stderr))
+        cluster = calibrate(processes, progress=lambda line: print(f"  {line}", file=sys.stderr), bound=bound)
     return api.plan(MODEL, cluster, batch=f"{rows}x{LENGTH}", strategy="data" if processes > 1 else "single")
 
 

@@ -98,7 +98,10 @@ class Device:
     power limited, beside the best product alone. `flash_shares` of the peak rate fused attention reaches, forward and
     backward: of the kernel that torch runs, `tuned_shares` of the vendor's own (cuDNN's, FlashAttention-3), and
     `first_flash_shares` of the first FlashAttention.
+    The default shares are a GPU's: attention on a CPU is held to shares that were measured only.
     `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
+    `communication_cores` are those beside a process's own threads that its communication finds free (None: it needs
+    none, as on accelerators, or nothing is known): what it lacks of one core it takes from the computation beside it.
     """
 
     name: str
@@ -117,6 +120,7 @@ class Device:
     flash_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
     tuned_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
     first_flash_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
+    communication_cores: Amount | None = None
 
     def __post_init__(self) -> None:
         for what, known in (("rates", self.rates), ("curves", self.curves)):
@@ -133,6 +137,11 @@ class Device:
     def efficiency(self, dtype: str, flops: float) -> float:
         """The share of `rate(dtype)` that one product of `flops` FLOPs reaches."""
         return dict(self.curves).get(dtype, self.curve).share(flops)
+
+    @property
+    def hidden(self) -> float:
+        """The share of a computation that can run while gradients are summed beside it."""
+        return 1.0 if self.communication_cores is None else min(1.0, self.communication_cores)
 
     def rate(self, dtype: str) -> float:
         """Peak FLOP/s for products of `dtype`; types the chip lacks run at its float32 rate (float64 at half of it).

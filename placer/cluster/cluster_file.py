@@ -120,6 +120,8 @@ def _device(device: Device, key: str) -> Data:
     }
     if set(shares.values()) != {FLASH_SHARES}:
         fields |= {name: [*share] for name, share in shares.items()}
+    if device.communication_cores is not None:
+        fields["communication_cores"] = device.communication_cores
     if device.multiprocessors:
         fields["multiprocessors"] = device.multiprocessors
     if device.curves:

@@ -173,6 +173,7 @@ class DeviceEntry(SourcedEntry):
     flash: tuple[Share, Share] = FLASH_SHARES
     tuned_flash: tuple[Share, Share] | None = None
     first_flash: tuple[Share, Share] | None = None
+    communication_cores: float | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def complete(self) -> DeviceEntry:
@@ -200,6 +201,7 @@ class DeviceEntry(SourcedEntry):
             flash_shares=self.flash,
             tuned_shares=self.tuned_flash or self.flash,
             first_flash_shares=self.first_flash or self.flash,
+            communication_cores=self.communication_cores,
         )
 
 

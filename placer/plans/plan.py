@@ -289,7 +289,8 @@ class Plan:
     def to_json(self) -> str:
         """The plan as JSON; the same plan gives the same bytes."""
         usual = {index: {"reduction"} for index, stage in enumerate(self.stages) if stage.reduction == "flat"}
-        text = PLAN.dump_json(self, indent=1, exclude={"stages": usual}).decode()
+        exclude = {"stages": usual} | _unsaid(self.cluster)
+        text = PLAN.dump_json(self, indent=1, exclude=exclude).decode()
         return f'{text.removesuffix("}").rstrip()},\n "{DIGEST}": "{_digest(json.loads(text))}"\n}}'
 
     @staticmethod
@@ -364,6 +365,14 @@ def is_edited(text: str) -> bool:
     """Whether the plan.json `text` says something else than placer wrote: its digest is another, or missing."""
     document = json.loads(text)
     return not isinstance(document, dict) or document.pop(DIGEST, None) != _digest(document)
+
+
+def _unsaid(cluster: Cluster) -> dict[str, Any]:
+    """What plan.json does not say of a cluster, as pydantic excludes it: what no device has."""
+    if any(device.communication_cores is not None for node, _ in cluster.groups for device, _ in node.devices):
+        return {}
+    devices = {"__all__": {0: {"communication_cores"}}}
+    return {"cluster": {"groups": {"__all__": {0: {"devices": devices}}}}}
 
 
 def _digest(document: JsonValue) -> str:

@@ -2,7 +2,8 @@
 
 One runs when all of its (simulated) ranks are ready, one after another on each rank. A rank is ready when it comes to
 it, or, for one that overlaps, when its share of the computation before it is done: reductions behind a computation
-divide it by their bytes. FSDP2's are part of the seconds of their computation, and only shown beside it.
+divide it by their bytes, or what of it can run beside them (`Device.hidden`). FSDP2's are part of the seconds of their
+computation, and only shown beside it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Collectives:
         if not entry.overlaps:
             return clock
         start, end = self._board.computing[rank]
-        return start + self._shares[rank][self._board.at[rank]] * (end - start), clock[1]
+        left = 1 - self._shares[rank][self._board.at[rank]]
+        return end - self._durations.hidden(entry) * left * (end - start), clock[1]
 
     def _run_if_complete(self, entry: Collective, call: PendingCollective) -> None:
         board = self._board

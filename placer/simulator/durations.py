@@ -107,6 +107,11 @@ class Durations:
             return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
         return self._costs.network.collective(entry.kind, devices, entry.bytes)
 
+    def hidden(self, entry: Collective) -> float:
+        """The share of the computation before an overlapping collective that can run beside it."""
+        devices = tuple(self._devices[rank] for rank in entry.ranks)
+        return self._of(self._plan.stages[entry.stage]).after_backward.hidden(devices)
+
     def optimizer(self, program: Program, entry: OptimizerStep) -> float:
         """Seconds of clipping and updating the parameters of a rank's stages."""
         return sum(

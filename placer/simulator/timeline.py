@@ -101,7 +101,7 @@ def spent(slices: Sequence[Slice]) -> Seconds:
     """The step of the rank that computes longest, by cause; the entries add up to the end of the last slice.
 
     Computations count by their parts. In the gaps between them, what a collective of the rank fills is `reduction`,
-    what the flight of the message that ended the gap fills is `communication`, the rest is `bubble`.
+    what else of them the flight of the message that ended the gap fills is `communication`, the rest is `bubble`.
     """
     end = max(entry.end for entry in slices)
     rank = _slowest(slices)
@@ -113,7 +113,9 @@ def spent(slices: Sequence[Slice]) -> Seconds:
     reducing = [(entry.start, entry.end) for entry in slices if entry.rank == rank and entry.lane == "collective"]
     for gap, before in _gaps(computing, end):
         found["reduction"] += _covered(gap, reducing)
-        found["communication"] += _covered(gap, _flight(slices, before))
+        for start, landed in _flight(slices, before):
+            flown = max(gap[0], start), min(gap[1], landed)
+            found["communication"] += max(0.0, flown[1] - flown[0]) - _covered(flown, reducing)
     total = sum(found.values())
     return Seconds(**found, bubble=max(0.0, end - total))
 

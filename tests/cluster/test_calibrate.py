@@ -17,9 +17,15 @@ from clusters import link_between
 from placer.cluster import calibrate as calibration
 from placer.cluster.calibrate import cache_path, calibrate, describe_machine, local_cluster, varying_steps
 from placer.cluster.calibrate.machine import fingerprint
-from placer.cluster.calibrate.result import Calibration, DeviceMeasurement, fitted_line, local_description
+from placer.cluster.calibrate.result import (
+    Calibration,
+    DeviceMeasurement,
+    communication_cores,
+    fitted_line,
+    local_description,
+)
 from placer.cluster.calibrate.varying import STEPS, DeviceSteps, MeasuredSteps, ranks_yaml
-from placer.cluster.cluster import Cluster
+from placer.cluster.cluster import FLASH_SHARES, Cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
 from placer.cluster.topology import bottleneck
 from placer.costs.variability.rank_file import read_unsteady_ranks
@@ -81,6 +87,38 @@ def test_rates_are_the_best_products_and_the_curve_their_share() -> None:
     assert device.rate("float32") == 1e11 and device.rate("bfloat16") == 4e11
     assert device.efficiency("float32", 1e6) == 0.5 and device.efficiency("bfloat16", 1e6) == 0.25
     assert device.memory_bandwidth * device.memory_share == pytest.approx(4e9)
+
+
+def test_communication_has_the_cores_that_no_thread_computes_on() -> None:
+    assert communication_cores(16, processes=4, threads=4) == 0
+    assert communication_cores(16, processes=4, threads=3) == 1
+    assert communication_cores(2, processes=4, threads=1) == 0
+    # The threads of a bound process stay on its cores, however many others are idle.
+    assert communication_cores(16, processes=4, threads=2, own_cores=2) == 0
+    assert communication_cores(16, processes=4, threads=2, own_cores=3) == 1
+
+
+def test_attention_reaches_the_share_that_was_measured() -> None:
+    """Of 100 GFLOP/s, each process its own; without a measurement no share is assumed."""
+    before = measurement()
+    devices = tuple(
+        one.model_copy(update={"attention": rates})
+        for one, rates in zip(before.devices, ((7e10, 5e10), (8e10, 4e10)), strict=True)
+    )
+    (device, _) = local_description(before.model_copy(update={"devices": devices}), name="local").devices
+    assert device.flash_shares == (0.75, 0.45)
+    assert parse_cluster(cluster_yaml(local_description(before, name="local"))).devices[0].flash_shares == FLASH_SHARES
+
+
+def test_processes_are_bound_while_they_are_measured(cache: Path) -> None:
+    """Both on one core get half of what it gives, and nothing is kept for the next who asks."""
+    core = min(os.sched_getaffinity(0))
+    cluster = calibrate(2, bound=((core,), (core,)))
+    assert cluster.devices[0].communication_cores == 0
+    assert "on 1 cores of its own" in cluster.notes[0]
+    assert not list(cache.rglob("calibration-*"))
+    with pytest.raises(UsageError, match="2 processes were asked for and cores of 1"):
+        calibrate(2, bound=((core,),))
 
 
 def test_the_link_gives_back_the_measured_messages_and_all_reduces() -> None:
@@ -222,6 +260,7 @@ def test_two_processes_measure_everything_a_plan_needs(measured: tuple[Cluster, 
     assert all(max(share for _, share in curve.points) == 1 for _, curve in device.curves)
     assert device.memory_bandwidth > 1e7 and 0 < device.memory_share <= 1
     assert 1e-8 < device.launch_seconds < 1e-2
+    assert device.communication_cores is not None and device.flash_shares[0] <= 1
     assert link.bandwidth > 1e6 and 0 <= link.latency_seconds < 0.1
     assert parse_cluster(cluster_yaml(cluster)) == cluster
 

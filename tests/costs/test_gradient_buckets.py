@@ -87,6 +87,23 @@ def test_the_simulator_prefers_the_size_that_the_estimate_does(latency: float) -
     assert simulate(best).step_seconds <= min(played.values()) * 1.02
 
 
+@pytest.mark.parametrize(("cores", "hidden"), [(None, 1.0), (2.0, 1.0), (0.5, 0.5), (0.0, 0.0)])
+def test_sums_hide_behind_a_backward_as_far_as_cores_are_left_for_them(cores: float | None, hidden: float) -> None:
+    """Threads of a sum take a core; where computation has all of them, each second of a sum is one of the step."""
+    chip = replace(problems.device(bandwidth=1e12), communication_cores=cores)
+    made = problems.cluster(chip, chip, link=machines(1e-5))
+    settings = RunSettings(clip_norm=None)
+    plan = pipeline_plan(GRAPH, replicas=2, machines=made, microbatches=(2,), settings=settings)
+    plan = replace(plan, bucket_bytes=4 * MIB)
+    after = estimate(replace(plan, settings=replace(settings, overlap=False)))
+    count, backward = 8, after.seconds.backward
+    loss = costs_of(plan).fixed((0, 1))
+    each = (after.seconds.reduction - loss) / count
+    exposed = max(each, count * each - hidden * backward * (count - 1) / count)
+    assert estimate(plan).seconds.reduction - loss == pytest.approx(exposed)
+    assert simulate(plan).step_seconds == pytest.approx(estimate(plan).step_seconds, rel=0.02)
+
+
 def test_without_overlap_placer_sums_the_buckets_after_the_backward() -> None:
     plans = [replace(data_parallel(1e-5, overlap=overlap), bucket_bytes=16 * MIB) for overlap in (True, False)]
     engines = [

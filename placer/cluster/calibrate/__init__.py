@@ -11,7 +11,7 @@ kept in the user's cache folder as cluster files, one per machine fingerprint.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,22 +37,28 @@ def local_cluster(devices: int | None = None, progress: Callable[[str], None] | 
 
 
 def calibrate(
-    devices: int | None = None, refresh: bool = True, progress: Callable[[str], None] | None = None
-) -> Cluster:
+    devices: int | None = None, refresh: bool = True, progress: Callable[[str], None] | None = None,
+    bound: Sequence[tuple[int, ...]] = (),
+) -> Cluster:  # fmt: skip
     """This machine as `devices` devices, measured with all of them at work at once; under 30 s.
 
+    bound: the cores of each process, where it is bound to some; such a calibration is not kept.
     `progress` is told what is being measured. Raises UsageError for an impossible number of devices, ExecutionError
     where measuring fails.
     """
     count, on_gpus = _devices(devices)
     key = fingerprint(count)
-    known = None if refresh else cached(key, count)
+    known = None if refresh or bound else cached(key, count)
     name = "local" if devices is None else f"localx{count}"
+    if bound and len(bound) != count:
+        raise UsageError(f"{count} processes were asked for and cores of {len(bound)}; give each process its own")
     load = busy_cores()
     if known is not None and not (known.doubts and idle(load)):
         return replace(known, name=name)
-    cluster = local_description(measure(count, on_gpus=on_gpus, progress=progress), name=name, load=load)
-    store(key, cluster)
+    measured = measure(count, on_gpus=on_gpus, progress=progress, bound=bound)
+    cluster = local_description(measured, name=name, load=load, own_cores=min(map(len, bound), default=0))
+    if not bound:
+        store(key, cluster)
     return cluster
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -21,10 +21,16 @@ from placer.errors import ExecutionError
 LONGEST_SECONDS = 180.0
 
 
-def measure(devices: int, *, on_gpus: bool, progress: Callable[[str], None] | None = None) -> Calibration:
-    """What `devices` worker processes measured together. Raises ExecutionError where one fails."""
+def measure(
+    devices: int, *, on_gpus: bool, progress: Callable[[str], None] | None = None,
+    bound: Sequence[tuple[int, ...]] = (),
+) -> Calibration:  # fmt: skip
+    """What `devices` worker processes measured together, each bound to cores where these are given.
+
+    Raises ExecutionError where one fails.
+    """
     begun = time.monotonic()
-    measured = Calibration.model_validate_json(_result(devices, on_gpus, progress))
+    measured = Calibration.model_validate_json(_result(devices, on_gpus, progress, bound=bound))
     return measured.model_copy(update={"wall_seconds": time.monotonic() - begun})
 
 
@@ -35,12 +41,17 @@ def measure_steps(
     return MeasuredSteps.model_validate_json(_result(devices, on_gpus, progress, f"{seconds:g}"))
 
 
-def _result(devices: int, on_gpus: bool, progress: Callable[[str], None] | None, *more: str) -> str:
+def _result(
+    devices: int, on_gpus: bool, progress: Callable[[str], None] | None, *more: str,
+    bound: Sequence[tuple[int, ...]] = (),
+) -> str:  # fmt: skip
     """What the first worker printed; more: further arguments of all."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="placer-calibrate-") as folder:
         logs = [Path(folder, f"{rank}.log") for rank in range(devices)]
         workers = [_worker(rank, devices, on_gpus, folder, logs[rank], more) for rank in range(devices)]
+        for worker, cores in zip(workers, bound, strict=False):
+            os.sched_setaffinity(worker.pid, cores)  # long before it has imported torch, whose threads inherit them
         try:
             result = _follow(workers[0], progress, begun)
             for worker in workers:

@@ -12,7 +12,8 @@ from statistics import median
 from pydantic import BaseModel, ConfigDict
 
 from placer.cluster.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
-from placer.cluster.cluster import DOUBT, Cluster, Curve, Device, Link, Node
+from placer.cluster.cluster import DOUBT, FLASH_SHARES, Cluster, Curve, Device, Link, Node
+from placer.cluster.threads import topology
 from placer.errors import ExecutionError
 from placer.io.versions import installed
 
@@ -21,7 +22,7 @@ Points = tuple[tuple[float, float], ...]
 
 class DeviceMeasurement(BaseModel):
     """One device: products as (FLOPs, FLOP/s) by dtype, memory bytes/second at best and over a model's ops, seconds per
-    op, bytes taken before any tensor."""
+    op, bytes taken before any tensor; FLOP/s of attention's products, forward and backward."""
 
     model_config = ConfigDict(frozen=True)
     name: str
@@ -32,6 +33,7 @@ class DeviceMeasurement(BaseModel):
     mixed_bandwidth: float
     launch_seconds: float
     overhead_bytes: int
+    attention: tuple[float, float] | None = None
 
 
 class Calibration(BaseModel):
@@ -44,10 +46,14 @@ class Calibration(BaseModel):
     wall_seconds: float = 0.0
 
 
-def local_description(measured: Calibration, *, name: str, load: float = 0.0) -> Cluster:
-    """The cluster of one node that was measured while `load` cores were busy with something else."""
+def local_description(measured: Calibration, *, name: str, load: float = 0.0, own_cores: int = 0) -> Cluster:
+    """The cluster of one node that was measured while `load` cores were busy with something else.
+
+    own_cores: those that each process was bound to, its communication with it (0: to none).
+    """
     count = len(measured.devices)
-    kinds = _kinds(measured.devices)
+    spare = communication_cores(min(topology().cores, usable_cores()), count, threads(count), own_cores)
+    kinds = _kinds(measured.devices, spare)
     node = Node(
         name="this machine",
         devices=kinds,
@@ -55,9 +61,10 @@ def local_description(measured: Calibration, *, name: str, load: float = 0.0) ->
         cores=usable_cores(),
         memory_bytes=total_memory(),
     )
+    each = f"OMP_NUM_THREADS={threads(count)} each" + f", on {own_cores} cores of its own" * bool(own_cores)
     notes = (
         f"measured on {cpu_name()}, {usable_cores()} cores, torch {installed('torch')}: {count} processes at once, "
-        f"OMP_NUM_THREADS={threads(count)} each, in {measured.wall_seconds:.0f} s",
+        f"{each}, in {measured.wall_seconds:.0f} s",
         *_doubts(load),
     )
     return Cluster(name=name, groups=((node, 1),), measured=True, notes=notes)
@@ -83,7 +90,16 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _kinds(devices: tuple[DeviceMeasurement, ...]) -> tuple[tuple[Device, int], ...]:
+def communication_cores(cores: int, processes: int, threads: int, own_cores: int = 0) -> float:
+    """Cores that each process's communication has beside its threads.
+
+    gloo's threads are as the system places them: on cores that no thread computes on, of a bound process (whose threads
+    all inherit its cores) on its own.
+    """
+    return max(0.0, own_cores - threads if own_cores else cores / processes - threads)
+
+
+def _kinds(devices: tuple[DeviceMeasurement, ...], spare: float) -> tuple[tuple[Device, int], ...]:
     """Equal devices in a row are one kind with the median of what they measured."""
     runs: list[list[DeviceMeasurement]] = []
     for device in devices:
@@ -91,10 +107,10 @@ def _kinds(devices: tuple[DeviceMeasurement, ...]) -> tuple[tuple[Device, int], 
             runs[-1].append(device)
         else:
             runs.append([device])
-    return tuple((_device(run, len(devices)), len(run)) for run in runs)
+    return tuple((_device(run, len(devices), spare), len(run)) for run in runs)
 
 
-def _device(run: list[DeviceMeasurement], count: int) -> Device:
+def _device(run: list[DeviceMeasurement], count: int, spare: float) -> Device:
     """The kind of device a run of equal measurements shows."""
     first = run[0]
     source = "measured on this machine by placer calibrate"
@@ -118,7 +134,18 @@ def _device(run: list[DeviceMeasurement], count: int) -> Device:
         overhead_bytes=int(median(device.overhead_bytes for device in run)),
         source=source,
         curves=tuple(shares.items()),
+        flash_shares=_attention(run, best["float32"]),
+        communication_cores=None if first.backend == "cuda" else spare,
     )
+
+
+def _attention(run: list[DeviceMeasurement], rate: float) -> tuple[float, float]:
+    """The shares of the float32 rate that attention's products reach, forward and backward."""
+    found = [device.attention for device in run if device.attention is not None]
+    if len(found) < len(run):
+        return FLASH_SHARES
+    forward, backward = (rounded(min(1.0, median(rates) / rate)) for rates in zip(*found, strict=True))
+    return forward, backward
 
 
 def _products(run: list[DeviceMeasurement], dtype: str) -> Points:

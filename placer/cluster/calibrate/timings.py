@@ -129,6 +129,33 @@ def mixed_bandwidth(together: Together) -> float:
     return sum(tensors for tensors, _ in ops) * a.nbytes / seconds
 
 
+# Attention of a usual size: rows, heads, tokens, and the elements of a head, that most models have (Llama 3 and GPT-3
+# have 128 of them, GPT-2, BERT and ViT 64).
+HEADS = (2, 12, 512, 64)
+
+
+def attention(together: Together) -> tuple[float, float] | None:
+    """FLOP/s of the products of fused attention in float32, forward and backward; None on a GPU, and where time is up.
+
+    On processors its kernel makes blocks of scores one after another: slower than a large product, much so backward.
+    """
+    if together.device.type == "cuda" or together.later_than(HURRY):
+        return None
+    together.progress("attention")
+    rows, heads, tokens, width = HEADS
+    given = (q, k, v) = tuple(torch.randn(HEADS, requires_grad=True) for _ in range(3))
+    flops = 2 * 2.0 * rows * heads * tokens * tokens * width
+
+    def ahead() -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    slope = torch.ones_like(ahead())
+    with torch.no_grad():
+        forward = together.seconds(ahead)
+    both = together.seconds(lambda: torch.autograd.grad(ahead(), given, slope))
+    return flops / forward, 2 * flops / max(both - forward, forward)
+
+
 def _tensor(together: Together) -> torch.Tensor:
     """An activation of a usual size: 4 MiB on a processor, 64 MiB on a GPU (larger than its caches)."""
     rows = 16 * 1024 if together.device.type == "cuda" else 1024

@@ -26,6 +26,7 @@ from placer.cluster.calibrate.result import Calibration, DeviceMeasurement
 from placer.cluster.calibrate.timings import (
     Together,
     all_reduces,
+    attention,
     launch_seconds,
     memory_bandwidth,
     messages,
@@ -96,6 +97,7 @@ def _measurement(together: Together) -> Calibration:
         mixed_bandwidth=mixed_bandwidth(together),
         launch_seconds=launch_seconds(together),
         overhead_bytes=overhead,
+        attention=attention(together),
     )
     pairs = messages(together)
     rings = all_reduces(together)

@@ -32,7 +32,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from placer.cluster.cluster import Device
+from placer.cluster.cluster import FLASH_SHARES, Device
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
@@ -334,8 +334,10 @@ def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
 
 def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: bool) -> float:
     """The most of the peak rate an op's products reach: flash kernels have their own ceiling."""
-    if op.kind != "attention" or settings.attention == "eager" or device.backend != "cuda":
+    if op.kind != "attention" or settings.attention == "eager":
         return 1.0
+    if device.backend != "cuda":  # of four products, as they were measured; the default is a GPU's
+        return 1.0 if device.flash_shares == FLASH_SHARES else device.flash_shares[backward]
     known = {"flash1": device.first_flash_shares, "flash": device.flash_shares, "tuned": device.tuned_shares}
     forward, behind = known[settings.attention]
     if not backward:

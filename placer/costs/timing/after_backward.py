@@ -123,7 +123,12 @@ class AfterBackward:
         if not size:
             return 0.0
         beside = alone and self.work.settings.overlap and not self.network.cluster.unlike(devices)
-        return self.fused(devices, size, backward if beside else 0.0, bucket_bytes, way)
+        return self.fused(devices, size, self.hidden(devices) * backward if beside else 0.0, bucket_bytes, way)
+
+    def hidden(self, devices: tuple[int, ...]) -> float:
+        """The share of a backward on `devices` that can run beside sums, for which all of them wait."""
+        classes = self.stage_times.block_times.device_classes(devices)
+        return min(self.network.cluster.devices[d].hidden for d in classes)
 
     def fused(
         self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None,
