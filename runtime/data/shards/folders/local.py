@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from placer.errors import ExecutionError, UsageError
@@ -62,7 +63,8 @@ class LocalFile:
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
-            os.close(self._handle)
+            with suppress(OSError):  # of a network mount that is gone; nothing was written
+                os.close(self._handle)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from `offset` on, fewer where the file ends."""
