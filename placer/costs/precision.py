@@ -62,7 +62,8 @@ class OpNumerics:
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """The dtypes of a run: `base` as captured, `weights` as kept on the device, `compute` of products."""
+    """The dtypes of a run: `base` as captured, `weights` as kept on the device, `compute` of products, `compressed` of
+    gradients while replicas sum them (empty: as they are)."""
 
     base: str
     weights: str
@@ -70,17 +71,21 @@ class Numerics:
     autocast: bool
     few_bits: str = ""
     tf32: bool = False
+    compressed: str = ""
 
     @staticmethod
     def of(graph: Graph, settings: RunSettings) -> Numerics:
         """The dtypes of `graph` under `settings`."""
         base = base_dtype(graph)
         few = FOUR_BITS if settings.float4 else EIGHT_BITS if settings.float8 else ""
+        compressed = settings.gradient_compression.replace("none", "")
         if settings.precision == "bfloat16-autocast":
-            return Numerics(base=base, weights="float32", compute="bfloat16", autocast=True, few_bits=few)
+            return Numerics(
+                base=base, weights="float32", compute="bfloat16", autocast=True, few_bits=few, compressed=compressed
+            )
         return Numerics(
             base=base, weights=settings.precision, compute=settings.precision, autocast=False, few_bits=few,
-            tf32=settings.tf32,
+            tf32=settings.tf32, compressed=compressed,
         )  # fmt: skip
 
     @property
@@ -97,6 +102,14 @@ class Numerics:
     def weight_bytes(self) -> int:
         """Bytes of one element of a parameter at the base dtype, and of its gradient."""
         return ITEM_BYTES[self.weights]
+
+    def between_replicas(self, size: float) -> float:
+        """Bytes that replicas sum of gradients of `size` bytes."""
+        return size * ITEM_BYTES[self.compressed] / self.weight_bytes if self.compressed else size
+
+    def before_compression(self, size: float) -> float:
+        """Bytes of gradients of which replicas sum `size` bytes."""
+        return size * self.weight_bytes / ITEM_BYTES[self.compressed] if self.compressed else size
 
     def kept(self, dtype: str) -> str:
         """The dtype a weight or value captured as `dtype` has outside of autocast ops."""

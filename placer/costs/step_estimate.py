@@ -47,7 +47,7 @@ def estimate_with(costs: Costs, plan: Plan) -> Ledger:
         flops=flops.at(rows),
         peak_flops=sum(costs.cluster.devices[d].rate(costs.numerics.products) for d in ranks),
         sent_bytes=_sent(own, plan),
-        reduced_bytes=reduced * costs.numerics.weight_bytes,
+        reduced_bytes=int(costs.numerics.between_replicas(reduced * costs.numerics.weight_bytes)),
     )
 
 

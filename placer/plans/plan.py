@@ -234,6 +234,11 @@ class Plan:
         """Whether any gradients are summed in buckets over replicas."""
         return any(stage.replicas > 1 and not stage.by_fsdp for stage in self.stages)
 
+    @property
+    def compresses(self) -> bool:
+        """Whether any gradients are summed over replicas in 16 bits, which changes the mathematics."""
+        return self.settings.gradient_compression != "none" and any(stage.replicas > 1 for stage in self.stages)
+
     @cached_property
     def positions(self) -> int:
         """Pipeline positions: distinct device sets."""
@@ -289,7 +294,7 @@ class Plan:
     def to_json(self) -> str:
         """The plan as JSON; the same plan gives the same bytes."""
         usual = {index: {"reduction"} for index, stage in enumerate(self.stages) if stage.reduction == "flat"}
-        exclude = {"stages": usual} | _unsaid(self.cluster)
+        exclude = {"stages": usual} | _unsaid(self)
         text = PLAN.dump_json(self, indent=1, exclude=exclude).decode()
         return f'{text.removesuffix("}").rstrip()},\n "{DIGEST}": "{_digest(json.loads(text))}"\n}}'
 
@@ -367,12 +372,15 @@ def is_edited(text: str) -> bool:
     return not isinstance(document, dict) or document.pop(DIGEST, None) != _digest(document)
 
 
-def _unsaid(cluster: Cluster) -> dict[str, Any]:
-    """What plan.json does not say of a cluster, as pydantic excludes it: what no device has."""
-    if any(device.communication_cores is not None for node, _ in cluster.groups for device, _ in node.devices):
-        return {}
-    devices = {"__all__": {0: {"communication_cores"}}}
-    return {"cluster": {"groups": {"__all__": {0: {"devices": devices}}}}}
+def _unsaid(plan: Plan) -> dict[str, Any]:
+    """What plan.json leaves out, as pydantic excludes it: what is not asked for, and what no device has."""
+    unsaid: dict[str, Any] = {}
+    if plan.settings.gradient_compression == "none":
+        unsaid["settings"] = {"gradient_compression"}
+    if all(device.communication_cores is None for node, _ in plan.cluster.groups for device, _ in node.devices):
+        devices = {"__all__": {0: {"communication_cores"}}}
+        unsaid["cluster"] = {"groups": {"__all__": {0: {"devices": devices}}}}
+    return unsaid
 
 
 def _digest(document: JsonValue) -> str:

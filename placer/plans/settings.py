@@ -14,6 +14,9 @@ from placer.io.bounds import Amount, AmountAboveZero
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["eager", "flash1", "flash", "tuned"]
 Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
+GradientCompression = Literal["none", "bfloat16", "float16"]
+# Precisions whose weights, and with them gradients, are kept so.
+SIXTEEN_BITS: frozenset[Precision] = frozenset({"bfloat16", "float16"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,9 @@ class RunSettings:
     batch_norm: whose mean and variance batch norms take in training. `exact`: those of the whole batch, as on one
     device, so that it is not divided into replicas or microbatches; `microbatch`: each piece takes those of its own
     rows, as data-parallel training does elsewhere: another computation than that of one device.
+    gradient_compression: the type in which replicas sum their gradients, cast to it before and back after, as torch's
+    bf16_compress_hook does: half the bytes of float32, and another rounding than that of one device. What the devices
+    of a replica sum among themselves, what stages share, the norm and the loss stay whole.
     overlap: whether gradient reduction may run beside the backward pass.
     tensor_overlap: whether collectives inside a replica run beside the products they belong to, in pieces, as
     Transformer Engine's and torch's asynchronous tensor parallelism do (prices only).
@@ -60,6 +66,7 @@ class RunSettings:
     float4: bool = False
     offload: Literal["none", "optimizer"] = "none"
     batch_norm: Literal["exact", "microbatch"] = "exact"
+    gradient_compression: GradientCompression = "none"
     overlap: bool = True
     tensor_overlap: bool = False
     expert_loads: tuple[Amount, ...] = ()
@@ -71,6 +78,11 @@ class RunSettings:
             value = getattr(self, name)
             if not 0 <= value < inf:
                 raise UsageError(f"{name} is {value}; give a finite number that is not negative")
+        if self.gradient_compression != "none" and self.precision in SIXTEEN_BITS:
+            raise UsageError(
+                f"gradient_compression is {self.gradient_compression} with precision {self.precision}, whose gradients "
+                "have 16 bits as they are; leave it out, or compute in float32, float64 or bfloat16-autocast"
+            )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UsageError(f"betas are {self.betas}; give two numbers from 0 to below 1")
         bad = [load for load in self.expert_loads if not 0 <= load < inf]

@@ -47,6 +47,14 @@ class ShardUnit:
     dtype: str
 
 
+def between_replicas(dtype: str, size: int, settings: RunSettings) -> tuple[str, int]:
+    """The type in which replicas sum gradients of `dtype`, and the bytes of `size` bytes of them in it."""
+    compressed = settings.gradient_compression
+    if compressed == "none":
+        return dtype, size
+    return compressed, size // ITEM_BYTES[parameter_dtype("float32", settings)] * ITEM_BYTES[compressed]
+
+
 def ddp_buckets(plan: Plan, inner: int = 0) -> tuple[GradientBucket, ...]:
     """The buckets of a one-stage replicated plan, in order of reduction; of device `inner` of each replica."""
     return tuple(_filled(held_parameters(plan, inner), plan, ready_order(plan.graph, *_span(plan, 0))))

@@ -23,6 +23,7 @@ from placer.plans.schedule import Action
 from placer.plans.transfers import position_of
 from placer.program.buckets import (
     GradientBucket,
+    between_replicas,
     ddp_buckets,
     divided_buckets,
     gradient_buckets,
@@ -100,8 +101,9 @@ def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Ite
     beside = plan.reduces_beside and not plan.stages[stage].by_fsdp
     ranks, degree = like_ranks(plan, position, inner), plan.stages[stage].degree
     for index, bucket in enumerate(ddp_buckets(plan, inner) if beside else gradient_buckets(plan, stage, inner)):
-        found = _of_bucket(bucket, stage, f"bucket {index}", ranks)
-        way = sum_route(plan, ranks, bucket.bytes, degree) or planned_route(plan, stage, ranks)
+        dtype, size = between_replicas(bucket.dtype, bucket.bytes, plan.settings)
+        found = replace(_of_bucket(bucket, stage, f"bucket {index}", ranks), dtype=dtype, bytes=size)
+        way = sum_route(plan, ranks, size, degree) or planned_route(plan, stage, ranks)
         yield replace(found, engine="ddp" if beside else "placer", overlaps=beside, way=way)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from placer.plans.plan import Plan
 from placer.plans.schedule import Action
-from placer.program.buckets import ShardUnit, parameter_users, shard_units
+from placer.program.buckets import ShardUnit, between_replicas, parameter_users, shard_units
 from placer.program.instructions import Collective
 
 
@@ -104,14 +104,15 @@ def _scattered_late(plan: Plan, stage: int, units: tuple[ShardUnit, ...]) -> fro
 
 
 def _collective(plan: Plan, stage: int, ranks: tuple[int, ...], unit: ShardUnit, scatter: bool) -> Collective:
+    dtype, size = between_replicas(unit.dtype, unit.gradient_bytes, plan.settings)
     return Collective(
         kind="reduce_scatter" if scatter else "all_gather",
         engine="fsdp",
         purpose="gradients" if scatter else "parameters",
         ranks=ranks,
-        bytes=unit.gradient_bytes if scatter else unit.bytes,
+        bytes=size if scatter else unit.bytes,
         stage=stage,
         unit="root" if unit.block < 0 else plan.graph.blocks[unit.block].name,
         overlaps=plan.settings.overlap,
-        dtype=unit.dtype,
+        dtype=dtype if scatter else unit.dtype,
     )

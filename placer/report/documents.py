@@ -37,6 +37,9 @@ def plan_document(plan: Plan) -> Document:
         ],
         "assumptions": list(plan.assumptions),
     }
+    if plan.settings.gradient_compression != "none":
+        document["gradient_compression"] = plan.settings.gradient_compression
+        document["changes_mathematics"] = plan.compresses
     placement = expert_placement(plan)
     if placement:
         document["experts"] = [list(held) for held in placement.experts]

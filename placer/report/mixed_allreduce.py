@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from placer.costs.communication.reductions import reduction_seconds
 from placer.plans.plan import Plan
 from placer.plans.transfers import position_of
-from placer.program.buckets import gradient_buckets
+from placer.program.buckets import between_replicas, gradient_buckets
 from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import SumRoute, SumStep, route_seconds, route_steps, sum_route
 from placer.program.ranks import like_ranks
@@ -52,7 +52,8 @@ def stages_text(plan: Plan) -> Iterator[str]:
     for index, (stage, position) in enumerate(zip(plan.stages, position_of(plan), strict=True)):
         if stage.reduction == "flat" and not plan.cluster.unlike(stage.leaders):
             continue
-        size = max((bucket.bytes for bucket in gradient_buckets(plan, index)), default=0)
+        buckets = gradient_buckets(plan, index)
+        size = max((between_replicas(one.dtype, one.bytes, plan.settings)[1] for one in buckets), default=0)
         ranks = like_ranks(plan, position)
         if stage.reduction != "flat":
             devices = tuple(plan.ranks[rank] for rank in ranks)

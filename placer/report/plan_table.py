@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from placer.costs.step_estimate import costs_of, tightest
+from placer.plans.compression import compression_text
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.plan import Plan, Stage, recompute_word, replica_rows
 from placer.report.experts import expert_placement, experts_text
@@ -67,6 +68,8 @@ def figures(plan: Plan) -> str:
     if plan.fuses:
         when = "beside the last backward" if plan.reduces_beside else "after the last backward"
         lines.append(f"gradients fused into buckets of {bytes_text(plan.bucket_bytes)}, summed {when}")
+    if plan.settings.gradient_compression != "none":
+        lines.append(_compression(plan))
     ledger = plan.ledger
     if ledger is None:
         return "\n".join(lines)
@@ -79,6 +82,12 @@ def figures(plan: Plan) -> str:
     else:
         lines.append(f"no plan searched takes less than {seconds_text(plan.bound)} (gap {share_text(plan.gap)})")
     return "\n".join(lines)
+
+
+def _compression(plan: Plan) -> str:
+    if plan.compresses:
+        return compression_text(plan.settings.gradient_compression)
+    return f"nothing to cast to {plan.settings.gradient_compression} (gradient_compression): no stage has replicas"
 
 
 def rows_text(microbatches: tuple[int, ...]) -> str:

@@ -102,7 +102,9 @@ class Durations:
         devices = tuple(self._devices[rank] for rank in entry.ranks)
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
             stage = self._plan.stages[entry.stage]
-            return self._of(stage).after_backward.bucket(devices, entry.bytes, stage.reduction)
+            costs = self._of(stage)
+            size = costs.numerics.before_compression(entry.bytes)
+            return costs.after_backward.bucket(devices, size, stage.reduction)
         if entry.purpose == "parameters" and entry.engine == "placer":
             return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
         return self._costs.network.collective(entry.kind, devices, entry.bytes)

@@ -30,12 +30,14 @@ Summed = torch.futures.Future[torch.Tensor]
 
 @dataclass(kw_only=True, eq=False)
 class BucketHook:
-    """Sums over `ranks`. way: None where their library sums by itself. buckets: those it was last given, by number."""
+    """Sums over `ranks`. way: None where their library sums by itself. compressed: the type to sum in, None: as they
+    are. buckets: those it was last given, by number."""
 
     ranks: tuple[int, ...]
     way: SumRoute | ServerRoute | None
     group_of: GroupOf
     observer: Observer
+    compressed: torch.dtype | None = None
     buckets: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict)
 
     @property
@@ -45,42 +47,44 @@ class BucketHook:
         def hook(state: object, bucket: GradBucket) -> Summed:
             buffer = bucket.buffer()
             self.buckets[bucket.index()] = weakref.ref(buffer.untyped_storage())
+            sent = buffer if self.compressed is None else buffer.to(self.compressed)
             self.observer.collective(
                 Collective(
                     kind="all_reduce",
                     engine="ddp",
                     purpose="gradients",
                     ranks=self.ranks,
-                    bytes=buffer.numel() * buffer.element_size(),
+                    bytes=sent.numel() * sent.element_size(),
                     stage=0,
                     unit=f"bucket {bucket.index()}",
-                    dtype=str(buffer.dtype).removeprefix("torch."),
+                    dtype=str(sent.dtype).removeprefix("torch."),
                     way=self.way,
                 )
             )
-            return self._summed(buffer)
+            return self._summed(sent, buffer)
 
         # DDP compares the annotations themselves, which are text in this file.
         hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
         return hook
 
-    def _summed(self, buffer: torch.Tensor) -> Summed:
+    def _summed(self, sent: torch.Tensor, buffer: torch.Tensor) -> Summed:
+        """The sum of what is sent, in the bucket it came from."""
         if self.way is not None:
-            return self._in_steps(buffer, self.way)
-        work = dist.all_reduce(buffer, group=self.group_of(self.ranks), async_op=True)
+            return self._in_steps(sent, buffer, self.way)
+        work = dist.all_reduce(sent, group=self.group_of(self.ranks), async_op=True)
 
         def reduced(future: torch.futures.Future[object]) -> torch.Tensor:
             future.value()  # raises what the all-reduce ended with
-            return buffer
+            return _in_place_of(buffer, sent)
 
         return cast(Summed, work.get_future().then(reduced))
 
-    def _in_steps(self, buffer: torch.Tensor, way: SumRoute | ServerRoute) -> Summed:
+    def _in_steps(self, sent: torch.Tensor, buffer: torch.Tensor, way: SumRoute | ServerRoute) -> Summed:
         found: Summed = torch.futures.Future()
 
         def sum_in_steps() -> torch.Tensor:
-            sum_over(buffer, way, self.ranks, dist.get_rank(), self.group_of)
-            return buffer
+            sum_over(sent, way, self.ranks, dist.get_rank(), self.group_of)
+            return _in_place_of(buffer, sent)
 
         def told(done: Future[torch.Tensor]) -> None:
             error = done.exception()
@@ -99,3 +103,8 @@ class BucketHook:
     def _thread(self) -> ThreadPoolExecutor:
         """One, made when it is first needed."""
         return ThreadPoolExecutor(max_workers=1, thread_name_prefix="sums")
+
+
+def _in_place_of(buffer: torch.Tensor, summed: torch.Tensor) -> torch.Tensor:
+    """`buffer` with the sum: itself where nothing was cast."""
+    return buffer if summed is buffer else buffer.copy_(summed)

@@ -118,7 +118,7 @@ class Gradients:
         if not members:
             return
         gradients = [local_part(_gradient(parameter)) for parameter in members]
-        total = flat(gradients)
+        total = flat(gradients).to(getattr(torch, collective.dtype))  # 16 bits where they are compressed
         self.sum_over(collective, total)
         spread(total, gradients)
 

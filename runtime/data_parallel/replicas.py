@@ -28,6 +28,7 @@ from placer.plans.plan import Stage as PlannedStage
 from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute
 from placer.runtime.data_parallel.bucket_hook import BucketHook
+from placer.runtime.data_parallel.compression import CompressedReduceScatter
 from placer.runtime.distributed.tensors import GroupOf
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
@@ -106,8 +107,11 @@ class FsdpReplica(Replica):
 
     grouped = True
 
-    def __init__(self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding) -> None:
+    def __init__(
+        self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding, compressed: torch.dtype | None
+    ) -> None:
         super().__init__(stage)
+        self._compressed = compressed
         gives_up = sharding == "parameters"
         # A block may return a view, of which torch 2.13 warns as an in-place write into it would lose a hook. There is
         # none: `cut` lets an op that writes a value of another block write a copy.
@@ -130,6 +134,8 @@ class FsdpReplica(Replica):
         sharded.set_gradient_divide_factor(1.0)
         # Without this FSDP2 uses a pre-multiplied sum, which gloo does not have.
         sharded.set_force_sum_reduction_for_comms(True)
+        if self._compressed is not None:
+            sharded.set_custom_reduce_scatter(CompressedReduceScatter(self._compressed))
         return sharded
 
 
@@ -143,18 +149,20 @@ def replica(
     device: torch.device,
     bucket_bytes: int | None,
     way: SumRoute | ServerRoute | None,
+    compressed: torch.dtype | None = None,
 ) -> Replica:
     """`stage` held as its plan says by `ranks`; in buckets of `bucket_bytes` DDP sums its gradients in this way, unless
-    that is None."""
+    that is None. compressed: the type in which DDP and FSDP2 sum them, None: as they are."""
     if len(ranks) == 1:
         return Replica(stage)
     group = group_of(ranks)
     if planned.by_fsdp:
-        return FsdpReplica(stage, DeviceMesh.from_group(group, device.type, mesh=list(ranks)), planned.sharding)
+        mesh = DeviceMesh.from_group(group, device.type, mesh=list(ranks))
+        return FsdpReplica(stage, mesh, planned.sharding, compressed)
     # DDP refuses a module of which it would have nothing to sum.
     if bucket_bytes is None or not any(parameter.requires_grad for parameter in stage.parameters()):
         return Replica(stage)
-    hook = BucketHook(ranks=ranks, way=way, group_of=group_of, observer=observer)
+    hook = BucketHook(ranks=ranks, way=way, group_of=group_of, observer=observer, compressed=compressed)
     return DdpReplica(stage, group, bucket_bytes, hook)
 
 

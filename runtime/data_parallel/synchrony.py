@@ -87,6 +87,8 @@ def require_replicas(plan: Plan, synchrony: Synchrony) -> None:
 def _refusal(plan: Plan, synchrony: Synchrony) -> str | None:
     if plan.settings.offload != "none":
         return "its optimizer's state is on the host"
+    if plan.settings.gradient_compression != "none":
+        return f"its gradients are summed in {plan.settings.gradient_compression}, which is of synchronous steps alone"
     meshes = [Mesh.of(plan, stage) for stage in plan.meshes]
     for number, stage in enumerate(plan.stages):
         if stage.sharding != "none":

@@ -27,6 +27,12 @@ def _precision(plan: Plan) -> str:
     return "" if found in PRECISIONS else f"its precision is {found}; the losses of one device are met in float32 only"
 
 
+def _compression(plan: Plan) -> str:
+    """Its communication_data_type rounds the average of its own buckets, not the plan's sums."""
+    found = plan.settings.gradient_compression
+    return "" if found == "none" else f"its gradients are summed in {found}, which DeepSpeed would round in its own way"
+
+
 def _splits(plan: Plan) -> str:
     """It has no operator splits of its own."""
     return "ops are cut over the devices of a replica, which DeepSpeed leaves to the model" if plan.layouts else ""
@@ -89,6 +95,7 @@ def _replicas(plan: Plan) -> str:
 
 RULES: tuple[Callable[[Plan], str], ...] = (
     _precision,
+    _compression,
     _splits,
     _kinds,
     _schedule,

@@ -148,6 +148,8 @@ def rank_state(
     group = groups.of(ranks) if len(ranks) > 1 else None
     _join_axes(model, groups, replica_ranks(plan, position, program.replica))
     stages = model.stages(program.stages, sharded=group is not None)
+    compression = plan.settings.gradient_compression
+    compressed = None if compression == "none" else getattr(torch, compression)
     bucket_bytes = plan.bucket_bytes if plan.reduces_beside and not relaxed else None
     for index, stage in stages.items():
         stage.watch(relay)
@@ -157,7 +159,7 @@ def rank_state(
             fill(stage)
         replicas[index] = replica(
             stage, plan.stages[index], ranks, groups.of, relay, device=model.device, bucket_bytes=bucket_bytes,
-            way=planned_route(plan, index, ranks),
+            way=planned_route(plan, index, ranks), compressed=compressed,
         )  # fmt: skip
         if sharded:
             fill(stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from placer import tracer
+from placer.plans.compression import compression_text
 from placer.plans.plan import Plan
 from placer.plans.provenance import made_elsewhere, require_fresh
 
@@ -25,6 +26,8 @@ def require_runnable(plan: Plan, *, compiled: bool = False) -> tuple[str, ...]:
 def _unheeded(plan: Plan, compiled: bool) -> tuple[str, ...]:
     """Settings that the prediction heeds and the runtime does not."""
     found = []
+    if plan.compresses:
+        found.append(compression_text(plan.settings.gradient_compression))
     if plan.settings.float8 or plan.settings.float4:
         found.append(
             "the plan was priced with products in 8 bits or fewer (float8, float4), which this runtime does not make: "

@@ -3,7 +3,8 @@
     accepted_differences(plan) -> one sentence for each; the judge does the mathematics that it documents
 
 Batch norm by the rows of a microbatch: in training each batch norm takes the statistics of the rows that one replica of
-its stage has of one microbatch, group by group; the running statistics follow replica 0. Local SGD and stale gradients
+its stage has of one microbatch, group by group; the running statistics follow replica 0. Gradients that replicas sum in
+16 bits: the judge has them whole, and allows what those sums round (`compressed`). Local SGD and stale gradients
 are options of `placer execute`, never of a plan: what is verified is the synchronous step.
 """
 
@@ -16,11 +17,16 @@ import torch
 from placer.plans.plan import Plan, Stage, replica_rows
 from placer.plans.transfers import position_of, stage_of_block
 from placer.runtime.stages.block_code import CutModel
+from placer.runtime.verify.compressed import compression_told
 from placer.runtime.verify.eager.norms import Groups, NormRows
 
 
 def accepted_differences(plan: Plan) -> tuple[str, ...]:
     """What the plan's settings change in the mathematics of one device, in words."""
+    return (*_of_batch_norms(plan), *compression_told(plan))
+
+
+def _of_batch_norms(plan: Plan) -> tuple[str, ...]:
     if not _by_microbatch(plan) or not _norms(plan) or not _divided(plan):
         return ()
     counts = tuple(mesh.replicas for mesh in plan.meshes)

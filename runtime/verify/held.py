@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from placer.runtime.verify.compressed import SummingRounding
 from placer.runtime.verify.eager.rounding import Values, evaluation_of, spread, values_of
 from placer.runtime.verify.eager.run import Batch, EagerRun, StepResult
 from placer.runtime.verify.report import Comparison
@@ -18,18 +19,26 @@ class Judge:
     """`run` in the precision of the steps; `exact` in float64, where that is another and the model can.
 
     relative: what every error may be, relative to its tensor's size; of_weights: that of updated weights; unit: of the
-    last place of the narrowest type that the steps compute in. first: for every name of a parameter the one its
+    last place of the narrowest type that the steps compute in. label: the precision in words. summing: what replicas
+    that sum gradients in 16 bits round. first: for every name of a parameter the one its
     gradient has. start: weights before the first step.
     """
 
     run: EagerRun
     exact: EagerRun | None
     precision: str
+    label: str
+    summing: SummingRounding
     relative: float
     of_weights: float
     unit: float
     first: Mapping[str, str]
     start: Values
+
+    @property
+    def tolerance(self) -> float:
+        """What every error may be, of gradients that are summed in 16 bits too."""
+        return self.relative + self.summing.relative
 
     def step(self, step: int, batch: Batch, ours: StepResult) -> list[Comparison]:
         """One step, after which the judge has the weights that torch's optimizer makes of the plan's gradients."""
@@ -75,10 +84,11 @@ class Judge:
         own = {name: ours.state[name] for name in buffers}
         found = [scalar(step, "loss", ours.loss, float(expected["loss"]), self._allowed(noise, ""))]
         if self.run.settings.clip_norm is not None:
-            found.append(scalar(step, "norm", ours.norm, float(expected["norm"]), self._allowed(noise, "")))
-        found.append(
-            tensors(step, "gradients", gradients, _named(expected, "gradient "), self._allowed(noise, "gradient "))
-        )
+            elements = sum(one.numel() for one in gradients.values())
+            allowed = self.summing.of_norm(self._allowed(noise, ""), elements)
+            found.append(scalar(step, "norm", ours.norm, float(expected["norm"]), allowed))
+        allowed = self.summing.of_gradients(self._allowed(noise, "gradient "))
+        found.append(tensors(step, "gradients", gradients, _named(expected, "gradient "), allowed))
         if buffers:
             found.append(tensors(step, "buffers", own, buffers, self._allowed(noise, "buffer ")))
         return found
@@ -87,13 +97,13 @@ class Judge:
         buffers = {name for name, _ in self.run.model.named_buffers(remove_duplicate=False)}
         theirs = {name: tensor for name, tensor in self.run.state().items() if name not in buffers}
         own = {name: tensor for name, tensor in ours.state.items() if name in theirs}
-        allowed = Allowed(precision=self.precision, relative=self.of_weights)
-        way = moved(step, own, theirs, self.start, self.precision)
+        allowed = Allowed(precision=self.label, relative=self.of_weights)
+        way = moved(step, own, theirs, self.start, self.label)
         return [tensors(step, "parameters", own, theirs, allowed), *([way] if way is not None else [])]
 
     def _allowed(self, noise: Mapping[str, float], prefix: str) -> Allowed:
         named = {name.removeprefix(prefix): size for name, size in noise.items() if name.startswith(prefix)}
-        return Allowed(precision=self.precision, relative=self.relative, noise=named)
+        return Allowed(precision=self.label, relative=self.relative, noise=named)
 
 
 def _named(values: Values, prefix: str) -> Values:

@@ -14,6 +14,7 @@ from placer.plans.settings import Precision
 from placer.runtime.distributed.world import device_of
 from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.captured_model import CapturedModel
+from placer.runtime.verify.compressed import summing_rounding
 from placer.runtime.verify.eager.rounding import values_of
 from placer.runtime.verify.handed import eager_run
 from placer.runtime.verify.held import Judge
@@ -43,6 +44,11 @@ class Subject:
         return self.plan.settings.precision
 
     @property
+    def label(self) -> str:
+        """That with the type in which replicas sum gradients, where that is another: `float32/bfloat16`."""
+        return f"{self.precision}/{self.plan.settings.gradient_compression}" if self.plan.compresses else self.precision
+
+    @property
     def casts(self) -> dict[Precision, tuple[str, ...]]:
         """Where the model itself computes in narrower types than the run's, the narrowest first."""
         units = {name: unit for name, unit in _UNIT.items() if name in _NARROW and unit > _UNIT[self.precision]}
@@ -53,6 +59,11 @@ class Subject:
 def in_precision(plan: Plan, precision: Precision) -> Plan:
     """The plan with its steps in another precision."""
     return replace(plan, settings=replace(plan.settings, precision=precision))
+
+
+def uncompressed(plan: Plan) -> Plan:
+    """The plan with gradients that replicas sum as they are."""
+    return replace(plan, settings=replace(plan.settings, gradient_compression="none"))
 
 
 def judge_of(
@@ -72,6 +83,8 @@ def judge_of(
         run=run,
         exact=wide,
         precision=subject.precision,
+        label=subject.label,
+        summing=summing_rounding(plan),
         relative=_relative(subject.precision, narrowest),
         of_weights=_of_weights(subject.precision),
         unit=max(_UNIT[narrowest], _UNIT[subject.precision]),

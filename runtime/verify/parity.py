@@ -1,9 +1,11 @@
 """verify(plan): the plan's steps beside the same steps of the model itself on one device, the whole batch at once.
 
 By default they run in float64, where errors of 1e-9 cannot be rounding, and, if the plan's precision is another, in
-that too, where the judge measures what rounding does (`verdict`). Compared are, of each step, the loss, the norm of the
-gradients before clipping where a norm is clipped, every gradient (also that there is none where one device has none),
-every weight and every buffer that the model saves; after the last one the loss in evaluation, where a run may give it.
+that too, where the judge measures what rounding does (`verdict`). Gradients that replicas sum in 16 bits are summed
+whole in the first, so that errors of 1e-9 are found, and as planned in a run in the plan's precision (`compressed`).
+Compared are, of each step, the loss, the norm of the gradients before clipping where a norm is clipped, every gradient
+(also that there is none where one device has none), every weight and every buffer that the model saves; after the last
+one the loss in evaluation, where a run may give it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from placer.runtime.verify.accepted import accepted_differences
 from placer.runtime.verify.batches import uneven_batch
 from placer.runtime.verify.eager.run import StepResult
 from placer.runtime.verify.held import Judge
-from placer.runtime.verify.judged import Subject, in_precision, judge_of, tried
+from placer.runtime.verify.judged import Subject, in_precision, judge_of, tried, uncompressed
 from placer.runtime.verify.memory import shortage
 from placer.runtime.verify.report import Comparison, VerifyReport
 from placer.runtime.verify.words import casts_told, compared_told, evaluation_told, handed_told, labels_told
@@ -112,21 +114,22 @@ def verify(
 
 def _subjects(given: _Inputs, asked: PrecisionAsked) -> tuple[tuple[Subject, ...], str]:
     """What is run, float64 first, and why that is left out, if it is."""
-    own, found, why = given.plan.settings.precision, list[Subject](), ""
-    if asked != "plan" or own == "float64":
+    found, why = list[Subject](), ""
+    exact = given.plan.settings.precision == "float64" and not given.plan.compresses
+    if asked != "plan" or exact:
         wide, why = _wide(given)
         if wide is not None:
             found.append(wide)
-        elif asked == "float64" or own == "float64":
+        elif asked == "float64" or exact:
             raise UsageError(f"{why}; verify in the plan's own precision: --precision plan")
-    if own != "float64" and asked != "float64":
+    if not exact and asked != "float64":
         found.append(_own(given))
     return tuple(found), why
 
 
 def _wide(given: _Inputs) -> tuple[Subject | None, str]:
     """The plan in float64, where one device can do its steps so; else why not."""
-    plan = in_precision(given.plan, "float64")
+    plan = uncompressed(in_precision(given.plan, "float64"))
     why = given.shared(shortage(plan, "float64", device_of(plan, 0)) if given.rank == 0 else "")
     if why:
         return None, why
@@ -199,10 +202,10 @@ def _held(given: _Inputs, subject: Subject, subjects: tuple[Subject, ...]) -> _P
     if given.rank:
         return _Part(subject=subject, judge=None, losses=losses, comparisons=())
     wide = next((one for one in subjects if one is not subject and one.precision == "float64"), None)
-    exact = None if wide is None else (wide, copy.deepcopy(given.model))
+    exact = None if wide is None or subject.precision == "float64" else (wide, copy.deepcopy(given.model))
     judge, found = judge_of(subject, copy.deepcopy(given.model), given.optimizer, exact), list[Comparison]()
     for step, (batch, ours) in enumerate(zip(batches, outcomes, strict=True)):
-        given.progress(f"step {step + 1}/{len(batches)} on one device, {subject.precision}")
+        given.progress(f"step {step + 1}/{len(batches)} on one device, {subject.label}")
         found += judge.step(step, batch, ours)
     if evaluated is not None:
         found.append(judge.evaluation(len(batches) - 1, batches[-1], evaluated))
@@ -232,8 +235,9 @@ def _merged(plan: Plan, parts: Sequence[_Part], why: str) -> VerifyReport:
     notes = [note for judge, part in judged for note in casts_told(part.subject, judge.relative)]
     return VerifyReport(
         comparisons=tuple(entry for part in parts for entry in part.comparisons),
-        tolerance=judged[0][0].relative if judged else 0.0,
+        tolerance=judged[0][0].tolerance if judged else 0.0,
         losses=parts[0].losses,
+        excepted="".join(judge.summing.excepted for judge, _ in judged),
         compared=tuple(compared_told(judge, plan.graph, len(part.losses)) for judge, part in judged),
         notes=(
             *((f"not in float64: {why}",) if why else ()),

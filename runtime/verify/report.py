@@ -28,13 +28,14 @@ class Comparison:
 class VerifyReport:
     """What verify found. tolerance: what every relative error of the first precision is allowed at least; losses: of
     the plan's steps in it; compared: what was, in words; notes: what was handed to the judge, left out, or is accepted
-    as different."""
+    as different; excepted: what the verdict leaves out."""
 
     comparisons: tuple[Comparison, ...]
     tolerance: float
     losses: tuple[float, ...]
     compared: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    excepted: str = ""
 
     @property
     def passed(self) -> bool:
@@ -54,7 +55,7 @@ class VerifyReport:
             f"{c.allowed:8.1e}  {c.where}{'' if c.equal else '  <-- DIFFERENT'}"
             for c in self.comparisons
         ]
-        verdict = "equal to one device" if self.passed else "DIFFERENT from one device"
+        verdict = f"equal to one device{self.excepted}" if self.passed else "DIFFERENT from one device"
         told = [*(f"- compared: {one}" for one in self.compared), *(f"- {note}" for note in self.notes)]
         return "\n".join([*lines, verdict, *told])
 

@@ -3,6 +3,8 @@
     float64     1e-9 of a tensor's size (1e-6 where the model itself casts to float32), or, where that is not enough,
     all types   MANY times what rounding alone does to it on one device (`eager.rounding`) + UNITS of its last place
 
+Gradients that replicas sum in 16 bits may be off by what that rounds besides (`compressed`), and so may their norm.
+
 size of a tensor = its largest element + 1e-3 of the largest of all tensors of its kind. Where float64 knows the exact
 value, the plan's error is its distance from that.
 
@@ -36,10 +38,12 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """For tensors of one precision: `relative` to their size, and what rounding does to some, by name (`noise`)."""
+    """For tensors of one precision: `relative` to their size, `least` whatever their size, and what rounding does to
+    some, by name (`noise`)."""
 
     precision: str
     relative: float
+    least: float = 0.0
     noise: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -47,7 +51,8 @@ def scalar(step: int, quantity: str, ours: float, theirs: float, allowed: Allowe
     """A number. Where one device gives none, as of a batch all of whose labels are left out, neither may the plan."""
     alike = ours == theirs or (math.isnan(ours) and math.isnan(theirs))
     size, error = (1.0, 0.0) if alike else (max(abs(theirs), 1e-12), abs(ours - theirs))
-    limit = max(allowed.relative, allowed.relative + MANY * allowed.noise.get(quantity, 0.0) / size)
+    rounding = allowed.least + MANY * allowed.noise.get(quantity, 0.0)
+    limit = max(allowed.relative, allowed.relative + rounding / size)
     return Comparison(
         step=step, quantity=quantity, absolute=error, relative=error / size, allowed=limit, precision=allowed.precision
     )
@@ -73,7 +78,7 @@ def _entries(base: Comparison, ours: Tensors, theirs: Tensors, allowed: Allowed)
         if right.numel():
             error = _largest(ours[name].double() - right.double())
             size = _largest(right) + _COMMON * largest + 1e-300
-            limit = allowed.relative + MANY * allowed.noise.get(name, 0.0) / size
+            limit = allowed.relative + (allowed.least + MANY * allowed.noise.get(name, 0.0)) / size
             yield Comparison(
                 step=base.step, quantity=base.quantity, absolute=error, relative=error / size, allowed=limit,
                 where=name, precision=base.precision,

@@ -19,9 +19,9 @@ def compared_told(judge: Judge, graph: Graph, steps: int) -> str:
     evaluated = "" if graph.evaluation else " the loss in evaluation after the last,"
     said = "; the exact values are those of float64" if judge.exact is not None else ""
     return (
-        f"{steps} steps in {judge.precision}: the loss, {len(run.learnt)} gradients, {norm}, {weights} weights and "
-        f"{len(buffers)} buffers after each step,{evaluated} with those of the model itself: eager, uncut, the whole "
-        f"batch at once on one device, updated by torch's {name}{said}"
+        f"{steps} steps in {judge.precision}{judge.summing.told}: the loss, {len(run.learnt)} gradients, {norm}, "
+        f"{weights} weights and {len(buffers)} buffers after each step,{evaluated} with those of the model itself: eager, "
+        f"uncut, the whole batch at once on one device, updated by torch's {name}{said}"
     )
 
 

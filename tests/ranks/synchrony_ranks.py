@@ -1,4 +1,4 @@
-"""Local SGD and delayed gradients on ranks, and the same algorithms by hand in one process."""
+"""Local SGD, delayed and compressed gradients on ranks, and the same algorithms by hand in one process."""
 
 from __future__ import annotations
 
@@ -90,6 +90,29 @@ def by_hand_stale(plan: Plan, staleness: int, steps: int, read_at: int = 0) -> O
             for parameter, gradient in zip(model.parameters(), waiting.pop(0), strict=True):
                 parameter.grad = gradient
             _update(plan, model, optimizer)
+    return Outcome(losses=losses, state=_state(model))
+
+
+def by_hand_compressed(plan: Plan, steps: int, whole: tuple[str, ...] = ()) -> Outcome:
+    """One model, whose gradients are added up replica by replica in 16 bits, those of parameters in `whole` as they
+    are."""
+    model = _model(plan)
+    optimizer, dtype = _optimizer(plan, model), getattr(torch, plan.settings.gradient_compression)
+    losses, parameters = [], list(model.parameters())
+    for batch in batches(plan, steps):
+        parts, loss = [], 0.0
+        for replica, share in enumerate(shares(plan)):
+            own = share * _loss(model, batch, own_rows(plan, replica))
+            parts.append(torch.autograd.grad(own, parameters))
+            loss += float(own.detach())
+        for (name, parameter), *gradients in zip(model.named_parameters(), *parts, strict=True):
+            to = parameter.dtype if name in whole else dtype
+            total = gradients[0].to(to)
+            for gradient in gradients[1:]:
+                total = total + gradient.to(to)
+            parameter.grad = total.to(parameter.dtype)
+        _update(plan, model, optimizer)
+        losses.append(loss)
     return Outcome(losses=losses, state=_state(model))
 
 

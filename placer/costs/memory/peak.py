@@ -123,6 +123,8 @@ def stage_memory(
     whole = trainable * numerics.weight_bytes
     kept, staying = span.kept(recompute).at(rows), span.beside(recompute).at(rows)
     lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=accumulates)
+    if replicas > 1 and numerics.compressed and sharding not in BY_FSDP:  # a cast copy of each bucket that is under way
+        closing += -int(-numerics.between_replicas(lasting or closing) // 1)
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
     gathering = _share(whole, parts) if sharding == "optimizer" and parts > 1 else 0
     updating, messages = max(gathering, _updating(trainable, numerics, settings, parts)), _messages(span, rows)

@@ -7,6 +7,7 @@ Per element, with w bytes of a weight and of its gradient:
 
     accumulate   read both gradients, write one: 3 w                                   (autograd's AccumulateGrad)
     bucket       copy gradients in, results back: 4 w
+    casting      where replicas sum in 16 bits: `communication.compression`
     gathering    copy what was updated in, everything back: 2 w / parts + 2 w
     norm         w, and 32 more where it is made op by op in float64: to double 8, square 16, sum 8
     scaling      2 w
@@ -31,6 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from placer.cluster.cluster import Cluster, Device, Node
+from placer.costs.communication.compression import cast_seconds
 from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, least_exposed
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
@@ -144,9 +146,10 @@ class AfterBackward:
         return exposed_seconds(each, size, bucket_bytes, beside)
 
     def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
-        """Seconds of summing a bucket of gradients: copied in, reduced, copied out."""
-        summed = self.network.gradient_sum(devices, size, self.searched or way, self.work.degree)
-        return summed + bucket_seconds(size, self._slowest(devices))
+        """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
+        moved, slowest = self.work.numerics.between_replicas(size), self._slowest(devices)
+        summed = self.network.gradient_sum(devices, moved, self.searched or way, self.work.degree)
+        return summed + bucket_seconds(size, slowest) + cast_seconds(size, moved, slowest)
 
     def summed(self, first: int, last: int, *, device: int) -> float:
         """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""

@@ -10,7 +10,7 @@ device, `StageTimes.full` of the slowest replica of a `Stage`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,10 +19,11 @@ import numpy as np
 from placer.cluster.cluster import Backend, Device
 from placer.cluster.topology import Bottleneck, replica_groups
 from placer.costs.communication.collectives import CollectiveKind
+from placer.costs.communication.compression import cast_seconds
 from placer.costs.communication.fsdp import Gathers, gathers
 from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
-from placer.costs.compute.roofline import BlockSeconds, block_seconds
+from placer.costs.compute.roofline import BlockSeconds, block_seconds, memory_rate
 from placer.costs.exact_sums import exact_sums
 from placer.costs.kept_results import kept_results
 from placer.costs.memory.block_ranges import BlockRanges
@@ -286,10 +287,23 @@ class StageTimes:
         counts = [self.ranges.of(block, block + 1).counts for block in range(len(self.work.graph.blocks))]
         return (
             self._each("all_gather", devices, [one.parameters for one in counts]),
-            self._each("reduce_scatter", devices, [one.trainable * item for one in counts]),
+            self._scatters(devices, [one.trainable * item for one in counts]),
         )
 
-    def _each(self, kind: CollectiveKind, devices: tuple[int, ...], sizes: list[int]) -> list[float]:
+    def _scatters(self, devices: tuple[int, ...], sizes: list[int]) -> list[float]:
+        """Seconds of scattering gradients of these bytes, cast to those in which replicas sum."""
+        moved = [self.work.numerics.between_replicas(size) for size in sizes]
+        found = self._each("reduce_scatter", devices, moved)
+        if not self.work.numerics.compressed:
+            return found
+        chips = [self.block_times.network.cluster.devices[one] for one in self.block_times.device_classes(devices)]
+        slowest, parts = min(chips, key=memory_rate), len(devices)
+        return [
+            seconds + cast_seconds(size, sent, slowest, parts)
+            for seconds, size, sent in zip(found, sizes, moved, strict=True)
+        ]
+
+    def _each(self, kind: CollectiveKind, devices: tuple[int, ...], sizes: Sequence[float]) -> list[float]:
         network, degree = self.block_times.network, self.work.degree
         seconds = {size: network.collective(kind, devices, size, degree) for size in dict.fromkeys(sizes)}
         return [seconds[size] for size in sizes]

@@ -58,6 +58,11 @@ class Abilities:
             yield f"{name} has no optimizer {settings.optimizer}"
         if settings.offload == "optimizer" and not self.offloads:
             yield f"{name} cannot keep the optimizer's state alone on the host"
+        if settings.gradient_compression != "none":
+            yield (
+                f"{name} is not told here to sum gradients in {settings.gradient_compression}; plan without "
+                "--gradient-compression"
+            )
 
 
 SHARDED = {

@@ -17,6 +17,7 @@ from placer.costs.data_path.path import fed
 from placer.graph import Granularity as GranularityName
 from placer.io.files import require_writable
 from placer.io.usercode import named
+from placer.plans.settings import GradientCompression as GradientCompressionName
 from placer.plans.settings import Precision as PrecisionName
 from placer.plans.settings import RunSettings
 from placer.report.data_path import data_path_document, data_path_view
@@ -66,6 +67,10 @@ BatchNorm = Annotated[
     Literal["exact", "microbatch"],
     typer.Option(help="Take the statistics of batch norms from the whole batch, or from the rows of each piece of it."),
 ]
+GradientCompression = Annotated[
+    GradientCompressionName,
+    typer.Option(help="Cast gradients to 16 bits while replicas sum them: half the bytes; it changes the mathematics."),
+]
 Offload = Annotated[
     Literal["none", "optimizer"], typer.Option(help="Keep the optimizer's state on the host, which then updates.")
 ]
@@ -106,6 +111,7 @@ def run(
     clip_norm: ClipNorm = 1.0,
     recompute: Recompute = "auto",
     batch_norm: BatchNorm = "exact",
+    gradient_compression: GradientCompression = "none",
     attention: Attention = "flash",
     offload: Offload = "none",
     expert_loads: ExpertLoads = None,
@@ -124,7 +130,7 @@ def run(
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
         momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention, offload=offload,
-        batch_norm=batch_norm,
+        batch_norm=batch_norm, gradient_compression=gradient_compression,
         expert_loads=parsed_loads(expert_loads) if expert_loads else (),
     )  # fmt: skip
     progress = Progress()

@@ -10,7 +10,8 @@ the model computes otherwise there than in training, whose evaluation a run refu
 
 In float64 they must agree to 1e-9 of each tensor's size, to 1e-6 where the model itself casts to float32. In a lower
 precision of the plan they are held to the exact values: the error may be as large as that of one device, which is
-measured on reorderings of the same sums, times 4, and 8 units of the last place.
+measured on reorderings of the same sums, times 4, and 8 units of the last place. Gradients that replicas sum in 16 bits
+(placer plan --gradient-compression) are summed whole in float64, and in the plan's precision held to what that rounds.
 
 Batches are random; labels are left out unevenly where only the loss reads them. What a setting of the plan changes in
 the mathematics is said in the report. Starts its own ranks on this machine when not under torchrun; exit 1 where
