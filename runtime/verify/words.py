@@ -20,8 +20,8 @@ def compared_told(judge: Judge, graph: Graph, steps: int) -> str:
     said = "; the exact values are those of float64" if judge.exact is not None else ""
     return (
         f"{steps} steps in {judge.precision}{judge.summing.told}: the loss, {len(run.learnt)} gradients, {norm}, "
-        f"{weights} weights and {len(buffers)} buffers after each step,{evaluated} with those of the model itself: eager, "
-        f"uncut, the whole batch at once on one device, updated by torch's {name}{said}"
+        f"{weights} weights and {len(buffers)} buffers after each step,{evaluated} with those of the model itself: "
+        f"eager, uncut, the whole batch at once on one device, updated by torch's {name}{said}"
     )
 
 
