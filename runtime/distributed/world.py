@@ -21,8 +21,10 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.program.instructions import Collective, Program
+from placer.runtime.distributed.backends import BackendName, backend_of, require_backend
 from placer.runtime.distributed.faults import Watch, guarded
 from placer.runtime.distributed.hosts import RankPlace, on_several_hosts, rank_in_plan, ranks_in_order, this_place
+from placer.runtime.distributed.mpi.started import told_as_torchrun_tells
 from placer.runtime.distributed.torchrun import die_with_parent
 
 #: No operation waits longer for other ranks: a hang is only noticed by a timeout, a dead peer at once.
@@ -47,7 +49,7 @@ class World:
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun started this process."""
+    """Whether torchrun started this process, or mpirun, after `told_as_torchrun_tells`."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
@@ -57,7 +59,9 @@ def torchrun_command(plan: Plan, plan_path: str) -> str:
 
 
 def require_world(plan: Plan, plan_path: str = "plan.json") -> World:
-    """This rank. Raises UsageError without torchrun, with more or fewer ranks than planned, or without its GPU."""
+    """This rank. Raises UsageError without torchrun (or mpirun), with more or fewer ranks than planned, or without its
+    GPU."""
+    told_as_torchrun_tells()
     if not under_torchrun():
         raise UsageError(
             f"a plan runs under torchrun, which did not start this process; run: {_advice(plan, plan_path)}"
@@ -93,11 +97,15 @@ def present_device(plan: Plan, rank: int) -> torch.device:
 
 
 @contextmanager
-def joined(plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[World]:
+def joined(
+    plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float = TIMEOUT_SECONDS, backend: BackendName = "auto"
+) -> Iterator[World]:
     """The process group of `plan` around the body; no operation waits longer than `timeout_seconds`.
 
-    Raises UsageError as `require_world` does, ExecutionError naming the rank where one dies or hangs.
+    Raises UsageError as `require_world` and `require_backend` do, ExecutionError naming the rank where one dies or
+    hangs.
     """
+    require_backend(plan, backend, plan_path)
     world = require_world(plan, plan_path)
     die_with_parent()
     timeout = timedelta(seconds=timeout_seconds)
@@ -111,7 +119,7 @@ def joined(plan: Plan, *, plan_path: str = "plan.json", timeout_seconds: float =
     with guarded(watch):
         watch.join()
         dist.init_process_group(
-            backend_of(plan, world.rank),
+            backend_of(plan, world.rank, backend),
             store=PrefixStore("group", store),
             rank=world.rank,
             world_size=world.size,
@@ -160,6 +168,7 @@ def _end_at_once(world: World) -> None:
 def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
     """This process's rank in the plan; joins the others under torchrun. Raises UsageError where their number
     differs."""
+    told_as_torchrun_tells()
     found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     if found != plan.world_size:
         under = (
@@ -199,16 +208,6 @@ def _require_order(plan: Plan) -> None:
             "the process group was made with hosts in another order than the plan's; leave making it to "
             "placer.runtime.load, which puts ranks in order, or start the hosts in the plan's order (placer launch)"
         )
-
-
-def backend_of(plan: Plan, rank: int) -> str:
-    """What a rank communicates with: gloo for what lies on hosts, nccl for what lies on its GPU.
-
-    In a world of both kinds CPUs say that they have none: NCCL cannot be there where no GPU is.
-    """
-    if plan.cluster.devices[plan.ranks[rank]].backend == "cuda":
-        return "cpu:gloo,cuda:nccl"
-    return "cpu:gloo" if plan.cluster.unlike(plan.ranks) else "gloo"
 
 
 def device_of(plan: Plan, rank: int) -> torch.device:

@@ -70,7 +70,7 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
     if options.eval_every:
         require_evaluable(plan)
     patient = patience(options.timeout_seconds, options.compile)
-    with joined(plan, plan_path=options.plan_path, timeout_seconds=patient) as world:
+    with joined(plan, plan_path=options.plan_path, timeout_seconds=patient, backend=options.backend) as world:
         applied = apply_threads() if all(device.backend == "cpu" for device in plan.cluster.devices) else None
         if applied is not None and world.first:
             print(f"placer: on this host {applied}", file=sys.stderr)
@@ -301,6 +301,7 @@ class _Run:
             engine=self.options.engine,
             compile=self.options.compile,
             synchrony=self.options.kept_together,
+            backend=self.options.backend,
             experts=experts,
         )
 

@@ -14,6 +14,7 @@ from placer.errors import UsageError
 from placer.io.files import read_text, write_text
 from placer.plans.ledger import Ledger
 from placer.runtime.data_parallel.synchrony import CHANGES, SYNCHRONOUS, Synchrony, SynchronyKind
+from placer.runtime.distributed.backends import BackendName
 from placer.runtime.distributed.world import TIMEOUT_SECONDS
 from placer.runtime.measuring.expert_tokens import ExpertLayer
 
@@ -31,6 +32,7 @@ class ExecuteOptions:
     `save_weights` a new one to end with, `save_expert_loads` a file for the tokens that each expert got, as
     `--expert-loads` takes it. `engine` is what runs the plan: placer's own, or DeepSpeed's (it saves nothing, and only
     seconds are measured). `compile` is the backend of torch.compile that runs the blocks, "" for op by op.
+    `backend` is what ranks communicate by, where that is not what their devices usually do.
     `one_device` repeats the run's steps on one device and reports its losses.
     `report` is where the RunReport goes. `synchrony` with its number (`average_every` or `staleness`) is how replicas
     keep together, `own_loss` whether each tells the loss of its own rows (see `synchrony`): all but the default change
@@ -39,6 +41,7 @@ class ExecuteOptions:
 
     plan_path: str = "plan.json"
     engine: EngineName = "placer"
+    backend: BackendName = "auto"
     compile: str = ""
     steps: int = 10
     data: str = "synthetic"
@@ -94,6 +97,11 @@ class ExecuteOptions:
         if self.compile and self.engine != "placer":
             raise UsageError(
                 f"--compile was asked for with --engine {self.engine}, whose own modules it does not know; "
+                "leave it out, or run with --engine placer"
+            )
+        if self.backend != "auto" and self.engine != "placer":
+            raise UsageError(
+                f"--backend {self.backend} was asked for with --engine {self.engine}, which makes groups of its own; "
                 "leave it out, or run with --engine placer"
             )
         if self.timeout_seconds <= 0:
@@ -166,8 +174,9 @@ class RunReport:
 
     `checkpoint` and `weights` are where those were saved, "" where they were not. `measured` is None where the run was
     too short to measure (it leaves out the first steps, which set up buffers), or another engine than placer's ran it.
-    `compile` is the backend that compiled the blocks. `experts` are the tokens of every layer's experts over the run.
-    `synchrony` prints as a warning where it changes the mathematics; `predicted` is of the synchronous run.
+    `backend` is what was asked for: seconds are predicted of the usual ones. `compile` is the backend that compiled the
+    blocks. `experts` are the tokens of every layer's experts over the run. `synchrony` prints as a warning where it
+    changes the mathematics; `predicted` is of the synchronous run.
     """
 
     ranks: int
@@ -184,6 +193,7 @@ class RunReport:
     checkpoint: str = ""
     weights: str = ""
     engine: EngineName = "placer"
+    backend: BackendName = "auto"
     compile: str = ""
     synchrony: Synchrony = SYNCHRONOUS
     experts: tuple[ExpertLayer, ...] = ()

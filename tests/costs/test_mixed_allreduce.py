@@ -36,7 +36,8 @@ from placer.program.mixed_allreduce import SumRoute
 from placer.program.peers import peer_disagreements
 from placer.report.mixed_allreduce import route_text
 from placer.report.plan_table import plan_table
-from placer.runtime.distributed.world import backend_of, device_of
+from placer.runtime.distributed.backends import backend_of
+from placer.runtime.distributed.world import device_of
 from placer.runtime.dry import DryRuns, rank_classes
 from placer.search.judge import solve_with
 from placer.simulator.simulation import simulate

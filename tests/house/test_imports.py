@@ -28,6 +28,7 @@ HEAVY = {
     "bokeh": ("placer.report.bench.parallel_page", "placer.report.page.charts", "placer.report.strategies.page"),
     "deap": ("placer.strategies.genetic.selection", "placer.strategies.placement.orders.genetic"),
     "pyarrow": ("placer.runtime.data.shards.formats.parquet",),
+    "mpi4py": ("placer.runtime.distributed.mpi",),
     "matplotlib": ("placer.report.sweep_plot",),
     "gymnasium": ("placer.strategies.policy.environment",),
     "sb3_contrib": ("placer.strategies.policy.ppo",),

@@ -24,7 +24,8 @@ from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute
 from placer.runtime import VerifyReport, load
 from placer.runtime.distributed import tensors as mixed_sums
-from placer.runtime.distributed.world import Groups, backend_of
+from placer.runtime.distributed.backends import backend_of
+from placer.runtime.distributed.world import Groups
 from placer.runtime.executor import load as assemble
 from placer.runtime.measuring.communication_record import Recorder, compare, joined_sums, of_collective
 from placer.runtime.verify import judged

@@ -26,6 +26,7 @@ EXTRAS = {
     "plot": ("matplotlib",),
     "html": ("bokeh",),
     "vision": ("timm", "torchvision"),
+    "mpi": ("mpi4py",),
 }
 
 

@@ -42,6 +42,10 @@ Data = Annotated[
 ]
 Tokenizer = Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")]
 Engine = Annotated[Literal["placer", "deepspeed"], typer.Option(help="What runs the plan; deepspeed where it can.")]
+Backend = Annotated[
+    Literal["auto", "gloo", "mpi", "nccl"],
+    typer.Option(help="What ranks communicate by: auto is gloo on CPUs, NCCL on GPUs; mpi where mpirun starts them."),
+]
 Seed = Annotated[int, typer.Option(help="The order of the data.")]
 LrSchedule = Annotated[
     Literal["constant", "linear", "cosine"], typer.Option(help="How the learning rate falls after the warmup.")
@@ -106,6 +110,7 @@ def run(
     data: Data = "synthetic",
     tokenizer: Tokenizer = "",
     engine: Engine = "placer",
+    backend: Backend = "auto",
     compile: Compile = False,
     compile_backend: CompileBackend = "inductor",
     seed: Seed = 0,
@@ -143,8 +148,9 @@ def run(
     from placer.runtime.training.run_report import ExecuteOptions  # the runtime needs torch; reading a plan does not
 
     options = ExecuteOptions(
-        plan_path=str(plan_file), engine=engine, compile=compile_backend if compile else "", steps=steps, data=data,
-        tokenizer=tokenizer, seed=seed, decay=lr_schedule, warmup_steps=warmup_steps, final_rate=final_rate,
+        plan_path=str(plan_file), engine=engine, backend=backend, compile=compile_backend if compile else "",
+        steps=steps, data=data, tokenizer=tokenizer, seed=seed, decay=lr_schedule, warmup_steps=warmup_steps,
+        final_rate=final_rate,
         eval_every=eval_every, eval_batches=eval_batches, log=log, tensorboard=tensorboard, checkpoint=checkpoint,
         checkpoint_every=checkpoint_every, checkpoint_async=checkpoint_async, weights=weights,
         save_weights=save_weights, keep=keep, save_expert_loads=save_expert_loads, report=report, synchrony=synchrony,
@@ -176,6 +182,8 @@ def run_view(report: RunReport, plan: Plan | None = None) -> RenderableType:
     lines: list[RenderableType] = [Text(f"{len(report.losses)} steps on {report.ranks} ranks, data {report.data}")]
     if report.synchrony.kind != "synchronous":
         lines.append(Text(f"{report.synchrony}; predictions are of the synchronous run"))
+    if report.backend == "mpi":
+        lines.append(Text("over MPI; predictions are of gloo"))
     if report.compile:
         lines.append(Text(f"compiled by {report.compile}; the first steps hold the compilation"))
     if report.losses:
@@ -247,6 +255,7 @@ def run_document(report: RunReport) -> Document:
         "mfu": report.mfu,
         "evaluations": [{"step": entry.step, "loss": entry.loss} for entry in report.evaluations],
         "synchrony": str(report.synchrony),
+        "backend": report.backend,
         "compile": report.compile or None,
         "checkpoint": report.checkpoint or None,
         "weights": report.weights or None,

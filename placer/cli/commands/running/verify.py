@@ -51,6 +51,7 @@ from placer.report.documents import Document
 
 if TYPE_CHECKING:
     from placer.runtime import VerifyReport
+    from placer.runtime.distributed.backends import BackendName
     from placer.runtime.verify.parity import PrecisionAsked
 
 
@@ -67,6 +68,9 @@ def run(
         Literal["both", "float64", "plan"],
         typer.Option(help="Steps in float64, in the plan's own precision, or both (the plan's where float64 fails)."),
     ] = "both",
+    backend: Annotated[
+        Literal["auto", "gloo", "mpi", "nccl"], typer.Option(help="What ranks communicate by, as for placer execute.")
+    ] = "auto",
     timeout: Annotated[float, Timeout] = 600.0,
     report: Annotated[
         str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
@@ -74,20 +78,24 @@ def run(
     json: Json = False,
 ) -> None:
     """Compare, print."""
+    from placer.runtime.distributed.backends import require_backend
+    from placer.runtime.distributed.mpi.started import told_as_torchrun_tells
     from placer.runtime.distributed.world import under_torchrun
     from placer.runtime.executor.compile import require_compilable
     from placer.runtime.training.trust import require_runnable
 
     plan = load_plan(plan_file, cluster, runs=True)
     legality.require(plan)
-    backend = compile_backend if compile else ""
-    require_compilable(plan, backend)
+    compiled_by = compile_backend if compile else ""
+    require_compilable(plan, compiled_by)
+    require_backend(plan, backend, str(plan_file))
+    told_as_torchrun_tells()
     for warning in require_runnable(plan, compiled=compile) if first_rank() else ():
         print(f"placer: {warning}", file=sys.stderr)
     if under_torchrun():
-        found = _compared(plan, str(plan_file), steps, backend, precision)
+        found = _compared(plan, str(plan_file), steps, (compiled_by, precision, backend))
     else:
-        found = _launched(plan, plan_file, steps, timeout, (backend, precision))
+        found = _launched(plan, plan_file, steps, timeout, (compiled_by, precision))
     if not first_rank():
         return
     if report:
@@ -98,14 +106,15 @@ def run(
         raise typer.Exit(1)
 
 
-def _compared(plan: Plan, path: str, steps: int, compile: str, precision: PrecisionAsked) -> VerifyReport:
+def _compared(plan: Plan, path: str, steps: int, how: tuple[str, PrecisionAsked, BackendName]) -> VerifyReport:
     """The comparison, by this rank among all."""
     from placer.runtime import verify
     from placer.runtime.distributed.world import TIMEOUT_SECONDS, joined
     from placer.runtime.executor.compile import patience
     from placer.runtime.verify.parity import SILENT
 
-    with joined(plan, plan_path=path, timeout_seconds=patience(TIMEOUT_SECONDS, compile)):
+    compile, precision, backend = how
+    with joined(plan, plan_path=path, timeout_seconds=patience(TIMEOUT_SECONDS, compile), backend=backend):
         progress = _say if first_rank() else SILENT
         return verify(plan, steps, compile=compile, precision=precision, progress=progress)
 
