@@ -44,6 +44,11 @@ def require_backend(plan: Plan, asked: BackendName, plan_path: str = "plan.json"
         raise UsageError(f"--backend {asked} was asked for, but {reason}")
 
 
+def mpirun_command(plan: Plan, plan_path: str) -> str:
+    """The command that starts `plan` by mpirun on one machine."""
+    return f"mpirun -n {plan.world_size} placer execute {plan_path}"
+
+
 def _unfit(plan: Plan, asked: BackendName) -> str:
     """Why it does not go with where the plan's tensors lie; "" where it does."""
     kinds = {plan.cluster.devices[device].backend for device in plan.ranks}
@@ -69,10 +74,7 @@ def _no_mpi(plan: Plan, path: str) -> str:
         return f"mpi4py is not installed (torch's wheels have no MPI of their own); {INSTALL}"
     if under_mpirun():
         return ""
-    return (
-        "mpirun did not start this process, which MPI needs; run: "
-        f"mpirun -n {plan.world_size} placer execute {path} --backend mpi"
-    )
+    return f"mpirun did not start this process, which MPI needs; run: {mpirun_command(plan, path)} --backend mpi"
 
 
 ABSENT: Mapping[BackendName, Callable[[Plan, str], str]] = {"gloo": _no_gloo, "nccl": _no_nccl, "mpi": _no_mpi}

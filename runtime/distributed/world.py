@@ -21,14 +21,16 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.program.instructions import Collective, Program
-from placer.runtime.distributed.backends import BackendName, backend_of, require_backend
+from placer.runtime.distributed.backends import BackendName, backend_of, mpirun_command, require_backend
 from placer.runtime.distributed.faults import Watch, guarded
 from placer.runtime.distributed.hosts import RankPlace, on_several_hosts, rank_in_plan, ranks_in_order, this_place
-from placer.runtime.distributed.mpi.started import told_as_torchrun_tells
+from placer.runtime.distributed.mpi.started import told_as_torchrun_tells, under_mpirun
 from placer.runtime.distributed.torchrun import die_with_parent
 
 #: No operation waits longer for other ranks: a hang is only noticed by a timeout, a dead peer at once.
 TIMEOUT_SECONDS = 60.0
+# By whether it was mpirun.
+STARTERS = {False: "torchrun", True: "mpirun"}
 # Every rank joins the same number of times; each time the store's keys are new.
 _JOINED = count()
 
@@ -70,7 +72,7 @@ def require_world(plan: Plan, plan_path: str = "plan.json") -> World:
     if size != plan.world_size:
         more = "more" if size > plan.world_size else "fewer"
         raise UsageError(
-            f"the plan wants {plan.world_size} ranks, torchrun started {size}, {more} than it wants; "
+            f"the plan wants {plan.world_size} ranks, {STARTERS[under_mpirun()]} started {size}, {more} than it wants; "
             f"run: {_advice(plan, plan_path)}"
         )
     # On several hosts ranks may have to change places before their devices can be looked for.
@@ -79,6 +81,8 @@ def require_world(plan: Plan, plan_path: str = "plan.json") -> World:
 
 
 def _advice(plan: Plan, plan_path: str) -> str:
+    if under_mpirun():
+        return mpirun_command(plan, plan_path)
     nodes = len({plan.cluster.node_of[device] for device in plan.ranks})
     if nodes == 1:
         return torchrun_command(plan, plan_path)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from placer.cli import main
 from placer.report.bench.parallel_analysis import analysis
@@ -23,10 +22,11 @@ from placer.runtime.bench.parallel import REFERENCE, WAYS
 from placer.runtime.bench.parallel.models import accuracy, classifier, pictures
 from placer.runtime.bench.parallel.tensorflow_ops import Graph
 from placer.runtime.bench.parallel.torch_ways import sgd
+from placer.runtime.distributed.mpi.started import installed, mpirun
 
 TINY = ("--models", "transformer", "--processes", "2", "--rows", "2", "--rounds", "2", "--steps", "2", "--epochs", "1",
         "--samples", "8")  # fmt: skip
-FOUR = "DDP,FSDP2,parameter server,placer,local SGD,DDP over MPI"
+FOUR = "DDP,FSDP2,parameter server,placer,local SGD,DDP over MPI,ring all-reduce over MPI"
 
 
 def run(*arguments: str) -> None:
@@ -63,8 +63,11 @@ def test_every_way_has_its_figures_or_its_reason(ran: Path) -> None:
     assert float(rows["DDP"]["step_seconds_median"]) > 0 and rows["DDP"]["exposed_seconds_median"]
     assert len(rows["placer"]["accuracies"].split()) == 1 and len(rows["placer"]["epoch_seconds"].split()) == 1
     assert rows["placer"]["accuracies"] == rows["one process"]["accuracies"]
-    if not torch.distributed.is_mpi_available():
-        assert "MPI" in rows["DDP over MPI"]["reason"] and not rows["DDP over MPI"]["step_seconds_median"]
+    for way in ("DDP over MPI", "ring all-reduce over MPI"):
+        if installed() and mpirun():
+            assert rows[way]["losses_agree"] == "agree" and float(rows[way]["step_seconds_median"]) > 0
+        else:
+            assert "pip install 'placer-planner[mpi]'" in rows[way]["reason"] and not rows[way]["step_seconds_median"]
 
 
 def test_the_page_and_the_markdown_hold_table_and_analysis(ran: Path) -> None:

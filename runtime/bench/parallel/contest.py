@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from placer.errors import ExecutionError
 from placer.report.bench.turns import Turn
 from placer.runtime.bench.parallel.engines import prepare
+from placer.runtime.bench.parallel.mpi_team import MpiTeam
 from placer.runtime.bench.parallel.team import Team
 from placer.runtime.bench.parallel.turn import Job, RankTurn
 from placer.runtime.bench.parallel.ways import Way, turn_in_team, turn_of_rank
@@ -67,7 +68,7 @@ class _Processes:
     """Those of a number of ranks, begun as they are needed."""
 
     ranks: int
-    pools: dict[str, RankPool | Team] = field(default_factory=dict)
+    pools: dict[str, RankPool | Team | MpiTeam] = field(default_factory=dict)
 
     def __enter__(self) -> _Processes:
         return self
@@ -87,12 +88,17 @@ class _Processes:
             return _without(job, one, number, said(str(error)))
         return _turn(job, one, number, found, time.perf_counter() - began)
 
-    def _pool(self, one: Way) -> RankPool | Team:
+    def _pool(self, one: Way) -> RankPool | Team | MpiTeam:
         if one.world not in self.pools:
             size = 1 if one.one_process else self.ranks
-            made = RankPool(size) if one.world == "ranks" else Team(one.world, size, self.ranks if size == 1 else 1)
-            self.pools[one.world] = made
+            self.pools[one.world] = _begun(one.world, size, self.ranks if size == 1 else 1)
         return self.pools[one.world]
+
+
+def _begun(world: str, size: int, threads: int) -> RankPool | Team | MpiTeam:
+    if world == "ranks":
+        return RankPool(size)
+    return MpiTeam(size) if world == "mpi" else Team(world, size, threads)
 
 
 def _call(one: Way) -> Callable[..., RankTurn]:

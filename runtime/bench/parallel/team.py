@@ -77,6 +77,11 @@ class Team:
 
 def _member(connection: Connection, world: str, rank: int, ranks: int, folder: str) -> None:
     die_with_parent()
+    serve(connection, world, rank, ranks, folder)
+
+
+def serve(connection: Connection, world: str, rank: int, ranks: int, folder: str) -> None:
+    """Run what `run_on` sends, in a world that is joined before the first, until nobody is left to send."""
     joined = False
     while True:
         try:

@@ -1,6 +1,7 @@
 """WAYS: every way to train data-parallel that is compared, what it needs, and what of it is compared with what.
 
-world        the processes it runs in: `ranks` are forked and find each other by gloo; others as in `worlds`
+world        the processes it runs in: `ranks` are forked and find each other by gloo; others as in `worlds`, those
+             of `mpi` started by mpirun
 one_process  the whole batch in one process, which has as many threads as others have processes
 modules      what must be importable, and what installs it
 without      the way from whose seconds what communication adds is counted: same rows and library, no sums
@@ -17,9 +18,11 @@ from torch import distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch exports it unsaid
 
 from placer.runtime.bench.parallel.engines import Horovod, Placer, Zero1, Zero2
+from placer.runtime.bench.parallel.mpi_ways import MpiRing
 from placer.runtime.bench.parallel.tensorflow_ways import mirrored, multi_worker, unreduced
 from placer.runtime.bench.parallel.torch_ways import Alone, Ddp, Fsdp2, LocalSgd, ParameterServer, Threads, Whole
 from placer.runtime.bench.parallel.turn import Job, RankTurn, Trainer, take_turn
+from placer.runtime.distributed.mpi.started import INSTALL, mpirun
 
 REFERENCE, NO_SUMS, TENSORFLOW_NO_SUMS = "one process", "no communication", "TensorFlow without communication"
 TENSORFLOW = "pip install tensorflow-cpu"
@@ -44,6 +47,8 @@ class Way:
         """Why it cannot be tried; empty where it can."""
         if importlib.util.find_spec(self.module) is None:
             return f"the module {self.module} is not installed ({self.install})"
+        if self.world == "mpi" and not mpirun():
+            return f"no mpirun beside this Python or on the PATH ({self.install})"
         return ""
 
 
@@ -71,7 +76,8 @@ WAYS: tuple[Way, ...] = (
         name="TensorFlow MultiWorkerMirrored", make=multi_worker, world="tensorflow", module="tensorflow",
         install=TENSORFLOW, without=TENSORFLOW_NO_SUMS,
     ),
-    Way(name="DDP over MPI", make=Ddp, world="mpi"),
+    Way(name="DDP over MPI", make=Ddp, world="mpi", module="mpi4py", install=INSTALL),
+    Way(name="ring all-reduce over MPI", make=MpiRing, world="mpi", module="mpi4py", install=INSTALL),
 )  # fmt: skip
 
 

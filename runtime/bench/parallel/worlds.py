@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
 from placer.errors import ExecutionError
@@ -38,11 +39,12 @@ def _deepspeed(rank: int, ranks: int, folder: Path) -> None:
 
 
 def _mpi(rank: int, ranks: int, folder: Path) -> None:
-    dist.init_process_group("mpi")  # raises where torch was built without it
-    if dist.get_world_size() != ranks:
-        raise ExecutionError(
-            f"MPI found {dist.get_world_size()} of {ranks} processes; they would have to be started by mpirun"
-        )
+    """That of the processes that mpirun started, each of which has begun MPI."""
+    from placer.runtime.distributed.mpi.process_group import NAME, register  # an extra
+
+    torch.set_num_threads(1)
+    register()
+    dist.init_process_group(NAME, init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks)
 
 
 def _mirrored(rank: int, ranks: int, folder: Path) -> None:

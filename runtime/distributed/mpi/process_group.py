@@ -10,6 +10,7 @@ import atexit
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -18,7 +19,7 @@ from torch import distributed as dist
 
 from placer.errors import ExecutionError
 from placer.runtime.distributed.mpi.buffers import numbers, octets, reduction
-from placer.runtime.distributed.mpi.work import Collective, Line, Message
+from placer.runtime.distributed.mpi.work import Collective, Limit, Line, Message
 
 # torch's own name for MPI is taken, and means an MPI that it was built with.
 NAME = "mpi4py"
@@ -57,7 +58,7 @@ class MpiGroup(dist.ProcessGroup):
     def __init__(self, communicator: MPI.Intracomm, limit: timedelta) -> None:
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]  # one of two ways to make it
         self._name = self._told = ""
-        self._comm, self._limit = communicator, limit.total_seconds()
+        self._comm, self._limit = communicator, Limit(seconds=limit.total_seconds(), give_up=_end_all_at_exit)
         self._line = Line(self._limit)
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
@@ -202,9 +203,8 @@ class MpiGroup(dist.ProcessGroup):
         return MpiGroup(self._comm.Create_group(self._comm.group.Incl(list(ranks)), tag), limit)
 
     def shutdown(self) -> None:
-        """Begin nothing more. A process whose collective never ended could not end MPI: it then ends that of all."""
-        if not self._line.end():
-            atexit.register(MPI.COMM_WORLD.Abort, 1)
+        """Begin nothing more."""
+        self._line.end()
 
     # What torch 2.11 and 2.12 call them.
     _allgather_base = all_gather_single  # type: ignore[assignment]  # as above
@@ -226,21 +226,30 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _made, extended_api=True, devices=["cpu"])
 
 
-_WORLD: dict[str, MpiGroup] = {}
+# The group of all ranks, where that is MPI's: in the order of torch's ranks.
+_WORLD: list[MpiGroup] = []
 
 
 def _made(options: _Options, _: object) -> MpiGroup:
-    """The group of all ranks, or one of some of those."""
+    """The group of all ranks, or one of some of those; where the group of all is of another backend, its ranks are
+    taken for MPI's."""
     ranks = tuple(options.global_ranks_in_group)
-    if ranks and "world" in _WORLD:
-        return _WORLD["world"].made_of(ranks, options.group_id, options.timeout)
+    if ranks:
+        world = _WORLD[0] if _WORLD else MpiGroup(MPI.COMM_WORLD, options.timeout)
+        return world.made_of(ranks, options.group_id, options.timeout)
     if MPI.COMM_WORLD.size != options.group_size:
         raise ExecutionError(
             f"mpirun started {MPI.COMM_WORLD.size} processes, {options.group_size} are needed; "
             f"give mpirun -n {options.group_size}"
         )
-    _WORLD["world"] = MpiGroup(MPI.COMM_WORLD.Split(0, options.group_rank), options.timeout)
-    return _WORLD["world"]
+    _WORLD[:] = [MpiGroup(MPI.COMM_WORLD.Split(0, options.group_rank), options.timeout)]
+    return _WORLD[0]
+
+
+@cache
+def _end_all_at_exit() -> None:
+    """Have this process, as it exits, end the run: MPI itself would wait for what never came."""
+    atexit.register(MPI.COMM_WORLD.Abort, 1)
 
 
 def _in_place(tensor: torch.Tensor, do: Callable[[torch.Tensor], object]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Protocol
@@ -31,21 +32,34 @@ class Request(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How long a wait may be; `give_up` is done when one was longer: MPI cannot end in order then."""
+
+    seconds: float
+    give_up: Callable[[], None]
+
+    def passed(self, where: str) -> RuntimeError:
+        """To be raised."""
+        self.give_up()
+        return RuntimeError(f"MPI: Timed out after {self.seconds:.0f} s {where}")
+
+
 class Collective(dist.Work):
     """One collective; `get_future` has `result` when it has ended."""
 
-    def __init__(self, done: Future[None], result: object, seconds: float) -> None:
+    def __init__(self, done: Future[None], result: object, limit: Limit) -> None:
         super().__init__()
-        self._done, self._seconds = done, seconds
+        self._done, self._limit = done, limit
         self._future: torch.futures.Future[object] = torch.futures.Future()
         done.add_done_callback(lambda ended: self._tell(ended, result))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when it has ended. Raises RuntimeError with what it ended with, or where it took too long."""
         try:
-            self._done.result(timeout=self._seconds)
+            self._done.result(timeout=self._limit.seconds)
         except Late:
-            raise RuntimeError(f"MPI: Timed out after {self._seconds:.0f} s in a collective") from None
+            raise self._limit.passed("in a collective") from None
         return True
 
     def get_future(self) -> torch.futures.Future[object]:
@@ -67,20 +81,20 @@ class Collective(dist.Work):
 class Message(dist.Work):
     """One message that was sent or is awaited; `finish` is done once when it is there, `kept` lives as long."""
 
-    def __init__(self, request: Request, kept: object, seconds: float, finish: Callable[[], None]) -> None:
+    def __init__(self, request: Request, kept: object, limit: Limit, finish: Callable[[], None]) -> None:
         super().__init__()
-        self._request, self._kept, self._seconds, self._finish = request, kept, seconds, finish
+        self._request, self._kept, self._limit, self._finish = request, kept, limit, finish
         self._ended = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when it has ended. Raises RuntimeError where that takes too long."""
-        until, looks = time.monotonic() + self._seconds, 0
+        until, looks = time.monotonic() + self._limit.seconds, 0
         while not self.is_completed():
             looks += 1
             if looks > LOOKS:
                 time.sleep(SLEEP_SECONDS)
             if time.monotonic() > until:
-                raise RuntimeError(f"MPI: Timed out after {self._seconds:.0f} s waiting for a message")
+                raise self._limit.passed("waiting for a message")
         return True
 
     def is_completed(self) -> bool:
@@ -94,8 +108,8 @@ class Message(dist.Work):
 class Line:
     """The collectives of a group, one after another, beside what else the process does."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, limit: Limit) -> None:
+        self._limit = limit
         self._waiting: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
         self._last: Future[None] | None = None
         self._thread: threading.Thread | None = None
@@ -107,12 +121,11 @@ class Line:
             self._thread.start()
         self._last = Future()
         self._waiting.put((do, self._last))
-        return Collective(self._last, result, self._seconds)
+        return Collective(self._last, result, self._limit)
 
-    def end(self) -> bool:
-        """Begin nothing more; whether nothing is left under way."""
+    def end(self) -> None:
+        """Begin nothing more."""
         self._waiting.put(None)
-        return self._last is None or self._last.done()
 
     def _serve(self) -> None:
         while (entry := self._waiting.get()) is not None:

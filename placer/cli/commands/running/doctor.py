@@ -128,6 +128,7 @@ def _machine(machine: Machine) -> Iterator[Finding]:
     )
     for index, gpu in enumerate(machine.gpus):
         yield Finding(group="machine", name=f"GPU {index}", found=f"{gpu.name}, {gpu.memory_bytes / GIB:.0f} GiB")
+    yield Finding(group="machine", name="backends of torch", found=", ".join(machine.backends) or "none")
     if not machine.gpus:
         yield Finding(group="machine", name="GPUs", found="none that this torch can use")
     yield _loopback()
@@ -152,8 +153,18 @@ def _abilities(machine: Machine) -> Iterator[Finding]:
     yield _ability("execute on processors (gloo)", "gloo" in machine.backends, "this torch was built without gloo")
     gpus = bool(machine.gpus) and "nccl" in machine.backends
     yield _ability("execute on GPUs (NCCL)", gpus, "needs a GPU and a torch built for it")
+    yield _over_mpi()
     yield _ability("torchrun on the PATH", shutil.which("torchrun") is not None, "or: python -m torch.distributed.run")
     yield _ability("placer on the PATH", shutil.which("placer") is not None, "or: python -m placer")
+
+
+def _over_mpi() -> Finding:
+    """By mpi4py, as torch's wheels have no MPI of their own; only where it is asked for."""
+    from placer.runtime.distributed.mpi import started  # the runtime needs torch
+
+    lacks = "" if started.installed() else "mpi4py is not installed"
+    lacks = lacks or ("" if started.mpirun() else "there is no mpirun beside this Python or on the PATH")
+    return _ability("execute over MPI (--backend mpi)", not lacks, f"{lacks}; optional: {started.INSTALL}")
 
 
 def _ability(name: str, able: bool, advice: str) -> Finding:
