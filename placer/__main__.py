@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 
-# Objects made between two collections of garbage (Python's own: 700). Libraries, graphs and searches make millions that
-# stay; walking them again and again takes a fifth of a command's time.
-COLLECT_EVERY = 100_000
+from placer.io.processes import collect_seldom
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 
 
 def main() -> None:
     """Load the command line and run it; loading takes a second in which Ctrl-C is no error either."""
-    gc.set_threshold(COLLECT_EVERY)
+    collect_seldom()
     try:
         from placer.cli import main as run  # after the first moment: this import is what takes the second
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 
 import pytest
 
-from placer.__main__ import COLLECT_EVERY
+from placer.io.processes import collect_seldom
 
 # Ranks and the tests share few cores; several threads per process make everything slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-gc.set_threshold(COLLECT_EVERY)
+collect_seldom()
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -10,7 +10,6 @@ Prints for each case the seconds it took, peak resident memory, the plan and its
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import resource
 import sys
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from torch import device, nn
 
 import placer
-from placer.__main__ import COLLECT_EVERY
+from placer.io.processes import collect_seldom
 from placer.plans.settings import RunSettings
 
 PIXELS = 32768
@@ -97,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--strategy", default="auto")
     parser.add_argument("--save", default="", help="write the plan of the last case here")
     options = parser.parse_args(argv)
-    gc.set_threshold(COLLECT_EVERY)
+    collect_seldom()
     for name in options.names or CASES:
         _run(name, CASES[name], options.strategy, options.save)
     return 0

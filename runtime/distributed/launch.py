@@ -1,7 +1,7 @@
 """Start the ranks of a plan on this machine with torch's own launcher, wait for them, and say what became of them.
 
 Everything listens on the loopback interface only. No process is left behind: the launcher is ended on a timeout or an
-interruption, and its ranks end with it (`torchrun.die_with_parent`).
+interruption, and its ranks end with it (`placer.io.processes.die_with_parent`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from torch import distributed as dist
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from placer.errors import ExecutionError
-from placer.runtime.distributed.torchrun import die_with_parent
+from placer.io.processes import die_with_parent
 
 T = TypeVar("T")
 

@@ -1,27 +1,51 @@
-"""torch's own launcher, ended by the kernel when the process that started it ends. Run as a script, by its path: as a
-module it would import all of placer first, which it does not need."""
+"""torch's own launcher, with ranks that are forked from one process that has imported placer, and ended by the kernel
+when the process that started it ends. Run as a script, by its path: as a module it would import all of placer itself.
+
+Importing torch and placer takes seconds of processor time, more than many a check of a plan: the server that ranks are
+forked from does it once. It has one thread, unlike the launcher, whose threads hold locks while they fork.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import os
-import signal
+import runpy
 import sys
+import traceback
+from multiprocessing import forkserver
 
-SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+from placer.io.processes import collect_seldom, die_with_parent
+
+# What the ranks of every command import, and that imports nothing of the user's.
+PRELOADED = ["placer.io.rank_server", "placer.__main__", "placer.runtime"]
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when the one that started it ends (Linux; elsewhere nothing)."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() == 1:  # the parent ended before the call
-        os.kill(os.getpid(), signal.SIGKILL)
+def run_rank(module: str, *arguments: str) -> None:
+    """What `python -m MODULE ARGUMENTS` does, in this process, its traceback and exit code included."""
+    gc.freeze()  # what the server imported stays
+    sys.path.insert(0, os.getcwd())
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception:  # torch would tell it in four tracebacks
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def main() -> None:
+    """`torchrun OPTIONS -m MODULE ARGUMENTS`."""
+    die_with_parent()
+    collect_seldom()
+    forkserver.set_forkserver_preload(PRELOADED)
+    forkserver.ensure_running()  # it imports beside this process, which imports torch now
+    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.run import config_from_args, parse_args
+
+    options = parse_args(sys.argv[1:])  # type: ignore[no-untyped-call]  # torch does not type it
+    config, _, _ = config_from_args(options)
+    config.start_method = "forkserver"
+    elastic_launch(config, run_rank)(options.training_script, *options.training_script_args)
 
 
 if __name__ == "__main__":
-    from torch.distributed.run import main
-
-    die_with_parent()
     main()

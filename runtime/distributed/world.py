@@ -19,13 +19,13 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch exports them unsaid
 
 from placer.errors import UsageError
+from placer.io.processes import die_with_parent
 from placer.plans.plan import Plan
 from placer.program.instructions import Collective, Program
 from placer.runtime.distributed.backends import BackendName, backend_of, mpirun_command, require_backend
 from placer.runtime.distributed.faults import Watch, guarded
 from placer.runtime.distributed.hosts import RankPlace, on_several_hosts, rank_in_plan, ranks_in_order, this_place
 from placer.runtime.distributed.mpi.started import told_as_torchrun_tells, under_mpirun
-from placer.runtime.distributed.torchrun import die_with_parent
 
 #: No operation waits longer for other ranks: a hang is only noticed by a timeout, a dead peer at once.
 TIMEOUT_SECONDS = 60.0

@@ -11,8 +11,8 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from placer.io.processes import die_with_parent
 from placer.runtime.distributed.rank_pool import serve
-from placer.runtime.distributed.torchrun import die_with_parent
 
 
 def main(path: str, groups: str) -> None:

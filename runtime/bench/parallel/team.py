@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from placer.errors import ExecutionError
+from placer.io.processes import die_with_parent
 from placer.runtime.distributed.rank_pool import run_on
-from placer.runtime.distributed.torchrun import die_with_parent
 
 T = TypeVar("T")
 
