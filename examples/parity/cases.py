@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from torch import nn
 
@@ -115,9 +115,9 @@ def run_case(plan: Plan, steps: int = 3, compile: str = "") -> VerifyReport:
 
 def prepare(plan: Plan) -> bool:
     """Capture the model of `plan` for a run in this process, from which ranks are forked; False where it is kept."""
-    before = len(_KEPT)
+    before = list(_KEPT.values())
     captures_of(plan)
-    return len(_KEPT) > before
+    return any(now is not then for now, then in zip_longest(_KEPT.values(), before))
 
 
 @cache
@@ -142,7 +142,7 @@ _KEPT: dict[tuple[str, str], CapturedModel] = {}
 def capture_of(plan: Plan) -> CapturedModel:
     """The capture of a plan's model in this process, made once."""
     key = (plan.model.reference, plan.settings.precision)
-    if key not in _KEPT:
+    if key not in _KEPT or _KEPT[key].graph != plan.graph:
         _KEPT[key] = captured(plan, prepared_model(plan, None, device_of(plan, 0)))
     return _KEPT[key]
 

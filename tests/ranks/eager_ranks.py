@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from examples.parity.cases import capture_of, run_case
 from placer import tracer
 from placer.errors import UsageError
 from placer.plans.plan import Plan
-from placer.runtime import load, verify
+from placer.runtime import load
 from placer.runtime.data_parallel.optimizer import optimizer_factory
 from placer.runtime.stages.captured_model import run_dtype
 from placer.runtime.verify.report import VerifyReport
@@ -30,9 +31,9 @@ class Trained:
 
 
 def trained(plan: Plan) -> Trained:
-    """What the ranks of `plan` make of the model's own weights, captured on every rank."""
+    """What the ranks of `plan` make of the model's own weights."""
     with world():
-        executor = load(plan)
+        executor = load(plan, capture=capture_of(plan))
         losses = tuple(executor.step(batch) for batch in batches(plan))
         return Trained(
             losses=losses, state=executor.full_state_dict(), evaluated=executor.evaluate(next(batches(plan)))
@@ -42,12 +43,12 @@ def trained(plan: Plan) -> Trained:
 def refused_and_verified(plan: Plan) -> tuple[str, VerifyReport]:
     """What is said where an evaluation is asked for, and what `verify` says of the plan."""
     with world():
-        executor = load(plan)
+        executor = load(plan, capture=capture_of(plan))
         try:
             said = str(executor.evaluate(next(batches(plan))))
         except UsageError as error:
             said = str(error)
-        return said, verify(plan, steps=2)
+        return said, run_case(plan, 2)
 
 
 def on_one_device(plan: Plan) -> Trained:

@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 
-from examples.parity.cases import run_case
+from examples.parity.cases import capture_of, run_case
 from placer import tracer
 from placer.plans.plan import Plan
 from placer.program.instructions import Message
@@ -17,7 +17,7 @@ from placer.spmd.cross_mesh import Range, Ranges
 
 def trained_weights(plan: Plan) -> dict[str, torch.Tensor]:
     """The whole model's weights after two steps, as this rank puts them together."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     for step in range(2):
         executor.step(tracer.random_batch(plan.graph, plan.rows, step))
     return executor.full_state_dict()

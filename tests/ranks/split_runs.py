@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import distributed as dist
 
-from examples.parity.cases import run_case
+from examples.parity.cases import capture_of, run_case
 from placer import tracer
 from placer.plans.plan import Plan
 from placer.plans.transfers import position_of
@@ -85,7 +85,7 @@ def without_sum_of_parts(plan: Plan) -> VerifyReport:
 
 def held(plan: Plan) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter on this rank."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     return {
         name: tuple(parameter.shape)
         for stage in executor.stages.values()
@@ -96,11 +96,11 @@ def held(plan: Plan) -> dict[str, tuple[int, ...]]:
 def trained_and_loaded(plan: Plan) -> tuple[float, float]:
     """The loss after two steps, and that of a fresh executor that was given the state of the first."""
     batch = tracer.random_batch(plan.graph, plan.rows, 3)
-    first = load(plan)
+    first = load(plan, capture=capture_of(plan))
     for _ in range(2):
         first.step(batch)
     state = first.full_state_dict()
-    again = load(plan)
+    again = load(plan, capture=capture_of(plan))
     again.load_state_dict(state)
     return first.evaluate(batch), again.evaluate(batch)
 
@@ -109,12 +109,12 @@ def resumed(plan: Plan, other: Plan, folder: str) -> tuple[list[float], list[flo
     """The losses of steps 2 and 3 under `plan`, and of the same steps under `other` from a checkpoint after step 1."""
     world = World(rank=dist.get_rank(), size=dist.get_world_size(), device=torch.device("cpu"))
     batches = [tracer.random_batch(plan.graph, plan.rows, step) for step in range(4)]
-    first = load(plan)
+    first = load(plan, capture=capture_of(plan))
     for batch in batches[:2]:
         first.step(batch)
     checkpoints = Checkpoints(folder, world, fingerprint=plan.model.fingerprint)
     checkpoints.save(TrainingState(first), Progress(step=2, position=0))
-    again = load(other)
+    again = load(other, capture=capture_of(other))
     checkpoints.resume(TrainingState(again))
     again.steps = first.steps
     return [first.step(batch) for batch in batches[2:]], [again.step(batch) for batch in batches[2:]]
@@ -125,7 +125,7 @@ def differences(plan: Plan) -> tuple[int, tuple[str, ...]]:
 
     Within its replica a rank also does what its ops and conversions need, which no program lists.
     """
-    program, executor = lower(plan)[dist.get_rank()], load(plan)
+    program, executor = lower(plan)[dist.get_rank()], load(plan, capture=capture_of(plan))
     for step in range(2):  # DDP fills its buckets anew in the second step
         executor.step(tracer.random_batch(plan.graph, plan.rows, step))
     with Recorder() as recorder:
@@ -138,13 +138,13 @@ def differences(plan: Plan) -> tuple[int, tuple[str, ...]]:
 
 def code_of(plan: Plan, block: int) -> str:
     """The code of a block on this rank."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     return next(code.module.code for s in executor.stages.values() for code in s.code.blocks if code.index == block)
 
 
 def counted_tokens(plan: Plan, steps: int) -> tuple[ExpertLayer, ...]:
     """The tokens of experts in some steps and an evaluation."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     counted = tallies(executor.stages.values())
     for step in range(steps):
         executor.step(tracer.random_batch(plan.graph, plan.rows, step))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from examples.parity.cases import run_case
+from examples.parity.cases import capture_of, run_case
 from placer import tracer
 from placer.plans.plan import Plan
 from placer.runtime import VerifyReport, load
@@ -58,7 +58,7 @@ def with_wrong_update(plan: Plan) -> VerifyReport:
 
 def kernels(plan: Plan) -> dict[str, int]:
     """How often each op of torch ran on this rank in a step, by name."""
-    executor, counted = load(plan), Counter[str]()
+    executor, counted = load(plan, capture=capture_of(plan)), Counter[str]()
 
     class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,18 +74,18 @@ def trained_and_loaded(plan: Plan) -> tuple[float, float]:
     """The loss after two steps, and that of a fresh executor that was given the state of the first."""
     batch = tracer.random_batch(plan.graph, plan.rows, 3)
     batch = {name: t.double() if t.is_floating_point() else t for name, t in batch.items()}
-    first = load(plan)
+    first = load(plan, capture=capture_of(plan))
     for _ in range(2):
         first.step(batch)
     state = first.full_state_dict()
-    again = load(plan)
+    again = load(plan, capture=capture_of(plan))
     again.load_state_dict(state)
     return first.evaluate(batch), again.evaluate(batch)
 
 
 def losses(plan: Plan, steps: int) -> list[float]:
     """The losses of some steps on one batch, in the plan's precision."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     dtype = torch.float64 if plan.settings.precision == "float64" else torch.float32
     made = tracer.random_batch(plan.graph, plan.rows, 0)
     batch = {name: value.to(dtype) if value.is_floating_point() else value for name, value in made.items()}
@@ -94,7 +94,7 @@ def losses(plan: Plan, steps: int) -> list[float]:
 
 def tied_weights(plan: Plan) -> list[torch.Tensor]:
     """This rank's copies of the tied embedding after three steps."""
-    executor = load(plan)
+    executor = load(plan, capture=capture_of(plan))
     for step in range(3):
         executor.step(tracer.random_batch(plan.graph, plan.rows, step))
     name = next(iter(plan.graph.tied))
