@@ -6,6 +6,7 @@ import re
 
 from placer.plans.settings import Attention, Precision, RunSettings
 from placer.strategies.predictions.rows import Row
+from placer.strategies.predictions.shapes import binned
 
 # The year of the first fused attention without scores in memory (FlashAttention, arXiv:2205.14135) in frameworks.
 FLASH_SINCE = "2022-12"
@@ -34,6 +35,8 @@ def notes_of(row: Row) -> tuple[str, ...]:
         notes.append("LoRA: the rank of its adapters is not printed, 32 is taken")
     if "GPT OSS" in row.text("model"):
         notes.append("attention with sinks and windows: estimated whole and without")
+    if binned(row):
+        notes.append(f"rows in bins by length: estimated with {binned(row)} tokens each, their mean")
     return tuple(notes)
 
 

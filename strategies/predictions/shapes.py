@@ -30,6 +30,11 @@ HEAD_SIZES = {"gpt oss": 64}
 # Rank of adapters (LoRA) where it is not printed: NeMo's (nemo/collections/llm/peft/lora.py, `dim`).
 ADAPTERS = 32
 TOKENS_NEEDED = ("layers", "hidden", "heads", "seq_len")
+# NVIDIA's BERT pads a batch to its longest row, and rows of 512 come in bins of 64 tokens (its
+# scripts/run_pretraining.sh: phase1/unbinned, phase2/bin_size_64; NVIDIA/LDDL, README.md, "sequence binning"). Filled up
+# to 512, half of the tokens of Wikipedia's rows are padding (arXiv:2107.02027, abstract); filled up to the end of their
+# bin they are half a bin longer than they are.
+BINNED, BIN, FILLING = 512, 64, 2.0
 
 
 def shape_of(row: Row) -> Shape | str:
@@ -52,10 +57,18 @@ def shape_of(row: Row) -> Shape | str:
     return Shape(
         kind=kind, layers=row.count("layers"), hidden=hidden, heads=heads,
         key_heads=row.count("kv_heads", heads), inner=row.count("ffn", 4 * hidden), vocabulary=vocabulary,
-        sequence=row.count("seq_len"), head_size=row.count("head_dim") or _head_size(row), experts=row.count("experts"),
+        sequence=binned(row) or row.count("seq_len"), head_size=row.count("head_dim") or _head_size(row),
+        experts=row.count("experts"),
         chosen=row.count("topk"), expert_inner=row.count("moe_ffn", row.count("ffn", 4 * hidden)),
         adapters=ADAPTERS if kind == "llama" and "LoRA" in row.text("model") else 0,
     )  # fmt: skip
+
+
+def binned(row: Row) -> int:
+    """Tokens of a row on average where batches are padded to their longest row, of rows in bins; 0 where they are not."""
+    loads = row.text("model").lower().startswith("bert") and "ngc" in row.text("framework").lower()
+    longest = row.count("seq_len")
+    return round(longest / FILLING + BIN / 2) if loads and longest >= BINNED else 0
 
 
 def _latent(row: Row, vocabulary: int) -> Shape:

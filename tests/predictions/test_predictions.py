@@ -146,6 +146,24 @@ def test_torchtitans_selective_recompute_runs_every_second_layer_again() -> None
     assert isclose(half, full / 2, rel_tol=0.2)
 
 
+def test_rows_in_bins_by_length_are_shorter_than_the_longest() -> None:
+    """NVIDIA's BERT: rows of up to 512 tokens are half as long, and padded to the end of a bin of 64."""
+    cells = {
+        "model": "BERT-large",
+        "framework": "PyTorch NGC",
+        "arch": "LanguageModeling",
+        "tp": "1",
+        "dp": "4",
+        "seq_len": "512",
+    }
+    binned, same, full = predicted(
+        *(row(**{**cells, **told}) for told in ({}, {"seq_len": "288"}, {"framework": "PyTorch"}))
+    )
+    assert binned.seconds == same.seconds < full.seconds
+    assert "rows in bins by length: estimated with 288 tokens each, their mean" in binned.notes
+    assert full.notes == ()
+
+
 def test_adapters_alone_are_trained_where_the_row_says_so() -> None:
     cells = {"arch": "llama", "kv_heads": "4", "tp": "1", "dp": "4", "micro_batch": "1"}
     adapted, whole = predicted(row(**cells, model="Llama (LoRA finetune)"), row(**cells))
