@@ -5,7 +5,12 @@ last microbatch's backward its gradients are scattered after it. The next unit's
 computation (settings.overlap), so that a pass shows the first unit's gather, of every other unit what is longer than
 the computation beside it, and in the last backward the scatter of the unit that ends it.
 
-    pass = first + sum over units max(0, collectives of the next unit - computation of this one) (+ last scatter)
+What was gathered is copied out of the collective's buffer into parameters, and gradients into that of the scatter, by
+the stream that computes (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: `foreach_all_gather_copy_out` and
+`foreach_reduce_scatter_copy_in` on the current stream): such copies are always seen.
+
+    pass = first + copies + sum over units max(0, collectives of the next unit - computation of this one)
+           (+ last scatter)
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ class Gathers:
     """Per block its gather and scatter; prefix sums of what shows of each block's collectives beside its predecessor.
 
     `backward` runs from the last block down; `scattering` is `backward` with the scatters of the last microbatch.
+    `copied` are prefix sums over blocks of the seconds of copying parameters out, `added` of copying gradients in.
     """
 
     gather: tuple[float, ...]
@@ -32,28 +38,35 @@ class Gathers:
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     scattering: tuple[float, ...]
+    copied: tuple[float, ...]
+    added: tuple[float, ...]
 
     def forward_seconds(self, first: int, last: int) -> float:
         """What a forward of blocks first..last-1 shows."""
-        return self.gather[first] + self.forward[last - 1] - self.forward[first]
+        shown = self.gather[first] + self.forward[last - 1] - self.forward[first]
+        return shown + self.copied[last] - self.copied[first]
 
     def backward_seconds(self, first: int, last: int) -> float:
         """What a backward that scatters nothing shows."""
-        start = self.gather[last - 1] if self.regathers else 0.0
-        return start + self.backward[last - 1] - self.backward[first]
+        copied = self.copied[last] - self.copied[first] if self.regathers else 0.0
+        return self._regathered(last) + self.backward[last - 1] - self.backward[first] + copied
 
     def scatter_seconds(self, first: int, last: int) -> float:
         """What scattering adds to the last backward."""
-        start = self.gather[last - 1] if self.regathers else 0.0
-        whole = start + self.scattering[last - 1] - self.scattering[first] + self.scatter[first]
-        return max(0.0, whole - self.backward_seconds(first, last))
+        shown = self.scattering[last - 1] - self.scattering[first] + self.scatter[first]
+        hidden = self.backward[last - 1] - self.backward[first]
+        return max(0.0, shown - hidden) + self.added[last] - self.added[first]
+
+    def _regathered(self, last: int) -> float:
+        """The gather that a backward begins with."""
+        return self.gather[last - 1] if self.regathers else 0.0
 
 
 def gathers(
     gather: Sequence[float], scatter: Sequence[float], forward: Sequence[float], backward: Sequence[float],
-    *, regathers: bool, overlap: bool,
+    copied: Sequence[float], added: Sequence[float], *, regathers: bool, overlap: bool,
 ) -> Gathers:  # fmt: skip
-    """From seconds per block: its gather, its scatter, its forward and backward computation."""
+    """From seconds per block: its gather, its scatter, its forward and backward computation, copies out and in."""
     units, ahead, behind = np.array(gather), float(overlap) * np.array(forward), float(overlap) * np.array(backward)
     again = (units if regathers else 0.0 * units)[:-1]
     return Gathers(
@@ -63,6 +76,8 @@ def gathers(
         forward=_shown(units[1:] - ahead[:-1]),
         backward=_shown(again - behind[1:]),
         scattering=_shown(again + np.array(scatter)[1:] - behind[1:]),
+        copied=exact_sums(copied),
+        added=exact_sums(added),
     )
 
 

@@ -37,7 +37,7 @@ from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, 
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
 from placer.costs.communication.reductions import AnyReduction
-from placer.costs.compute.roofline import memory_rate, pass_seconds
+from placer.costs.compute.roofline import pass_seconds
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.precision import Numerics, Workload
@@ -147,7 +147,7 @@ class AfterBackward:
 
     def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
         """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
-        moved, slowest = self.work.numerics.between_replicas(size), self._slowest(devices)
+        moved, slowest = self.work.numerics.between_replicas(size), self.stage_times.with_slowest_memory(devices)
         summed = self.network.gradient_sum(devices, moved, self.searched or way, self.work.degree)
         return summed + bucket_seconds(size, slowest) + cast_seconds(size, moved, slowest)
 
@@ -190,7 +190,7 @@ class AfterBackward:
         if len(devices) < 2 or not size:
             return 0.0
         moved = self.network.collective("all_gather", devices, size, self.work.degree)
-        return moved + gathering_seconds(size, self._slowest(devices), len(devices))
+        return moved + gathering_seconds(size, self.stage_times.with_slowest_memory(devices), len(devices))
 
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
         """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state.
@@ -204,11 +204,6 @@ class AfterBackward:
             return seconds
         elements, nodes = counts.trainable / parts, {node for node, _ in self.network.cluster.groups}
         return seconds + max(offloaded_seconds(elements, self.work.numerics, self.settings, node) for node in nodes)
-
-    def _slowest(self, devices: tuple[int, ...]) -> Device:
-        """Of `devices` one with the slowest memory."""
-        classes = self.stage_times.block_times.device_classes(devices)
-        return min((self.network.cluster.devices[d] for d in classes), key=memory_rate)
 
 
 def accumulate_seconds(counts: ParameterCounts, numerics: Numerics, device: Device) -> float:

@@ -23,7 +23,7 @@ from placer.costs.communication.compression import cast_seconds
 from placer.costs.communication.fsdp import Gathers, gathers
 from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
-from placer.costs.compute.roofline import BlockSeconds, block_seconds, memory_rate
+from placer.costs.compute.roofline import BlockSeconds, block_seconds, memory_rate, pass_seconds
 from placer.costs.exact_sums import exact_sums
 from placer.costs.kept_results import kept_results
 from placer.costs.memory.block_ranges import BlockRanges
@@ -276,6 +276,7 @@ class StageTimes:
             scatter,
             np.min([np.diff(one.forward) for one in sums], axis=0).tolist(),
             np.min([np.diff(one.backward) for one in sums], axis=0).tolist(),
+            *self._unit_copies(devices),
             regathers=sharding == "parameters",
             overlap=self.work.settings.overlap,
         )
@@ -296,12 +297,26 @@ class StageTimes:
         found = self._each("reduce_scatter", devices, moved)
         if not self.work.numerics.compressed:
             return found
-        chips = [self.block_times.network.cluster.devices[one] for one in self.block_times.device_classes(devices)]
-        slowest, parts = min(chips, key=memory_rate), len(devices)
+        slowest, parts = self.with_slowest_memory(devices), len(devices)
         return [
             seconds + cast_seconds(size, sent, slowest, parts)
             for seconds, size, sent in zip(found, sizes, moved, strict=True)
         ]
+
+    @remembered
+    def _unit_copies(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
+        """Seconds of copying each block's gathered parameters out, and its gradients in: all bytes read and written."""
+        slowest, item = self.with_slowest_memory(devices), self.work.numerics.weight_bytes
+        counts = [self.ranges.of(block, block + 1).counts for block in range(len(self.work.graph.blocks))]
+        return (
+            [pass_seconds(slowest, 2 * one.parameters) for one in counts],
+            [pass_seconds(slowest, 2 * one.trainable * item) for one in counts],
+        )
+
+    def with_slowest_memory(self, devices: tuple[int, ...]) -> Device:
+        """Of `devices` one with the slowest memory."""
+        chips = (self.block_times.network.cluster.devices[d] for d in self.block_times.device_classes(devices))
+        return min(chips, key=memory_rate)
 
     def _each(self, kind: CollectiveKind, devices: tuple[int, ...], sizes: Sequence[float]) -> list[float]:
         network, degree = self.block_times.network, self.work.degree

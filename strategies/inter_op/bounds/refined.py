@@ -4,8 +4,9 @@ For `c` blocks of the commonest class, with what one of them adds to a position 
 forward recomputed, in the way that takes least) and S stages:
 
     messages    every stage but the last sends at least the least that crosses between two blocks: X
-    gathers     of sharded state, over all stages what one stage of all blocks shows, and for every cut between two
-                blocks the rest of the second one's gather, which nothing hides; scatters what they take beyond B
+    gathers     of sharded state, over all stages what one stage of all blocks shows, copies too, and for every cut
+                between two blocks the rest of the second one's gather, which nothing hides; scatters what they take
+                beyond B
     memory      position j holds at most n_j blocks, n'_j of them recomputed in the way that keeps least: see `memory`
     recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
     steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
@@ -258,11 +259,16 @@ class _GatherBounds:
         )
         gather = np.min([each.gather for each in found], axis=0)
         again = gather * found[0].regathers
+        copied, added = (
+            min(sums[-1] for sums in each) for each in zip(*((f.copied, f.added) for f in found), strict=True)
+        )
         beyond = np.min([np.diff(each.scattering) - np.diff(each.backward) for each in beside], axis=0)
         return _Least(
-            forward=_pairs([each.forward for each in found], gather[1:], float(gather[0])),
-            backward=_pairs([each.backward for each in found], again[:-1], float(again[-1])),
-            scatter=max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found),
+            forward=_pairs([each.forward for each in found], gather[1:], float(gather[0]) + copied),
+            backward=_pairs(
+                [each.backward for each in found], again[:-1], float(again[-1]) + copied * found[0].regathers
+            ),
+            scatter=max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found) + added,
         )
 
 

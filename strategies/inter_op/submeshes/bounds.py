@@ -280,12 +280,12 @@ class StageBounds:
         shown = self.costs(submesh).stage_times.gathers(leaders, own, sharding)
         gather, scatter = np.array(shown.gather), np.array(shown.scatter)
         ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
-        again = gather * shown.regathers
+        copied, added = over(np.array(shown.copied)), over(np.array(shown.added))
         pairs, first, final = self.ends.over_pairs, self.ends.of_first, self.ends.of_last
-        found["forward"] = found["forward"] + pairs(ahead) + first(gather)
-        found["backward"] = found["backward"] + pairs(behind) + final(again)
+        found["forward"] = found["forward"] + pairs(ahead) + first(gather) + copied
+        found["backward"] = found["backward"] + pairs(behind) + (final(gather) + copied) * shown.regathers
         beyond = pairs(scattering) - pairs(behind) + first(scatter)
-        found["scatter"] = np.maximum(0.0, beyond)
+        found["scatter"] = np.maximum(0.0, beyond) + added
         return found
 
     @remembered
