@@ -11,6 +11,7 @@ class Shape:
 
     Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide. Of images: `sequence` is
     their height and width. `adapters`: rank of the adapters that alone are trained (LoRA); 0: all of it is.
+    `written_out`: norms are made op by op.
     """
 
     kind: str
@@ -26,6 +27,7 @@ class Shape:
     chosen: int = 0
     expert_inner: int = 0
     adapters: int = 0
+    written_out: bool = False
 
     @property
     def tokens(self) -> bool:

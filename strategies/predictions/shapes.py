@@ -29,11 +29,15 @@ IMAGE_CLASSES, IMAGE_SIZE = 1000, 224
 HEAD_SIZES = {"gpt oss": 64}
 # Rank of adapters (LoRA) where it is not printed: NeMo's (nemo/collections/llm/peft/lora.py, `dim`).
 ADAPTERS = 32
+# Until then torch had no kernel for root-mean-square norms (pytorch/pytorch, pull requests 121364: "an unoptimized
+# implementation", and 153666: "Fused RMSNorm", of June 2025), and torchtitan's wrote them out (train_configs/
+# llama3_8b.toml: norm_type = "rmsnorm").
+FUSED_NORM = "2025-07"
 TOKENS_NEEDED = ("layers", "hidden", "heads", "seq_len")
 # NVIDIA's BERT pads a batch to its longest row, and rows of 512 come in bins of 64 tokens (its
-# scripts/run_pretraining.sh: phase1/unbinned, phase2/bin_size_64; NVIDIA/LDDL, README.md, "sequence binning"). Filled up
-# to 512, half of the tokens of Wikipedia's rows are padding (arXiv:2107.02027, abstract); filled up to the end of their
-# bin they are half a bin longer than they are.
+# scripts/run_pretraining.sh: phase1/unbinned, phase2/bin_size_64; NVIDIA/LDDL, README.md, "sequence binning"). Filled
+# up to 512, half of the tokens of Wikipedia's rows are padding (arXiv:2107.02027, abstract); filled up to the end of
+# their bin they are half a bin longer than they are.
 BINNED, BIN, FILLING = 512, 64, 2.0
 
 
@@ -61,11 +65,12 @@ def shape_of(row: Row) -> Shape | str:
         experts=row.count("experts"),
         chosen=row.count("topk"), expert_inner=row.count("moe_ffn", row.count("ffn", 4 * hidden)),
         adapters=ADAPTERS if kind == "llama" and "LoRA" in row.text("model") else 0,
+        written_out=kind == "llama" and "torchtitan" in row.text("framework").lower() and row.text("date") < FUSED_NORM,
     )  # fmt: skip
 
 
 def binned(row: Row) -> int:
-    """Tokens of a row on average where batches are padded to their longest row, of rows in bins; 0 where they are not."""
+    """Tokens of a row on average where rows in bins are padded to the longest of their batch; 0 where they are not."""
     loads = row.text("model").lower().startswith("bert") and "ngc" in row.text("framework").lower()
     longest = row.count("seq_len")
     return round(longest / FILLING + BIN / 2) if loads and longest >= BINNED else 0

@@ -92,7 +92,7 @@ def _llama(shape: Shape) -> torch.nn.Module:
     return Decoder(
         layers=shape.layers, hidden=shape.hidden, heads=shape.heads, key_heads=shape.key_heads,
         head_size=shape.head_size or shape.hidden // shape.heads, inner=shape.inner, vocabulary=shape.vocabulary,
-        sequence=shape.sequence, adapters=shape.adapters,
+        sequence=shape.sequence, adapters=shape.adapters, written_out=shape.written_out,
     )  # fmt: skip
 
 
