@@ -13,6 +13,7 @@ from placer.io.bounds import Amount, AmountAboveZero
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["eager", "flash1", "flash", "tuned"]
+Stack = Literal["torch", "megatron", "megatron-core"]
 Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
 GradientCompression = Literal["none", "bfloat16", "float16"]
 # Precisions whose weights, and with them gradients, are kept so.
@@ -31,6 +32,8 @@ class RunSettings:
     2.2: other prices, the same run.
     recompute: `auto` lets the search choose per stage; `none`, `selective` (all but products) and `full` fix it.
     fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
+    stack: whose layers run (prices only): `megatron`'s own, of 2019 to 2022, whose chains are kernels written by hand
+    but for those of the loss; `megatron-core`'s with Transformer Engine, which take more of the host.
     tf32: whether products of float32 run in TensorFloat-32 where the device has it
     (torch.set_float32_matmul_precision("high"): another rounding than float32's, which a run has to be set to).
     float8, float4: whether products with weights run in 8 or in 4 bits, as Transformer Engine's do (prices only; not
@@ -61,6 +64,7 @@ class RunSettings:
     attention: Attention = "flash"
     recompute: Literal["auto", "none", "selective", "full"] = "auto"
     fusion: bool = False
+    stack: Stack = "torch"
     tf32: bool = False
     float8: bool = False
     float4: bool = False

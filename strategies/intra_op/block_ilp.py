@@ -223,11 +223,11 @@ def _issued(program: BlockProgram) -> None:
             cost = costs.choices(index)[choice]
             busy[0].append((x, -cost.busy.forward))
             busy[1].append((x, -cost.busy.backward))
-    moved = [(z, -costs.host_each) for z in program.conversions]
-    for terms, issues in zip(busy, (True, costs.trains), strict=True):
+    for terms, host, each, issues in zip(busy, costs.host, costs.host_each, (True, costs.trains), strict=True):
+        moved = [(z, -each) for z in program.conversions] if issues else ()
         taken = linear.variable(INFINITE)
         linear.constrain([(taken, 1.0), *terms], 0.0, INFINITE)
-        linear.constrain([(taken, 1.0), *(moved if issues else ())], costs.host if issues else 0.0, INFINITE)
+        linear.constrain([(taken, 1.0), *moved], host if issues else 0.0, INFINITE)
         linear.spend(taken, 1.0)
 
 

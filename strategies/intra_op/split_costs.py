@@ -15,7 +15,7 @@ from math import prod
 from typing import TypeAlias
 
 from placer.costs.communication.intra_op import lines_of, moving_seconds
-from placer.costs.compute.roofline import HOST_SECONDS, BlockSeconds, host_seconds, memory_rate, op_seconds
+from placer.costs.compute.roofline import BlockSeconds, HostSeconds, host_seconds, issued, memory_rate, op_seconds
 from placer.costs.costs import Costs
 from placer.costs.memory.peak import state_bytes
 from placer.costs.precision import OpNumerics
@@ -130,14 +130,14 @@ class SplitCosts:
         return seconds / self.microbatches + self.byte * held * parameter.elements * share
 
     @property
-    def host(self) -> float:
+    def host(self) -> HostSeconds:
         """Seconds the host takes to issue the ops of the class."""
         return host_seconds(self.kind, self.chip, self.costs.settings)
 
     @property
-    def host_each(self) -> float:
+    def host_each(self) -> HostSeconds:
         """Seconds the host takes for one op more."""
-        return HOST_SECONDS if self.chip.backend == "cuda" else 0.0
+        return issued(self.chip, self.costs.settings, 1)
 
     @cached_property
     def trains(self) -> bool:

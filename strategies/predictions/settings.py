@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-from placer.plans.settings import Attention, Precision, RunSettings
+from placer.plans.settings import Attention, Precision, RunSettings, Stack
 from placer.strategies.predictions.rows import Row
 from placer.strategies.predictions.shapes import binned
 
 # The year of the first fused attention without scores in memory (FlashAttention, arXiv:2205.14135) in frameworks.
 FLASH_SINCE = "2022-12"
+# The year of Megatron-Core's layers (PyPI, megatron-core 0.2.0 of July 2023).
+CORE_SINCE = "2023-07"
 # Of the second (arXiv:2307.08691); in torch with 2.2.
 SECOND_FLASH_SINCE = "2023-07"
 
@@ -20,6 +22,7 @@ def settings_of(row: Row) -> RunSettings:
     full = _full_precision(precision)
     return RunSettings(
         precision="float32" if full else _half(precision), tf32="tf32" in precision, fusion=_fused(row),
+        stack=_stack(row),
         overlap=_overlaps(row), attention=_attention(row), clip_norm=1.0,
         float8=bool(re.search(r"fp8|float8", precision)), float4="fp4" in precision,
         tensor_overlap=row.count("tp") > 1 and _overlaps_inside(row),
@@ -61,6 +64,14 @@ def _fused(row: Row) -> bool:
     if "compile" in told:
         return True
     return any(word in told for word in ("megatron", "nemo", "jax", "transformer engine"))
+
+
+def _stack(row: Row) -> Stack:
+    """Megatron's layers, or those of its Core, which NeMo and Megatron-Bridge run too."""
+    told = row.text("framework").lower()
+    if not re.search(r"megatron|nemo", told):
+        return "torch"
+    return "megatron" if "deepspeed" in told or row.text("date") < CORE_SINCE else "megatron-core"
 
 
 def _overlaps(row: Row) -> bool:

@@ -15,6 +15,7 @@ from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
 from placer.cluster.cluster import Cluster, Device
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.network import Network
+from placer.costs.compute.roofline import BACKWARD_SHARE, CORE_SHARES, FORWARD_SHARE, memory_rate
 from placer.costs.costs import Costs
 from placer.costs.precision import EIGHT_BITS, Numerics
 from placer.costs.step_estimate import costs_of, estimate, estimate_with, hosted, stage_costs
@@ -22,12 +23,13 @@ from placer.errors import UsageError
 from placer.graph import ITEM_BYTES, Affine, Graph, Op
 from placer.plans.plan import ModelRef, Plan, Sharding, Stage
 from placer.plans.schedule import actions, in_flight
-from placer.plans.settings import RunSettings
+from placer.plans.settings import RunSettings, Stack
 from placer.spmd.cross_mesh import Mesh
 
 # Estimates are deterministic; the machine that runs the tests may be busy.
 FEW = settings(max_examples=25, deadline=None)
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+STACKS: tuple[Stack, ...] = ("torch", "megatron-core")
 MODEL = ModelRef(kind="factory", reference="tests:none", fingerprint="none")
 
 
@@ -280,6 +282,33 @@ def test_where_the_host_binds_running_a_layer_again_takes_longer_than_running_it
     graph = gpt_graph(layers=8, hidden=256, sequence=128)
     small = estimate(plan_of(graph, cluster(), microbatches=(8,) * 4, recompute=True)).seconds
     assert small.recompute > small.forward
+
+
+def test_where_the_host_binds_a_backward_takes_longer_and_megatron_core_longer_still() -> None:
+    """Of tiny layers, which a device passes at once: shares of the host's seconds for the same ops."""
+    graph = gpt_graph(layers=8, hidden=64, heads=2, sequence=16)
+    torch, core = (
+        estimate(plan_of(graph, Cluster.load("h100x8"), microbatches=(1,), run=RunSettings(stack=stack))).seconds
+        for stack in STACKS
+    )
+    assert torch.backward / torch.forward == pytest.approx(BACKWARD_SHARE / FORWARD_SHARE)
+    assert core.forward / torch.forward == pytest.approx(CORE_SHARES[0])
+    assert core.backward / torch.backward == pytest.approx(CORE_SHARES[1])
+
+
+def test_copies_of_sharded_parameters_and_gradients_show_though_collectives_do_not() -> None:
+    """A pass writes and reads all parameters once more, the last backward all gradients: never hidden, on any link."""
+    graph = gpt_graph(layers=8, hidden=2048, sequence=2048)
+    run = RunSettings(precision="bfloat16")
+    kinds: tuple[Sharding, ...] = ("gradients", "parameters")
+    spent = [
+        estimate(plan_of(graph, Cluster.load("h100x8"), replicas=8, sharding=kind, run=run)).seconds.reduction
+        for kind in kinds
+    ]
+    h100 = Cluster.load("h100x8").devices[0]
+    once = 2 * sum(each.elements for each in graph.parameters.values()) * 2 / memory_rate(h100)
+    assert spent[0] >= 2 * once
+    assert spent[1] - spent[0] >= once
 
 
 def test_products_with_weights_in_8_bits_take_less_time_and_keep_what_they_read_in_8_bits() -> None:

@@ -75,6 +75,10 @@ def test_machines_are_those_of_the_catalogue_by_printed_names(cells: Mapping[str
     ("cells", "name", "value"),
     [
         ({"precision": "TF32"}, "tf32", True),
+        ({"framework": "NeMo 24.07 / Megatron-Core", "date": "2024-09"}, "stack", "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2021-04"}, "stack", "megatron"),
+        ({"framework": "Megatron-DeepSpeed", "date": "2024"}, "stack", "megatron"),
+        ({"framework": "torchtitan (FSDP2)"}, "stack", "torch"),
         ({"precision": "TF32"}, "precision", "float32"),
         ({"precision": "NVFP4"}, "float4", True),
         ({"precision": "MXFP8"}, "float8", True),
@@ -162,6 +166,22 @@ def test_rows_in_bins_by_length_are_shorter_than_the_longest() -> None:
     assert binned.seconds == same.seconds < full.seconds
     assert "rows in bins by length: estimated with 288 tokens each, their mean" in binned.notes
     assert full.notes == ()
+
+
+def test_torchtitans_norms_were_made_op_by_op_before_torch_had_a_kernel() -> None:
+    cells = {"arch": "llama", "kv_heads": "4", "tp": "1", "dp": "4", "micro_batch": "1", "framework": "torchtitan"}
+    before, after = predicted(row(**cells, date="2024-04"), row(**cells, date="2025-11"))
+    assert before.ledger.flops == after.ledger.flops
+    assert before.seconds > after.seconds
+
+
+def test_no_kernel_fuses_the_loss_of_megatron() -> None:
+    cells = {"n_gpus": "1", "tp": "1", "dp": "1", "micro_batch": "8", "vocab": "50304", "attention": "unfused"}
+    compiled, megatron = (
+        one.ledger.seconds.forward
+        for one in predicted(row(**cells, framework="torch.compile"), row(**cells, framework="Megatron-DeepSpeed"))
+    )
+    assert megatron > compiled
 
 
 def test_adapters_alone_are_trained_where_the_row_says_so() -> None:

@@ -9,6 +9,7 @@ and what is sustained in a step: of a product that keeps the chip busy `Device.s
 idle, which takes less power, as much more: 1 - (1 - sustained) * share.
 Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chain of memory-bound ops is one kernel that
 reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
+Megatron (`settings.stack`) has kernels of its own for the chains of its layers, and none for those of its loss.
 Backward: one kernel per product, or one per op. On a GPU a pass of a block is never faster than the host issues it;
 under recompute (checkpointing, block by block) it issues the forward again and what checkpointing itself takes.
 
@@ -29,8 +30,9 @@ Attention that a model writes out op by op is counted op by op.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from placer.cluster.cluster import FLASH_SHARES, Device
 from placer.costs.compute.fusion import FusedChain, chains
@@ -42,11 +44,15 @@ from placer.plans.settings import RunSettings
 # Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
 # with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
 # 6 ms for 256 (transformers' documentation, "Benchmarks", PyTorch 1.4, TITAN RTX), hence by the host: 6 ms / 362.
-# That is inference. In training autograd records the ops and runs as many: our measurement on tensors of few elements
-# (layers of placer/tracer/published/megatron_gpt.py, torch 2.13 on a CPU, processor time, 22 November 2026): forward
-# 1.29 and backward 1.20 times the forward under no_grad, which took 15.2 us per op there.
+# That is inference. In training autograd records the ops, and its backward runs more kernels than they did: our
+# measurement on tensors of few elements (layers of placer/tracer/published/megatron_gpt.py, 8 less 2 of them, torch
+# 2.13 on a CPU, processor time, the least of 11 times 15 passes, 25 November 2026): forward 1.25 to 1.38, backward 1.93
+# to 2.11 times the forward under no_grad in six runs, with attention in one kernel and in several.
 INFERENCE_SECONDS = 16.6e-6
-HOST_SECONDS = 1.25 * INFERENCE_SECONDS
+FORWARD_SHARE, BACKWARD_SHARE = 1.3, 2.0
+# Layers of Megatron-Core take more of it: the same measurement of its GPT (megatron-core 0.16.1, local layers, no fused
+# kernels, which it has none of on a CPU) beside the one above: forward 2.0 and backward 1.4 times, in three runs.
+CORE_SHARES = 2.0, 1.4
 
 # What torch.utils.checkpoint adds to a layer's passes, saving and restoring random states and running backward of its
 # own, in ops of inference: 470 us where one took 15.2 us (the same measurement).
@@ -64,11 +70,21 @@ FORWARD_PASSES, BACKWARD_PASSES, DROPOUT_PASSES, SCALING_PASSES = 4, 7, 2, 2
 # Kernels of each pass: two products, softmax, dropout; four products, softmax, dropout.
 FORWARD_KERNELS, BACKWARD_KERNELS = 4, 6
 
+# The loss of Megatron, which no kernel fuses (megatron/mpu/cross_entropy.py, `_VocabParallelCrossEntropy`).
+LOSS = re.compile(r"loss|log_softmax")
+
 # Which of a linear's tensors its bias is, by definition.
 BIAS = 2
 
 # FLOPs at which every curve has reached its ceiling (placer/cluster/tile_curve.py).
 LARGE = 1e15
+
+
+class HostSeconds(NamedTuple):
+    """Seconds the host takes to issue a forward and its backward."""
+
+    forward: float = 0.0
+    backward: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +123,8 @@ def block_seconds(
     if settings.fusion:
         numbers = numerics.ops(block_class)
         busy = _total(
-            (_chain_seconds(block_class, chain, numbers, device, settings, rows), 1) for chain in chains(block_class)
+            (_chain_seconds(block_class, chain, numbers, device, settings, rows), 1)
+            for chain in _fused(block_class, settings)
         )
     else:
         alike = numerics.alike(block_class)
@@ -119,19 +136,35 @@ def block_seconds(
         return sum(op_seconds(block_class.ops[i], numbers[i], device, settings, rows).forward for i in ops)
 
     unread = unread_products(block_class) if stops else ()
-    return _issued(
+    return _waiting(
         busy, host_seconds(block_class, device, settings), again, spared(unread), spared({*kept, *unread})
     )  # fmt: skip
 
 
-def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings) -> float:
-    """Seconds the host takes to issue a block's forward, op by op; its backward has as many nodes."""
-    if device.backend != "cuda":
-        return 0.0
-    fused = sum(len(chain.ops) - 1 for chain in chains(block_class)) if settings.fusion else 0
+def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings) -> HostSeconds:
+    """Seconds the host takes to issue a block's passes, op by op."""
+    fused = sum(len(chain.ops) - 1 for chain in _fused(block_class, settings)) if settings.fusion else 0
     eager = settings.attention == "eager"
     extra = sum(FORWARD_KERNELS - 1 for op in block_class.ops if eager and op.kind == "attention")
-    return HOST_SECONDS * (len(block_class.ops) - fused + extra)
+    return issued(device, settings, len(block_class.ops) - fused + extra)
+
+
+def _fused(block_class: BlockClass, settings: RunSettings) -> Iterator[FusedChain]:
+    """The chains that run as one kernel each."""
+    for chain in chains(block_class):
+        if settings.stack == "megatron" and any(LOSS.search(op_name(block_class.ops[i])) for i in chain.ops):
+            yield from (FusedChain(ops=(i,)) for i in chain.ops)
+        else:
+            yield chain
+
+
+def issued(device: Device, settings: RunSettings, ops: int) -> HostSeconds:
+    """Seconds the host takes to issue so many ops, and their backward."""
+    if device.backend != "cuda":
+        return HostSeconds()
+    ahead, behind = CORE_SHARES if settings.stack == "megatron-core" else (1.0, 1.0)
+    inference = ops * INFERENCE_SECONDS
+    return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * inference)
 
 
 def unread_products(block_class: BlockClass) -> tuple[int, ...]:
@@ -142,20 +175,20 @@ def unread_products(block_class: BlockClass) -> tuple[int, ...]:
     return (last,) if last >= 0 and block_class.ops[last].kind in ("matmul", "convolution") else ()
 
 
-def _issued(busy: BlockSeconds, host: float, again: float, unread: float, spared: float) -> BlockSeconds:
+def _waiting(busy: BlockSeconds, host: HostSeconds, again: float, unread: float, spared: float) -> BlockSeconds:
     """A pass takes as long as the device is busy or the host takes to issue it, whichever is longer.
 
     again: seconds of the host that running the forward again adds; unread, spared: of the device that it does not take
     as nothing reads what it would make, and also where products kept their results (the host goes through their
     autograd all the same).
     """
-    backward = max(busy.backward, host) if busy.backward else 0.0
+    backward = max(busy.backward, host.backward) if busy.backward else 0.0
     return BlockSeconds(
-        forward=max(busy.forward, host),
+        forward=max(busy.forward, host.forward),
         backward=backward,
         weight=busy.weight * backward / busy.backward if busy.backward else 0.0,
-        recompute=max(busy.forward - unread, host + again),
-        selective=max(busy.forward - spared, host + again),
+        recompute=max(busy.forward - unread, host.forward + again),
+        selective=max(busy.forward - spared, host.forward + again),
     )
 
 
