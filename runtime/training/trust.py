@@ -37,6 +37,8 @@ def _unheeded(plan: Plan, compiled: bool) -> tuple[str, ...]:
         found.append(
             "the plan was priced with collectives beside products (tensor_overlap), which here come after them"
         )
+    if plan.settings.stack != "torch":
+        found.append(f"the plan was priced with layers as {plan.settings.stack} runs them (stack); this runs torch's")
     if plan.settings.attention == "tuned":
         found.append("the plan was priced with the vendor's own attention kernel; this runs the one that torch chooses")
     if plan.settings.tf32:

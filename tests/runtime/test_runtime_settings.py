@@ -62,6 +62,8 @@ def test_settings_that_the_runtime_does_not_heed_are_named(gpt2: Plan) -> None:
     assert require_runnable(gpt2) == ()
     fused = replace(gpt2, settings=RunSettings(fusion=True))
     assert any("fusion" in warning for warning in require_runnable(fused))
+    core = replace(gpt2, settings=RunSettings(stack="megatron-core"))
+    assert any("megatron-core" in warning for warning in require_runnable(core))
     pair = plan_of(Case(model="examples.models:tiny_gpt2", replicas=2, microbatches=(8,)))
     after = replace(pair, settings=RunSettings(overlap=False))
     assert require_runnable(after) == ()
