@@ -10,10 +10,10 @@ and estimated. Nothing here or in the cost model is fitted to these rows.
 What was reached, in order (mean absolute error over all 640 rows; the best constant utilisation has 40.7%):
     24.9%   the first comparison, with every constant committed before it (c37154b): 20% was wanted of this, NOT REACHED
     14.9%   after changes that its errors suggested, their constants from elsewhere (b4dd5ab):
-            - the host issues an eager model op by op (compute.HOST_SECONDS); without it 17.3%
+            - the host issues an eager model op by op (roofline.INFERENCE_SECONDS); without it 17.3%
             - the vocabulary is the rows' 50257, and products of odd sizes lose most of their rate (tiles.ALIGNMENT)
      7.9%   the host takes longer in training than in inference, and longer under checkpointing: measured on tensors of
-            few elements on another machine, as ratios (compute.HOST_SECONDS, CHECKPOINT_OPS)
+            few elements on another machine, as ratios (roofline.FORWARD_SHARE, BACKWARD_SHARE, CHECKPOINT_OPS)
 From the second on they rest on a reading that the rows allow but do not prove: they take 50257 from vTrain's
 configuration, while Megatron by default pads it to a multiple of 128. With `--vocabulary 50304` the second was 22.3%:
 the penalty may stand for what is not modelled at the head, such as Megatron's loss in float32, kernel by kernel
