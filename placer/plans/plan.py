@@ -372,11 +372,15 @@ def is_edited(text: str) -> bool:
     return not isinstance(document, dict) or document.pop(DIGEST, None) != _digest(document)
 
 
+# Settings that plan.json leaves out where they have these values: it is what it was before there were others.
+UNASKED = {"gradient_compression": "none", "stack": "torch"}
+
+
 def _unsaid(plan: Plan) -> dict[str, Any]:
     """What plan.json leaves out, as pydantic excludes it: what is not asked for, and what no device has."""
     unsaid: dict[str, Any] = {}
-    if plan.settings.gradient_compression == "none":
-        unsaid["settings"] = {"gradient_compression"}
+    if usual := {name for name, value in UNASKED.items() if getattr(plan.settings, name) == value}:
+        unsaid["settings"] = usual
     if all(device.communication_cores is None for node, _ in plan.cluster.groups for device, _ in node.devices):
         devices = {"__all__": {0: {"communication_cores"}}}
         unsaid["cluster"] = {"groups": {"__all__": {0: {"devices": devices}}}}
