@@ -5,15 +5,18 @@ Only the winner is lowered to see whether its communication holds; where a basel
 Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
 interrupt, or when the budget is used up, what was found so far is returned.
 
-With a budget the exact search gets half of what is left; where that ends it before its proof is complete, `local` goes
-on from the baselines with the rest: in little time moves often find what a proof has no time for. Where no plan of the
-exact search fits and none is proven not to, a few moves are tried too: they know stages of which some blocks recompute.
+With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half.
+Where that ends it before its proof is complete, list schedulers and `min_cut` are asked (list schedulers always, if the
+model branches), and `local` goes on from the best plans of all with the rest: in little time moves often find what a
+proof has no time for. Where no plan of the exact search fits and none is proven not to, a few moves are tried too: they
+know stages of which some blocks recompute.
 
 Why one plan is slower than another: the item of the ledger that grew most.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,11 +29,17 @@ from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.search.progress_line import tell
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
-from placer.strategies.space.block_graph import branches_matter
+from placer.strategies.space.block_graph import BlockGraph, branches_matter
 from placer.strategies.space.pin_conflicts import require_pins
 
 MOVES = "local"
-BASELINES = ("single", "data", "sharded", "even", "megatron")
+LISTS, CUTS = "lists", "min_cut"
+BASELINES = ("single", "data", "sharded", "even", LISTS, "megatron")
+# What is asked only where the exact search ended before its proof was complete.
+INSTEAD = (LISTS, CUTS, MOVES)
+# Of what is left of a budget the share that a strategy may use: what comes after it has the rest. (What baselines find
+# is there after hundredths of a second or plans; a model of many classes of blocks has dear layouts, though.)
+SHARES = {LISTS: 1 / 6, "megatron": 1 / 4, CUTS: 1 / 5, "stages": 1 / 2, "horizontal": 1 / 2}
 # Plans that moves may look at where the exact search knows none that fits.
 LAST_TRIES = 128
 
@@ -59,7 +68,8 @@ class Portfolio:
         """The best plan of all strategies; what binds where none has one. Raises UsageError for contradicting pins."""
         require_pins(problem)
         many = problem.budget is None and problem.cluster.size >= MANY_DEVICES
-        baselines = Forked(lambda: _each(problem, BASELINES), apart=many, kept=(problem.graph, problem.cluster))
+        first = _first(problem)
+        baselines = Forked(lambda: _each(problem, first), apart=many, kept=(problem.graph, problem.cluster))
         try:
             runs, ended = _all(problem, baselines)
         finally:
@@ -87,12 +97,22 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
     return [*runs, *searches], "" if searches else _over(problem, runs, _budget_left(problem, runs))
 
 
+def _first(problem: Problem) -> tuple[str, ...]:
+    """The baselines: list schedulers only where a model branches, since the exact search has all chains of stages."""
+    branches = BlockGraph.of(problem.graph).branches
+    return tuple(name for name in BASELINES if branches or name != LISTS)
+
+
 def _searches(problem: Problem) -> tuple[str, ...]:
-    """What is searched after the baselines: branches on devices of their own only where there is much in them, by moves
-    only where a budget may end the exact search."""
+    """What is searched after the baselines: branches on devices of their own only where there is much in them, other
+    things only where a budget may end the exact search; of these the engines of cuts know seconds alone."""
     horizontal = problem.pins.schedule in (None, "branched") and branches_matter(problem.graph)
-    limited = problem.budget is not None or problem.until is not None
-    return ("stages", *(("horizontal",) if horizontal else ()), *((MOVES,) if limited else ()))
+    names = ["stages", *(["horizontal"] if horizontal else [])]
+    if problem.budget is not None or problem.until is not None:
+        names += [LISTS] if LISTS not in _first(problem) else []
+        names += [CUTS] if problem.until is not None else []
+        names += [MOVES]
+    return tuple(names)
 
 
 def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()) -> Iterator[_Result]:
@@ -102,8 +122,10 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
         left = _budget_left(problem, runs)
         if _over(problem, runs, left):
             return
-        if name != MOVES or _ended_early(runs):
-            runs.append(_run(name, _part(replace(problem, budget=left), name)))
+        if name not in INSTEAD or "stages" not in names or _ended_early(runs):
+            strategy(name)  # imports take seconds too, which are nobody's share
+            known = tuple(verdict.plan for verdict, _ in sorted(_legal(runs), key=lambda entry: entry[0].order))
+            runs.append(_run(name, _part(replace(problem, budget=left, known_plans=known), name)))
             yield runs[-1]
 
 
@@ -117,14 +139,12 @@ def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
 
 
 def _part(problem: Problem, name: str) -> Problem:
-    """The problem with what a strategy may use of the budget: of the exact search half, so that moves have the rest."""
-    if name != "stages":
-        return problem
-    now = time.perf_counter()
+    """The problem with what a strategy may use of the budget."""
+    now, share = time.perf_counter(), SHARES.get(name, 1.0)
     return replace(
         problem,
-        budget=None if problem.budget is None else -(-problem.budget // 2),
-        until=None if problem.until is None else now + (problem.until - now) / 2,
+        budget=None if problem.budget is None else math.ceil(problem.budget * share),
+        until=None if problem.until is None else now + (problem.until - now) * share,
     )
 
 
@@ -170,7 +190,7 @@ def _settle(problem: Problem, runs: list[_Result]) -> None:
         verdict = judge(problem.costs, best.plan)
         if verdict.legal:
             return
-        anew = winner.name in BASELINES
+        anew = isinstance(strategy(winner.name), Baseline)
         runs[runs.index(winner)] = (
             _run(winner.name, problem, lowered=True) if anew else replace(winner, verdict=verdict)
         )

@@ -56,7 +56,8 @@ class Problem:
     """What is to be placed, where, under which settings and pins. `rows` is the global batch.
 
     budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`. progress:
-    who listens to what searches find. known_layouts: what `strategies.intra_op` made, for problems made of this one.
+    who listens to what searches find. known_plans: legal plans of it, which searches by moves begin with. known_layouts:
+    what `strategies.intra_op` made, for problems made of this one.
     """
 
     graph: Graph
@@ -69,6 +70,7 @@ class Problem:
     budget: int | None = None
     until: float | None = None
     progress: Progress | None = field(default=None, compare=False, repr=False)
+    known_plans: tuple[Plan, ...] = field(default=(), compare=False, repr=False)
     known_layouts: dict[Hashable, tuple[Graph, tuple[Layout, ...]]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -128,6 +130,7 @@ BUILT_IN = {
     "critical_path": "placer.strategies.lists.strategies:CriticalPath",
     "greedy": "placer.strategies.lists.strategies:Greedy",
     "metis": "placer.strategies.lists.strategies:Metis",
+    "lists": "placer.strategies.lists.strategies:Lists",
     "horizontal": "placer.strategies.horizontal.search:Horizontal",
     "policy": "placer.strategies.policy.strategy:Policy",
     "auto": "placer.strategies.auto:Portfolio",

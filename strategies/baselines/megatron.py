@@ -50,6 +50,7 @@ class Megatron(Baseline):
 
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         """By devices a replica, from few to many, without recompute first; microbatches of all sizes are one group.
+        When the seconds are over and there is some plan, none of more devices.
 
         Where the batch is not divided all are one group: devices beyond a replica would have nothing to do.
         """
@@ -61,11 +62,18 @@ class Megatron(Baseline):
 
     def _groups(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         made = MegatronLayouts(problem)
-        for tensor, pipeline in _replicas(problem):
+        given = False
+        tried = list(_replicas(problem))
+        if problem.until is not None and whole_batch(problem):  # where one replica does all the work
+            tried.sort(key=lambda degrees: (-degrees[0], degrees[1]))
+        for tensor, pipeline in tried:
+            if given and problem.spent:
+                return
             for recompute in recomputes(problem):
                 plans = _made(made, _degrees(problem, tensor, pipeline, recompute=recompute))
                 kept = tuple(plan for plan in plans if not broken_pins(plan, problem.pins))
                 if kept:
+                    given = True
                     yield kept
 
 

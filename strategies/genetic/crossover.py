@@ -14,7 +14,7 @@ from itertools import chain
 from random import Random
 
 from placer.plans.plan import Plan, Stage
-from placer.strategies.moves.neighbourhood import Neighbourhood, devices_of, everywhere, loops, units
+from placer.strategies.moves.neighbourhood import Neighbourhood, devices_of, everywhere, is_graph, loops, units
 from placer.strategies.moves.repair import repaired
 
 
@@ -28,7 +28,7 @@ def crossed(around: Neighbourhood, one: Plan, other: Plan, rng: Random) -> Plan 
 def joined(around: Neighbourhood, one: Plan, other: Plan, rng: Random) -> Plan | None:
     """The stages of `one` up to a block, those of `other` from there on."""
     blocks = len(one.graph.blocks)
-    if loops(one) or loops(other) or blocks < 2:
+    if _shared(one) or _shared(other) or blocks < 2:
         return None
     cut = rng.randrange(1, blocks)
     before = [s if s.last <= cut else replace(s, last=cut) for s in one.stages if s.first < cut]
@@ -55,7 +55,7 @@ def inherited(around: Neighbourhood, one: Plan, other: Plan, rng: Random) -> Pla
     def like(stage: Stage) -> Stage:
         middle = (stage.first + stage.last) // 2
         model = next(s for s in other.stages if s.first <= middle < s.last)
-        layout = model.layout if model.degree == stage.degree and not loops(one) else stage.layout
+        layout = model.layout if model.degree == stage.degree and not _shared(one) else stage.layout
         return replace(stage, recompute=model.recompute, recomputed=None, sharding=model.sharding, layout=layout)
 
     return everywhere(one, like)
@@ -63,8 +63,13 @@ def inherited(around: Neighbourhood, one: Plan, other: Plan, rng: Random) -> Pla
 
 def settings(around: Neighbourhood, one: Plan, other: Plan, rng: Random) -> Plan | None:
     """The stages of `one` under the schedule and with the microbatches of `other`."""
-    schedule = one.schedule if loops(one) or loops(other) else other.schedule
+    schedule = one.schedule if _shared(one) or _shared(other) else other.schedule
     return replace(one, schedule=schedule, microbatches=other.microbatches, bucket_bytes=other.bucket_bytes)
+
+
+def _shared(plan: Plan) -> bool:
+    """Whether stages share positions, whose devices and layout they have in common, or may do so."""
+    return loops(plan) or is_graph(plan)
 
 
 def _on(stage: Stage, own: list[tuple[int, ...]]) -> Stage:

@@ -18,7 +18,7 @@ from placer.plans.plan import Alternative
 from placer.search.problem import Problem, Solution
 from placer.strategies.genetic.crossover import crossed
 from placer.strategies.local.descent import descended
-from placer.strategies.moves.table import drawn, moved
+from placer.strategies.moves.table import drawn, kinds, moved
 from placer.strategies.moves.walk import Seen, Walk
 
 POPULATION = 40
@@ -95,7 +95,7 @@ def _child(walk: Walk, people: Sequence[Seen]) -> Seen | None:
     if rng.random() < CROSSED:
         plan = crossed(around, plan, _parent(walk, people).plan, rng) or plan
     for _ in range(rng.randint(1, MOST_MOVES)):
-        plan = moved(around, plan, drawn(rng, {}), rng) or plan
+        plan = moved(around, plan, drawn(kinds(around, plan), rng, {}), rng) or plan
     return walk.lightened(walk.tried(plan))
 
 

@@ -1,4 +1,5 @@
 """`heft`, `etf`, `sct`, `critical_path`, `greedy` and `metis` as strategies: a model's blocks over all positions.
+`lists` is all of them at once.
 
 Every device is a position (with pinned replicas or layouts, every group of devices), at most `MOST_POSITIONS` of them;
 microbatches are powers of two. Blocks are placed once for each such outline, for one microbatch, within memory, and the
@@ -9,13 +10,15 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
 
 from placer.errors import Infeasible
 from placer.plans.plan import Layout
 from placer.search.problem import Problem, Solution
 from placer.strategies.intra_op.layouts import pinned_layouts
 from placer.strategies.lists.from_blocks import block_tasks
-from placer.strategies.lists.methods import METHODS
+from placer.strategies.lists.methods import METHODS, Method
 from placer.strategies.space.best_placed import best_placed
 from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.outline import Outline
@@ -23,6 +26,8 @@ from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.placements import Placement, Placing
 
 MOST_POSITIONS, MOST_OUTLINES = 16, 24
+# The cheapest first, which most often differ.
+CLASSIC = ("greedy", "heft", "etf", "sct", "critical_path")
 
 
 class Listed(ABC):
@@ -35,11 +40,17 @@ class Listed(ABC):
         """The best plan of all outlines; why there is none. Raises UsageError for contradicting pins, and where an
         extra is missing."""
         require_pins(problem)
-        return best_placed(problem, _outlines(problem), self._placements)
+        return best_placed(problem, _outlines(problem), [partial(_placements, METHODS[name]) for name in self.methods])
 
-    def _placements(self, placing: Placing, kept: int) -> Sequence[Placement] | Infeasible:
-        found = METHODS[self.name](block_tasks(placing, kept))
-        return found if isinstance(found, Infeasible) else (found,)
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Whose placements are judged."""
+        return (self.name,)
+
+
+def _placements(method: Method, placing: Placing, kept: int) -> Sequence[Placement] | Infeasible:
+    found = method(block_tasks(placing, kept))
+    return found if isinstance(found, Infeasible) else (found,)
 
 
 def _outlines(problem: Problem) -> list[tuple[Outline, Layout | None]]:
@@ -87,3 +98,14 @@ class Metis(Listed):
     """By METIS."""
 
     name = "metis"
+
+
+class Lists(Listed):
+    """All of them, outline by outline: the best plan that any of them has; METIS where it is installed."""
+
+    name = "lists"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """All but `single`, which is a strategy of its own."""
+        return (*CLASSIC, *((Metis.name,) if find_spec("pymetis") else ()))

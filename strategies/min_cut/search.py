@@ -8,6 +8,8 @@ judged by the estimate; what the engines prove is of their own objective, so tha
 
 from __future__ import annotations
 
+import time
+
 from placer.errors import Infeasible, InfeasibleError
 from placer.placement.answers import PlaceAnswer
 from placer.placement.formats import PlaceRequest
@@ -23,6 +25,8 @@ from placer.strategies.space.placements import Placement, Placing
 MOST_POSITIONS, MOST_OUTLINES = 16, 60
 # What an engine may spend on one outline: priced pairs of ideals, and seconds.
 PAIRS, SECONDS = 20_000_000, 5.0
+# What it gets where the problem's seconds are over and there is no plan.
+LEAST_SECONDS = 0.05
 
 
 class MinCut:
@@ -35,7 +39,7 @@ class MinCut:
         """The best plan of all answers; why there is none. Raises UsageError for contradicting pins."""
         require_pins(problem)
         tried = likely_outlines(problem, pinned_layouts(problem), "1f1b", range(1, MOST_POSITIONS + 1))
-        return best_placed(problem, tried[:MOST_OUTLINES], _placements)
+        return best_placed(problem, tried[:MOST_OUTLINES], [_placements])
 
 
 def _placements(placing: Placing, kept: int) -> list[Placement]:
@@ -47,12 +51,18 @@ def _placements(placing: Placing, kept: int) -> list[Placement]:
     asked += [("latency", False)] if outline.count == 1 else []
     found = []
     for objective, free in asked:
-        request = PlaceRequest(objective=objective, free_form=free, budget=PAIRS, seconds=SECONDS)
+        request = PlaceRequest(objective=objective, free_form=free, budget=PAIRS, seconds=_seconds(placing.problem))
         try:
             found.append(_placement(solve(given, request)))
         except InfeasibleError:
             continue
     return found
+
+
+def _seconds(problem: Problem) -> float:
+    """What an engine may spend: its own limit, or what is left of the problem's seconds."""
+    left = SECONDS if problem.until is None else problem.until - time.perf_counter()
+    return min(SECONDS, max(LEAST_SECONDS, left))
 
 
 def _placement(answer: PlaceAnswer) -> Placement:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
 
 from placer.plans.plan import Plan, Stage
-from placer.strategies.moves.neighbourhood import Neighbourhood, Unit, at_position, devices_of, units
+from placer.strategies.moves.neighbourhood import Neighbourhood, Unit, at_positions, devices_of, units
 
 
 def swap_positions(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
@@ -18,7 +19,7 @@ def swap_positions(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | Non
     a, b = plan.meshes[one], plan.meshes[other]
     if _looks(around, a) == _looks(around, b):
         return None
-    return at_position(at_position(plan, one, lambda s: _placed(s, b)), other, lambda s: _placed(s, a))
+    return at_positions(plan, {one: lambda s: _placed(s, b), other: lambda s: _placed(s, a)})
 
 
 def turn_positions(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
@@ -51,9 +52,9 @@ def swap_units(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
         return None
     if one == other:
         a[i], a[j] = a[j], a[i]
-        return _with_units(plan, one, a)
+        return _with_units(plan, {one: a})
     a[i], b[j] = b[j], a[i]
-    return _with_units(_with_units(plan, one, a), other, b)
+    return _with_units(plan, {one: a, other: b})
 
 
 def give_unit(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
@@ -71,7 +72,7 @@ def give_unit(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
     place = rng.choice((0, None))
     before = units(plan.meshes[taker])
     after = [*made, *before] if place == 0 else [*before, *made]
-    return _with_units(_with_units(plan, giver, own), taker, after)
+    return _with_units(plan, {giver: own, taker: after})
 
 
 def change_unit(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
@@ -91,7 +92,7 @@ def change_unit(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
         own[rng.randrange(len(own))] = rng.choice(free)
     else:
         own += free
-    return _with_units(plan, position, own)
+    return _with_units(plan, {position: own})
 
 
 def relay(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
@@ -110,13 +111,10 @@ def _relaid(around: Neighbourhood, plan: Plan, positions: tuple[int, ...], rng: 
     if not others:
         return None
     layout = rng.choice(others)
-    for position in positions:
-        mesh = meshes[position]
-        placed = _regrouped(around, mesh, layout)
-        if not placed.devices:
-            return None
-        plan = at_position(plan, position, partial(_placed, mesh=placed))
-    return plan
+    placed = {position: _regrouped(around, meshes[position], layout) for position in positions}
+    if not all(mesh.devices for mesh in placed.values()):
+        return None
+    return at_positions(plan, {position: partial(_placed, mesh=mesh) for position, mesh in placed.items()})
 
 
 def _regrouped(around: Neighbourhood, mesh: Stage, layout: int | None) -> Stage:
@@ -128,14 +126,13 @@ def _regrouped(around: Neighbourhood, mesh: Stage, layout: int | None) -> Stage:
     return replace(mesh, layout=layout, degree=degree, devices=devices, shares=())
 
 
-def _with_units(plan: Plan, position: int, own: list[Unit]) -> Plan:
-    """The plan whose position has these replicas; as many as before keep their shares."""
-    devices = devices_of(own)
+def _with_units(plan: Plan, given: Mapping[int, list[Unit]]) -> Plan:
+    """The plan whose positions have these replicas; as many as before keep their shares."""
 
-    def change(stage: Stage) -> Stage:
-        return replace(stage, devices=devices, shares=stage.shares if len(own) == stage.replicas else ())
+    def change(stage: Stage, *, own: list[Unit]) -> Stage:
+        return replace(stage, devices=devices_of(own), shares=stage.shares if len(own) == stage.replicas else ())
 
-    return at_position(plan, position, change)
+    return at_positions(plan, {position: partial(change, own=own) for position, own in given.items()})
 
 
 def _looks(around: Neighbourhood, mesh: Stage) -> object:

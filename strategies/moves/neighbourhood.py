@@ -9,7 +9,7 @@ A position is the stages on one set of devices: stage s is at position s % posit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -19,7 +19,9 @@ from placer.cluster.topology import replica_groups
 from placer.costs.costs import Costs
 from placer.io.memo import remembered
 from placer.plans.plan import Layout, Plan, Recompute, Stage
+from placer.plans.schedule import BRANCHED
 from placer.search.problem import Problem
+from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import pinned_stage, recomputes
 
 Unit: TypeAlias = tuple[int, ...]
@@ -62,6 +64,16 @@ class Neighbourhood:
     def numbers(self) -> tuple[int | None, ...]:
         """What a stage's layout may be."""
         return (None, *range(len(self.layouts)))
+
+    @cached_property
+    def blocks(self) -> BlockGraph:
+        """What the blocks read of each other."""
+        return BlockGraph.of(self.problem.graph)
+
+    @cached_property
+    def branches(self) -> bool:
+        """Whether stages may be a graph that is no chain."""
+        return self.problem.pins.schedule in (None, *BRANCHED) and self.blocks.branches
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -139,8 +151,15 @@ def devices_of(chosen: Iterable[Unit]) -> tuple[int, ...]:
 
 def at_position(plan: Plan, position: int, change: Callable[[Stage], Stage]) -> Plan:
     """The plan with all stages of a position changed."""
-    count = plan.positions
-    stages = (change(s) if index % count == position else s for index, s in enumerate(plan.stages))
+    return at_positions(plan, {position: change})
+
+
+def at_positions(plan: Plan, changes: Mapping[int, Callable[[Stage], Stage]]) -> Plan:
+    """The plan with all stages of some positions changed, each in its own way."""
+    stages = list(plan.stages)
+    for position, change in changes.items():
+        for index in plan.stages_at[position]:
+            stages[index] = change(stages[index])
     return replace(plan, stages=tuple(stages))
 
 
@@ -150,5 +169,10 @@ def everywhere(plan: Plan, change: Callable[[Stage], Stage]) -> Plan:
 
 
 def loops(plan: Plan) -> bool:
-    """Whether positions have several stages."""
-    return len(plan.stages) > plan.positions
+    """Whether positions have several stages of a chain."""
+    return len(plan.stages) > plan.positions and not is_graph(plan)
+
+
+def is_graph(plan: Plan) -> bool:
+    """Whether stages are a graph, any number of them at a position."""
+    return plan.schedule in BRANCHED

@@ -22,6 +22,7 @@ from typing import get_args
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.plans.plan import BY_FSDP, Plan, Recompute, ScheduleName, Sharding, Stage, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD
+from placer.plans.transfers import position_of
 from placer.search.evaluator import Score
 from placer.search.judge import broken_pins
 from placer.search.problem import Pins
@@ -65,8 +66,8 @@ def lighter(around: Neighbourhood, plan: Plan, score: Score, rng: Random) -> Ite
     rng.shuffle(ways)
     for again, kept in ways:
         stages = tuple(
-            _lightened(stage, again, kept) if index % plan.positions in over else stage
-            for index, stage in enumerate(plan.stages)
+            _lightened(stage, again, kept) if position in over else stage
+            for position, stage in zip(position_of(plan), plan.stages, strict=True)
         )
         found = None if stages == plan.stages else repaired(around, replace(plan, stages=stages))
         if found is not None:

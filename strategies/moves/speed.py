@@ -15,7 +15,7 @@ from random import Random
 
 from placer.errors import UsageError
 from placer.search.problem import Problem
-from placer.strategies.moves.table import drawn, moved
+from placer.strategies.moves.table import drawn, kinds, moved
 from placer.strategies.moves.walk import Seen, Walk
 
 WARM, STEPS = 500, 20
@@ -84,7 +84,7 @@ def _walked(walk: Walk, start: Seen, plans: int, rng: Random) -> Speed:
     end = walk.evaluations + plans
     while walk.evaluations < end and not walk.over:
         before, began = walk.evaluations, time.process_time()
-        name = drawn(rng, {})
+        name = drawn(kinds(walk.around, at.plan), rng, {})
         found = walk.tried(moved(walk.around, at.plan, name, rng))
         seconds[name] += time.process_time() - began  # type: ignore[assignment]
         if walk.evaluations == before:

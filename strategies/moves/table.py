@@ -11,8 +11,8 @@ from random import Random
 from typing import NamedTuple, TypeAlias
 
 from placer.plans.plan import Plan
-from placer.strategies.moves import choices, cuts, devices, outlined, rows
-from placer.strategies.moves.neighbourhood import Neighbourhood
+from placer.strategies.moves import branches, choices, cuts, devices, outlined, rows
+from placer.strategies.moves.neighbourhood import Neighbourhood, is_graph
 from placer.strategies.moves.repair import repaired
 
 Move: TypeAlias = Callable[[Neighbourhood, Plan, Random], Plan | None]
@@ -60,13 +60,40 @@ MOVES: Mapping[str, Kind] = {
 }
 
 
+# Of a plan whose stages are a graph.
+OF_GRAPHS: Mapping[str, Kind] = {
+    "move run": Kind(branches.move_run, 12.0),
+    "swap runs": Kind(branches.swap_runs, 3.0),
+    "join positions": Kind(branches.join_positions),
+    "split position": Kind(branches.split_position),
+    **{
+        name: MOVES[name]
+        for name in (
+            "swap positions", "swap units", "give unit", "change unit", "relay", "relay all", "resize microbatches",
+            "move rows", "move rows everywhere", "level rows", "reshard", "reshard all", "recompute one",
+            "recompute all", "recompute part", "reshape",
+        )
+    },
+}  # fmt: skip
+# Of a chain of stages where a graph of them may be faster.
+BRANCHING: Mapping[str, Kind] = {**MOVES, "branch": Kind(branches.branch, 4.0)}
+
+
+def kinds(around: Neighbourhood, plan: Plan) -> Mapping[str, Kind]:
+    """The moves that a plan has."""
+    if is_graph(plan):
+        return OF_GRAPHS
+    return BRANCHING if around.branches else MOVES
+
+
 def moved(around: Neighbourhood, plan: Plan, name: str, rng: Random) -> Plan | None:
     """The plan after a move, repaired; None where it has none of the kind, or a repair is not enough."""
-    found = MOVES[name].move(around, around.known(plan), rng)
+    kind = kinds(around, plan).get(name)
+    found = None if kind is None else kind.move(around, around.known(plan), rng)
     return None if found is None else repaired(around, found)
 
 
-def drawn(rng: Random, gains: Mapping[str, int]) -> str:
+def drawn(allowed: Mapping[str, Kind], rng: Random, gains: Mapping[str, int]) -> str:
     """A kind of moves, those oftener that led to better plans."""
-    weights = [kind.often * min(MOST_OFTEN, 1.0 + gains.get(name, 0)) for name, kind in MOVES.items()]
-    return rng.choices(tuple(MOVES), weights)[0]
+    weights = [kind.often * min(MOST_OFTEN, 1.0 + gains.get(name, 0)) for name, kind in allowed.items()]
+    return rng.choices(tuple(allowed), weights)[0]

@@ -9,9 +9,11 @@ when `BARREN` moves in a row led to nothing new. Out (`result`): the best of the
 
 from __future__ import annotations
 
+import math
+import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -30,10 +32,11 @@ from placer.strategies.baselines.standard import (
     SingleDevice,
 )
 from placer.strategies.intra_op.layouts import halfway, layouts, roomy_layouts
+from placer.strategies.lists.strategies import Lists
 from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import lighter, repaired
-from placer.strategies.moves.table import drawn, moved
+from placer.strategies.moves.table import drawn, kinds, moved
 from placer.strategies.space.pin_conflicts import require_pins
 
 SEEDS: tuple[type[Baseline], ...] = (SingleDevice, DataParallel, ShardedDataParallel, EvenPipeline, Megatron)
@@ -43,6 +46,8 @@ BEST = 12
 BARREN = 3_000
 # How often a neighbour is two moves away: some gains need a replica more and state that is divided over them at once.
 TWICE = 0.2
+# Of what is left of a budget the share of the list schedulers.
+LISTED = 1 / 6
 # Draws of an outline for one plan.
 DRAWS = 20
 
@@ -129,9 +134,14 @@ class Walk:
         return found
 
     def seeds(self) -> list[Seen]:
-        """The baselines' plans, the best first; then plans drawn at random where none of them is legal."""
+        """The plans that are known, or the baselines', the best first; then plans drawn at random where none is legal."""
         require_pins(self.problem)
-        found = [seed for kind in SEEDS if not self.over for seed in self._baseline(kind())]
+        known = self.problem.known_plans
+        found = [seed for plan in known if not self.over for seed in self._given(plan)]
+        if not known:
+            found = [seed for kind in SEEDS[:-1] if not self.over for seed in self._baseline(kind())]
+            found += [seed for seed in self._listed(found) if not self.over]
+            found += [seed for kind in SEEDS[-1:] if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:
             self._widen(layouts(halfway(self.problem), self.problem.costs))
@@ -153,10 +163,10 @@ class Walk:
 
     def neighbour(self, seen: Seen) -> Seen | None:
         """A plan one move from `seen`, sometimes two, lightened if it is faster and holds too much."""
-        name = drawn(self.rng, self._gains)
+        name = drawn(kinds(self.around, seen.plan), self.rng, self._gains)
         plan = moved(self.around, seen.plan, name, self.rng)
         if plan is not None and self.rng.random() < TWICE:
-            name = drawn(self.rng, self._gains)
+            name = drawn(kinds(self.around, plan), self.rng, self._gains)
             plan = moved(self.around, plan, name, self.rng)
         found = self.tried(plan)
         if found is not None and not found.legal and found.seconds < seen.seconds:
@@ -202,6 +212,30 @@ class Walk:
         if len(both) == len(self.around.layouts):
             return
         self.around = Neighbourhood(self.problem, tuple(both))
+
+    def _given(self, plan: Plan) -> Iterator[Seen]:
+        """A plan that is known already, where moves know its kind."""
+        self._widen(plan.layouts)
+        seen = self.tried(self.around.adopted(plan))
+        if seen is not None:
+            yield seen
+
+    def _listed(self, before: Sequence[Seen]) -> Iterator[Seen]:
+        """Where the model branches the best plan of the list schedulers, with a part of the budget."""
+        if self.over or not self.around.branches:
+            return
+        now, until = time.perf_counter(), self.problem.until
+        most = EVALUATIONS if self.problem.budget is None else self.problem.budget
+        part = replace(
+            self.problem,
+            budget=math.ceil((most - self.evaluations) * LISTED),
+            until=None if until is None else now + (until - now) * LISTED,
+            known_plans=tuple(seed.plan for seed in before if seed.legal),
+        )
+        found = Lists().solve(part)
+        if isinstance(found, Solution):
+            self.evaluations += found.evaluations
+            yield from self._given(found.plan)
 
     def _baseline(self, solver: Baseline) -> Iterator[Seen]:
         """The best plan of the first group of candidates with a legal one; else the lightest of all."""

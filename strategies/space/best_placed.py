@@ -7,8 +7,9 @@ keeps more microbatches, runs forwards again or divides state. Every plan is jud
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TypeAlias
 
 from placer.errors import Infeasible
@@ -19,6 +20,9 @@ from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline, plan_of, recomputes, schedule_name, shardings
 from placer.strategies.space.placements import Placement, Placing
 
+# Plans that are looked at for a legal one even where the seconds are over.
+SOME = 64
+
 CHAINS: tuple[str, ...] = ("1f1b", "gpipe", "zero-bubble")
 
 #: The placements for an outline of two or more positions, each position keeping so many microbatches.
@@ -27,21 +31,30 @@ Placements: TypeAlias = Callable[[Placing, int], Sequence[Placement] | Infeasibl
 
 @dataclass
 class _Best:
-    """The best plan so far, how many were judged, and what was wrong with the last that was not."""
+    """The best plan so far, how many were judged, each once, and what was wrong with the last that was not legal."""
 
     problem: Problem
     verdict: Verdict | None = None
     judged: int = 0
     complaint: str = ""
+    known: dict[Hashable, bool] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
-        """Whether the budget is spent and there is a plan."""
+        """Whether the budget is spent and there is a plan; of one of seconds also after some plans without."""
         spent = self.problem.budget is not None and self.judged >= self.problem.budget
-        return self.verdict is not None and (spent or self.problem.spent)
+        if self.verdict is not None or self.problem.known_plans:
+            return spent or self.problem.spent
+        return self.problem.spent and self.judged >= SOME
 
     def legal(self, plan: Plan) -> bool:
         """Whether a plan is legal and honours the pins; it is kept where it is the best."""
+        key = plan.stages, plan.schedule, plan.microbatches, plan.bucket_bytes, tuple(map(id, plan.layouts))
+        if key not in self.known:
+            self.known[key] = self._judged(plan)
+        return self.known[key]
+
+    def _judged(self, plan: Plan) -> bool:
         self.judged += 1
         verdict = judge(self.problem.costs, plan, lowered=False)
         pins = broken_pins(plan, self.problem.pins)
@@ -55,12 +68,12 @@ class _Best:
 
 
 def best_placed(
-    problem: Problem, outlines: Iterable[tuple[Outline, Layout | None]], placements: Placements
+    problem: Problem, outlines: Iterable[tuple[Outline, Layout | None]], methods: Sequence[Placements]
 ) -> Solution | Infeasible:
-    """The best plan of all; why there is none."""
+    """The best plan of what each of the methods makes of all outlines; why there is none."""
     best, blocks = _Best(problem), BlockGraph.of(problem.graph)
-    for outline, layout in outlines:
-        if best.over:
+    for (outline, layout), placements in product(outlines, methods):
+        if best.judged and best.over:
             break
         _tried(best, blocks, outline, layout, placements)
     if best.verdict is None:

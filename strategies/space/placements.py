@@ -45,7 +45,7 @@ class Placing:
                 sharding=outline.sharding, recompute=self.recompute, layout=None if self.layout is None else 0,
                 degree=outline.degree,
             )
-            for first, last in self._ranges(placement)
+            for first, last in stage_ranges(self.blocks, placement)
         )  # fmt: skip
         return Plan(
             model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings,
@@ -67,16 +67,19 @@ class Placing:
             over += max(0, held.total - min(devices[device].memory_bytes for device in mesh.devices))
         return over, ledger.step_seconds
 
-    def _ranges(self, placement: Placement) -> Iterator[tuple[int, int]]:
-        first = 0
-        for block in range(1, self.blocks.size + 1):
-            if block == self.blocks.size or self._parted(placement, block):
-                yield first, block
-                first = block
 
-    def _parted(self, placement: Placement, block: int) -> bool:
-        """Whether a stage begins at `block`."""
-        own, before = placement[block], placement[block - 1]
-        waits = any(placement[maker] != own for maker, _ in self.blocks.reads[block])
-        sends = any(placement[reader] != before for reader in self.blocks.readers[block - 1])
-        return own != before or waits or sends
+def stage_ranges(blocks: BlockGraph, placement: Placement) -> Iterator[tuple[int, int]]:
+    """First and last (exclusive) block of each stage of a placement."""
+    first = 0
+    for block in range(1, blocks.size + 1):
+        if block == blocks.size or _parted(blocks, placement, block):
+            yield first, block
+            first = block
+
+
+def _parted(blocks: BlockGraph, placement: Placement, block: int) -> bool:
+    """Whether a stage begins at `block`."""
+    own, before = placement[block], placement[block - 1]
+    waits = any(placement[maker] != own for maker, _ in blocks.reads[block])
+    sends = any(placement[reader] != before for reader in blocks.readers[block - 1])
+    return own != before or waits or sends
