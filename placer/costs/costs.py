@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.precision import Numerics, Workload
+from placer.costs.same_objects import OfSameObjects
 from placer.costs.timing.after_backward import AfterBackward, heeds
 from placer.costs.timing.messages import StageMessages
 from placer.costs.timing.stage import BlockTimes, StageTimes
@@ -79,10 +80,12 @@ class Costs:
             self.work, self.priced, self.ranges, self.stage_times, self.network, searched
         )
         self.likeness = Likeness(self.work, self.ranges, self.network.footings)
+        #: Of plans whose stages are the same objects (`step_estimate`).
+        self.known_stages, self.known_positions = OfSameObjects[StageCost](), OfSameObjects[tuple[int, MemoryBytes]]()
         self._stage_costs: dict[Hashable, StageCost] = {}
         self._numbers: dict[Hashable, int] = {}
         self._under: dict[tuple[int, int], Costs] = {}
-        self._on: dict[tuple[int, tuple[int, ...]], Costs] = {}
+        self._on = OfSameObjects[Costs]()
 
     def under(self, layout: Layout | None, offset: int = 0) -> Costs:
         """The costs of the graph cut as `layout` says; these, where there is none."""
@@ -98,8 +101,8 @@ class Costs:
         """The costs of the graph as a stage of `plan` cuts it."""
         if stage.layout is None:
             return self
-        layout = plan.layouts[stage.layout]  # kept by the costs under it, so that none leaves its id to another
-        return once(self._on, (id(layout), stage.devices), self._under_on, layout, stage.devices)
+        layout = plan.layouts[stage.layout]
+        return self._on.of((layout, stage.devices), None, partial(self._under_on, layout, stage.devices))
 
     def _under_on(self, layout: Layout, devices: tuple[int, ...]) -> Costs:
         own = self.under(layout)

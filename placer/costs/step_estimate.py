@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.costs.costs import Costs
@@ -16,7 +17,7 @@ from placer.costs.timing.step import StageCost, stalls, step_seconds
 from placer.graph import affine_sum
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.order import plan_actions
-from placer.plans.plan import Plan, Stage
+from placer.plans.plan import Layout, Plan, Stage
 from placer.plans.schedule import BRANCHED
 from placer.plans.transfers import is_chain, stage_graph, transfers
 from placer.spmd.cross_mesh import Mesh
@@ -59,17 +60,39 @@ def predicted_seconds(costs: Costs, plan: Plan) -> Seconds:
 
 def stage_costs(costs: Costs, plan: Plan) -> tuple[StageCost, ...]:
     """The `StageCost` of each stage of a plan."""
-    meshes = [Mesh.of(plan, stage) for stage in plan.stages]
-    following: list[Mesh | tuple[int, ...]] = [*meshes[1:], ()]
+    following: list[Stage | None] = [*plan.stages[1:], None]
     if plan.schedule in BRANCHED:  # whose messages are of pairs of stages
-        following = [()] * len(meshes)
+        following = [None] * len(plan.stages)
+    sizes = max(plan.microbatches), plan.microbatches[-1], plan.bucket_bytes
     return tuple(
-        costs.of_stage(plan, stage).stage_cost(
-            stage, following=after, leading=meshes[0], rows=max(plan.microbatches), last_rows=plan.microbatches[-1],
-            bucket_bytes=plan.bucket_bytes,
-        )
-        for stage, after in zip(plan.stages, following, strict=True)
+        _known_stage(costs, plan, stage, after, sizes) for stage, after in zip(plan.stages, following, strict=True)
+    )
+
+
+def _known_stage(
+    costs: Costs, plan: Plan, stage: Stage, following: Stage | None, sizes: tuple[int, int, int]
+) -> StageCost:
+    """The cost of a stage before `following`; the first stage matters only where it holds parameters of this one too."""
+    own = costs.of_stage(plan, stage)
+    leading = plan.stages[0] if own.ranges.of(stage.first, stage.last).tied else None
+    objects: tuple[object, ...] = (stage, _layout(plan, stage))
+    values: tuple[object, ...] = sizes
+    for other in (following, leading):
+        if other is not None:  # of which only the mesh is asked
+            objects, values = (*objects, other.devices, _layout(plan, other)), (*values, other.shares, other.degree)
+    key = (*values, following is None, leading is None)
+    return costs.known_stages.of(objects, key, partial(_stage_cost, own, plan, stage, following))
+
+
+def _stage_cost(own: Costs, plan: Plan, stage: Stage, following: Stage | None) -> StageCost:
+    return own.stage_cost(
+        stage, following=() if following is None else Mesh.of(plan, following), leading=Mesh.of(plan, plan.stages[0]),
+        rows=max(plan.microbatches), last_rows=plan.microbatches[-1], bucket_bytes=plan.bucket_bytes,
     )  # fmt: skip
+
+
+def _layout(plan: Plan, stage: Stage | None) -> Layout | None:
+    return None if stage is None or stage.layout is None else plan.layouts[stage.layout]
 
 
 def with_best_buckets(costs: Costs, plan: Plan) -> Plan:
@@ -96,12 +119,24 @@ def with_reductions(costs: Costs, plan: Plan) -> Plan:
 
 def tightest(costs: Costs, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
     """Of each position of `plan` the device with least bytes to spare, and what it holds at its fullest."""
+    rows, several = max(plan.microbatches), len(plan.microbatches) > 1
     return tuple(
-        costs.of_stage(plan, plan.stages[own[0]]).memory(
-            tuple(plan.stages[s] for s in own), flying, max(plan.microbatches), accumulates=len(plan.microbatches) > 1
+        costs.known_positions.of(
+            (*stages, _layout(plan, stages[0])), (flying, rows, several),
+            partial(_held, costs, plan, stages, flying),
         )
-        for own, flying in zip(plan.stages_at, _in_flight(plan), strict=True)
-    )
+        for stages, flying in zip(_at_positions(plan), _in_flight(plan), strict=True)
+    )  # fmt: skip
+
+
+def _held(costs: Costs, plan: Plan, stages: tuple[Stage, ...], flying: InFlight) -> tuple[int, MemoryBytes]:
+    several = len(plan.microbatches) > 1
+    return costs.of_stage(plan, stages[0]).memory(stages, flying, max(plan.microbatches), accumulates=several)
+
+
+def _at_positions(plan: Plan) -> Iterator[tuple[Stage, ...]]:
+    """The stages of each position."""
+    return (tuple(plan.stages[s] for s in own) for own in plan.stages_at)
 
 
 def _in_flight(plan: Plan) -> tuple[InFlight, ...]:

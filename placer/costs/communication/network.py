@@ -69,12 +69,12 @@ class Network:
 
     def exchange(self, parcels: Sequence[tuple[int, int, int]]) -> float:
         """Seconds of (sender, receiver, bytes) in this order, each when both its ends are free."""
-        costs = self.link_costs((source, target) for source, target, _ in parcels)
-        sending = dict.fromkeys((source for source, _, _ in parcels), 0.0)
-        receiving = dict.fromkeys((target for _, target, _ in parcels), 0.0)
+        ways = self.link_costs((source, target) for source, target, _ in parcels)
+        sending: dict[int, float] = {}
+        receiving: dict[int, float] = {}
         for source, target, size in parcels:
-            latency, per_byte = costs[source, target]
-            free, taken, seconds = sending[source], receiving[target], size * per_byte
+            latency, per_byte = ways[source, target]
+            free, taken, seconds = sending.get(source, 0.0), receiving.get(target, 0.0), size * per_byte
             begin = free if free >= taken - latency else taken - latency
             arrived = begin + latency
             sending[source] = begin + seconds
@@ -187,10 +187,10 @@ def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[
     out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
     known: dict[tuple[object, int, _OnCpus], LinkCost] = {}
     between: dict[tuple[int, int, _OnCpus], LinkCost] = {}  # senders are told by the first node
-    found = {}
+    found, mixed, neither = {}, len(cluster.backends) > 1, ()
     for pair in wanted:
         source, target = pair
-        kind = (node[source], node[target], _on_cpus(cluster, source, target))
+        kind = (node[source], node[target], _on_cpus(cluster, source, target) if mixed else neither)
         way = between.get(kind)
         if way is None:
             start, end, on_cpus = kind

@@ -34,6 +34,8 @@ class StageMessages:
     _exchanges: dict[object, tuple[object, Exchange]] = field(default_factory=dict)
     #: Seconds by what crosses, whatever the values are called: alike at most cuts of a model of equal blocks.
     _known: dict[object, float] = field(default_factory=dict)
+    #: Bytes of so many rows of a bundle, which is kept, so that none leaves its id to another.
+    _sizes: dict[tuple[int, int], tuple[Bundle, int]] = field(default_factory=dict)
 
     def mesh(self, stage: Stage, other: tuple[int, ...] | Mesh) -> Mesh:
         """The mesh of other devices, which are divided as those of `stage` where nothing else is said."""
@@ -95,13 +97,12 @@ class StageMessages:
         )  # fmt: skip
 
     def _played(self, exchange: Exchange, source: Mesh, target: Mesh, rows: int, *, gradient: bool) -> float:
-        sizes: dict[tuple[int, int], int] = {}  # most parcels are of one bundle and of equally many rows
-        sent = []
+        sizes, apart, sent = self._sizes, exchange.apart, []
         for sender, receiver, own, bundle in parcels(exchange, source, target, rows, gradient=gradient):
-            size = sizes.get((id(bundle), own))
-            if size is None:
-                size = sizes[id(bundle), own] = self._bytes(bundle, own // exchange.apart)
-            sent.append((sender, receiver, size))
+            known = sizes.get((id(bundle), own))
+            if known is None:
+                known = sizes[id(bundle), own] = bundle, self._bytes(bundle, own // apart)
+            sent.append((sender, receiver, known[1]))
         return self.network.exchange(sent)
 
     def _bytes(self, bundle: Bundle, rows: int) -> int:

@@ -1,0 +1,35 @@
+"""Python's collector of cycles while something makes very many values that stay: it looks at each of them once.
+
+Whenever a quarter more objects have come to stay it looks at all of them again, a model's libraries among them, which
+are a million: of a search that evaluates plans that was a quarter to a half of its seconds (`placer bench evaluate`, 25
+November 2026: 3.1 of 6.6 s in 4 collections).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def looked_at_once() -> Iterator[None]:
+    """What exists now, and what has stayed within when the collector was through, is not looked at again within.
+
+    Whoever has frozen objects by themselves keeps them so.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    gc.callbacks.append(_freeze)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(_freeze)
+        gc.unfreeze()
+
+
+def _freeze(phase: str, information: dict[str, int]) -> None:
+    if phase == "stop" and information["generation"] == 2:
+        gc.freeze()
