@@ -6,8 +6,8 @@ Out: the best plan, the bound of the exact search, and a table of runners-up wit
 interrupt, or when the budget is used up, what was found so far is returned.
 
 With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half.
-Where that ends it before its proof is complete, list schedulers and `min_cut` are asked (list schedulers always, if the
-model branches), and `local` goes on from the best plans of all with the rest: in little time moves often find what a
+Where that ends it before its proof is complete, or a graph of stages is faster than any chain, list schedulers and
+`min_cut` are asked (list schedulers always, if the model branches), and `local` goes on from the best plans of all with the rest: in little time moves often find what a
 proof has no time for. Where no plan of the exact search fits and none is proven not to, a few moves are tried too: they
 know stages of which some blocks recompute.
 
@@ -35,7 +35,7 @@ from placer.strategies.space.pin_conflicts import require_pins
 MOVES = "local"
 LISTS, CUTS = "lists", "min_cut"
 BASELINES = ("single", "data", "sharded", "even", LISTS, "megatron")
-# What is asked only where the exact search ended before its proof was complete.
+# What is asked within a budget, and only where the exact search proves nothing of the best plan.
 INSTEAD = (LISTS, CUTS, MOVES)
 # Of what is left of a budget the share that a strategy may use: what comes after it has the rest. (What baselines find
 # is there after hundredths of a second or plans; a model of many classes of blocks has dear layouts, though.)
@@ -122,7 +122,7 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
         left = _budget_left(problem, runs)
         if _over(problem, runs, left):
             return
-        if name not in INSTEAD or "stages" not in names or _ended_early(runs):
+        if name not in INSTEAD or "stages" not in names or not _proven(runs):
             strategy(name)  # imports take seconds too, which are nobody's share
             known = tuple(verdict.plan for verdict, _ in sorted(_legal(runs), key=lambda entry: entry[0].order))
             runs.append(_run(name, _part(replace(problem, budget=left, known_plans=known), name)))
@@ -148,12 +148,15 @@ def _part(problem: Problem, name: str) -> Problem:
     )
 
 
-def _ended_early(runs: Sequence[_Result]) -> bool:
-    """Whether a budget ended some search before its proof was complete, or before it found anything."""
-    return any(
+def _proven(runs: Sequence[_Result]) -> bool:
+    """Whether no budget ended a search before its proof was complete, or before it found anything, and the best plan
+    is one of those that the proof is about."""
+    best = min((verdict for verdict, _ in _legal(runs)), key=lambda verdict: verdict.order, default=None)
+    ended = any(
         run.found.ended in ("evaluations", "seconds") if isinstance(run.found, Solution) else run.name == "stages"
         for run in runs
     )
+    return not ended and (best is None or is_chain(best.plan))
 
 
 def _over(problem: Problem, runs: list[_Result], left: int | None) -> Ended:
@@ -169,7 +172,7 @@ def _interrupted(runs: list[_Result]) -> bool:
     return any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs)
 
 
-def _legal(runs: list[_Result]) -> list[tuple[Verdict, _Result]]:
+def _legal(runs: Sequence[_Result]) -> list[tuple[Verdict, _Result]]:
     return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
 
 
