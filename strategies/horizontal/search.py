@@ -2,7 +2,8 @@
 
 Outlines are numbers of positions, replicas, microbatches (powers of two) and device orders; positions are alike. Of
 each outline two first placements are judged (`earliest`), with recompute or sharded state where they do not fit
-without; from those of the most promising outlines blocks are moved on (`descent`). Nothing is proven: there is no
+without; from those of the most promising outlines blocks are moved on (`descent`), or, of a model of few blocks, every
+placement of every outline is looked at (`complete`). Nothing is proven: there is no
 bound. Where a model does not branch there is nothing to place. Positions are devices that hold their blocks whole, or
 cut them under a layout (those of the exact search).
 """
@@ -17,6 +18,7 @@ from placer.errors import Infeasible
 from placer.plans.plan import Layout
 from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
+from placer.strategies.horizontal.complete import Complete
 from placer.strategies.horizontal.descent import Descent
 from placer.strategies.horizontal.earliest import finished_first, in_ranges
 from placer.strategies.intra_op.layouts import layouts, pinned_degree
@@ -61,7 +63,8 @@ class Horizontal:
             return Infeasible(binding=f"the pin schedule={problem.pins.schedule} is of a chain of stages")
         if not blocks.branches:
             return Infeasible(binding="every block of the model waits for the one before it: it has no branches")
-        return _improved(problem, *_starts(problem, blocks))
+        starts, judged = _starts(problem, blocks)
+        return _completed(problem, starts, judged) if _few(starts) else _improved(problem, starts, judged)
 
 
 def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
@@ -106,8 +109,34 @@ def _roomier(placing: Placing) -> Iterator[Placing]:
                 yield replace(placing, outline=placing.outline.sharded(state), recompute=again)
 
 
-def _improved(problem: Problem, starts: list[_Start], judged: int) -> Solution | Infeasible:
-    """The best plan by moving blocks from each of the first `starts`."""
+def _few(starts: list[_Start]) -> bool:
+    """Whether all placements of all outlines can be looked at."""
+    ways = {start.placing.outline.sharded("none"): _ways(start.placing) for start in starts}
+    return sum(len(own) * own[0].outline.positions ** own[0].blocks.size for own in ways.values()) <= EVALUATIONS
+
+
+def _ways(placing: Placing) -> list[Placing]:
+    """The same outline, whatever it keeps and runs again."""
+    return [placing, *_roomier(placing)]
+
+
+def _completed(problem: Problem, starts: list[_Start], judged: int) -> Solution | Infeasible:
+    """The best plan of every placement of the outlines of `starts`."""
+    left = (EVALUATIONS if problem.budget is None else problem.budget) - judged
+    search = Complete(most=left, over=lambda: problem.spent)
+    best = min(starts, key=lambda start: start.score, default=None)
+    for placing in dict.fromkeys(way for start in starts for way in _ways(start.placing)):
+        seconds = block_seconds(problem.costs.under(placing.layout), placing.outline)
+        found = None if best is None else search.best(placing, seconds, best.score)
+        if found is not None:
+            best = _Start(score=found[0], placing=placing, placement=found[1])
+    return _improved(problem, [] if best is None else [best], judged + search.evaluations, descend=False)
+
+
+def _improved(
+    problem: Problem, starts: list[_Start], judged: int, *, descend: bool = True
+) -> Solution | Infeasible:
+    """The best plan by moving blocks from each of the first `starts`, or the best of these as they are."""
     best: Verdict | None = None
     complaint = ""
     rng = random.Random(problem.seed)
@@ -116,7 +145,7 @@ def _improved(problem: Problem, starts: list[_Start], judged: int) -> Solution |
         if best is not None and (problem.spent or left <= 0):
             break
         descent = Descent(start.placing, rng, most=left, over=lambda: problem.spent)
-        placement = start.placement if descent.spent else descent.down(start.placement)
+        placement = descent.down(start.placement) if descend and not descent.spent else start.placement
         verdict = judge(problem.costs, start.placing.finished(placement), lowered=False)
         judged += descent.evaluations
         pins = broken_pins(verdict.plan, problem.pins)

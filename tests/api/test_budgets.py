@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from graphs import BlockSpec, chain_graph, gpt_graph
+from graphs import BlockSpec, branching_graph, chain_graph, gpt_graph
 from placer.api import solve
 from placer.errors import InfeasibleError, UsageError
 from placer.plans.plan import Plan
@@ -126,6 +126,17 @@ def main():
     stages._run = endless
     return run()
 """
+
+
+@pytest.mark.parametrize("budget", [60, 300])
+def test_auto_loses_to_no_baseline_on_what_branches_however_small_the_budget(budget: int) -> None:
+    blocks = [BlockSpec(flops=10**8 * (i + 1), parameters=10 ** (3 + i % 3)) for i in range(7)]
+    graph = branching_graph(blocks, ((), (0,), (1,), (), (3,), (4,), (2, 5)), rows=8)
+    given = problem(graph, cluster(*[device()] * 3))
+    best = solve_with(replace(given, budget=budget), "auto")
+    assert best.evaluations <= budget
+    for name in ("single", "data", "sharded", "even", "megatron", "heft", "etf", "sct", "critical_path", "greedy"):
+        assert seconds(best) <= seconds(solve_with(replace(given, budget=budget), name)) * (1 + 1e-9), name
 
 
 def test_moves_go_on_where_a_budget_ends_the_exact_search() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
+from placer.costs.same_objects import OfSameObjects
+from placer.io.collector import looked_at_once
 from placer.io.memo import once, remembered
 
 
@@ -32,3 +36,25 @@ def test_a_key_stands_for_all_arguments_with_its_result() -> None:
     assert once(known, 0, str.upper, "a") == "A"
     assert once(known, 0, str.upper, "b") == "A"
     assert once(known, 1, str.replace, "ab", "a", "c") == "cb"
+
+
+def test_a_search_leaves_the_collector_as_it_was() -> None:
+    before = list(gc.callbacks)
+    with looked_at_once():
+        held = [[] for _ in range(1000)]
+        assert gc.get_freeze_count() > 0
+        gc.collect()
+        assert gc.callbacks != before
+    assert len(held) == 1000
+    assert gc.get_freeze_count() == 0
+    assert gc.callbacks == before
+
+
+def test_results_of_the_same_objects_are_made_once_and_equal_objects_are_not_the_same() -> None:
+    known, made = OfSameObjects[int](), []
+    one, other = [1], [1]
+    for each in (one, other, one, other):
+        assert known.of((each,), "value", lambda each=each: made.append(each) or len(made)) <= 2  # type: ignore[misc]
+    assert len(made) == 2
+    known.of((one,), "another", lambda: made.append(one) or 3)  # type: ignore[func-returns-value]
+    assert len(made) == 3

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphs import gpt_graph
+from graphs import BlockSpec, branching_graph, gpt_graph
 from placer.cluster.cluster import Cluster
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with, with_reductions
@@ -23,8 +23,8 @@ from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.moves.neighbourhood import Neighbourhood
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import repaired
-from placer.strategies.moves.table import MOVES
-from problems import device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
+from placer.strategies.moves.table import MOVES, drawn, kinds, moved
+from problems import cluster, device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
 
 MAKERS = {"equal": random_problem, "unequal": unequal_problem, "tapered": tapered_problem}
 
@@ -66,6 +66,25 @@ def test_thousands_of_neighbours_are_scored_as_estimate_and_check_say(kind: str)
             legal, illegal = legal + evaluator.score(plan).legal, illegal + (not evaluator.score(plan).legal)
     assert legal > 100
     assert illegal > 50
+
+
+def test_graphs_of_stages_are_scored_so_too() -> None:
+    branched = 0
+    for seed in range(10):
+        rng = random.Random(seed)
+        blocks = [BlockSpec(flops=10 ** rng.randint(6, 8), parameters=10 ** rng.randint(2, 5)) for _ in range(6)]
+        graph = branching_graph(blocks, ((), (0,), (), (2,), (0, 2), (1, 3, 4)), rows=6)
+        given = problem(graph, cluster(device(), device(rate=3e11, name="slower"), device()), rows=6, seed=seed)
+        evaluator, around = Evaluator(given.costs), Neighbourhood.of(given, layouts(given, given.costs))
+        start = next(plan for plan in (outlined(around, rng) for _ in range(1000)) if plan and plan.positions > 1)
+        plan = start
+        for _ in range(60):
+            made = moved(around, plan, drawn(kinds(around, plan), rng, {}), rng)
+            if made is not None:
+                agreed(evaluator, made)
+                branched += made.schedule == "branched"
+                plan = made if made.positions > 1 else start
+    assert branched > 100
 
 
 def test_plans_whose_replicas_are_cut_are_scored_so_too() -> None:

@@ -45,6 +45,14 @@ def test_two_towers_are_faster_beside_each_other_than_any_chain_of_stages() -> N
     assert homes[0] == homes[1] == homes[2] != homes[3] == homes[4] == homes[5]
 
 
+@pytest.mark.parametrize("name", ["local", "genetic"])
+def test_searches_by_moves_have_towers_beside_each_other_too(name: str) -> None:
+    graph, moved = (solve_with(of_two(towers(), budget=400), given).plan for given in ("horizontal", name))
+    assert graph.ledger is not None and moved.ledger is not None
+    assert moved.schedule == "branched"
+    assert moved.ledger.step_seconds <= graph.ledger.step_seconds * (1 + 1e-9)
+
+
 def test_auto_takes_the_graph_of_stages_and_claims_no_bound_for_it() -> None:
     found = solve_with(of_two(towers()), "auto").plan
     assert found.strategy in ("horizontal", "lists")  # whose plans are equally fast here

@@ -114,6 +114,16 @@ def test_metis_cuts_the_thin_edge_and_gives_shares_by_speed() -> None:
     assert places.count(0) == 4
 
 
+def test_all_lists_at_once_find_what_the_best_of_them_finds() -> None:
+    towers = ((), (0,), (1,), (), (3,), (4,), (2, 5))
+    for scale in (1, 3, 10):
+        graph = branching_graph([replace(HEAVY, flops=HEAVY.flops * (1 + k % scale)) for k in range(7)], towers)
+        given = problems.problem(graph, cluster(per_node=3, device=SLOW, inside=THIN), rows=2)
+        every = [solve_with(given, name).plan.ledger for name in (*STRATEGIES, "lists")]
+        times = [ledger.step_seconds for ledger in every if ledger is not None]
+        assert times[-1] == min(times[:-1])
+
+
 @st.composite
 def task_graphs(draw: st.DrawFn) -> TaskGraph:
     """Up to eight tasks on up to three unlike devices, some of which may not run some; tight memory, groups, cycles

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from graphs import BlockSpec, chain_graph
+from graphs import BlockSpec, branching_graph, chain_graph
 from placer.cli import app
 from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.legality import check
@@ -25,7 +25,7 @@ from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import repaired
 from placer.strategies.moves.speed import evaluation_speed
-from placer.strategies.moves.table import MOVES, moved
+from placer.strategies.moves.table import MOVES, OF_GRAPHS, drawn, kinds, moved
 from placer.strategies.moves.walk import EVALUATIONS, Walk
 from problems import cluster, device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
 
@@ -88,6 +88,45 @@ def test_moves_honour_every_pin() -> None:
         made = [plan for _, _, plan in neighbours(small(pins), 60)]
         assert made
         assert not any(broken_pins(plan, pins) for plan in made)
+
+
+def branching(seed: int) -> Problem:
+    """Two towers and a head on four devices of two kinds."""
+    blocks = [BlockSpec(flops=10**8 * (i + 1), parameters=10 ** (3 + i % 3)) for i in range(7)]
+    graph = branching_graph(blocks, ((), (0,), (1,), (), (3,), (4,), (2, 5)), rows=8)
+    chips = (device(), device(), device(rate=4e11, name="slower"), device(rate=4e11, name="slower"))
+    return problem(graph, cluster(*chips), seed=seed)
+
+
+def test_moves_of_graphs_of_stages_break_no_rule_that_a_repair_mends() -> None:
+    met = Counter[str]()
+    for seed in range(12):
+        given = branching(seed)
+        rng, around = random.Random(seed), Neighbourhood.of(given, layouts(given, given.costs))
+        plan = repaired(around, solve_with(given, "even").plan)
+        assert plan is not None
+        plan = around.adopted(plan)
+        for _ in range(80):
+            name = drawn(kinds(around, plan), rng, {})
+            made = moved(around, plan, name, rng)
+            if made is None:
+                continue
+            met[name] += plan.schedule == "branched" or made.schedule == "branched"
+            assert {found.rule for found in check(made, lowered=False)} <= LEFT
+            plan = made
+    assert set(OF_GRAPHS) - set(MOVES) <= {name for name, count in met.items() if count}
+
+
+def test_positions_that_change_places_stay_as_many() -> None:
+    given = small()
+    around, swapped = Neighbourhood.of(given, ()), 0
+    plan = around.adopted(solve_with(replace(given, pins=Pins(pipeline=4)), "even").plan)
+    for seed in range(20):
+        made = moved(around, plan, "swap positions", random.Random(seed))
+        if made is not None:
+            assert {stage.devices for stage in made.stages} == {stage.devices for stage in plan.stages}
+            swapped += 1
+    assert swapped > 5
 
 
 def test_children_have_runs_of_blocks_on_devices_of_their_own() -> None:
