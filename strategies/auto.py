@@ -42,6 +42,8 @@ INSTEAD = (LISTS, CUTS, MOVES)
 SHARES = {LISTS: 1 / 6, "megatron": 1 / 4, CUTS: 1 / 5, "stages": 1 / 2, "horizontal": 1 / 2}
 # Plans that moves may look at where the exact search knows none that fits.
 LAST_TRIES = 128
+# Seconds below which a strategy is not asked: its first answer takes longer.
+LEAST = {CUTS: 0.3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +124,9 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
         left = _budget_left(problem, runs)
         if _over(problem, runs, left):
             return
-        if name not in INSTEAD or "stages" not in names or not _proven(runs):
-            strategy(name)  # imports take seconds too, which are nobody's share
+        strategy(name)  # imports take seconds too, which are nobody's share
+        wanted = name not in INSTEAD or "stages" not in names or not _proven(runs)
+        if wanted and not _hurried(problem, name):
             known = tuple(verdict.plan for verdict, _ in sorted(_legal(runs), key=lambda entry: entry[0].order))
             runs.append(_run(name, _part(replace(problem, budget=left, known_plans=known), name)))
             yield runs[-1]
@@ -136,6 +139,12 @@ def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
         run = _run(MOVES, replace(problem, budget=LAST_TRIES))
         if isinstance(run.found, Solution):
             yield replace(run, found=replace(run.found, ended=""))
+
+
+def _hurried(problem: Problem, name: str) -> bool:
+    """Whether the share of a strategy is too short for it."""
+    left = math.inf if problem.until is None else problem.until - time.perf_counter()
+    return name in LEAST and left * SHARES[name] < LEAST[name]
 
 
 def _part(problem: Problem, name: str) -> Problem:

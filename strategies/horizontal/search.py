@@ -3,7 +3,7 @@
 Outlines are numbers of positions, replicas, microbatches (powers of two) and device orders; positions are alike. Of
 each outline two first placements are judged (`earliest`), with recompute or sharded state where they do not fit
 without; from those of the most promising outlines blocks are moved on (`descent`), or, of a model of few blocks, every
-placement of every outline is looked at (`complete`). Nothing is proven: there is no
+stage graph of every outline is looked at (`complete`). Nothing is proven: there is no
 bound. Where a model does not branch there is nothing to place. Positions are devices that hold their blocks whole, or
 cut them under a layout (those of the exact search).
 """
@@ -18,7 +18,7 @@ from placer.errors import Infeasible
 from placer.plans.plan import Layout
 from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
-from placer.strategies.horizontal.complete import Complete
+from placer.strategies.horizontal.complete import Complete, graphs
 from placer.strategies.horizontal.descent import Descent
 from placer.strategies.horizontal.earliest import finished_first, in_ranges
 from placer.strategies.intra_op.layouts import layouts, pinned_degree
@@ -30,7 +30,7 @@ from placer.strategies.space.outline import (
     shardings,
 )
 from placer.strategies.space.pin_conflicts import require_pins
-from placer.strategies.space.placements import Placement, Placing, Score
+from placer.strategies.space.placements import Placement, Placing, Ranges, Score
 
 # More branches than this rarely compute at the same time, and longer pipelines are found by `stages`.
 MOST_POSITIONS = 8
@@ -38,6 +38,8 @@ MOST_POSITIONS = 8
 MOST_OUTLINES, IMPROVED = 160, 8
 # Placements that are judged where there is no budget: some seconds.
 EVALUATIONS = 1_500
+# Stage graphs of a small model of which all are judged that may be the best.
+COMPLETE = 6_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class _Start:
     score: Score
     placing: Placing
     placement: Placement
+    ranges: Ranges | None = None
 
 
 class Horizontal:
@@ -110,9 +113,10 @@ def _roomier(placing: Placing) -> Iterator[Placing]:
 
 
 def _few(starts: list[_Start]) -> bool:
-    """Whether all placements of all outlines can be looked at."""
+    """Whether all stage graphs of all outlines can be looked at."""
     ways = {start.placing.outline.sharded("none"): _ways(start.placing) for start in starts}
-    return sum(len(own) * own[0].outline.positions ** own[0].blocks.size for own in ways.values()) <= EVALUATIONS
+    sizes = (len(own) * graphs(own[0].blocks.size, own[0].outline.positions) for own in ways.values())
+    return sum(sizes) <= COMPLETE
 
 
 def _ways(placing: Placing) -> list[Placing]:
@@ -121,15 +125,15 @@ def _ways(placing: Placing) -> list[Placing]:
 
 
 def _completed(problem: Problem, starts: list[_Start], judged: int) -> Solution | Infeasible:
-    """The best plan of every placement of the outlines of `starts`."""
-    left = (EVALUATIONS if problem.budget is None else problem.budget) - judged
+    """The best plan of every stage graph of the outlines of `starts`."""
+    left = COMPLETE if problem.budget is None else problem.budget - judged
     search = Complete(most=left, over=lambda: problem.spent)
     best = min(starts, key=lambda start: start.score, default=None)
     for placing in dict.fromkeys(way for start in starts for way in _ways(start.placing)):
         seconds = block_seconds(problem.costs.under(placing.layout), placing.outline)
         found = None if best is None else search.best(placing, seconds, best.score)
         if found is not None:
-            best = _Start(score=found[0], placing=placing, placement=found[1])
+            best = _Start(score=found[0], placing=placing, placement=found[1].placement, ranges=found[1].ranges)
     return _improved(problem, [] if best is None else [best], judged + search.evaluations, descend=False)
 
 
@@ -146,7 +150,8 @@ def _improved(
             break
         descent = Descent(start.placing, rng, most=left, over=lambda: problem.spent)
         placement = descent.down(start.placement) if descend and not descent.spent else start.placement
-        verdict = judge(problem.costs, start.placing.finished(placement), lowered=False)
+        ranges = start.ranges if placement == start.placement else None
+        verdict = judge(problem.costs, start.placing.finished(placement, ranges), lowered=False)
         judged += descent.evaluations
         pins = broken_pins(verdict.plan, problem.pins)
         if pins or not verdict.legal:

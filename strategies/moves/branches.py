@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 from placer.plans.plan import Plan, Stage
@@ -80,6 +81,28 @@ def split_position(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | Non
         if rng.random() < 0.5:
             homes = [len(meshes) - 1 if b in run and home == position else home for b, home in enumerate(homes)]
     return _placed(around, plan, tuple(homes), meshes)
+
+
+def part_stage(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
+    """A stage in two on the same devices, so that others go on with what the first of them has made."""
+    several = [index for index, stage in enumerate(plan.stages) if stage.last - stage.first > 1]
+    if not several:
+        return None
+    index = rng.choice(several)
+    stage = plan.stages[index]
+    at = rng.randrange(stage.first + 1, stage.last)
+    both = replace(stage, last=at, recomputed=None), replace(stage, first=at, recomputed=None)
+    return replace(plan, stages=(*plan.stages[:index], *both, *plan.stages[index + 1 :]))
+
+
+def merge_stages(around: Neighbourhood, plan: Plan, rng: Random) -> Plan | None:
+    """Two stages that follow each other on the same devices in one."""
+    pairs = [index for index, (a, b) in enumerate(pairwise(plan.stages)) if a.devices == b.devices]
+    if not pairs or len(plan.stages) < 3:
+        return None
+    index = rng.choice(pairs)
+    merged = replace(plan.stages[index], last=plan.stages[index + 1].last, recomputed=None)
+    return replace(plan, stages=(*plan.stages[:index], merged, *plan.stages[index + 2 :]))
 
 
 def _homes(plan: Plan) -> Placement:

@@ -64,6 +64,8 @@ MOVES: Mapping[str, Kind] = {
 OF_GRAPHS: Mapping[str, Kind] = {
     "move run": Kind(branches.move_run, 12.0),
     "swap runs": Kind(branches.swap_runs, 3.0),
+    "part stage": Kind(branches.part_stage, 2.0),
+    "merge stages": Kind(branches.merge_stages, 2.0),
     "join positions": Kind(branches.join_positions),
     "split position": Kind(branches.split_position),
     **{

@@ -22,7 +22,7 @@ from placer.errors import Infeasible
 from placer.plans.plan import Alternative, Layout, Plan
 from placer.search.evaluator import Evaluator, Score
 from placer.search.judge import judge
-from placer.search.problem import Ended, Problem, Solution
+from placer.search.problem import Ended, Problem, Solution, Strategy
 from placer.strategies.baselines.megatron import Megatron
 from placer.strategies.baselines.standard import (
     Baseline,
@@ -31,12 +31,14 @@ from placer.strategies.baselines.standard import (
     ShardedDataParallel,
     SingleDevice,
 )
+from placer.strategies.horizontal.search import Horizontal
 from placer.strategies.intra_op.layouts import halfway, layouts, roomy_layouts
 from placer.strategies.lists.strategies import Lists
 from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import lighter, repaired
 from placer.strategies.moves.table import drawn, kinds, moved
+from placer.strategies.space.block_graph import branches_matter
 from placer.strategies.space.pin_conflicts import require_pins
 
 SEEDS: tuple[type[Baseline], ...] = (SingleDevice, DataParallel, ShardedDataParallel, EvenPipeline, Megatron)
@@ -46,8 +48,8 @@ BEST = 12
 BARREN = 3_000
 # How often a neighbour is two moves away: some gains need a replica more and state that is divided over them at once.
 TWICE = 0.2
-# Of what is left of a budget the share of the list schedulers.
-LISTED = 1 / 6
+# Of what is left of a budget the share of each strategy that is asked for a seed.
+OTHERS = 1 / 6
 # Draws of an outline for one plan.
 DRAWS = 20
 
@@ -140,11 +142,13 @@ class Walk:
         found = [seed for plan in known if not self.over for seed in self._given(plan)]
         if not known:
             found = [seed for kind in SEEDS[:-1] if not self.over for seed in self._baseline(kind())]
-            found += [seed for seed in self._listed(found) if not self.over]
+            found += self._asked(Lists(), found)
             found += [seed for kind in SEEDS[-1:] if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:
             self._widen(layouts(halfway(self.problem), self.problem.costs))
+        if not known and branches_matter(self.problem.graph):
+            found += self._asked(Horizontal(), found)
         if not any(seed.legal for seed in found) and not self.over:
             roomy = roomy_layouts(halfway(self.problem), self.problem.costs)
             self._widen(roomy)
@@ -220,22 +224,23 @@ class Walk:
         if seen is not None:
             yield seen
 
-    def _listed(self, before: Sequence[Seen]) -> Iterator[Seen]:
-        """Where the model branches the best plan of the list schedulers, with a part of the budget."""
+    def _asked(self, other: Strategy, before: Sequence[Seen]) -> list[Seen]:
+        """Where the model branches the best plan of a strategy that knows graphs of stages, with a part of the budget."""
         if self.over or not self.around.branches:
-            return
+            return []
         now, until = time.perf_counter(), self.problem.until
         most = EVALUATIONS if self.problem.budget is None else self.problem.budget
         part = replace(
             self.problem,
-            budget=math.ceil((most - self.evaluations) * LISTED),
-            until=None if until is None else now + (until - now) * LISTED,
+            budget=math.ceil((most - self.evaluations) * OTHERS),
+            until=None if until is None else now + (until - now) * OTHERS,
             known_plans=tuple(seed.plan for seed in before if seed.legal),
         )
-        found = Lists().solve(part)
-        if isinstance(found, Solution):
-            self.evaluations += found.evaluations
-            yield from self._given(found.plan)
+        found = other.solve(part)
+        if isinstance(found, Infeasible):
+            return []
+        self.evaluations += found.evaluations
+        return [] if self.over else list(self._given(found.plan))
 
     def _baseline(self, solver: Baseline) -> Iterator[Seen]:
         """The best plan of the first group of candidates with a legal one; else the lightest of all."""

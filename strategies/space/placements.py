@@ -18,6 +18,8 @@ from placer.strategies.space.outline import Outline, fused
 
 #: Of each block the number of its position in the outline.
 Placement: TypeAlias = tuple[int, ...]
+#: First and last (exclusive) block of each stage.
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
 #: Bytes that do not fit, then seconds of a step: the smaller is the better.
 Score: TypeAlias = tuple[int, float]
 
@@ -36,8 +38,8 @@ class Placing:
         """Whether as many positions are used as are pinned."""
         return self.problem.pins.pipeline in (None, len(set(placement)))
 
-    def plan(self, placement: Placement) -> Plan:
-        """The plan of a placement."""
+    def plan(self, placement: Placement, ranges: Ranges | None = None) -> Plan:
+        """The plan of a placement; its stages are those of `stage_ranges`, if no others are given."""
         problem, outline = self.problem, self.outline
         stages = tuple(
             Stage(
@@ -45,7 +47,7 @@ class Placing:
                 sharding=outline.sharding, recompute=self.recompute, layout=None if self.layout is None else 0,
                 degree=outline.degree,
             )
-            for first, last in stage_ranges(self.blocks, placement)
+            for first, last in ranges or stage_ranges(self.blocks, placement)
         )  # fmt: skip
         return Plan(
             model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings,
@@ -53,13 +55,13 @@ class Placing:
             layouts=() if self.layout is None else (self.layout,),
         )  # fmt: skip
 
-    def finished(self, placement: Placement) -> Plan:
+    def finished(self, placement: Placement, ranges: Ranges | None = None) -> Plan:
         """The plan with its gradients in the best buckets."""
-        return fused(self.problem, self.plan(placement))
+        return fused(self.problem, self.plan(placement, ranges))
 
-    def score(self, placement: Placement) -> Score:
+    def score(self, placement: Placement, ranges: Ranges | None = None) -> Score:
         """Of the plan of a placement, in the words of the one estimate."""
-        plan = self.plan(placement)
+        plan = self.plan(placement, ranges)
         ledger = estimate_with(self.problem.costs, plan)
         devices = self.problem.cluster.devices
         over = 0

@@ -30,7 +30,7 @@ from placer.legality import check
 from placer.plans.plan import Layout, Plan, Stage, replica_rows
 from placer.plans.settings import RunSettings
 from placer.search.judge import solve_with
-from placer.search.problem import Problem
+from placer.search.problem import Problem, Solution, strategy
 from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.bounds.refined import RefinedBounds
 from placer.strategies.inter_op.bounds.schedule import ScheduleTerms
@@ -39,7 +39,7 @@ from placer.strategies.inter_op.partition.chain_dp import best_cuts
 from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.space.device_orders import device_orders
-from placer.strategies.space.left_out import BUCKETS, DEVICES, LENGTHS, MICROBATCHES, STAGES, left_out
+from placer.strategies.space.left_out import BUCKETS, DEVICES, LENGTHS, MICROBATCHES, PARTS, STAGES, left_out
 from placer.strategies.space.outline import Outline, position_counts, recomputes, schedules, shardings
 from placer.strategies.space.row_shares import row_shares
 from problems import device, problem
@@ -49,6 +49,8 @@ CLIMBED = range(*map(int, os.environ.get("PLACER_CLIMBED", "0:12").split(":")))
 PLANS = 12
 # Steps of a climb, far more than any takes.
 STEPS = 40
+# Plans of a search by moves.
+MOVED = 400
 ROUNDING = 1 + 1e-9
 
 
@@ -276,6 +278,8 @@ def kinds_left_out(given: Problem, plan: Plan) -> set[str]:
         found.add(LENGTHS)
     if len({stage.sharding for stage in stages if stage.replicas > 1}) > 1:
         found.add(STAGES)
+    if any(stage.recomputed is not None for stage in stages):
+        found.add(PARTS)
     shapes = {(stage.replicas, stage.degree, stage.layout) for stage in stages}
     return found | (_alike_left_out(given, plan) if len(shapes) == 1 else _unlike_left_out(given, plan))
 
@@ -388,6 +392,32 @@ def climbed(given: Problem, start: Plan, *, within: bool) -> Plan:
             break
         seconds, _, best = min(found)
     return best
+
+
+def moved_away(given: Problem, start: Plan) -> Plan | None:
+    """What a search by the table of moves, repairs and kicks makes of a plan."""
+    found = strategy("local").solve(replace(given, known_plans=(start,), budget=MOVED, until=None))
+    return found.plan if isinstance(found, Solution) else None
+
+
+def test_no_search_by_moves_from_a_solved_problem_ends_below_its_bound_but_by_what_is_named_as_left_out() -> None:
+    below, solutions, most = Counter[str](), 0, 1.0
+    for seed in CLIMBED:
+        plan, given = solved(seed), strange_problem(seed)
+        end = None if plan is None or plan.bound is None else moved_away(given, plan)
+        if plan is None or plan.bound is None or end is None:
+            continue
+        solutions += 1
+        seconds = estimate_with(given.costs, end).step_seconds
+        assert seconds <= estimate_with(given.costs, plan).step_seconds * ROUNDING
+        if plan.bound > seconds * ROUNDING:
+            kinds = kinds_left_out(given, end)
+            assert kinds, f"seed {seed}: {seconds!r} below the bound {plan.bound!r}: {end.stages}, {end.microbatches}"
+            assert kinds <= set(left_out(given)), f"seed {seed}: {kinds} is not named"
+            below.update(kinds)
+            most = max(most, plan.bound / seconds)
+    print(f"{solutions} solved; moves below the bound, by kind: {dict(below)}, at most {most:.3f} times as fast")
+    assert solutions
 
 
 def solved(seed: int) -> Plan | None:
