@@ -1,8 +1,8 @@
 """Results by the very objects they were made of: what a changed plan has in common with the plan before it are the same
 objects, of which to ask that costs less than to compare all their devices.
 
-In: objects, what else the result depends on, and how to make it. Equal objects that are not the same have a result each.
-Objects are kept with the result, so that none leaves its identity to another.
+In: objects, what else the result depends on, and how to make it. Equal objects that are not the same have a result
+each. Objects are kept with the result, so that none leaves its identity to another.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def stage_costs(costs: Costs, plan: Plan) -> tuple[StageCost, ...]:
 def _known_stage(
     costs: Costs, plan: Plan, stage: Stage, following: Stage | None, sizes: tuple[int, int, int]
 ) -> StageCost:
-    """The cost of a stage before `following`; the first stage matters only where it holds parameters of this one too."""
+    """The cost of a stage before `following`; the first stage matters only where it holds parameters of this one."""
     own = costs.of_stage(plan, stage)
     leading = plan.stages[0] if own.ranges.of(stage.first, stage.last).tied else None
     objects: tuple[object, ...] = (stage, _layout(plan, stage))

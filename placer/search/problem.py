@@ -56,8 +56,8 @@ class Problem:
     """What is to be placed, where, under which settings and pins. `rows` is the global batch.
 
     budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`. progress:
-    who listens to what searches find. known_plans: legal plans of it, which searches by moves begin with. known_layouts:
-    what `strategies.intra_op` made, for problems made of this one.
+    who listens to what searches find. known_plans: legal plans of it, which searches by moves begin with.
+    known_layouts: what `strategies.intra_op` made, for problems made of this one.
     """
 
     graph: Graph

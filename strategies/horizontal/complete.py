@@ -11,6 +11,8 @@ before, under another order of the same devices.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
@@ -30,7 +32,7 @@ class Graph(NamedTuple):
 
 def graphs(blocks: int, positions: int) -> int:
     """How many stage graphs there are."""
-    return positions * (positions + 1) ** (blocks - 1)
+    return positions * int((positions + 1) ** (blocks - 1))
 
 
 class Complete:
@@ -40,6 +42,7 @@ class Complete:
         self.most, self.over = most, over
         self.evaluations = 0
         self._known: set[Hashable] = set()
+        self._ceiling: Score = (sys.maxsize, math.inf)
 
     @property
     def spent(self) -> bool:
@@ -48,16 +51,17 @@ class Complete:
 
     def best(self, placing: Placing, seconds: BlockSeconds, ceiling: Score) -> tuple[Score, Graph] | None:
         """The best stage graph of an outline, if one is better than `ceiling`; the best so far where it is spent."""
-        found, best = None, ceiling
-        for graph in self._graphs(placing, seconds, lambda: best):
+        found = None
+        self._ceiling = ceiling
+        for graph in self._graphs(placing, seconds):
             if self.spent:
                 break
             if not placing.allowed(graph.placement) or not self._new(placing, graph):
                 continue
             self.evaluations += 1
             score = placing.score(*graph)
-            if score < best:
-                best, found = score, (score, graph)
+            if score < self._ceiling:
+                self._ceiling, found = score, (score, graph)
         return found
 
     def _new(self, placing: Placing, graph: Graph) -> bool:
@@ -67,7 +71,7 @@ class Complete:
         self._known.add(key)
         return not known
 
-    def _graphs(self, placing: Placing, seconds: BlockSeconds, best: Callable[[], Score]) -> Iterator[Graph]:
+    def _graphs(self, placing: Placing, seconds: BlockSeconds) -> Iterator[Graph]:
         outline = placing.outline
         full = outline.microbatches.count(outline.microbatches[0])
         loads, chosen, cuts = [0.0] * outline.positions, list[int](), [0]
@@ -79,7 +83,7 @@ class Complete:
                 return
             for position in range(outline.positions):
                 loads[position] += seconds[block][position]
-                over, least = best()
+                over, least = self._ceiling
                 if over or full * loads[position] < least * (1 + ROUNDING):
                     chosen.append(position)
                     if not block or chosen[block - 1] == position:

@@ -137,9 +137,7 @@ def _completed(problem: Problem, starts: list[_Start], judged: int) -> Solution 
     return _improved(problem, [] if best is None else [best], judged + search.evaluations, descend=False)
 
 
-def _improved(
-    problem: Problem, starts: list[_Start], judged: int, *, descend: bool = True
-) -> Solution | Infeasible:
+def _improved(problem: Problem, starts: list[_Start], judged: int, *, descend: bool = True) -> Solution | Infeasible:
     """The best plan by moving blocks from each of the first `starts`, or the best of these as they are."""
     best: Verdict | None = None
     complaint = ""

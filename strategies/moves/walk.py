@@ -136,7 +136,7 @@ class Walk:
         return found
 
     def seeds(self) -> list[Seen]:
-        """The plans that are known, or the baselines', the best first; then plans drawn at random where none is legal."""
+        """The plans that are known, or the baselines', the best first; then drawn at random where none is legal."""
         require_pins(self.problem)
         known = self.problem.known_plans
         found = [seed for plan in known if not self.over for seed in self._given(plan)]
@@ -225,7 +225,7 @@ class Walk:
             yield seen
 
     def _asked(self, other: Strategy, before: Sequence[Seen]) -> list[Seen]:
-        """Where the model branches the best plan of a strategy that knows graphs of stages, with a part of the budget."""
+        """Where the model branches, the best plan of a strategy that knows graphs of stages; a part of the budget."""
         if self.over or not self.around.branches:
             return []
         now, until = time.perf_counter(), self.problem.until

@@ -41,7 +41,7 @@ def test_a_key_stands_for_all_arguments_with_its_result() -> None:
 def test_a_search_leaves_the_collector_as_it_was() -> None:
     before = list(gc.callbacks)
     with looked_at_once():
-        held = [[] for _ in range(1000)]
+        held: list[list[int]] = [[] for _ in range(1000)]
         assert gc.get_freeze_count() > 0
         gc.collect()
         assert gc.callbacks != before
@@ -51,10 +51,11 @@ def test_a_search_leaves_the_collector_as_it_was() -> None:
 
 
 def test_results_of_the_same_objects_are_made_once_and_equal_objects_are_not_the_same() -> None:
-    known, made = OfSameObjects[int](), []
-    one, other = [1], [1]
-    for each in (one, other, one, other):
-        assert known.of((each,), "value", lambda each=each: made.append(each) or len(made)) <= 2  # type: ignore[misc]
-    assert len(made) == 2
-    known.of((one,), "another", lambda: made.append(one) or 3)  # type: ignore[func-returns-value]
-    assert len(made) == 3
+    known, made, one, other = OfSameObjects[int](), list[int](), [1], [1]
+
+    def make() -> int:
+        made.append(len(made))
+        return made[-1]
+
+    assert [known.of((each,), "value", make) for each in (one, other, one, other)] == [0, 1, 0, 1]
+    assert known.of((one,), "another", make) == 2

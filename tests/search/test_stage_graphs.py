@@ -1,8 +1,8 @@
 """Branches on devices of their own against the enumeration of every stage graph of small random branching models.
 
-The enumeration shares nothing with the search: a stage graph is a way to cut the model's order of blocks into stages and
-a device for every stage, and all of them are tried, with microbatches of every size; what may run and what it takes say
-`check` and `estimate_with` alone. Devices differ, memory binds, and some problems fit nowhere.
+The enumeration shares nothing with the search: a stage graph is a way to cut the model's order of blocks into stages
+and a device for every stage, and all of them are tried, with microbatches of every size; what may run and what it takes
+say `check` and `estimate_with` alone. Devices differ, memory binds, and some problems fit nowhere.
 
 Each run looks at 16 problems; `PLACER_GRAPHS=1000:1200 pytest -s` of this file at those of these seeds, and prints how
 near the searches came.
