@@ -1,8 +1,8 @@
 """Python's collector of cycles while something makes very many values that stay: it looks at each of them once.
 
 Whenever a quarter more objects have come to stay it looks at all of them again, a model's libraries among them, which
-are a million: of a search that evaluates plans that was a quarter to a half of its seconds (`placer bench evaluate`, 25
-November 2026: 3.1 of 6.6 s in 4 collections).
+are a million. In `placer bench evaluate` (25 November 2026, 3,000 plans, two runs beside other work) full collections
+took 4.4 and 4.1 s before and 1.3 and 4.1 s with this, seeds and warming up among them.
 """
 
 from __future__ import annotations
