@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import costs_of, estimate_with, with_reductions
 from placer.errors import Infeasible, InfeasibleError, StrategyError, UsageError
-from placer.io.collector import looked_at_once
 from placer.legality import Violation, check
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
@@ -69,9 +68,7 @@ def solve_with(problem: Problem, name: str) -> Solution:
     strategy returned a plan for another problem, an illegal plan, a wrong estimate or a bound above its own plan.
     """
     require_sound(problem)
-    solver = strategy(name)
-    with looked_at_once():
-        found = solver.solve(problem)
+    found = strategy(name).solve(problem)
     if isinstance(found, Infeasible):
         raise InfeasibleError(found)
     return judged(problem, found, name)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from placer.errors import UsageError
-from placer.io.collector import looked_at_once
 from placer.search.problem import Problem
 from placer.strategies.moves.table import drawn, kinds, moved
 from placer.strategies.moves.walk import Seen, Walk
@@ -70,9 +69,8 @@ def evaluation_speed(problem: Problem, plans: int) -> Speed:
     if not seeds:
         raise UsageError(f"no baseline of {problem.graph.name} fits on {problem.cluster.name}; give larger machines")
     rng = Random(problem.seed)
-    with looked_at_once():  # as every search has it
-        _walked(walk, seeds[0], WARM, rng)
-        found = _walked(walk, seeds[0], plans, rng) if not walk.over else None
+    _walked(walk, seeds[0], WARM, rng)
+    found = _walked(walk, seeds[0], plans, rng) if not walk.over else None
     if found is None:
         raise UsageError(
             f"{problem.graph.name} on {problem.cluster.name} has hardly more than {walk.evaluations} plans, too few to "

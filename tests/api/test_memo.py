@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-
 from placer.costs.same_objects import OfSameObjects
-from placer.io.collector import looked_at_once
 from placer.io.memo import once, remembered
 
 
@@ -36,18 +33,6 @@ def test_a_key_stands_for_all_arguments_with_its_result() -> None:
     assert once(known, 0, str.upper, "a") == "A"
     assert once(known, 0, str.upper, "b") == "A"
     assert once(known, 1, str.replace, "ab", "a", "c") == "cb"
-
-
-def test_a_search_leaves_the_collector_as_it_was() -> None:
-    before = list(gc.callbacks)
-    with looked_at_once():
-        held: list[list[int]] = [[] for _ in range(1000)]
-        assert gc.get_freeze_count() > 0
-        gc.collect()
-        assert gc.callbacks != before
-    assert len(held) == 1000
-    assert gc.get_freeze_count() == 0
-    assert gc.callbacks == before
 
 
 def test_results_of_the_same_objects_are_made_once_and_equal_objects_are_not_the_same() -> None:
