@@ -35,18 +35,18 @@ def backend_of(plan: Plan, rank: int, asked: BackendName = "auto") -> str:
     return "cpu:gloo" if plan.cluster.unlike(plan.ranks) else "gloo"
 
 
-def require_backend(plan: Plan, asked: BackendName, plan_path: str = "plan.json") -> None:
-    """Raise UsageError where `plan` cannot communicate by what was asked for here, with the reason and what to do."""
+def require_backend(plan: Plan, asked: BackendName, plan_path: str = "plan.json", command: str = "execute") -> None:
+    """Raise UsageError where `plan` cannot communicate by what `command` asked for here: why, and what to do."""
     if asked == "auto":
         return
-    reason = _unfit(plan, asked) or ABSENT[asked](plan, plan_path)
+    reason = _unfit(plan, asked) or ABSENT[asked](mpirun_command(plan, plan_path, command))
     if reason:
         raise UsageError(f"--backend {asked} was asked for, but {reason}")
 
 
-def mpirun_command(plan: Plan, plan_path: str) -> str:
+def mpirun_command(plan: Plan, plan_path: str, command: str = "execute") -> str:
     """The command that starts `plan` by mpirun on one machine."""
-    return f"mpirun -n {plan.world_size} placer execute {plan_path}"
+    return f"mpirun -n {plan.world_size} placer {command} {plan_path}"
 
 
 def _unfit(plan: Plan, asked: BackendName) -> str:
@@ -61,20 +61,20 @@ def _unfit(plan: Plan, asked: BackendName) -> str:
     return f"the plan's ranks are on {lies}; leave --backend out"
 
 
-def _no_gloo(plan: Plan, path: str) -> str:
+def _no_gloo(_: str) -> str:
     return "" if dist.is_gloo_available() else f"torch {torch.__version__} was built without gloo; install another one"
 
 
-def _no_nccl(plan: Plan, path: str) -> str:
+def _no_nccl(_: str) -> str:
     return "" if dist.is_nccl_available() else f"torch {torch.__version__} was built without NCCL; install one for CUDA"
 
 
-def _no_mpi(plan: Plan, path: str) -> str:
+def _no_mpi(command: str) -> str:
     if not installed():
         return f"mpi4py is not installed (torch's wheels have no MPI of their own); {INSTALL}"
     if under_mpirun():
         return ""
-    return f"mpirun did not start this process, which MPI needs; run: {mpirun_command(plan, path)} --backend mpi"
+    return f"mpirun did not start this process, which MPI needs; run: {command} --backend mpi"
 
 
-ABSENT: Mapping[BackendName, Callable[[Plan, str], str]] = {"gloo": _no_gloo, "nccl": _no_nccl, "mpi": _no_mpi}
+ABSENT: Mapping[BackendName, Callable[[str], str]] = {"gloo": _no_gloo, "nccl": _no_nccl, "mpi": _no_mpi}

@@ -17,7 +17,7 @@ from multiprocessing import forkserver
 from placer.io.processes import collect_seldom, die_with_parent
 
 # What the ranks of every command import, and that imports nothing of the user's.
-PRELOADED = ["placer.io.rank_server", "placer.__main__", "placer.runtime"]
+PRELOADED = ["placer.io.rank_server", "placer.cli", "placer.runtime"]
 
 
 def run_rank(module: str, *arguments: str) -> None:

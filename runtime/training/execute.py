@@ -223,7 +223,7 @@ class _Run:
         if not math.isfinite(loss):
             raise ExecutionError(
                 f"the loss of step {step + 1} is {loss}; the weights are spoilt. Lower the learning rate ({rate:g}), "
-                "or start again from the last checkpoint with other data"
+                f"or start again from the last checkpoint with other data{_overflow(self.plan)}"
             )
         self.losses.append(loss)
         self.step_seconds.append(seconds)
@@ -317,3 +317,10 @@ def require_outputs(options: ExecuteOptions) -> None:
         require_new(options.save_weights)
     if options.tensorboard:
         require_extra("report", "tensorboard")
+
+
+def _overflow(plan: Plan) -> str:
+    """What else may have spoilt the weights of a plan."""
+    if plan.settings.gradient_compression != "float16":
+        return ""
+    return "; gradients beyond 65504 become infinite in float16, not in bfloat16 (gradient_compression)"

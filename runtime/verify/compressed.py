@@ -4,15 +4,14 @@ Each of k replicas casts what it has to c bits, and the sum of all is rounded ea
 way of each element at most:
 
     error <= k u * sum over replicas |their part|         u: half of what separates 1 from the next number of the type
-             + k s                                        s: half of its smallest number: what is smaller vanishes
 
 What the parts are is not known to one device, of which only their sum comes: they are taken for UNITS times the largest
-element of it. An element whose parts cancel more than that is off by more, and is told.
+element of it. An element whose parts cancel more than that is off by more, and is told; so are gradients that are too
+small for the type and vanish, or too large and become infinite: what is left of them is no rounding.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,11 +34,6 @@ class SummingRounding:
         return UNITS * self.replicas * self._type.eps / 2 if self.dtype else 0.0
 
     @property
-    def least(self) -> float:
-        """Of an element, whatever its size."""
-        return self.replicas * self._type.smallest_normal * self._type.eps / 2 if self.dtype else 0.0
-
-    @property
     def told(self) -> str:
         """Beside the precision of the steps."""
         return f" with gradients summed in {self.dtype}" if self.dtype else ""
@@ -52,13 +46,8 @@ class SummingRounding:
         return f", but for gradients that were summed in {self.dtype}, which are within {self.relative:.1e} of its own"
 
     def of_gradients(self, allowed: Allowed) -> Allowed:
-        """What gradients are allowed."""
-        return replace(allowed, relative=allowed.relative + self.relative, least=allowed.least + self.least)
-
-    def of_norm(self, allowed: Allowed, elements: int) -> Allowed:
-        """What the norm of so many elements is allowed."""
-        least = allowed.least + self.least * math.sqrt(elements)
-        return replace(allowed, relative=allowed.relative + self.relative, least=least)
+        """What gradients, and their norm, are allowed."""
+        return replace(allowed, relative=allowed.relative + self.relative)
 
     @property
     def _type(self) -> torch.finfo:

@@ -84,8 +84,7 @@ class Judge:
         own = {name: ours.state[name] for name in buffers}
         found = [scalar(step, "loss", ours.loss, float(expected["loss"]), self._allowed(noise, ""))]
         if self.run.settings.clip_norm is not None:
-            elements = sum(one.numel() for one in gradients.values())
-            allowed = self.summing.of_norm(self._allowed(noise, ""), elements)
+            allowed = self.summing.of_gradients(self._allowed(noise, ""))
             found.append(scalar(step, "norm", ours.norm, float(expected["norm"]), allowed))
         allowed = self.summing.of_gradients(self._allowed(noise, "gradient "))
         found.append(tensors(step, "gradients", gradients, _named(expected, "gradient "), allowed))

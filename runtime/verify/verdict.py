@@ -38,12 +38,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """For tensors of one precision: `relative` to their size, `least` whatever their size, and what rounding does to
-    some, by name (`noise`)."""
+    """For tensors of one precision: `relative` to their size, and what rounding does to some, by name (`noise`)."""
 
     precision: str
     relative: float
-    least: float = 0.0
     noise: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -51,8 +49,7 @@ def scalar(step: int, quantity: str, ours: float, theirs: float, allowed: Allowe
     """A number. Where one device gives none, as of a batch all of whose labels are left out, neither may the plan."""
     alike = ours == theirs or (math.isnan(ours) and math.isnan(theirs))
     size, error = (1.0, 0.0) if alike else (max(abs(theirs), 1e-12), abs(ours - theirs))
-    rounding = allowed.least + MANY * allowed.noise.get(quantity, 0.0)
-    limit = max(allowed.relative, allowed.relative + rounding / size)
+    limit = max(allowed.relative, allowed.relative + MANY * allowed.noise.get(quantity, 0.0) / size)
     return Comparison(
         step=step, quantity=quantity, absolute=error, relative=error / size, allowed=limit, precision=allowed.precision
     )
@@ -78,7 +75,7 @@ def _entries(base: Comparison, ours: Tensors, theirs: Tensors, allowed: Allowed)
         if right.numel():
             error = _largest(ours[name].double() - right.double())
             size = _largest(right) + _COMMON * largest + 1e-300
-            limit = allowed.relative + (allowed.least + MANY * allowed.noise.get(name, 0.0)) / size
+            limit = allowed.relative + MANY * allowed.noise.get(name, 0.0) / size
             yield Comparison(
                 step=base.step, quantity=base.quantity, absolute=error, relative=error / size, allowed=limit,
                 where=name, precision=base.precision,

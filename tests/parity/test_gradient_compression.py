@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
 import jsonschema
 import pytest
 import torch
+from pydantic import TypeAdapter
+from torch import nn
 
 import mixed_ranks
 import synchrony_ranks
@@ -27,6 +30,7 @@ from placer.program.instructions import Collective
 from placer.program.lowering import lower
 from placer.report.documents import plan_document
 from placer.report.plan_table import plan_table
+from placer.runtime import VerifyReport
 from placer.runtime.data_parallel.synchrony import Synchrony, require_replicas
 from placer.runtime.deepspeed.limits import require_runnable
 from placer.runtime.dry import DryRuns
@@ -190,3 +194,38 @@ def test_other_engines_refuse_what_they_would_round_in_their_own_way() -> None:
 def sums(plan: Plan) -> list[Collective]:
     found = (entry for entry in lower(plan)[0].instructions if isinstance(entry, Collective))
     return [one for one in found if one.purpose == "gradients"]
+
+
+class Scaled(nn.Module):
+    """A loss whose gradients float16 does not hold: of 1e-9 they vanish, of 1e7 they become infinite."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.scale = nn.Linear(8, 8), scale
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.scale * nn.functional.mse_loss(self.layer(x), y)
+
+
+def vanishing() -> Scaled:
+    return Scaled(1e-9)
+
+
+def overflowing() -> Scaled:
+    return Scaled(1e7)
+
+
+@pytest.mark.parametrize("factory", [vanishing, overflowing])
+def test_what_float16_does_not_hold_is_told_as_different(factory: Callable[[], nn.Module]) -> None:
+    case = Case(
+        model=f"test_gradient_compression:{factory.__name__}", shapes=(("x", (8, 8)), ("y", (8, 8))), replicas=2,
+        microbatches=(8,), precision="float32",
+    )  # fmt: skip
+    plan = plan_of(case)
+    settings = replace(plan.settings, gradient_compression="float16", learning_rate=1e-7)
+    report = on_ranks(2, run_case, replace(plan, settings=settings), 2)[0]
+    assert not report.passed
+    assert {entry.precision for entry in report.comparisons if not entry.equal} == {"float32/float16"}
+    adapter = TypeAdapter(VerifyReport)
+    assert str(adapter.validate_json(json.dumps(adapter.dump_python(report)))) == str(report)  # as ranks hand it over

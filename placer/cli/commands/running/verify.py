@@ -88,7 +88,7 @@ def run(
     legality.require(plan)
     compiled_by = compile_backend if compile else ""
     require_compilable(plan, compiled_by)
-    require_backend(plan, backend, str(plan_file))
+    require_backend(plan, backend, str(plan_file), "verify")
     told_as_torchrun_tells()
     for warning in require_runnable(plan, compiled=compile) if first_rank() else ():
         print(f"placer: {warning}", file=sys.stderr)
@@ -99,7 +99,8 @@ def run(
     if not first_rank():
         return
     if report:
-        write_text(report, _adapter().dump_json(found).decode())
+        # With the words NaN and Infinity, which pydantic reads and would write as null.
+        write_text(report, json_module.dumps(_adapter().dump_python(found)))
         return
     print_result(Text(str(found)), report_document(found), json)
     if not found.passed:
