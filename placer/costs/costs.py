@@ -35,13 +35,13 @@ from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.precision import Numerics, Workload
-from placer.costs.same_objects import OfSameObjects
 from placer.costs.timing.after_backward import AfterBackward, heeds
 from placer.costs.timing.messages import StageMessages
 from placer.costs.timing.stage import BlockTimes, StageTimes
 from placer.costs.timing.step import StageCost
 from placer.graph import Affine, Graph, affine_sum
 from placer.io.memo import once, remembered
+from placer.io.same_objects import OfSameObjects
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Again, Layout, Plan, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings

@@ -1,2 +1,2 @@
 """What comes from outside (files, YAML with its line numbers, units, code that people name, what is installed), and
-`memo`: what is worked out once."""
+`memo`, `same_objects`: what is worked out once."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from placer.costs.same_objects import OfSameObjects
 from placer.io.memo import once, remembered
+from placer.io.same_objects import OfSameObjects
 
 
 class Powers:
