@@ -79,6 +79,10 @@ Compile = Annotated[bool, typer.Option("--compile", help="Run blocks by torch.co
 CompileBackend = Annotated[
     Literal["inductor", "aot_eager"], typer.Option(help="With --compile: what compiles; aot_eager needs no compiler.")
 ]
+Backend = Annotated[
+    Literal["auto", "gloo", "mpi", "nccl"],
+    typer.Option(help="What ranks communicate by: auto is gloo on CPUs, NCCL on GPUs; mpi where mpirun starts them."),
+]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
 
 

@@ -91,8 +91,8 @@ def _stage_cost(own: Costs, plan: Plan, stage: Stage, following: Stage | None) -
     )  # fmt: skip
 
 
-def _layout(plan: Plan, stage: Stage | None) -> Layout | None:
-    return None if stage is None or stage.layout is None else plan.layouts[stage.layout]
+def _layout(plan: Plan, stage: Stage) -> Layout | None:
+    return None if stage.layout is None else plan.layouts[stage.layout]
 
 
 def with_best_buckets(costs: Costs, plan: Plan) -> Plan:

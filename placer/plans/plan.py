@@ -11,16 +11,14 @@ replicas, other shares and other degrees: what crosses between them is split and
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from placer.cluster.cluster import Cluster
 from placer.errors import StalePlanError, UsageError
@@ -29,6 +27,7 @@ from placer.io.bounds import AmountAboveZero, Count, CountFromOne
 from placer.io.files import parsed_json, read_text, write_text
 from placer.io.model_config import require_sense
 from placer.io.refusals import refused, short
+from placer.plans.document import DIGEST, digest, unknown_fields, unsaid
 from placer.plans.ledger import Ledger
 from placer.plans.references import senseless
 from placer.plans.settings import RunSettings
@@ -294,9 +293,9 @@ class Plan:
     def to_json(self) -> str:
         """The plan as JSON; the same plan gives the same bytes."""
         usual = {index: {"reduction"} for index, stage in enumerate(self.stages) if stage.reduction == "flat"}
-        exclude = {"stages": usual} | _unsaid(self)
+        exclude = {"stages": usual} | unsaid(self.settings, self.cluster)
         text = PLAN.dump_json(self, indent=1, exclude=exclude).decode()
-        return f'{text.removesuffix("}").rstrip()},\n "{DIGEST}": "{_digest(json.loads(text))}"\n}}'
+        return f'{text.removesuffix("}").rstrip()},\n "{DIGEST}": "{digest(json.loads(text))}"\n}}'
 
     @staticmethod
     def load(path: str | Path) -> Plan:
@@ -324,7 +323,7 @@ class Plan:
             raise UsageError(f"{path} is not a valid plan: {refused(error)}; plan again") from None
         except UsageError as error:  # what settings and clusters refuse by themselves
             raise UsageError(f"{path} is not a valid plan: {error}") from None
-        unknown = next(_unknown(document, PLAN.dump_python(plan, mode="json"), ()), "")
+        unknown = next(unknown_fields(document, PLAN.dump_python(plan, mode="json"), ()), "")
         if unknown:
             raise UsageError(f"{path} is not a valid plan: {short(unknown)} is no field of a plan; remove it")
         if plan.model.kind == "config":
@@ -369,44 +368,9 @@ def recompute_word(recompute: Again) -> str:
 def is_edited(text: str) -> bool:
     """Whether the plan.json `text` says something else than placer wrote: its digest is another, or missing."""
     document = json.loads(text)
-    return not isinstance(document, dict) or document.pop(DIGEST, None) != _digest(document)
+    return not isinstance(document, dict) or document.pop(DIGEST, None) != digest(document)
 
 
-# Settings that plan.json leaves out where they have these values: it is what it was before there were others.
-UNASKED = {"gradient_compression": "none", "stack": "torch"}
-
-
-def _unsaid(plan: Plan) -> dict[str, Any]:
-    """What plan.json leaves out, as pydantic excludes it: what is not asked for, and what no device has."""
-    unsaid: dict[str, Any] = {}
-    if usual := {name for name, value in UNASKED.items() if getattr(plan.settings, name) == value}:
-        unsaid["settings"] = usual
-    if all(device.communication_cores is None for node, _ in plan.cluster.groups for device, _ in node.devices):
-        devices = {"__all__": {0: {"communication_cores"}}}
-        unsaid["cluster"] = {"groups": {"__all__": {0: {"devices": devices}}}}
-    return unsaid
-
-
-def _digest(document: JsonValue) -> str:
-    """Of what a document says, however it is laid out."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _unknown(found: JsonValue, known: JsonValue, where: tuple[str, ...]) -> Iterator[str]:
-    """The fields of `found` that `known`, the same plan written anew, does not have."""
-    if isinstance(found, dict) and isinstance(known, dict):
-        for name, value in found.items():
-            if name in known:
-                yield from _unknown(value, known[name], (*where, name))
-            elif (*where, name) != (DIGEST,):
-                yield ".".join((*where, name))
-    elif isinstance(found, list) and isinstance(known, list):
-        for index, (value, same) in enumerate(zip(found, known, strict=False)):
-            yield from _unknown(value, same, (*where, str(index)))
-
-
-# What the rest of the document says, in plan.json only: whether somebody changed it.
-DIGEST = "digest"
 PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 

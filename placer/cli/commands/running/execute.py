@@ -15,6 +15,7 @@ from rich.text import Text
 
 from placer.cli.commands.running import dry_run as dry
 from placer.cli.options import (
+    Backend,
     Compile,
     CompileBackend,
     ForCluster,
@@ -42,10 +43,6 @@ Data = Annotated[
 ]
 Tokenizer = Annotated[str, typer.Option(help="A tokenizer's folder; without one text is read as bytes.")]
 Engine = Annotated[Literal["placer", "deepspeed"], typer.Option(help="What runs the plan; deepspeed where it can.")]
-Backend = Annotated[
-    Literal["auto", "gloo", "mpi", "nccl"],
-    typer.Option(help="What ranks communicate by: auto is gloo on CPUs, NCCL on GPUs; mpi where mpirun starts them."),
-]
 Seed = Annotated[int, typer.Option(help="The order of the data.")]
 LrSchedule = Annotated[
     Literal["constant", "linear", "cosine"], typer.Option(help="How the learning rate falls after the warmup.")

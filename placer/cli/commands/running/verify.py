@@ -34,6 +34,7 @@ from rich.text import Text
 
 from placer import legality
 from placer.cli.options import (
+    Backend,
     Compile,
     CompileBackend,
     ForCluster,
@@ -68,9 +69,7 @@ def run(
         Literal["both", "float64", "plan"],
         typer.Option(help="Steps in float64, in the plan's own precision, or both (the plan's where float64 fails)."),
     ] = "both",
-    backend: Annotated[
-        Literal["auto", "gloo", "mpi", "nccl"], typer.Option(help="What ranks communicate by, as for placer execute.")
-    ] = "auto",
+    backend: Backend = "auto",
     timeout: Annotated[float, Timeout] = 600.0,
     report: Annotated[
         str, typer.Option(hidden=True, help="Where ranks started by this command leave the result.")
