@@ -12,7 +12,6 @@ FOLDER is locked while a run uses it.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -21,11 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from placer.errors import ExecutionError, UsageError
 from placer.io.files import parsed_json, read_text, write_text
 from placer.io.refusals import refused
+from placer.plans.document import DIGEST, digest
 from placer.runtime.distributed.progress import Tick
 from placer.runtime.storage.checksums import Checksums, require_written
 from placer.runtime.storage.pickled import INDEX
@@ -105,7 +105,7 @@ def read_marker(path: Path) -> Marker:
         marker = Marker.model_validate(document)
     except ValidationError as error:
         raise UsageError(f"{MARKER}: {refused(error)}") from None
-    if known != (None if marker.files is None else _digest(document)):
+    if known != (None if marker.files is None else digest(document)):
         raise UsageError(f"{MARKER} has been changed: it is not what was written, by its own digest")
     return marker
 
@@ -115,18 +115,10 @@ def reader_of(path: Path) -> CheckpointReader:
     return CheckpointReader(path, read_marker(path).files)
 
 
-# In complete.json beside its fields: what they say.
-DIGEST = "digest"
-
-
-def _digest(document: JsonValue) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _marked(marker: Marker) -> str:
     """complete.json."""
     document = marker.model_dump(mode="json")
-    return json.dumps({**document, DIGEST: _digest(document)})
+    return json.dumps({**document, DIGEST: digest(document)})
 
 
 def without_checksums(path: Path) -> tuple[str, ...]:
