@@ -1,4 +1,5 @@
-"""What tests share: the folder of reference data beside the checkout, one thread a process, garbage as in a command."""
+"""What tests share: the folder of reference data beside the checkout, one thread a process, garbage as in a command,
+and that no clock decides: on a busy machine everything takes long."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from placer.io.processes import collect_seldom
 
@@ -14,6 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 collect_seldom()
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -191,7 +190,7 @@ def test_a_library_that_does_not_load_is_not_called_the_users_mistake(
 
 def test_the_reader_may_stop_reading(plan_file: Path) -> None:
     shell = f"{sys.executable} -m placer explain {plan_file} | head -n 1"
-    done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr
 
 
@@ -199,14 +198,14 @@ def test_the_reader_may_stop_reading(plan_file: Path) -> None:
 def test_ctrl_c_ends_with_a_word_and_without_a_traceback() -> None:
     # A shell that starts this suite in the background makes its processes deaf to interrupts; this one listens.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "import time, placer.cli.commands.running.doctor as d; d.examine = lambda: time.sleep(60); import sys; "
-    code += "sys.argv = ['placer', 'doctor']; print('ready', flush=True); import placer.__main__ as m; m.main()"
+    code += "import time, placer.cli.commands.running.doctor as d, sys; "
+    code += "d.examine = lambda: (print('ready', flush=True), time.sleep(600)); "
+    code += "sys.argv = ['placer', 'doctor']; import placer.__main__ as m; m.main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(1)
+    assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (128 + signal.SIGINT, "placer: interrupted\n")
 
 
@@ -226,7 +225,7 @@ def test_ctrl_c_while_the_command_is_loading_is_no_error_either(
 
 def test_importing_placer_imports_neither_torch_nor_pydantic() -> None:
     code = "import sys, placer; print(sorted({'torch', 'pydantic', 'numpy'} & set(sys.modules)), placer.Plan.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout == "[] Plan\n"
 
 

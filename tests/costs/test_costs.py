@@ -27,7 +27,7 @@ from placer.plans.settings import RunSettings, Stack
 from placer.spmd.cross_mesh import Mesh
 
 # Estimates are deterministic; the machine that runs the tests may be busy.
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=25)
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 STACKS: tuple[Stack, ...] = ("torch", "megatron-core")
 MODEL = ModelRef(kind="factory", reference="tests:none", fingerprint="none")

@@ -85,13 +85,13 @@ def entries(tensor: Tensor, ranges: tuple[Range, ...]) -> list[tuple[int, int]]:
     return [(a, b) for a in spans.get(1, sizes[0]) for b in spans.get(2, sizes[1])]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(mesh_plans())
 def test_programs_of_any_shapes_agree_and_run_to_their_end(plan: Plan) -> None:
     assert agreement(lower(plan)) == ()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(mesh_plans())
 def test_a_replica_gets_each_of_its_rows_once_from_every_stage_it_reads(plan: Plan) -> None:
     for program in lower(plan):
@@ -112,7 +112,7 @@ def received(program: Program) -> dict[tuple[int, str, int, str], list[int]]:
     return found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(mesh_plans())
 def test_columns_are_every_replica_once_and_send_nothing_to_each_other(plan: Plan) -> None:
     found = connected_replicas(plan)
@@ -125,7 +125,7 @@ def test_columns_are_every_replica_once_and_send_nothing_to_each_other(plan: Pla
         assert peers <= ranks
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(mesh_plans())
 def test_one_column_of_each_kind_is_played_as_all_are(plan: Plan) -> None:
     timeline = simulate(plan)
@@ -196,7 +196,7 @@ def test_an_exchange_takes_as_long_as_all_that_its_busiest_device_sends_or_gets(
     assert both_ways / 2 < played.step_seconds <= both_ways * 1.01
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.sampled_from(SCHEDULES), st.integers(1, 12))
 def test_closed_form_and_simulation_agree_where_computations_are_balanced(
     first: int, second: int, third: int, schedule: ScheduleName, microbatches: int
@@ -209,7 +209,7 @@ def test_closed_form_and_simulation_agree_where_computations_are_balanced(
     assert abs(closed - played) <= AGREEMENT * played
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(mesh_plans(), st.integers(2, 10))
 def test_more_bandwidth_and_less_latency_never_slow_the_estimate(plan: Plan, factor: int) -> None:
     ((node, count),) = plan.cluster.groups

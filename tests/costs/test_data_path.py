@@ -205,7 +205,7 @@ def test_units_needed_are_the_fewest_that_pass_what_is_wanted(one: Resource) -> 
     assert one.needed * one.rate >= one.wanted > (one.needed - 1) * one.rate
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 64), st.integers(1, 200), st.integers(1, 8), st.integers(3, 200), st.booleans())
 def test_the_share_is_the_weakest_link_and_more_never_hurts(
     devices: int, disks: int, ports: int, cores: int, at_random: bool

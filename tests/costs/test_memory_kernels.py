@@ -16,7 +16,7 @@ from placer.runtime.stages.dropout import kept
 FUSED = 1  # torch.nn.attention.SDPBackend.FLASH_ATTENTION
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_cpu_fuses_the_attention_that_torch_says_it_does(data: st.DataObject) -> None:
     lead = data.draw(st.sampled_from(((2, 4), (4,))))

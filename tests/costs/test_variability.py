@@ -101,7 +101,7 @@ ATOMS = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(ATOMS, min_size=1, max_size=3), st.integers(1, 3))
 def test_the_maximum_is_that_of_the_enumeration(ranks: list[StepTimes], draws: int) -> None:
     sums = [[sum(drawn) for drawn in product(times.atoms, repeat=draws)] for times in ranks]
@@ -110,7 +110,7 @@ def test_the_maximum_is_that_of_the_enumeration(ranks: list[StepTimes], draws: i
     assert exact - 1e-9 <= found <= exact + draws * max(times.most for times in ranks) / 2**13
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(ATOMS, min_size=2, max_size=3))
 def test_the_less_ranks_wait_for_each_other_the_shorter_is_a_step(ranks: list[StepTimes]) -> None:
     crowd = [(times, 1) for times in ranks]
@@ -144,7 +144,7 @@ def test_nobody_waits_for_what_delays_all_alike() -> None:
         apart(times, 0.2)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(1, 4), st.integers(2, 30), st.integers(1, 3), st.integers(2, 30))
 def test_the_best_division_of_two_kinds_is_that_of_all(count: int, slow: int, others: int, fast: int) -> None:
     kinds = (

@@ -85,7 +85,7 @@ def pieces_agree(build: Builder, examples: int = 10) -> None:
 
     done: set[str] = set()
 
-    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @settings(max_examples=examples, derandomize=True)
     @given(data=st.data(), degree=st.integers(2, 4), seed=st.integers(0, 99))
     def agree(data: st.DataObject, degree: int, seed: int) -> None:
         torch.manual_seed(seed)

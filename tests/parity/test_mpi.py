@@ -30,7 +30,7 @@ RANKS = str(Path(__file__).with_name("mpi_ranks.py"))
 needs_mpi = pytest.mark.skipif(not (installed() and mpirun()), reason="needs mpi4py and an MPI with its mpirun")
 
 
-def started(ranks: int, *arguments: str, seconds: float = 240.0) -> subprocess.CompletedProcess[str]:
+def started(ranks: int, *arguments: str, seconds: float = 500.0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **UNASKED, "OMP_NUM_THREADS": "1"}
     command = [mpirun(), "-n", str(ranks), sys.executable, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
@@ -67,12 +67,12 @@ def test_gradients_are_summed_in_16_bits_over_mpi_too(tmp_path: Path) -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize(("name", "said"), [("killed", "signal 9"), ("late", "Timed out after 4 s in a collective")])
+@pytest.mark.parametrize(("name", "said"), [("killed", "signal 9"), ("late", "Timed out after 20 s in a collective")])
 def test_a_rank_that_dies_or_hangs_ends_the_run(name: str, said: str, tmp_path: Path) -> None:
     began = time.monotonic()
     done = started(2, RANKS, name, str(tmp_path))
     assert done.returncode != 0 and said in done.stdout + done.stderr, done.stdout + done.stderr
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 300  # and not the 600 that a rank sleeps
 
 
 @needs_mpi

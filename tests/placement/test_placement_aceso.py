@@ -133,7 +133,7 @@ def every_plan(problem: AcesoProblem) -> list[AcesoPlan]:
     return plans
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=2, max_size=3), st.integers(10, 60))
 def test_on_small_problems_the_bound_holds_and_the_plan_is_near_the_best(
     ops: list[tuple[int, int]], memory: int

@@ -23,7 +23,7 @@ from placer.strategies.placement.benchmarks import dnn_row
 TIGHT = 1e-9
 # The integer programs count in whole units of about 1e-9 of the largest load.
 COUNTED = 1e-6
-QUICK = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+QUICK = settings(derandomize=True, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 def answer(problem: PlacementProblem, form: Form) -> PlaceAnswer | None:

@@ -87,7 +87,7 @@ def test_recomputed_and_sharded_layers_are_smaller() -> None:
     assert sizes[True, True] < sizes[False, True] < sizes[False, False]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 3), st.integers(1300, 4000), st.sampled_from([1, 2]), st.booleans())
 def test_the_search_equals_every_plan_of_one_degree(layers: int, memory: int, chunks: int, per_layer: bool) -> None:
     problem = made(layers, float(memory), chunks=chunks)

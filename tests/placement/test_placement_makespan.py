@@ -64,7 +64,7 @@ def ticking_clock(problem: PlacementProblem, placement: Placement, tick: float) 
     return max(ended.values())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(problems(largest=7))
 def test_the_player_agrees_with_a_clock_that_ticks(problem: PlacementProblem) -> None:
     for shift in range(3):
@@ -79,7 +79,7 @@ def answer(problem: PlacementProblem) -> PlaceAnswer | None:
         return None
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(problems(largest=5))
 def test_no_placement_is_below_the_bound_and_the_search_finds_the_best(problem: PlacementProblem) -> None:
     queues = DeviceQueues(problem)

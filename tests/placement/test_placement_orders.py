@@ -33,7 +33,7 @@ def every_cut(problem: PlacementProblem, folded: Folded, order: tuple[int, ...])
     return best
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_an_order_is_cut_in_the_best_way(problem: PlacementProblem) -> None:
     folded = fold(problem, merge=False)
@@ -46,7 +46,7 @@ def test_an_order_is_cut_in_the_best_way(problem: PlacementProblem) -> None:
         assert largest_load(problem, placement) == pytest.approx(found.value, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(largest=8))
 def test_moves_and_crossings_keep_every_class_behind_what_it_needs(problem: PlacementProblem) -> None:
     folded = fold(problem, merge=False)
@@ -61,7 +61,7 @@ def test_moves_and_crossings_keep_every_class_behind_what_it_needs(problem: Plac
 
 
 @pytest.mark.parametrize("name", ("local", "genetic"))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(problem=problems(largest=5))
 def test_small_problems_are_solved_as_the_enumeration_does(name: str, problem: PlacementProblem) -> None:
     if not small_enough(problem):

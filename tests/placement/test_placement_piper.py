@@ -158,7 +158,7 @@ def problems(draw: st.DrawFn) -> PiperProblem:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems())
 def test_the_solver_finds_the_best_of_all_plans_and_proves_it(problem: PiperProblem) -> None:
     best, found = best_of_all(problem), solve_piper(problem)
@@ -170,7 +170,7 @@ def test_the_solver_finds_the_best_of_all_plans_and_proves_it(problem: PiperProb
         assert value_of(problem, found.stages).value == found.objective
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems())
 def test_a_search_of_one_order_of_the_nodes_never_claims_too_much(problem: PiperProblem) -> None:
     found = solve_piper(problem, many=1)
@@ -180,7 +180,7 @@ def test_a_search_of_one_order_of_the_nodes_never_claims_too_much(problem: Piper
         assert found.objective >= best * (1 - 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_knapsack_is_exact(data: st.DataObject) -> None:
     shape = (data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3)))

@@ -118,7 +118,7 @@ def laid_out(problem: PlacementProblem, placement: Placement) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(problems(largest=5))
 def test_contiguous_means_a_chain_of_down_closed_sets(problem: PlacementProblem) -> None:
     for placement in placements(problem) if small_enough(problem) else ():

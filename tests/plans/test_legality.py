@@ -209,6 +209,6 @@ def test_what_is_judged_by_some_microbatches_holds_for_all(schedule: str, virtua
 
 def test_a_plan_of_many_microbatches_is_checked_without_playing_all_of_them() -> None:
     made = pipeline_plan(chain(), positions=4, microbatches=(2,) * 100_000)
-    started = time.perf_counter()
+    started = time.process_time()
     assert check(made) == ()
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -55,13 +55,13 @@ def collectives(program: Program) -> list[Collective]:
     return [entry for entry in program.instructions if isinstance(entry, Collective)]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(plans())
 def test_all_ranks_agree_and_none_deadlocks_without_tags_or_buffers(plan: Plan) -> None:
     assert agreement(lower(plan)) == ()
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(plans())
 def test_every_rank_computes_its_position_of_the_schedule_in_order(plan: Plan) -> None:
     schedule = plan_actions(plan)
@@ -73,7 +73,7 @@ def test_every_rank_computes_its_position_of_the_schedule_in_order(plan: Plan) -
         assert own[-1] == OptimizerStep(stages=program.stages)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(plans())
 def test_replicas_compute_all_rows_of_every_microbatch_once(plan: Plan) -> None:
     rows: Counter[tuple[int, int]] = Counter()
@@ -85,7 +85,7 @@ def test_replicas_compute_all_rows_of_every_microbatch_once(plan: Plan) -> None:
     assert rows == Counter(wanted)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(plans())
 def test_what_a_stage_reads_has_been_received_before_it_runs(plan: Plan) -> None:
     home = {block: s for s, stage in enumerate(plan.stages) for block in range(stage.first, stage.last)}

@@ -113,7 +113,7 @@ def longest_chain(plan: Plan, programs: tuple[Program, ...]) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_closed_form_and_simulation_agree_on_homogeneous_pipelines(name: ScheduleName, data: st.DataObject) -> None:
     plan = data.draw(homogeneous(name))
@@ -121,7 +121,7 @@ def test_closed_form_and_simulation_agree_on_homogeneous_pipelines(name: Schedul
     assert abs(closed - played) <= AGREEMENT * played
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(any_plans())
 def test_no_step_is_shorter_than_its_longest_chain(plan: Plan) -> None:
     classes = column_classes(plan)
@@ -129,7 +129,7 @@ def test_no_step_is_shorter_than_its_longest_chain(plan: Plan) -> None:
     assert simulate(plan).step_seconds >= chain_seconds * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(any_plans())
 def test_no_step_is_shorter_than_any_resource_is_busy_and_none_does_two_things_at_once(plan: Plan) -> None:
     timeline = simulate(plan)
@@ -141,7 +141,7 @@ def test_no_step_is_shorter_than_any_resource_is_busy_and_none_does_two_things_a
             assert all(a.end <= b.start + 1e-15 for a, b in pairwise(ordered))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(any_plans())
 def test_the_critical_path_begins_at_the_start_ends_at_the_end_and_never_goes_back(plan: Plan) -> None:
     timeline = simulate(plan)
@@ -151,7 +151,7 @@ def test_the_critical_path_begins_at_the_start_ends_at_the_end_and_never_goes_ba
     assert all(a.start <= b.start and a.end <= b.end for a, b in pairwise(path))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(any_plans())
 def test_the_ledger_adds_up_to_the_step(plan: Plan) -> None:
     ledger = simulate(plan).ledger
@@ -160,7 +160,7 @@ def test_the_ledger_adds_up_to_the_step(plan: Plan) -> None:
     assert ledger.memory == estimate(plan).memory
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(any_plans())
 def test_every_computation_and_message_of_the_programs_is_drawn_once(plan: Plan) -> None:
     timeline = simulate(plan)
@@ -173,7 +173,7 @@ def test_every_computation_and_message_of_the_programs_is_drawn_once(plan: Plan)
         assert drawn[program.rank, "collective"] == sum(isinstance(e, Collective) for e in program.instructions)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(any_plans(), st.integers(2, 10))
 def test_more_bandwidth_never_slows_a_step(plan: Plan, factor: int) -> None:
     ((node, count),) = plan.cluster.groups
@@ -188,7 +188,7 @@ def test_more_bandwidth_never_slows_a_step(plan: Plan, factor: int) -> None:
     assert simulate(replace(plan, cluster=quick)).step_seconds <= simulate(plan).step_seconds * 1.02
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.lists(block_specs(), min_size=2, max_size=4), st.integers(1, 6))
 def test_one_device_takes_exactly_the_sum_of_its_work(specs: list[BlockSpec], microbatches: int) -> None:
     plan = pipeline_plan(chain_graph(specs), microbatches=microbatches)
@@ -271,7 +271,7 @@ def trace(plan: Plan) -> list[dict[str, object]]:
     return events
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(any_plans())
 def test_slices_of_the_trace_are_not_negative_and_nest_on_every_track(plan: Plan) -> None:
     tracks: dict[tuple[object, object], list[tuple[float, float]]] = {}

@@ -118,7 +118,7 @@ def killed_while_writing(world: World, folder: Path) -> None:
 
 def main() -> None:
     deed = {"matrix": matrix, "killed": killed_while_writing}[sys.argv[1]]
-    with joined(two_rank_plan(), timeout_seconds=20) as world:
+    with joined(two_rank_plan(), timeout_seconds=200) as world:
         deed(world, Path(sys.argv[2]))
 
 

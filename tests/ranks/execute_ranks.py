@@ -14,7 +14,7 @@ from execute_plans import two_rank_plan
 from placer.errors import PlacerError
 from placer.runtime.distributed.world import World, join, joined
 
-GROUP_TIMEOUT_SECONDS = 3.0
+GROUP_TIMEOUT_SECONDS = 15.0
 
 
 def fine(world: World) -> None:

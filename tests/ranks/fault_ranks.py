@@ -20,7 +20,7 @@ from placer.runtime.training.run_report import ExecuteOptions
 
 STEPS = 6
 STRUCK_AT = 4  # as the state of this step is about to be saved
-TIMEOUT_SECONDS = 8.0
+TIMEOUT_SECONDS = 40.0
 
 
 def kill() -> None:

@@ -84,7 +84,7 @@ def main() -> None:
     found: dict[str, list[Outcome]] = {}
     cases = CASES[int(os.environ["WORLD_SIZE"])]
     chosen = {name: make for name, make in cases.items() if not sys.argv[2:] or name in sys.argv[2:]}
-    with joined(next(iter(chosen.values()))(), timeout_seconds=60) as world:
+    with joined(next(iter(chosen.values()))(), timeout_seconds=300) as world:
         for name, make in chosen.items():
             every: list[Outcome] = [Outcome(count=0)] * world.size
             dist.all_gather_object(every, one(make(), world.rank))

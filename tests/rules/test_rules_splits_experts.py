@@ -31,7 +31,7 @@ def product(counts: list[int], k: int, n: int) -> Case:
 COUNTS = st.lists(st.integers(0, 3), min_size=4, max_size=8).filter(lambda counts: sum(counts) > 1)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(counts=COUNTS, sizes=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([2, 4, 6])), degree=st.integers(2, 4))
 def test_grouped_products_are_cut_on_columns_rows_of_weights_and_experts(
     counts: list[int], sizes: tuple[int, int], degree: int
@@ -112,7 +112,7 @@ def ranks(routed: Routed, name: str, degree: int) -> Products:
 
 
 @pytest.mark.parametrize("name", ["own rows", "own rows, experts apart"])
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(data=st.data(), degree=st.sampled_from([2, 4]))
 def test_rows_in_own_order_are_multiplied_here_or_at_the_ranks_of_their_experts(
     name: str, data: st.DataObject, degree: int

@@ -50,7 +50,7 @@ def test_no_rank_outlives_the_process_that_started_it(checkout: Path) -> None:
         ranks = [int(word) for word in parent.stdout.readline().split()]
         assert len(ranks) == 3 and all(map(alive, ranks))
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(map(alive, ranks)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, ranks))
@@ -59,5 +59,5 @@ def test_no_rank_outlives_the_process_that_started_it(checkout: Path) -> None:
 def test_ranks_that_were_not_connected_are_started_once_more(checkout: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     run = [sys.executable, "-c", DROPPING, str(tmp_path / "told")]
-    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (ended.stdout.split(), (tmp_path / "told").exists()) == (["2"], True), ended.stderr

@@ -53,7 +53,7 @@ def without_ranks(entry: Instruction, size: int) -> Instruction:
     return entry
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 10_000))
 def test_programs_of_like_devices_differ_in_ranks_only(seed: int) -> None:
     plan = split_plan(seed)
@@ -66,7 +66,7 @@ def test_programs_of_like_devices_differ_in_ranks_only(seed: int) -> None:
             assert lines[0] == lines[1]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 10_000))
 def test_a_plan_judged_by_classes_of_devices_is_judged_as_device_by_device(seed: int) -> None:
     plan = split_plan(seed)
@@ -90,7 +90,7 @@ def counted(name: str, positions: int, stages: int, microbatches: int) -> Iterat
         )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(["gpipe", "1f1b", "zero-bubble", "interleaved"]), st.data())
 def test_alive_microbatches_are_those_of_the_schedules_own_lists(name: str, data: st.DataObject) -> None:
     positions, microbatches = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 20))
@@ -103,7 +103,7 @@ def test_alive_microbatches_are_those_of_the_schedules_own_lists(name: str, data
         assert most == tuple(peaks[-1][0] for peaks in in_flight_peaks(name, positions, stages, microbatches))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000))
 def test_the_second_bound_is_the_same_whatever_was_asked_before(seed: int) -> None:
     rng = random.Random(seed)

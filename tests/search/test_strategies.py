@@ -203,9 +203,9 @@ def test_the_space_of_a_large_cluster_stays_small() -> None:
 def test_32_layers_on_64_devices_are_planned_in_seconds() -> None:
     graph = gpt_graph(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=32_000)
     given = problem(graph, Cluster.load("h100x8*8"), settings=RunSettings(precision="bfloat16"), rows=1024)
-    started = time.perf_counter()
+    started = time.process_time()
     found = solve_with(given, "auto")
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30
     assert found.bound == pytest.approx(seconds(found), rel=1e-9)
 
 

@@ -97,7 +97,7 @@ def total(amounts: list[Amount]) -> Amount:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_floors_of_blocks_are_never_above_the_terms_of_the_stages_they_lie_in(
     schedule: ScheduleName, data: st.DataObject
@@ -115,7 +115,7 @@ def test_floors_of_blocks_are_never_above_the_terms_of_the_stages_they_lie_in(
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_floor_of_a_stage_without_messages_is_its_terms(schedule: ScheduleName, data: st.DataObject) -> None:
     at, stage = data.draw(schedules_at(schedule)), data.draw(blocks())
@@ -125,7 +125,7 @@ def test_the_floor_of_a_stage_without_messages_is_its_terms(schedule: ScheduleNa
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_floors_of_many_positions_are_those_of_each(schedule: ScheduleName, data: st.DataObject) -> None:
     at, stage = data.draw(schedules_at(schedule)), data.draw(blocks())

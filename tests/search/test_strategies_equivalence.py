@@ -24,7 +24,7 @@ def test_runs_of_a_repeated_layer_are_alike(tied: bool) -> None:
 
 
 @given(graph=chain_graphs(least=4), rows=st.integers(1, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_runs_of_one_number_hold_the_same(graph: Graph, rows: int) -> None:
     found = runs(problem(graph, cluster(device())))
     held: dict[int, tuple[StageMemory, ...]] = {}

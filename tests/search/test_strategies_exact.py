@@ -69,9 +69,7 @@ def small_problems(draw: st.DrawFn) -> Problem:
 
 
 RATIOS: list[tuple[float, float]] = []
-REPRODUCED = settings(
-    max_examples=EXAMPLES, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+REPRODUCED = settings(max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 @REPRODUCED

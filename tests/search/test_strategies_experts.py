@@ -23,7 +23,7 @@ def best_of_two(loads: tuple[float, ...]) -> float:
     return min(max(one := sum(loads[e] for e in chosen), sum(loads) - one) for chosen in halves)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(loads=LOADS, degree=st.sampled_from([2, 3, 4]))
 def test_every_expert_lives_on_one_device_and_devices_hold_their_piece(loads: tuple[float, ...], degree: int) -> None:
     order = expert_order(loads, degree)
@@ -32,7 +32,7 @@ def test_every_expert_lives_on_one_device_and_devices_hold_their_piece(loads: tu
     assert max(map(len, held)) - min(map(len, held)) <= 1
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(loads=LOADS.filter(lambda found: len(found) % 2 == 0))
 def test_the_fullest_device_is_near_the_best_of_all_placements_and_never_below_the_bound(
     loads: tuple[float, ...],

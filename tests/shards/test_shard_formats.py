@@ -238,20 +238,18 @@ def test_a_known_crc() -> None:
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 3000), st.binary(min_size=1, max_size=40))
 def test_crcs_are_those_of_the_definition(length: int, pattern: bytes) -> None:
     content = (pattern * (1 + length // len(pattern)))[:length]
     assert crc32c(content) == bytewise(content)
 
 
-@settings(deadline=None)
 @given(st.text(), st.dictionaries(st.text(min_size=1).filter(lambda name: name != "__key__"), st.binary()))
 def test_an_example_gives_the_files_that_were_put_in(key: str, files: dict[str, bytes]) -> None:
     assert decoded(encoded(key, files)) == (key, files)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_what_is_no_example_is_refused_and_nothing_else(content: bytes) -> None:
     with contextlib.suppress(ValueError):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs import BlockSpec, chain_graph
@@ -99,7 +99,6 @@ def test_shards_without_manifest_and_indexes_are_read_alike(shards: Path) -> Non
 COUNTS = st.lists(st.integers(1, 30), min_size=1, max_size=9)
 
 
-@settings(deadline=None)
 @given(COUNTS, st.integers(0, 5), st.integers(1, 12), st.booleans())
 def test_an_order_visits_every_sample_once_an_epoch_whatever_the_shards(
     counts: list[int], seed: int, window: int, hold_out: bool
@@ -114,7 +113,6 @@ def test_an_order_visits_every_sample_once_an_epoch_whatever_the_shards(
         assert len(set(seen)) == len(seen)
 
 
-@settings(deadline=None)
 @given(COUNTS, st.integers(0, 5), st.integers(1, 12))
 def test_while_a_window_is_given_out_the_next_one_is_read_ahead_as_it_is_stored(
     counts: list[int], seed: int, window: int

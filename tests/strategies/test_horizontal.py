@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert first == second
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(branching_graphs())
 def test_whatever_branches_gets_a_legal_plan(graph: Graph) -> None:
     given = of_two(graph)

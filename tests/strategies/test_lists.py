@@ -145,7 +145,7 @@ def task_graphs(draw: st.DrawFn) -> TaskGraph:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tasks=task_graphs())
 def test_whatever_is_placed_runs_where_it_may_fits_and_keeps_together(name: str, tasks: TaskGraph) -> None:
     found = METHODS[name](tasks)
@@ -218,7 +218,7 @@ def test_without_pymetis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(asked=placement_problems(training=False), form=st.sampled_from(("contiguous", "free", "latency")))
 def test_placements_of_files_are_legal_in_their_form(name: str, asked: PlacementProblem, form: Form) -> None:
     found = listed(asked, form, name)

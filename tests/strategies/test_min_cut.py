@@ -33,7 +33,7 @@ def on_devices(graph: Graph, count: int, pins: Pins = FREE, rows: int = 8) -> Pr
     return problem(graph, cluster(per_node=count, device=SLOW, inside=THIN), pins=pins, rows=rows)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 20), min_size=3, max_size=7), st.integers(2, 3))
 def test_the_engine_cuts_a_model_where_the_slowest_position_is_least_slow(flops: list[int], positions: int) -> None:
     graph = chain_graph([replace(HEAVY, flops=1_000_000 * each) for each in flops])

@@ -46,7 +46,7 @@ def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *words: str) -> None:
     ended = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=250, check=False
+        [sys.executable, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -19,7 +19,7 @@ from placer.runtime.distributed.faults import Watch, guarded
 from placer.runtime.distributed.launch import failure, launch_module
 from placer.runtime.distributed.world import require_world
 
-SECONDS = 90.0
+SECONDS = 300.0
 
 
 def test_ranks_that_end_in_order_give_exit_code_0_and_their_lines() -> None:
@@ -32,7 +32,7 @@ def test_a_killed_rank_is_named_by_the_launcher_and_by_the_surviving_rank() -> N
     began = time.monotonic()
     with pytest.raises(ExecutionError, match=r"rank 1 died of SIGKILL") as caught:
         launch_module(("execute_ranks", "killed"), 2, SECONDS)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < SECONDS / 2
     assert "placer: " in str(caught.value) and "rank 1 died without a word" in str(caught.value)
 
 
@@ -76,7 +76,7 @@ with ended_if_deaf(threading.Event(), 0.1):
     if not child:
         signal.pause()
         os._exit(0)
-    time.sleep(0.2)
+    time.sleep(2)
     os.kill(child, signal.SIGTERM)
     os.waitpid(child, 0)
     time.sleep(1)
