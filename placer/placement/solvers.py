@@ -21,6 +21,7 @@ NAMED = {
     "min_cut": "placer.strategies.placement.solve:solve",
     "local": "placer.strategies.placement.orders.answer:solve",
     "genetic": "placer.strategies.placement.orders.answer:solve",
+    "policy": "placer.strategies.policy.orders.answer:solve",
 }
 LISTED = "placer.strategies.lists.from_file:solve"
 

@@ -10,4 +10,5 @@ network          the scorer of options; its weights as safetensors, those shippe
 decoding         plans played by it, many at a time, and the scorer bent towards the best (by `descent`)
 strategy         all of this on the problem at hand: `strategy="policy"`
 train            makes the weights: the game as `environment` for gymnasium, `ppo` by sb3-contrib
+orders           the same for graphs with given costs: `placer place --strategy policy`
 """

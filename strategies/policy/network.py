@@ -1,6 +1,6 @@
 """The network: it scores each option by itself, so that it serves any number of options, blocks and devices.
 
-Shapes: B states, O options, H hidden units, K decisions.
+Shapes: B states, O options, H hidden units, K decisions. Games differ in how many numbers they show (`Shown`).
 
     hidden_BOH = tanh(second(tanh(context(problem, decision)_BH + option(features)_BOH)))
     score_BO   = of the K heads of hidden_BOH the one of the decision
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -24,21 +25,38 @@ from placer.errors import PlacerError
 from placer.strategies.policy.features import OPTION, PROBLEM
 from placer.strategies.policy.game import DECISIONS, MOST_OPTIONS
 
-HIDDEN = 96
-CONTEXT = PROBLEM + len(DECISIONS)
 SHIPPED = Path(__file__).parent / "trained" / "policy.safetensors"
 # How large first scores are: all options about as likely.
 FIRST = 0.01
 
 
+class Shown(NamedTuple):
+    """How many numbers a game shows: of the problem, one for each decision, then of each of `most` options `option`."""
+
+    problem: int
+    decisions: int
+    option: int
+    most: int
+    hidden: int
+
+    @property
+    def context(self) -> int:
+        """Numbers that all options share."""
+        return self.problem + self.decisions
+
+
+#: Of the game that makes plans.
+LAYOUT = Shown(problem=PROBLEM, decisions=len(DECISIONS), option=OPTION, most=MOST_OPTIONS, hidden=96)
+
+
 class Encoder(nn.Module):
     """Hidden units of every option and of their context."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: Shown) -> None:
         super().__init__()
-        self.context = nn.Linear(CONTEXT, HIDDEN)
-        self.option = nn.Linear(OPTION, HIDDEN)
-        self.second = nn.Linear(HIDDEN, HIDDEN)
+        self.context = nn.Linear(shown.context, shown.hidden)
+        self.option = nn.Linear(shown.option, shown.hidden)
+        self.second = nn.Linear(shown.hidden, shown.hidden)
 
     def forward(self, context_BC: Tensor, option_BOF: Tensor) -> Tensor:  # noqa: N803 (shapes)
         """hidden_BOH."""
@@ -49,14 +67,14 @@ class Encoder(nn.Module):
 class Scorer(nn.Module):
     """Scores of options, and what a value is made of."""
 
-    # What the policy of stable-baselines3 asks.
-    latent_dim_pi, latent_dim_vf = MOST_OPTIONS, HIDDEN
-
-    def __init__(self) -> None:
+    def __init__(self, shown: Shown = LAYOUT) -> None:
         super().__init__()
-        self.actor, self.critic = Encoder(), Encoder()
-        self.heads = nn.Linear(HIDDEN, len(DECISIONS))
-        self.pooled = nn.Linear(HIDDEN + CONTEXT, HIDDEN)
+        self.shown = shown
+        # What the policy of stable-baselines3 asks.
+        self.latent_dim_pi, self.latent_dim_vf = shown.most, shown.hidden
+        self.actor, self.critic = Encoder(shown), Encoder(shown)
+        self.heads = nn.Linear(shown.hidden, shown.decisions)
+        self.pooled = nn.Linear(shown.hidden + shown.context, shown.hidden)
         with torch.no_grad():
             self.heads.weight.mul_(FIRST)
             self.heads.bias.zero_()
@@ -67,28 +85,28 @@ class Scorer(nn.Module):
 
     def forward_actor(self, seen: Tensor) -> Tensor:
         """score_BO; of options that are not there it means nothing."""
-        context, option = _parts(seen)
+        context, option = self._parts(seen)
         every_BOK = self.heads(self.actor(context, option))  # noqa: N806
-        return torch.einsum("bok,bk->bo", every_BOK, context[:, PROBLEM:])
+        return torch.einsum("bok,bk->bo", every_BOK, context[:, self.shown.problem :])
 
     def forward_critic(self, seen: Tensor) -> Tensor:
         """What the value is made of, (B, H)."""
-        context, option = _parts(seen)
+        context, option = self._parts(seen)
         there_BO1 = (option != 0).any(-1, keepdim=True).to(seen.dtype)  # noqa: N806
         hidden_BOH = self.critic(context, option) * there_BO1  # noqa: N806
         mean_BH = hidden_BOH.sum(1) / there_BO1.sum(1).clamp(min=1)  # noqa: N806
         return torch.tanh(self.pooled(torch.cat((mean_BH, context), dim=1)))
 
+    def _parts(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        shared = self.shown.context
+        return seen[:, :shared], seen[:, shared:].reshape(-1, self.shown.most, self.shown.option)
 
-def _parts(seen: Tensor) -> tuple[Tensor, Tensor]:
-    return seen[:, :CONTEXT], seen[:, CONTEXT:].reshape(-1, MOST_OPTIONS, OPTION)
 
-
-def fresh_scorer(seed: int) -> Scorer:
+def fresh_scorer(seed: int, shown: Shown = LAYOUT) -> Scorer:
     """An untrained one; the caller's random numbers go on as if nothing had been drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Scorer()
+        return Scorer(shown)
 
 
 def save_scorer(scorer: Scorer, path: Path) -> None:
@@ -97,9 +115,9 @@ def save_scorer(scorer: Scorer, path: Path) -> None:
     save_file({name: weight.contiguous() for name, weight in scorer.state_dict().items()}, path)
 
 
-def load_scorer(path: Path = SHIPPED) -> Scorer:
+def load_scorer(path: Path = SHIPPED, shown: Shown = LAYOUT) -> Scorer:
     """The scorer of `save_scorer`. Raises PlacerError for weights of another network or none."""
-    scorer = fresh_scorer(0)
+    scorer = fresh_scorer(0, shown)
     try:
         scorer.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:

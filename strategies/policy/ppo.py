@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
@@ -12,8 +14,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
-from placer.strategies.policy.environment import LayoutGame
-from placer.strategies.policy.network import Scorer
+from placer.strategies.policy.network import Scorer, Shown
 
 # States of one rollout of all environments, and of one step of gradient descent.
 ROLLOUT, BATCH = 2048, 512
@@ -21,10 +22,14 @@ LEARNING_RATES = (1e-3, 1e-4)
 
 
 class OptionPolicy(MaskableActorCriticPolicy):
-    """Its scores are those of the scorer, with nothing behind them."""
+    """Its scores are those of the scorer of `shown`, with nothing behind them."""
+
+    def __init__(self, *given: Any, shown: Shown, **named: Any) -> None:
+        self._shown = shown
+        super().__init__(*given, **named)
 
     def _build_mlp_extractor(self) -> None:
-        self.mlp_extractor = Scorer()  # type: ignore[assignment]
+        self.mlp_extractor = Scorer(self._shown)  # type: ignore[assignment]
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
@@ -61,12 +66,15 @@ class Progress(BaseCallback):
         self._rewards, self._legal = [], []
 
 
-def learner(environments: Sequence[Callable[[], LayoutGame]], *, seed: int, tensorboard: Path | None) -> MaskablePPO:
+def learner(
+    environments: Sequence[Callable[[], gymnasium.Env[Any, Any]]], shown: Shown, *, seed: int, tensorboard: Path | None
+) -> MaskablePPO:
     """PPO over these environments. Rewards come once, at the end, so that nothing is discounted."""
     first, last = LEARNING_RATES
     return MaskablePPO(
         OptionPolicy, DummyVecEnv(list(environments)),
         n_steps=ROLLOUT // len(environments), batch_size=BATCH, n_epochs=4, gamma=1.0, gae_lambda=0.95, ent_coef=0.01,
         learning_rate=lambda left: last + (first - last) * left, seed=seed, device="cpu",
-        policy_kwargs={"ortho_init": False}, tensorboard_log=None if tensorboard is None else str(tensorboard),
+        policy_kwargs={"ortho_init": False, "shown": shown},
+        tensorboard_log=None if tensorboard is None else str(tensorboard),
     )  # fmt: skip

@@ -1,26 +1,34 @@
-"""Trains the shipped policy on drawn problems: python -m placer.strategies.policy.train
+"""Trains the shipped policies on drawn problems: python -m placer.strategies.policy.train [--game orders]
 
-Writes the weights and, beside them, what was printed: `trained/policy.safetensors`, `trained/training.txt`. The same
-arguments on the same machine give the same weights. With --tensorboard also curves.
+Writes the weights and, beside them, what was printed: `trained/policy.safetensors` and `trained/training.txt` of the
+game that makes plans, `orders.safetensors` and `orders-training.txt` of that which orders graphs. The same arguments on
+the same machine give the same weights. With --tensorboard also curves.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placer.errors import PlacerError, require_extra
 from placer.io.files import write_text
 from placer.search.problem import Problem
 from placer.strategies.policy.drawn import SEEN, drawn_problem
-from placer.strategies.policy.network import SHIPPED, one_thread, save_scorer
+from placer.strategies.policy.network import LAYOUT, SHIPPED, Shown, one_thread, save_scorer
+from placer.strategies.policy.orders.drawn_graphs import SEEN as SEEN_NODES
+from placer.strategies.policy.orders.drawn_graphs import drawn_graph
+from placer.strategies.policy.orders.numbers_seen import ORDERS
+from placer.strategies.policy.orders.numbers_seen import SHIPPED as SHIPPED_ORDERS
+
+if TYPE_CHECKING:
+    import gymnasium
 
 # Problems played at a time, and plans of each before the next one.
 ENVIRONMENTS = 32
@@ -29,9 +37,14 @@ EPISODES = 32
 ROLLOUTS_A_LINE = 10
 
 
+def seeds(seed: int, number: int) -> Iterator[int]:
+    """The seeds of one environment's problems: every `ENVIRONMENTS`-th from its own on."""
+    return itertools.count(seed * 10**6 + number, ENVIRONMENTS)
+
+
 def problems(seed: int, number: int) -> Iterator[Problem]:
-    """The problems of one environment: every `ENVIRONMENTS`-th seed from its own on."""
-    return (drawn_problem(drawn) for drawn in itertools.count(seed * 10**6 + number, ENVIRONMENTS))
+    """The problems of one environment."""
+    return map(drawn_problem, seeds(seed, number))
 
 
 class Log:
@@ -63,38 +76,83 @@ class Log:
             self._rewards, self._legal = [], []
 
 
-def train_policy(*, steps: int, seed: int, out: Path, tensorboard: Path | None = None, command: str = "") -> None:
-    """Train for so many decisions, keep weights and log. Raises UsageError where the extra is missing."""
+class Learned(NamedTuple):
+    """What is learned by a game: where its weights and log go, how many decisions are made, what its network is shown,
+    and its environments for a seed, told in a line."""
+
+    out: Path
+    log: str
+    steps: int
+    shown: Shown
+    told: str
+    environments: Callable[[int], Sequence[Callable[[], gymnasium.Env[Any, Any]]]]
+
+
+def _plans(seed: int) -> Sequence[Callable[[], gymnasium.Env[Any, Any]]]:
+    from placer.strategies.policy.environment import LayoutGame  # a library of the extra
+
+    return [partial(LayoutGame, problems(seed, k), EPISODES) for k in range(ENVIRONMENTS)]
+
+
+def _orders(seed: int) -> Sequence[Callable[[], gymnasium.Env[Any, Any]]]:
+    from placer.strategies.policy.orders.environment import OrderGame  # a library of the extra
+
+    return [partial(OrderGame, map(drawn_graph, seeds(seed, k)), EPISODES) for k in range(ENVIRONMENTS)]
+
+
+GAMES = {
+    "plans": Learned(
+        SHIPPED, "training.txt", 560_000, LAYOUT,
+        f"blocks {SEEN.blocks}, devices {SEEN.devices}, rows {SEEN.rows}; {EPISODES} plans of each problem", _plans,
+    ),
+    "orders": Learned(
+        SHIPPED_ORDERS, "orders-training.txt", 400_000, ORDERS,
+        f"nodes {SEEN_NODES}; {EPISODES} orders of each graph", _orders,
+    ),
+}  # fmt: skip
+
+
+def train_policy(
+    *, steps: int | None, seed: int, out: Path | None = None, game: str = "plans", tensorboard: Path | None = None,
+    command: str = "",
+) -> None:  # fmt: skip
+    """Train for so many decisions, keep weights and log; None is what the shipped policy of the game was trained for,
+    and where it lies. Raises UsageError where the extra is missing."""
     require_extra("rl", "sb3_contrib")
-    from placer.strategies.policy import environment, ppo  # libraries of the extra
+    from placer.strategies.policy import ppo  # libraries of the extra
 
     if tensorboard is not None:
         require_extra("report", "tensorboard")
+    learned = GAMES[game]
+    out = out or learned.out
     log = Log()
     log.say(f"$ {command}")
-    log.say(f"blocks {SEEN.blocks}, devices {SEEN.devices}, rows {SEEN.rows}; {EPISODES} plans of each problem")
-    games = [partial(environment.LayoutGame, problems(seed, k), EPISODES) for k in range(ENVIRONMENTS)]
+    log.say(learned.told)
     with one_thread():
-        model = ppo.learner(games, seed=seed, tensorboard=tensorboard)
-        model.learn(steps, callback=ppo.Progress(log.rollout))
+        model = ppo.learner(learned.environments(seed), learned.shown, seed=seed, tensorboard=tensorboard)
+        model.learn(steps or learned.steps, callback=ppo.Progress(log.rollout))
         policy = model.policy
     assert isinstance(policy, ppo.OptionPolicy)
     save_scorer(policy.scorer, out)
-    write_text(out.with_name("training.txt"), "\n".join(log.lines) + "\n")
+    write_text(out.with_name(learned.log), "\n".join(log.lines) + "\n")
 
 
 def main() -> None:
     """Parse, train, keep."""
     parser = argparse.ArgumentParser(prog="python -m placer.strategies.policy.train", description=__doc__)
-    parser.add_argument("--steps", type=int, default=560_000, help="decisions (default %(default)s)")
+    parser.add_argument("--game", choices=GAMES, default="plans", help="what is made (default %(default)s)")
+    parser.add_argument("--steps", type=int, help="decisions (default: as many as the shipped policy of the game)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=SHIPPED, help="where the weights go (default: the shipped ones)")
+    parser.add_argument("--out", type=Path, help="where the weights go (default: the shipped ones)")
     parser.add_argument("--tensorboard", type=Path, help="a folder for curves")
     given = parser.parse_args()
-    words = [f"--steps {given.steps}", f"--seed {given.seed}"]
-    command = shlex.join(["python", "-m", "placer.strategies.policy.train", *" ".join(words).split()])
+    steps = given.steps or GAMES[given.game].steps
+    command = f"python -m placer.strategies.policy.train --game {given.game} --steps {steps} --seed {given.seed}"
     try:
-        train_policy(steps=given.steps, seed=given.seed, out=given.out, tensorboard=given.tensorboard, command=command)
+        train_policy(
+            steps=steps, seed=given.seed, out=given.out, game=given.game, tensorboard=given.tensorboard,
+            command=command,
+        )  # fmt: skip
     except PlacerError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

@@ -60,7 +60,7 @@ def test_moves_and_crossings_keep_every_class_behind_what_it_needs(problem: Plac
             assert all(not folded.needs[index] & ~seen for index, seen in zip(order, behind, strict=True))
 
 
-@pytest.mark.parametrize("name", ("local", "genetic"))
+@pytest.mark.parametrize("name", ("local", "genetic", "policy"))
 @settings(max_examples=25, derandomize=True)
 @given(problem=problems(largest=5))
 def test_small_problems_are_solved_as_the_enumeration_does(name: str, problem: PlacementProblem) -> None:
@@ -85,7 +85,7 @@ def chain(count: int) -> PlacementProblem:
     return PlacementProblem(nodes=nodes, edges=edges, accelerators=3, cpus=0, memory=math.inf)
 
 
-@pytest.mark.parametrize("name", ("local", "genetic", "min_cut"))
+@pytest.mark.parametrize("name", ("local", "genetic", "policy", "min_cut"))
 def test_of_a_chain_all_find_the_same_and_twice_the_same(name: str) -> None:
     exact = place(chain(12), PlaceRequest())
     first, second = (place(chain(12), PlaceRequest(strategy=name, budget=1000)) for _ in range(2))
@@ -101,7 +101,7 @@ def test_the_drawing_of_others_is_left_as_it_was() -> None:
     assert random.random() == expected
 
 
-@pytest.mark.parametrize("name", ("local", "genetic"))
+@pytest.mark.parametrize("name", ("local", "genetic", "policy"))
 def test_other_forms_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="contiguous placements"):
         place(chain(4), PlaceRequest(strategy=name, free_form=True))

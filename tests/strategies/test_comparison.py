@@ -162,8 +162,14 @@ def test_placement_files_are_compared_by_what_applies_to_them(tmp_path: Path) ->
     ]
     edges = [{"sourceId": k, "destId": k + 1, "cost": 0} for k in range(3)]
     path.write_text(json.dumps({"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 10, "nodes": nodes, "edges": edges}))
-    found = {one.strategy: one for one in compared_files([path], ["min_cut", "etf", "local"], [Budget(seconds=5)])}
-    assert set(found) == {"min_cut", "etf"}  # moves need a model's blocks
+    names, budgets = ["min_cut", "etf", "local", "policy", "stages"], [Budget(evaluations=20)]
+    every = list(compared_files([path], names, budgets, seeds=(0, 1)))
+    # What asks for a model's blocks does not apply, and only what draws has several seeds.
+    assert [(one.strategy, one.seed) for one in every] == [
+        ("min_cut", 0), ("etf", 0), ("local", 0), ("local", 1), ("policy", 0), ("policy", 1)
+    ]  # fmt: skip
+    found = {one.strategy: one for one in every}
     assert found["min_cut"].step_time_seconds == found["min_cut"].bound_seconds == 1 + 2 + 3  # beside 4
     assert found["etf"].step_time_seconds is not None
-    assert not list(compared_files([path], ["min_cut", "etf"], [Budget(seconds=5)], found.values()))
+    assert found["policy"].step_time_seconds == found["local"].step_time_seconds == 6
+    assert not list(compared_files([path], names, budgets, every, seeds=(0, 1)))

@@ -21,7 +21,8 @@ from safetensors import safe_open
 from torch import nn
 
 from clusters import FAST, SLOW, with_host
-from examples.measured.learned import Row, gap_of, row
+from examples.measured.learned.gaps import Row, gap_of
+from examples.measured.learned.plans import plans_row
 from graphs import BlockSpec, chain_graph
 from placer.errors import Infeasible, InfeasibleError, PlacerError, UsageError
 from placer.legality import check
@@ -379,7 +380,7 @@ def test_problems_to_be_judged_on_are_larger_than_any_seen() -> None:
 
 
 def held(trained: float, rival: float) -> Row:
-    return Row(seed=0, name="", blocks=1, devices=1, players={"trained": (trained,)}, others={"greedy": rival})
+    return Row(seed=0, name="", size=1, devices=1, players={"trained": (trained,)}, others={"greedy": rival})
 
 
 def test_a_gap_is_what_a_rival_takes_longer_and_infinite_where_it_has_no_plan() -> None:
@@ -393,7 +394,7 @@ def test_a_gap_is_what_a_rival_takes_longer_and_infinite_where_it_has_no_plan() 
 
 
 def test_a_row_holds_every_rival_on_one_problem() -> None:
-    found = row(70_002, SHIPPED, (1, 6))
+    found = plans_row(70_002, SHIPPED, (1, 6))
     assert set(found.players) == {"trained", "untuned", "untrained", "random"}
     for seconds in found.players.values():
         assert seconds[0] >= seconds[1] > 0

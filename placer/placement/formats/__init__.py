@@ -34,7 +34,8 @@ class PlaceRequest:
 
     `devices` is the number of accelerators, `memory` bytes of each, `bandwidth` bytes/second between them. `budget`
     (evaluations of a device's load) and `seconds` end a search that has not ended by itself; it returns what it has
-    with the bound proved so far. `strategy`: EXACT, or a list scheduler or partitioner by name.
+    with the bound proved so far. `strategy`: EXACT, a search without a proof, a list scheduler or a partitioner by
+    name; `seed` is what searches that draw begin with.
     """
 
     objective: str | None = None
@@ -46,6 +47,7 @@ class PlaceRequest:
     budget: int | None = None
     seconds: float | None = None
     strategy: str = EXACT
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.objective not in (None, *OBJECTIVES):
@@ -54,6 +56,8 @@ class PlaceRequest:
         for what, value in counts:
             if value is not None and value < 1:
                 raise UsageError(f"a placement was asked for with {value} {what}; give at least 1")
+        if self.seed < 0:
+            raise UsageError(f"a placement was asked for with the seed {self.seed}; give 0 or more")
         for what, amount in (("memory", self.memory), ("bandwidth", self.bandwidth), ("seconds", self.seconds)):
             if amount is not None and not amount > 0:
                 raise UsageError(f"a placement was asked for with {what} {amount}; give more than 0")

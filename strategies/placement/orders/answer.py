@@ -1,4 +1,5 @@
-"""`placer place --strategy local` and `--strategy genetic`: contiguous placements by search over orders."""
+"""`placer place --strategy local` and `--strategy genetic`: contiguous placements by search over orders; what a search
+over orders finds as an answer, whosever it is."""
 
 from __future__ import annotations
 
@@ -18,11 +19,18 @@ from placer.strategies.placement.solve import form_of
 
 # Orders that are cut where nothing is asked for: some seconds.
 EVALUATIONS = 1_000
-SEED = 0
+
+# From (cuts, folded, seed, over) the best cut; it ends when over() says so.
+OrderSearch = Callable[[Cuts, Folded, int, Callable[[], bool]], Cut]
 
 
 def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     """The answer, judged. Raises InfeasibleError where no order has cuts that fit, UsageError for other forms."""
+    return answer_by(_search(request.strategy), problem, request)
+
+
+def answer_by(search: OrderSearch, problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
+    """The answer of one search over orders, judged; raises as `solve` does."""
     if not isinstance(problem, PlacementProblem) or form_of(problem, request) != "contiguous":
         raise UsageError(
             f"--strategy {request.strategy} searches contiguous placements of nodes with one cost each for throughput; "
@@ -37,7 +45,7 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     def over() -> bool:
         return cuts.made >= (math.inf if most is None else most) or time.perf_counter() >= until
 
-    found = _search(request.strategy)(cuts, folded, random.Random(SEED), over)
+    found = search(cuts, folded, request.seed, over)
     seconds = time.perf_counter() - begun
     if not found.devices:
         raise InfeasibleError(
@@ -51,11 +59,11 @@ def solve(problem: FileProblem, request: PlaceRequest) -> PlaceAnswer:
     return judged(problem, placement, "contiguous", bound=0.0, seconds=seconds, notes=notes)
 
 
-def _search(name: str) -> Callable[[Cuts, Folded, random.Random, Callable[[], bool]], Cut]:
+def _search(name: str) -> OrderSearch:
     """The search called so; UsageError where its extra is missing."""
     if name == "local":
-        return local
+        return lambda cuts, folded, seed, over: local(cuts, folded, random.Random(seed), over)
     require_extra("genetic", "deap")
     from placer.strategies.placement.orders.genetic import genetic  # DEAP may be missing
 
-    return genetic
+    return lambda cuts, folded, seed, over: genetic(cuts, folded, random.Random(seed), over)

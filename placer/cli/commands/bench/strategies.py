@@ -108,7 +108,7 @@ def _outcomes(
     known = () if rows is None else kept_outcomes(rows)
     asked, made = {case_name(path) for path in files}, []
     found = compared(_noted(cases, asked), names, seeds, budgets, known)
-    for outcome in chain(compared_files(files, names, budgets, known), found):
+    for outcome in chain(compared_files(files, names, budgets, known, seeds), found):
         if rows is not None:
             keep(rows, outcome)
         made.append(outcome)

@@ -29,8 +29,8 @@ def run(
     strategy: Annotated[
         str,
         typer.Option(
-            help=f"{EXACT} or min_cut (with a proof), local, genetic, heft, etf, sct, critical_path, greedy, metis or "
-            "single."
+            help=f"{EXACT} or min_cut (with a proof), local, genetic, policy, heft, etf, sct, critical_path, greedy, "
+            "metis or single."
         ),
     ] = EXACT,
     devices: Annotated[int | None, typer.Option(help="Accelerators; default: what the file says.")] = None,
@@ -39,13 +39,14 @@ def run(
     microbatches: Annotated[int | None, typer.Option(help="In a batch, for formats that ask for it.")] = None,
     budget: Annotated[int | None, typer.Option(help="Stop after so many evaluated loads with what is there.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop solving after that time with what is there.")] = None,
+    seed: Annotated[int, typer.Option(help="Of local, genetic and policy.")] = 0,
     format: Annotated[str | None, typer.Option(help=f"The file's format: {', '.join(READERS)}.")] = None,
     json: Json = False,
 ) -> None:
     """Read, place, print."""
     request = PlaceRequest(
         objective=objective, free_form=free_form, devices=devices, microbatches=microbatches, budget=budget,
-        seconds=seconds, strategy=strategy,
+        seconds=seconds, strategy=strategy, seed=seed,
         memory=None if memory is None else quantity(memory, "bytes"),
         bandwidth=None if bandwidth is None else quantity(bandwidth, "bandwidth"),
     )  # fmt: skip
