@@ -13,7 +13,7 @@ from typing import TypedDict
 import torch
 
 from placer.errors import UsageError
-from placer.graph import Graph
+from placer.graph import Graph, Input
 from placer.plans.plan import Plan
 from placer.runtime.stages.batch_values import Batch, BatchSums, BatchValues, Read
 from placer.runtime.stages.block_code import CutModel
@@ -75,23 +75,34 @@ class BatchSplit:
 
 
 def checked(batch: Batch, graph: Graph, rows: int) -> Batch:
-    """The inputs of `graph` from `batch`. Raises UsageError for missing inputs and a wrong number of rows."""
+    """The inputs of `graph` from `batch`. Raises UsageError for missing inputs, another shape and another dtype."""
     missing = [entry.name for entry in graph.inputs if entry.name not in batch]
     if missing:
         raise UsageError(f"the batch lacks {', '.join(missing)}; it has {', '.join(batch) or 'nothing'}")
     for entry in graph.inputs:
-        found = batch[entry.name].shape
-        if entry.tensor.batched and (not found or found[0] != rows):
-            raise UsageError(
-                f"the plan is for batches of {rows} rows, input {entry.name} has shape {tuple(found)}; "
-                "give the global batch on every rank, or plan again with its size"
-            )
-        if not entry.tensor.batched and tuple(found) != entry.tensor.shape_at(rows):
-            raise UsageError(
-                f"input {entry.name} has shape {tuple(found)}, and the plan is for {entry.tensor.shape_at(rows)} "
-                "alone; give that, or plan again with its size"
-            )
+        _require_like(entry, batch[entry.name], rows)
     return {entry.name: batch[entry.name] for entry in graph.inputs}
+
+
+def _require_like(entry: Input, given: torch.Tensor, rows: int) -> None:
+    """Sizes and dtype are in the captured ops: others would end in an error of torch's, or in other numbers."""
+    found, planned = tuple(given.shape), entry.tensor.shape_at(rows)
+    if entry.tensor.batched and (not found or found[0] != rows):
+        raise UsageError(
+            f"the plan is for batches of {rows} rows, input {entry.name} has shape {found}; "
+            "give the global batch on every rank, or plan again with its size"
+        )
+    if found != planned:
+        raise UsageError(
+            f"input {entry.name} has shape {found}, and the plan is for {planned} alone; give that, or plan again "
+            "with its size"
+        )
+    dtype = str(given.dtype).removeprefix("torch.")
+    if dtype != entry.tensor.dtype:
+        raise UsageError(
+            f"input {entry.name} is {dtype}, and the model was captured with {entry.tensor.dtype}; give "
+            f".to(torch.{entry.tensor.dtype}), or plan again with a batch like this one"
+        )
 
 
 def microbatch_rows(plan: Plan, position: int, replica: int) -> tuple[range, ...]:

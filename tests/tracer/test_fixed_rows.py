@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -72,3 +74,23 @@ def test_a_run_is_fed_the_rows_it_was_captured_for() -> None:
     graph = placer.capture(Grouped(), batch=BATCH)
     with pytest.raises(UsageError, match=r"input x has shape \(6, 6\), and the plan is for \(8, 6\) alone"):
         checked({"x": torch.zeros(6, 6), "y": torch.zeros(6, 4)}, graph, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda batch: {"x": batch["x"]}, r"the batch lacks y; it has x"),
+        (lambda batch: batch | {"x": batch["x"][:4]}, r"input x has shape \(4, 6\), and the plan is for \(8, 6\)"),
+        (lambda batch: batch | {"x": batch["x"][:, :3]}, r"input x has shape \(8, 3\), and the plan is for \(8, 6\)"),
+        (lambda batch: batch | {"x": batch["x"].double()}, r"x is float64, .*float32; give \.to\(torch\.float32\)"),
+        (lambda batch: batch | {"y": batch["y"].to(torch.int32)}, r"input y is int32, and the model was captured with"),
+    ],
+)  # fmt: skip
+def test_a_batch_unlike_the_captured_one_is_refused_in_words(
+    change: Callable[[dict[str, Tensor]], dict[str, Tensor]], told: str
+) -> None:
+    plan = placer.plan(Grouped(), "localx1", batch=BATCH)
+    batch = {"x": torch.zeros(8, 6), "y": torch.zeros(8, 4)}
+    assert checked(batch, plan.graph, 8) == batch
+    with pytest.raises(UsageError, match=told):
+        checked(change(batch), plan.graph, 8)
