@@ -29,14 +29,12 @@ from torch import distributed as dist
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from placer.errors import ExecutionError
-from placer.io.processes import die_with_parent
+from placer.io.processes import COLLECT_EVERY, die_with_parent
 
 T = TypeVar("T")
 
 # Ranks capture and import at their own pace on a machine with few cores; nothing else may hold one back this long.
 _PEER_SECONDS = 300.0
-# Objects that are made before the collector looks for cycles: 700 by default, a twentieth of the time of small models.
-_GARBAGE = 50_000
 # What is left to the other ranks to notice that one has failed.
 _GRACE_SECONDS = 10.0
 
@@ -137,7 +135,7 @@ def serve(connection: Connection) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     # What was imported and captured before the fork stays: the collector need not go through all of it again and again.
     gc.freeze()
-    gc.set_threshold(_GARBAGE)
+    gc.set_threshold(COLLECT_EVERY)
     while True:
         try:
             function, args, rank, ranks, store = connection.recv()
