@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 
 from placer.cluster.cluster import Cluster
 from placer.io.memo import remembered
@@ -36,6 +36,13 @@ class Footings:
         found = self._placed(groups) if self.even else groups
         return self._numbers.setdefault(found, len(self._numbers))
 
+    @remembered
+    def of_nodes(self, *groups: tuple[int, ...]) -> int:
+        """The number of these groups of nodes, in this order: shared where the same of them are the same, and all ways
+        alike."""
+        found = (tuple(map(len, groups)), _numbered(tuple(chain(*groups)))) if self.even else groups
+        return self._numbers.setdefault(("nodes", found), len(self._numbers))
+
     def _placed(self, groups: tuple[tuple[int, ...], ...]) -> Hashable:
         runs = [self._run(devices) for devices in groups]
         if all(runs):
@@ -46,8 +53,8 @@ class Footings:
     @remembered
     def _run(self, devices: tuple[int, ...]) -> tuple[int, int] | None:
         """The first of devices that follow each other and how many they are; None of others."""
-        first, count = devices[0] if devices else 0, len(devices)
-        return (first, count) if devices == tuple(range(first, first + count)) else None
+        first, size = devices[0] if devices else 0, len(devices)
+        return (first, size) if devices == tuple(range(first, first + size)) else None
 
     def _runs(self, runs: list[tuple[int, int]]) -> Hashable:
         """Where each run begins in its node, from the first node on as far as they have nodes in common."""
@@ -60,5 +67,5 @@ class Footings:
 
 def _numbered(values: tuple[int, ...]) -> tuple[int, ...]:
     """Each value by the number of those before it, so that tuples of other values repeated alike are equal."""
-    order: dict[int, int] = {}
-    return tuple([order.setdefault(value, len(order)) for value in values])
+    order = dict(zip(dict.fromkeys(values), count(), strict=False))
+    return tuple(map(order.__getitem__, values))

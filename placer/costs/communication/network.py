@@ -9,8 +9,8 @@ gradients    over CPUs on several nodes in the way that is asked for (`reduction
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import cycle, islice
 from typing import NamedTuple, TypeAlias
@@ -53,6 +53,9 @@ class Network:
     """What crosses between the devices of `cluster`; remembers what it computed."""
 
     cluster: Cluster
+    #: Of a cluster whose nodes and ways are all alike, by how many devices are on how many nodes.
+    _levels: dict[Hashable, Bottleneck] = field(default_factory=dict)
+    _ways: dict[Hashable, LinkCost] = field(default_factory=dict)
 
     @cached_property
     def footings(self) -> Footings:
@@ -70,16 +73,34 @@ class Network:
     def exchange(self, parcels: Sequence[tuple[int, int, int]]) -> float:
         """Seconds of (sender, receiver, bytes) in this order, each when both its ends are free."""
         ways = self.link_costs((source, target) for source, target, _ in parcels)
-        sending: dict[int, float] = {}
-        receiving: dict[int, float] = {}
-        for source, target, size in parcels:
-            latency, per_byte = ways[source, target]
-            free, taken, seconds = sending.get(source, 0.0), receiving.get(target, 0.0), size * per_byte
-            begin = free if free >= taken - latency else taken - latency
-            arrived = begin + latency
-            sending[source] = begin + seconds
-            receiving[target] = (arrived if arrived >= taken else taken) + seconds
-        return max(receiving.values(), default=0.0)
+        return _exchanged(parcels, [ways[source, target] for source, target, _ in parcels])
+
+    def lane_exchange(
+        self, parcels: Sequence[tuple[int, int, int]], sources: Sequence[int], targets: Sequence[int], lanes: int
+    ) -> float:
+        """`exchange` of (sending replica, receiving replica, bytes of each of so many `lanes`), given their nodes."""
+        ends = [(sources[sender], targets[receiver]) for sender, receiver, _ in parcels]
+        leaving = {sent[0] for sent, (start, end) in zip(parcels, ends, strict=True) if start != end}
+        out = Counter([sources[sender] for sender in leaving])
+        ways = {
+            (start, end): self._way(start, end, lanes * out[start] if start != end else 1)
+            for start, end in dict.fromkeys(ends)
+        }
+        return _exchanged(parcels, [ways[pair] for pair in ends])
+
+    @remembered
+    def nodes_of_replicas(self, devices: tuple[int, ...], degree: int) -> tuple[int, ...]:
+        """The node of each replica; none where one is on several nodes, or the cluster has GPUs and CPUs, between which
+        ways differ within a node."""
+        nodes = [self.cluster.node_of[device] for device in devices]
+        whole = all(len(set(nodes[at : at + degree])) == 1 for at in range(0, len(nodes), degree))
+        sound = whole and len(self.cluster.backends) == 1 and len(set(devices)) == len(devices)
+        return tuple(nodes[::degree]) if sound else ()
+
+    def _way(self, start: int, end: int, senders: int) -> LinkCost:
+        """A message between devices of two nodes, `senders` of the first node's devices sending out."""
+        ends = start == end if self.footings.even else (start, end)
+        return once(self._ways, (ends, senders), _one_way, self.cluster, start, end, senders, ())
 
     def link_costs(self, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
         """The way between the two devices of each pair, all senders of a node sending at once."""
@@ -125,7 +146,12 @@ class Network:
     @remembered
     def levels(self, devices: tuple[int, ...], groups: int = 1) -> Bottleneck:
         """The levels a collective over `devices` climbs."""
-        return bottleneck(self.cluster, devices, groups=groups)
+        if not self.footings.even:
+            return bottleneck(self.cluster, devices, groups=groups)
+        node_of = self.cluster.node_of
+        held = Counter([node_of[device] for device in devices]).values()
+        key = len(set(devices)), len(held), max(held), frozenset(held), groups
+        return once(self._levels, key, bottleneck, self.cluster, devices, groups=groups)
 
     def _as_run(self, kind: CollectiveKind, devices: tuple[int, ...]) -> CollectiveKind:
         """What the devices' library does: gloo (torch 2.13) reduces whole buffers everywhere to scatter them.
@@ -199,6 +225,19 @@ def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[
             way = between[kind] = once(known, key, _one_way, cluster, start, end, senders, on_cpus)
         found[pair] = way
     return found
+
+
+def _exchanged(parcels: Sequence[tuple[int, int, int]], ways: Sequence[LinkCost]) -> float:
+    """Seconds of (sender, receiver, bytes) in this order, each its way when both its ends are free."""
+    sending: dict[int, float] = {}
+    receiving: dict[int, float] = {}
+    for (source, target, size), (latency, per_byte) in zip(parcels, ways, strict=True):
+        free, taken, seconds = sending.get(source, 0.0), receiving.get(target, 0.0), size * per_byte
+        begin = free if free >= taken - latency else taken - latency
+        arrived = begin + latency
+        sending[source] = begin + seconds
+        receiving[target] = (arrived if arrived >= taken else taken) + seconds
+    return max(receiving.values(), default=0.0)
 
 
 def slowest(found: tuple[LinkCost, ...]) -> LinkCost:

@@ -13,10 +13,13 @@ and the exchange takes until the last receiver is done. So the simulator plays i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from placer.costs.communication.network import Network, TransferSeconds
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.precision import Workload
+from placer.costs.timing.lanes import Lane, lane_of, lane_parcels
 from placer.io.memo import once
 from placer.plans.plan import Stage, replica_rows
 from placer.rules.layouts import State
@@ -31,9 +34,10 @@ class StageMessages:
     work: Workload
     ranges: BlockRanges
     network: Network
-    _exchanges: dict[object, tuple[object, Exchange]] = field(default_factory=dict)
+    _exchanges: dict[object, tuple[object, _Known]] = field(default_factory=dict)
     #: Seconds by what crosses, whatever the values are called: alike at most cuts of a model of equal blocks.
     _known: dict[object, float] = field(default_factory=dict)
+    _alike_ones: dict[object, _Known] = field(default_factory=dict)
     #: Bytes of so many rows of a bundle, which is kept, so that none leaves its id to another.
     _sizes: dict[tuple[int, int], tuple[Bundle, int]] = field(default_factory=dict)
 
@@ -87,28 +91,58 @@ class StageMessages:
             return 0.0
         # The layouts are kept with it: what is gone may leave its id to another.
         key = (values, id(source.layout), id(target.layout), source.degree, target.degree)
-        _, exchange = once(self._exchanges, key, self._exchange, values, source, target)
-        alike = tuple((one.tensor, one.have, one.want) for one in exchange.crossings)
-        stand = self.network.footings.of(source.devices, target.devices)
+        _, crossing = once(self._exchanges, key, self._exchange, values, source, target)
         divided = source.shares, source.degree, target.shares, target.degree
-        return once(
-            self._known, (alike, stand, divided, rows, gradient), self._played, exchange, source, target, rows,
-            gradient=gradient,
-        )  # fmt: skip
+        told = crossing.number, divided, rows, gradient
+        nodes = self._nodes(source, target)
+        if not all(nodes):
+            stand = self.network.footings.of(source.devices, target.devices)
+            return once(self._known, (stand, told), self._played, crossing, source, target, rows, gradient)
+        stand = self.network.footings.of_nodes(*nodes)
+        if crossing.lane is None:
+            return once(self._known, (stand, told), self._played, crossing, source, target, rows, gradient)
+        return once(self._known, (stand, told), self._in_lane, crossing, source, target, rows, gradient)
 
-    def _played(self, exchange: Exchange, source: Mesh, target: Mesh, rows: int, *, gradient: bool) -> float:
-        sizes, apart, sent = self._sizes, exchange.apart, []
-        for sender, receiver, own, bundle in parcels(exchange, source, target, rows, gradient=gradient):
-            known = sizes.get((id(bundle), own))
-            if known is None:
-                known = sizes[id(bundle), own] = bundle, self._bytes(bundle, own // apart)
-            sent.append((sender, receiver, known[1]))
-        return self.network.exchange(sent)
+    def _nodes(self, source: Mesh, target: Mesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The nodes of the replicas at both ends."""
+        nodes = self.network.nodes_of_replicas
+        return nodes(source.devices, source.degree), nodes(target.devices, target.degree)
 
-    def _bytes(self, bundle: Bundle, rows: int) -> int:
-        return sum(self.work.numerics.bytes_of(tensor, rows) for tensor in bundle.tensors)
+    def _in_lane(self, known: _Known, source: Mesh, target: Mesh, rows: int, gradient: bool) -> float:
+        """What one lane takes."""
+        assert known.lane is not None
+        size = partial(self._bytes, known.exchange.apart)
+        sent = lane_parcels(known.lane, source, target, rows, size, gradient=gradient)
+        return self.network.lane_exchange(sent, *self._nodes(source, target), lanes=source.degree)
 
-    def _exchange(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> tuple[object, Exchange]:
+    def _played(self, known: _Known, source: Mesh, target: Mesh, rows: int, gradient: bool) -> float:
+        each = parcels(known.exchange, source, target, rows, gradient=gradient)
+        apart = known.exchange.apart
+        return self.network.exchange([(a, b, self._bytes(apart, bundle, own)) for a, b, own, bundle in each])
+
+    def _bytes(self, apart: int, bundle: Bundle, rows: int) -> int:
+        """Bytes of so many rows of a replica, of which each device has one of `apart` parts."""
+        known = self._sizes.get((id(bundle), rows))
+        if known is None:
+            found = sum(self.work.numerics.bytes_of(tensor, rows // apart) for tensor in bundle.tensors)
+            known = self._sizes[id(bundle), rows] = bundle, found
+        return known[1]
+
+    def _exchange(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> tuple[object, _Known]:
         ends = zip(values, self._states(values, source), self._states(values, target), strict=True)
         crossings = tuple(Crossing(value, self.work.whole.value(value), have, want) for value, have, want in ends)
-        return (source.layout, target.layout), Exchange.between(crossings, source, target)
+        alike = tuple((one.tensor, one.have, one.want) for one in crossings)
+        key = alike, source.degree, target.degree, source.apart
+        return (source.layout, target.layout), once(self._alike_ones, key, self._made, crossings, source, target)
+
+    def _made(self, crossings: tuple[Crossing, ...], source: Mesh, target: Mesh) -> _Known:
+        exchange = Exchange.between(crossings, source, target)
+        return _Known(exchange, lane_of(exchange), len(self._alike_ones))
+
+
+class _Known(NamedTuple):
+    """What crosses between two meshes, whatever it is called; the first of its lanes; its number among those known."""
+
+    exchange: Exchange
+    lane: Lane | None
+    number: int
