@@ -20,4 +20,6 @@ def exact_sums(each: Iterable[float]) -> tuple[float, ...]:
     values = tuple(each)
     _, exponent = frexp(sum(values))
     grid = BITS - exponent
-    return tuple(accumulate((ldexp(round(ldexp(value, grid)), -grid) for value in values), initial=0.0))
+    # Most blocks of a model are alike: each value is rounded once.
+    rounded = {value: ldexp(round(ldexp(value, grid)), -grid) for value in set(values)}
+    return tuple(accumulate(map(rounded.__getitem__, values), initial=0.0))

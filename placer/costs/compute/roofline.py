@@ -120,20 +120,25 @@ def block_seconds(
 ) -> BlockSeconds:  # fmt: skip
     """Seconds of a block of class `block_class` for a microbatch of `rows` rows; `kept` are the ops that a selective
     recompute does not run again; `stops`: whether running again ends with the last value that backward reads."""
+    numbers, known = numerics.ops(block_class), dict[tuple[int, int], BlockSeconds]()
     if settings.fusion:
-        numbers = numerics.ops(block_class)
         busy = _total(
             (_chain_seconds(block_class, chain, numbers, device, settings, rows), 1)
             for chain in _fused(block_class, settings)
         )
     else:
         alike = numerics.alike(block_class)
-        busy = _total((op_seconds(op, number, device, settings, rows), count) for op, number, count in alike)
+        each = [(op_seconds(op, number, device, settings, rows), count) for op, number, count in alike]
+        known = {(id(op), id(number)): own for (op, number, _), (own, _) in zip(alike, each, strict=True)}
+        busy = _total(each)
     again = CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
-    numbers = numerics.ops(block_class)
+
+    def alone(number: int) -> BlockSeconds:
+        op = block_class.ops[number]
+        return known.get((id(op), id(numbers[number]))) or op_seconds(op, numbers[number], device, settings, rows)
 
     def spared(ops: Iterable[int]) -> float:
-        return sum(op_seconds(block_class.ops[i], numbers[i], device, settings, rows).forward for i in ops)
+        return sum(alone(number).forward for number in ops)
 
     unread = unread_products(block_class) if stops else ()
     return _waiting(

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import add
 from typing import NamedTuple
 
 from placer.cluster.cluster import Backend
@@ -47,19 +48,18 @@ class Moved(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """A block at work: what is kept by then, less all that was; what it made again; the most that an op has besides;
-    parameters gathered, gradients it makes and gradients made before."""
+    """A block at work: what it made again and what is kept by then, less all that was kept; the most that an op has
+    besides; parameters gathered, gradients it makes and gradients made before."""
 
-    left: Affine
-    remade: Affine
+    beside: Affine
     ops: tuple[Affine, ...]
     gathered: int
     making: int
     made: int
 
-    def inner(self, rows: int) -> int:
-        """Bytes of the largest op."""
-        return max(size.at(rows) for size in self.ops)
+    def at(self, rows: int) -> int:
+        """Bytes beside all that was kept, those of the largest op among them."""
+        return self.beside[0] + self.beside[1] * rows + max([fixed + per_row * rows for fixed, per_row in self.ops])
 
     def moved(self, what: Moved) -> int:
         """Bytes that collectives hold."""
@@ -107,27 +107,24 @@ class Backward:
         """What the blocks save that run again."""
         return self._kept.saved_again(self._first, self._last, recompute)
 
+    @remembered
     def temporary(self, recompute: Again, rows: int, what: Moved) -> Temporary:
         """What is there besides when there are all gradients."""
         moments = self._at_work(recompute, ends=False)
-        remade = max(0, *(moment.remade.at(rows) + moment.left.at(rows) for moment in moments))
-        each = [moment.left.at(rows) + moment.remade.at(rows) + moment.inner(rows) for moment in moments]
+        remade = max([0, *(moment.beside.at(rows) for moment in moments)])
+        each = [moment.at(rows) for moment in moments]
         moved = [moment.moved(what) for moment in moments]
-        return Temporary(
-            remade=remade,
-            workspace=max(0, max(each) - remade),
-            moved=max(moved),
-            at_once=max(0, *(a + b for a, b in zip(each, moved, strict=True))),
-        )
+        at_once = max(0, *map(add, each, moved))
+        return Temporary(remade=remade, workspace=max(0, max(each) - remade), moved=max(moved), at_once=at_once)
 
     def first(self, recompute: Again, rows: int, share: float, what: Moved) -> int:
         """The most of what is kept, of gradients, of which this device has a `share`, and of what is there besides."""
         whole = self._kept.kept(self._first, self._last, recompute).at(rows)
-        between = max(kept.at(rows) + round(share * made) for kept, made in self._beside(recompute))
-        at_work = (
-            one.left.at(rows) + one.remade.at(rows) + one.inner(rows) + one.moved(what) + round(share * one.made)
-            for one in self._at_work(recompute, ends=True)
-        )
+        between = max([kept[0] + kept[1] * rows + round(share * made) for kept, made in self._beside(recompute)])
+        at_work = [
+            moment.at(rows) + moment.moved(what) + round(share * moment.made)
+            for moment in self._at_work(recompute, ends=True)
+        ]
         return max(between, whole + max(at_work))
 
     @remembered
@@ -147,9 +144,10 @@ class Backward:
         known, first, last = self._kept, self._first, self._last
         blocks, whole = known.work.graph.blocks, known.kept(first, last, recompute)
         index = blocks[block].kind
+        remade = known.saved_again(block, block + 1, _of_block(recompute, block - first))
+        left = known.kept(first, block + 1, recompute)
         return _Moment(
-            left=affine_sum((known.kept(first, block + 1, recompute), Affine(-whole.fixed, -whole.per_row))),
-            remade=known.saved_again(block, block + 1, _of_block(recompute, block - first)),
+            beside=affine_sum((left, Affine(-whole.fixed, -whole.per_row), remade)),
             ops=known.at_work[index] or (Affine(),),
             gathered=self._parameters.of(max(first, block - 1), block + 1).parameters,
             making=self._parameters.gradient_bytes(block, block + 1),

@@ -13,8 +13,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from placer.plans.schedule import Action, looped, looped_warmup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
+class InFlight(NamedTuple):
     """Of one position: microbatches in flight before its first backward ends (0 where `later` has as many), per stage
     at each later peak, and those whose backward waits for its weight part."""
 

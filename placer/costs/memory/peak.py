@@ -27,7 +27,7 @@ buffers, buckets that stay) and the most of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import mul
 from typing import NamedTuple
 
 from placer.cluster.cluster import Device
@@ -41,12 +41,12 @@ from placer.plans.settings import RunSettings, state_count
 
 # Of float32, by definition.
 MASTER_BYTES = 4
-# Of what one stage has at a time.
+# Of what several stages of a position have all the time, and one of them at a time.
+ALWAYS = ("parameters", "gradients", "optimizer", "buffers", "lasting", "updating")
 ONCE = ("remade", "workspace", "communication", "closing", "temporary")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageMemory(NamedTuple):
     """One stage on one device: state that is always there, bytes kept per microbatch in flight, the rest once.
 
     staying: messages, beside `kept`, per microbatch in flight. lasting: buckets always there. turning: the most
@@ -150,35 +150,52 @@ def stage_memory(
 
 def position_memory(stages: tuple[StageMemory, ...], in_flight: InFlight, device: Device | None = None) -> MemoryBytes:
     """Bytes of one device with its stages (None: without its overhead) and those in flight there."""
-    gradients, updating = (sum(getattr(stage, name) for stage in stages) for name in ("gradients", "updating"))
-    remade, workspace, inner, closing, temporary = (max(getattr(stage, name) for stage in stages) for name in ONCE)
-    later, kept, staying = (
-        max(sum(n * each for n, each in zip(peak, sizes, strict=True)) for peak in in_flight.later)
-        for sizes in zip(*((stage.living, stage.kept, stage.staying) for stage in stages), strict=True)
-    )
+    first, every = stages[0], stages[0] if len(stages) == 1 else _together(stages)
+    remade, temporary = every.remade, every.temporary
+    later, kept, staying = _most_later(stages, in_flight)
     if in_flight.parted:  # a lone stage
-        remade, temporary = in_flight.parted * stages[0].again, stages[0].working
-    arrived = in_flight.parted * stages[0].arrived
-    parted = arrived + in_flight.parted * stages[0].again
+        remade, temporary = in_flight.parted * first.again, first.working
+    arrived = in_flight.parted * first.arrived
+    parted = arrived + in_flight.parted * first.again
     at_once = max(
-        stages[0].first(in_flight.first) + parted,
-        gradients + later + temporary + parted,
-        gradients + max(closing, updating),
+        first.first(in_flight.first) + parted,
+        every.gradients + later + temporary + parted,
+        every.gradients + max(every.closing, every.updating),
     )
     overhead = 0 if device is None else device.overhead_bytes
     return MemoryBytes(
-        parameters=sum(stage.parameters for stage in stages),
-        gradients=gradients,
-        optimizer=sum(stage.optimizer for stage in stages),
-        activations=max(in_flight.first * stages[0].kept, kept) + remade,
-        buffers=sum(stage.buffers for stage in stages),
-        workspace=workspace + arrived,
-        communication=sum(stage.lasting for stage in stages)
-        + max(in_flight.first * stages[0].staying, staying)
-        + max(inner, closing, updating),
+        parameters=every.parameters,
+        gradients=every.gradients,
+        optimizer=every.optimizer,
+        activations=max(in_flight.first * first.kept, kept) + remade,
+        buffers=every.buffers,
+        workspace=every.workspace + arrived,
+        communication=every.lasting
+        + max(in_flight.first * first.staying, staying)
+        + max(every.communication, every.closing, every.updating),
         overhead=overhead,
-        at_once=sum(stage.state for stage in stages) + at_once + overhead,
+        at_once=every.state + at_once + overhead,
     )
+
+
+def _together(stages: tuple[StageMemory, ...]) -> StageMemory:
+    """What is always there of all stages, and the most of what each has at a time."""
+    always = {name: sum([getattr(stage, name) for stage in stages]) for name in ALWAYS}
+    once = {name: max([getattr(stage, name) for stage in stages]) for name in ONCE}
+    return StageMemory(kept=0, **always, **once)
+
+
+def _most_later(stages: tuple[StageMemory, ...], in_flight: InFlight) -> tuple[int, int, int]:
+    """The most that microbatches in flight at a later peak take of each: all they are living on, what is kept, and what
+    stays beside it."""
+    if len(stages) == len(in_flight.later) == 1:
+        (count,), stage = in_flight.later[0], stages[0]
+        return count * stage.living, count * stage.kept, count * stage.staying
+    living, kept, staying = (
+        max([sum(map(mul, peak, sizes)) for peak in in_flight.later])
+        for sizes in zip(*[(stage.living, stage.kept, stage.staying) for stage in stages], strict=True)
+    )
+    return living, kept, staying
 
 
 def state_bytes(numerics: Numerics, settings: RunSettings) -> int:

@@ -169,8 +169,10 @@ class AfterBackward:
 
         Of state that is sharded over as many devices each shard is summed among its holders.
         """
-        others = () if leading.devices == stage.devices else leading.devices
         size, alike = self.ranges.of(stage.first, stage.last).tied, leading.degree == self.work.degree
+        if not size:
+            return 0.0
+        others = () if leading.devices == stage.devices else leading.devices
         devices = stage.leaders if alike else stage.devices
         others = others[:: self.work.degree] if alike else others
         whole = not alike or stage.sharding not in BY_FSDP
