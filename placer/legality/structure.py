@@ -29,7 +29,11 @@ def _blocks(plan: Plan) -> Iterator[str]:
 
 def _devices(plan: Plan) -> Iterator[str]:
     """Stages name devices that exist, each once; two positions share none."""
-    size = plan.cluster.size
+    size, groups = plan.cluster.size, dict.fromkeys(stage.devices for stage in plan.stages)
+    named = set().union(*groups)
+    apart = len(named) == sum(map(len, groups))
+    if apart and all(groups) and (not named or (min(named) >= 0 and max(named) < size)):
+        return
     for index, stage in enumerate(plan.stages):
         absent = sorted({d for d in stage.devices if not 0 <= d < size})
         if absent:
@@ -41,10 +45,10 @@ def _devices(plan: Plan) -> Iterator[str]:
             yield f"stage {index} has no device; give it at least one"
         if len(set(stage.devices)) != len(stage.devices):
             yield f"stage {index} names a device twice: {_listed(stage.devices)}; a device holds one replica"
-    groups = {devices: number for number, devices in enumerate(dict.fromkeys(stage.devices for stage in plan.stages))}
+    numbers = {devices: number for number, devices in enumerate(groups)}
     seen: dict[int, int] = {}
     for index, stage in enumerate(plan.stages):
-        own = groups[stage.devices]
+        own = numbers[stage.devices]
         other = next((d for d in stage.devices if seen.setdefault(d, own) != own), None)
         if other is not None:
             yield f"stage {index} shares device {other} with a stage on other devices; stages share all or none"
@@ -72,6 +76,8 @@ def _layouts(plan: Plan) -> Iterator[str]:
 def _kinds(plan: Plan) -> Iterator[str]:
     """Devices of both kinds, GPUs and CPUs, are in different replicas, which keep their state whole."""
     unlike = plan.cluster.unlike
+    if len(plan.cluster.backends) == 1:
+        return
     for index, stage in enumerate(plan.stages):
         if stage.degree < 1:
             continue
@@ -98,6 +104,10 @@ def _replicas(plan: Plan) -> Iterator[str]:
     for index, stage in enumerate(plan.stages):
         before = first.setdefault(stage.devices, index)
         other = plan.stages[before]
+        if before == index:
+            continue
+        if (other.degree, other.shares) == (stage.degree, stage.shares):
+            continue
         if other.degree != stage.degree:
             yield (
                 f"stages {before} and {index} share their devices and have replicas of {other.degree} and "
@@ -114,13 +124,16 @@ def _rows(plan: Plan) -> Iterator[str]:
     """
     if not plan.microbatches:
         yield "there is no microbatch; give at least one"
-    for index, rows in enumerate(plan.microbatches):
-        if rows < 1:
-            yield f"microbatch {index} has {rows} rows; give at least one"
-            return
+    if min(plan.microbatches, default=1) < 1:
+        index, rows = next((index, rows) for index, rows in enumerate(plan.microbatches) if rows < 1)
+        yield f"microbatch {index} has {rows} rows; give at least one"
+        return
     yield from _apart(plan)
     told: set[tuple[int, tuple[float, ...]]] = set()
+    divided: dict[tuple[int, tuple[int, ...]], Stage] = {}
     for stage in plan.stages if plan.microbatches else ():
+        divided.setdefault((stage.replicas, stage.shares), stage)
+    for stage in divided.values():
         sound = not stage.shares or (len(stage.shares) == stage.replicas and min(stage.shares) > 0)
         if stage.replicas and sound and (stage.replicas, _ratios(stage)) not in told:
             told.add((stage.replicas, _ratios(stage)))
@@ -180,7 +193,7 @@ def _sharding(plan: Plan) -> Iterator[str]:
                 f"stage {index} shards {stage.sharding}, but FSDP2 reduces at the end of a whole backward, which "
                 f"{plan.schedule} splits; use 1f1b or sharding none"
             )
-    if _structured(plan):
+    if any(stage.by_fsdp for stage in plan.stages) and _structured(plan):
         yield from _tied(plan)
 
 

@@ -62,14 +62,20 @@ def made_by(reference: str) -> tuple[int, int]:
 
 def stage_of_block(plan: Plan) -> dict[int, int]:
     """The stage of each block."""
-    return {block: s for s, stage in enumerate(plan.stages) for block in range(stage.first, stage.last)}
+    home: dict[int, int] = {}
+    for number, stage in enumerate(plan.stages):
+        home.update(dict.fromkeys(range(stage.first, stage.last), number))
+    return home
 
 
 def _reads(plan: Plan) -> list[tuple[str, int, int]]:
     """(value, stage that makes it, later stage that reads it)."""
     home = stage_of_block(plan)
-    each = ((reference, home[maker], home[reader]) for reference, maker, reader in plan.graph.reads)
-    return [(reference, source, target) for reference, source, target in each if source < target]
+    return [
+        (reference, source, target)
+        for reference, maker, reader in plan.graph.reads
+        if (source := home[maker]) < (target := home[reader])
+    ]
 
 
 def stage_graph(plan: Plan) -> StageGraph:

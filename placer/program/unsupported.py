@@ -15,7 +15,7 @@ from placer.graph import Block, Graph, Parameter, Tensor
 from placer.plans.plan import Plan
 from placer.plans.transfers import Transfer, made_by, position_of, stage_of_block, transfers
 from placer.program.lowering import crossings
-from placer.spmd.cross_mesh import Mesh, routes, row_dim
+from placer.spmd.cross_mesh import Mesh, require_routes, row_dim
 from placer.spmd.parameter_layouts import value_state
 
 
@@ -84,7 +84,7 @@ def _undivided(tensor: Tensor) -> bool:
 def _cut(plan: Plan, transfer: Transfer, source: int, target: int) -> Iterator[str]:
     for crossing in crossings(plan, transfer, gradient=False):
         try:
-            routes(crossing, source, target)
+            require_routes(crossing, source, target)
         except UsageError as error:
             yield f"between stages {transfer.source} and {transfer.target} {error}"
 

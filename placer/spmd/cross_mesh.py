@@ -167,13 +167,21 @@ def routes(crossing: Crossing, source: int, target: int) -> tuple[Route, ...]:
     tensor, have, want = crossing.tensor, crossing.have.value, crossing.want.value
     if source == target and have == want:
         return tuple(Route(inner, inner, ()) for inner in range(source))
+    require_routes(crossing, source, target)
+    return tuple(_routes(tensor, have, want, source, target))
+
+
+def require_routes(crossing: Crossing, source: int, target: int) -> None:
+    """Raise UsageError where there are no `routes`."""
+    tensor, have, want = crossing.tensor, crossing.have.value, crossing.want.value
+    if source == target and have == want:
+        return
     for lay, _, _, _ in (*pieces(have, source, 0), *pieces(want, target, 0)):
         if tensor.shape[lay.dim].per_row:
             raise UsageError(
                 f"{crossing.value} is cut on dim {lay.dim}, which grows with the rows, and lies otherwise on the other "
                 "side; let it be whole, or cut it on another dim"
             )
-    return tuple(_routes(tensor, have, want, source, target))
 
 
 def _routes(tensor: Tensor, have: Lay, want: Lay, source: int, target: int) -> Iterator[Route]:
