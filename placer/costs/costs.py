@@ -21,7 +21,7 @@ Every part grows with bytes, FLOPs and latency and falls with rates and bandwidt
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,17 +31,18 @@ from placer.costs.communication.network import Network, require_hosts
 from placer.costs.communication.reductions import AnyReduction
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.likeness import Likeness
-from placer.costs.memory.block_ranges import BlockRanges
+from placer.costs.memory.block_ranges import BlockRange, BlockRanges
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.precision import Numerics, Workload
 from placer.costs.timing.after_backward import AfterBackward, heeds
 from placer.costs.timing.messages import StageMessages
-from placer.costs.timing.stage import BlockTimes, StageTimes
+from placer.costs.timing.stage import BlockTimes, StageSeconds, StageTimes
 from placer.costs.timing.step import StageCost
 from placer.graph import Affine, Graph, affine_sum
 from placer.io.memo import once, remembered
 from placer.io.same_objects import OfSameObjects
+from placer.plans.known_stages import KnownStage, KnownStages
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Again, Layout, Plan, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings
@@ -61,7 +62,7 @@ class Costs:
 
     def __init__(
         self, graph: Graph, cluster: Cluster, settings: RunSettings, layout: Layout | None = None, offset: int = 0, *,
-        searched: AnyReduction | None = None,
+        searched: AnyReduction | None = None, network: Network | None = None,
     ) -> None:  # fmt: skip
         require_hosts(cluster)
         self.work = workload(graph, settings, layout, offset)
@@ -72,18 +73,22 @@ class Costs:
         self._ranges = {backend: BlockRanges(self.work, backend) for backend in cluster.backends}
         #: Of accelerators where there are some: their kernels keep no more than those of CPUs.
         self.ranges = self._ranges.get("cuda") or self._ranges["cpu"]
-        self.network = Network(cluster)
+        self.network = network or Network(cluster)
         self.messages = StageMessages(self.work, self.ranges, self.network)
         self.block_times = BlockTimes(self.work, self.network)
         self.stage_times = StageTimes(self.work, self.ranges, self.block_times)
         self.after_backward = AfterBackward(
             self.work, self.priced, self.ranges, self.stage_times, self.network, searched
         )
-        self.likeness = Likeness(self.work, self.ranges, self.network.footings)
-        #: Of plans whose stages are the same objects (`step_estimate`).
-        self.known_stages, self.known_positions = OfSameObjects[StageCost](), OfSameObjects[tuple[int, MemoryBytes]]()
+        self.likeness = Likeness(self.work, self.ranges)
+        #: Stages of all plans that were asked for, and what of each is worked out (`stages_of`).
+        self.known = KnownStages()
+        self._stages: dict[KnownStage, PricedStage] = {}
         self._stage_costs: dict[Hashable, StageCost] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._meshes: dict[int, tuple[Costs, Mesh, bool]] = {}
+        self._stands: dict[tuple[int, ...], int] = {}
+        self._fixed: dict[tuple[int, ...], float] = {}
         self._under: dict[tuple[int, int], Costs] = {}
         self._on = OfSameObjects[Costs]()
 
@@ -94,7 +99,7 @@ class Costs:
         key = id(layout), offset
         return once(
             self._under, key, Costs, self.graph, self.cluster, self.settings, layout, offset,
-            searched=self.after_backward.searched,
+            searched=self.after_backward.searched, network=self.network,
         )  # fmt: skip
 
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:
@@ -111,6 +116,57 @@ class Costs:
         # Replicas of devices in any other order are priced as if they stood one after the other.
         runs = all(b == a + 1 for a, b in pairwise(devices))
         return self.under(layout, devices[0] % layout.degree if runs else 0)
+
+    def stages_of(self, plan: Plan) -> list[PricedStage]:
+        """The stages of a plan of sound shape, with what is worked out once for each."""
+        found = self._stages
+        return [found.get(known) or self._price(plan, known) for known in self.known.of(plan)]
+
+    def _price(self, plan: Plan, known: KnownStage) -> PricedStage:
+        own, mesh, grouped = self._meshes.get(known.mesh) or once(self._meshes, known.mesh, self._on_mesh, plan, known)
+        span = own.ranges.of(*known.span)
+        found = self._stages[known] = PricedStage(known=known, costs=own, mesh=mesh, span=span, grouped=grouped)
+        return found
+
+    def _on_mesh(self, plan: Plan, known: KnownStage) -> tuple[Costs, Mesh, bool]:
+        """The costs of the graph as stages on a mesh cut it, the mesh, and whether its replicas are groups."""
+        own = self.of_stage(plan, known.stage)
+        return own, Mesh.of(plan, known.stage), own.block_times.holds(known.stage.devices)
+
+    def cost_in_plan(
+        self, one: PricedStage, following: PricedStage | None, first: PricedStage, sizes: tuple[int, int, int]
+    ) -> StageCost:
+        """`stage_cost` of a stage before another one (None: the last) in a plan that begins with `first`.
+
+        sizes: rows of a full and of the last microbatch, bytes of buckets.
+        """
+        leading = first if one.span.tied else None
+        meshes = -1 if following is None else following.known.mesh, -1 if leading is None else leading.known.mesh
+        alike, own = one.alike.get(meshes), one.costs
+        if alike is None:
+            alike = one.alike[meshes] = self._number_in_plan(one, following, leading)
+        found = own._stage_costs.get((alike, *sizes))
+        if found is None:
+            ends = own._ends(one.known.stage, _mesh(following), _mesh(leading))
+            found = own._stage_costs[alike, *sizes] = own._stage_cost(one.known.stage, *ends, *sizes)
+        return found
+
+    def _number_in_plan(self, one: PricedStage, following: PricedStage | None, leading: PricedStage | None) -> int:
+        stage, own, stand = one.known.stage, one.costs, None
+        ends = own._ends(stage, _mesh(following), _mesh(leading))
+        if one.grouped:
+            numbers = [-1 if other is None else other.known.devices for other in (one, following, leading)]
+            devices = stage.devices, *(mesh.devices for mesh in ends)
+            stand = once(self._stands, tuple(numbers), self.network.footings.of, *devices)
+        return own._number(stage, *ends, stand)
+
+    def fixed_in_plan(self, plan: Plan) -> float:
+        """`fixed` of the devices of a plan."""
+        key = tuple([known.devices for known in self.known.of(plan)])
+        found = self._fixed.get(key)
+        if found is None:
+            found = self._fixed[key] = self.fixed(plan.ranks)
+        return found
 
     def fixed(self, devices: tuple[int, ...]) -> float:
         """Seconds of the world's own collectives: the loss, and the norm if gradients are clipped."""
@@ -134,15 +190,30 @@ class Costs:
         """
         # The first position counts only where an earlier stage holds parameters of this one.
         tied = self.ranges.of(stage.first, stage.last).tied
-        ends = self.messages.mesh(stage, following), self.messages.mesh(stage, leading if tied else stage.devices)
+        ends = self._ends(stage, following, leading if tied else None)
         key = self._alike(stage, *ends), rows, last_rows, bucket_bytes
         return once(self._stage_costs, key, self._stage_cost, stage, *ends, rows, last_rows, bucket_bytes)
 
+    def _ends(
+        self, stage: Stage, following: tuple[int, ...] | Mesh | None, leading: tuple[int, ...] | Mesh | None
+    ) -> tuple[Mesh, Mesh]:
+        """The mesh after a stage's, of no devices where there is none, and the first, its own where it has no say."""
+        return (
+            self.messages.mesh(stage, () if following is None else following),
+            self.messages.mesh(stage, stage.devices if leading is None else leading),
+        )
+
     @remembered
     def _alike(self, stage: Stage, following: Mesh, leading: Mesh) -> int:
-        """A number of all that stages have in common whose costs are the same."""
         grouped = self.block_times.holds(stage.devices)
-        found = self.likeness.of(stage, following, leading, grouped=grouped)
+        devices = stage.devices, following.devices, leading.devices
+        stand = self.network.footings.of(*devices) if grouped else None
+        return self._number(stage, following, leading, stand)
+
+    def _number(self, stage: Stage, following: Mesh, leading: Mesh, stand: int | None) -> int:
+        """A number of all that stages have in common whose costs are the same; stand: how devices stand that are
+        groups (None: others)."""
+        found = self.likeness.of(stage, following, leading, stand)
         return self._numbers.setdefault(found, len(self._numbers))
 
     def _stage_cost(
@@ -176,8 +247,11 @@ class Costs:
         """
         chips, found = self.cluster.devices, []
         for device, own in self._loads(stages[0].devices, stages[0].shares, stages[0].replicas, rows):
-            held = tuple(self._held(stage, chips[device].backend, own, accumulates) for stage in stages)
+            backend = chips[device].backend
+            held = tuple([self._stage_memory(self._held(stage, backend, own, accumulates)) for stage in stages])
             found.append((device, self._position(held, in_flight, self.chips[device])))
+        if len(found) == 1:
+            return found[0]
         return min(found, key=lambda entry: (chips[entry[0]].memory_bytes - entry[1].total, entry[0]))
 
     def stage_bytes(self, stage: Stage, device: int, rows: int, *, accumulates: bool) -> StageMemory:
@@ -192,7 +266,8 @@ class Costs:
         each = replica_rows(rows, shares, replicas)
         firsts = devices[:: self.degree] if self.block_times.uniform else devices
         parts = 1 if self.block_times.uniform else self.degree
-        kinds = {(self.chips[d], each[i // parts]): d for i, d in reversed(tuple(enumerate(firsts)))}
+        chips = self.chips
+        kinds = {(chips[d], each[i // parts]): d for i, d in reversed(tuple(enumerate(firsts)))}
         return tuple((device, own) for (_, own), device in kinds.items())
 
     @cached_property
@@ -202,8 +277,8 @@ class Costs:
         return tuple(first.setdefault(chip, index) for index, chip in enumerate(self.cluster.devices))
 
     @remembered
-    def _position(self, held: tuple[_Held, ...], in_flight: InFlight, chip: int) -> MemoryBytes:
-        return position_memory(tuple(map(self._stage_memory, held)), in_flight, self.cluster.devices[chip])
+    def _position(self, held: tuple[StageMemory, ...], in_flight: InFlight, chip: int) -> MemoryBytes:
+        return position_memory(held, in_flight, self.cluster.devices[chip])
 
     def _held(self, stage: Stage, backend: Backend, rows: int, accumulates: bool) -> _Held:
         """What the bytes of a stage depend on, for microbatches of `rows` rows on the device's replica."""
@@ -218,6 +293,30 @@ class Costs:
             self._ranges[held.backend].of(*held.blocks), self.numerics, self.priced, rows=held.rows,
             recompute=held.recompute, sharding=held.sharding, replicas=held.replicas, accumulates=held.accumulates,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedStage:
+    """What is worked out once for a stage, wherever it stands in a plan: costs of the graph as it cuts that, its mesh
+    and range, whether its replicas are groups of devices (`BlockTimes.holds`).
+
+    alike: by the meshes after it and first of all, the number of stages that cost the same; seconds: of all
+    microbatches, by their number; held: of the position that it is the first of, by the stages after it there, what is
+    in flight, and rows.
+    """
+
+    known: KnownStage
+    costs: Costs
+    mesh: Mesh
+    span: BlockRange
+    grouped: bool
+    alike: dict[tuple[int, int], int] = field(default_factory=dict)
+    seconds: dict[int, StageSeconds] = field(default_factory=dict)
+    held: dict[Hashable, tuple[int, MemoryBytes]] = field(default_factory=dict)
+
+
+def _mesh(one: PricedStage | None) -> Mesh | None:
+    return None if one is None else one.mesh
 
 
 class _Held(NamedTuple):

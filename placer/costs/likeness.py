@@ -11,7 +11,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from placer.costs.communication.footing import Footings
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.precision import Workload
 from placer.io.memo import remembered
@@ -26,18 +25,16 @@ class Likeness:
 
     work: Workload
     ranges: BlockRanges
-    footings: Footings
     _ranges: dict[Hashable, int] = field(default_factory=dict)
     _kept: dict[int, Layout | None] = field(default_factory=dict)
 
-    def of(self, stage: Stage, following: Mesh, leading: Mesh, *, grouped: bool) -> Hashable:
-        """Equal for stages that are alike and speak to alike meshes; of devices that are no groups (not `grouped`) for
-        the same devices only."""
+    def of(self, stage: Stage, following: Mesh, leading: Mesh, stand: int | None) -> Hashable:
+        """Equal for stages that are alike and speak to alike meshes whose devices `stand` alike (`footing`); of devices
+        that are no groups (None) for the same devices only."""
         others = tuple((mesh.shares, mesh.degree, self._identity(mesh.layout)) for mesh in (following, leading))
-        devices = stage.devices, following.devices, leading.devices
-        stand = self.footings.of(*devices) if grouped else devices
+        devices = (stage.devices, following.devices, leading.devices) if stand is None else stand
         own = stage.shares, stage.sharding, stage.again, stage.reduction
-        return self.blocks(stage.first, stage.last), own, others, stand
+        return self.blocks(stage.first, stage.last), own, others, devices
 
     @remembered
     def blocks(self, first: int, last: int) -> int:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from operator import mul
 
 from placer.costs.communication.gradient_buckets import SIZES
-from placer.costs.costs import Costs
+from placer.costs.costs import Costs, PricedStage
 from placer.costs.memory.in_flight import InFlight, in_flight_of, microbatches_in_flight
 from placer.costs.timing.after_backward import host_bytes
 from placer.costs.timing.branched import BranchedOrder
 from placer.costs.timing.stage import StageSeconds, StageTimes
 from placer.costs.timing.step import StageCost, stalls, step_seconds
 from placer.graph import affine_sum
+from placer.io.memo import once
+from placer.plans.known_stages import Microbatches
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.order import plan_actions
-from placer.plans.plan import Layout, Plan, Stage
+from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
 from placer.plans.transfers import is_chain, stage_graph, transfers
-from placer.spmd.cross_mesh import Mesh
 
 
 def estimate(plan: Plan) -> Ledger:
@@ -35,11 +37,9 @@ def costs_of(plan: Plan) -> Costs:
 
 def estimate_with(costs: Costs, plan: Plan) -> Ledger:
     """The predicted step of `plan` (whose graph, cluster and settings are these)."""
-    ranks, rows, stages = plan.ranks, plan.rows, stage_costs(costs, plan)
-    own, fixed, flops = [costs.of_stage(plan, stage) for stage in plan.stages], costs.fixed(ranks), costs.flops
-    seconds = _itemised(own, plan, stages, fixed)
-    ranges = [one.ranges.of(stage.first, stage.last) for one, stage in zip(own, plan.stages, strict=True)]
-    reduced = sum(span.counts.trainable for span, stage in zip(ranges, plan.stages, strict=True) if stage.replicas > 1)
+    ranks, rows, stages, flops = plan.ranks, plan.rows, costs.stages_of(plan), costs.flops
+    seconds = predicted_seconds(costs, plan)
+    reduced = sum(one.span.counts.trainable for one in stages if one.known.stage.replicas > 1)
     return Ledger(
         step_seconds=seconds.total,
         seconds=seconds,
@@ -47,52 +47,26 @@ def estimate_with(costs: Costs, plan: Plan) -> Ledger:
         rows=rows,
         flops=flops.at(rows),
         peak_flops=sum(costs.cluster.devices[d].rate(costs.numerics.products) for d in ranks),
-        sent_bytes=_sent(own, plan),
+        sent_bytes=_sent(stages, plan),
         reduced_bytes=int(costs.numerics.between_replicas(reduced * costs.numerics.weight_bytes)),
     )
 
 
 def predicted_seconds(costs: Costs, plan: Plan) -> Seconds:
     """The seconds of `estimate_with` by cause, without its bytes: what a search compares."""
-    own = [costs.of_stage(plan, stage) for stage in plan.stages]
-    return _itemised(own, plan, stage_costs(costs, plan), costs.fixed(plan.ranks))
+    return _itemised(costs, plan, stage_costs(costs, plan), costs.fixed_in_plan(plan))
 
 
 def stage_costs(costs: Costs, plan: Plan) -> tuple[StageCost, ...]:
     """The `StageCost` of each stage of a plan."""
-    following: list[Stage | None] = [*plan.stages[1:], None]
+    stages, sizes = costs.stages_of(plan), costs.known.microbatches(plan)
+    following: list[PricedStage | None] = [*stages[1:], None]
     if plan.schedule in BRANCHED:  # whose messages are of pairs of stages
-        following = [None] * len(plan.stages)
-    sizes = max(plan.microbatches), plan.microbatches[-1], plan.bucket_bytes
-    return tuple(
-        _known_stage(costs, plan, stage, after, sizes) for stage, after in zip(plan.stages, following, strict=True)
-    )
-
-
-def _known_stage(
-    costs: Costs, plan: Plan, stage: Stage, following: Stage | None, sizes: tuple[int, int, int]
-) -> StageCost:
-    """The cost of a stage before `following`; the first stage matters only where it holds parameters of this one."""
-    own = costs.of_stage(plan, stage)
-    leading = plan.stages[0] if own.ranges.of(stage.first, stage.last).tied else None
-    objects: tuple[object, ...] = (stage, _layout(plan, stage))
-    values: tuple[object, ...] = sizes
-    for other in (following, leading):
-        if other is not None:  # of which only the mesh is asked
-            objects, values = (*objects, other.devices, _layout(plan, other)), (*values, other.shares, other.degree)
-    key = (*values, following is None, leading is None)
-    return costs.known_stages.of(objects, key, partial(_stage_cost, own, plan, stage, following))
-
-
-def _stage_cost(own: Costs, plan: Plan, stage: Stage, following: Stage | None) -> StageCost:
-    return own.stage_cost(
-        stage, following=() if following is None else Mesh.of(plan, following), leading=Mesh.of(plan, plan.stages[0]),
-        rows=max(plan.microbatches), last_rows=plan.microbatches[-1], bucket_bytes=plan.bucket_bytes,
-    )  # fmt: skip
-
-
-def _layout(plan: Plan, stage: Stage) -> Layout | None:
-    return None if stage.layout is None else plan.layouts[stage.layout]
+        following = [None] * len(stages)
+    first, asked = stages[0], (sizes.largest, sizes.last, plan.bucket_bytes)
+    return tuple([
+        costs.cost_in_plan(stage, after, first, asked) for stage, after in zip(stages, following, strict=True)
+    ])  # fmt: skip
 
 
 def with_best_buckets(costs: Costs, plan: Plan) -> Plan:
@@ -119,31 +93,25 @@ def with_reductions(costs: Costs, plan: Plan) -> Plan:
 
 def tightest(costs: Costs, plan: Plan) -> tuple[tuple[int, MemoryBytes], ...]:
     """Of each position of `plan` the device with least bytes to spare, and what it holds at its fullest."""
-    rows, several = max(plan.microbatches), len(plan.microbatches) > 1
-    return tuple(
-        costs.known_positions.of(
-            (*stages, _layout(plan, stages[0])), (flying, rows, several),
-            partial(_held, costs, plan, stages, flying),
-        )
-        for stages, flying in zip(_at_positions(plan), _in_flight(plan), strict=True)
-    )  # fmt: skip
+    stages, sizes = costs.stages_of(plan), costs.known.microbatches(plan)
+    rows, several, found = sizes.largest, sizes.several, []
+    for numbers, flying in zip(costs.known.positions(plan), _in_flight(costs, plan), strict=True):
+        one = stages[numbers[0]]
+        key = tuple([stages[number].known for number in numbers[1:]]), flying, rows, several
+        held = one.held.get(key)
+        if held is None:
+            own = tuple(stages[number].known.stage for number in numbers)
+            held = one.held[key] = one.costs.memory(own, flying, rows, accumulates=several)
+        found.append(held)
+    return tuple(found)
 
 
-def _held(costs: Costs, plan: Plan, stages: tuple[Stage, ...], flying: InFlight) -> tuple[int, MemoryBytes]:
-    several = len(plan.microbatches) > 1
-    return costs.of_stage(plan, stages[0]).memory(stages, flying, max(plan.microbatches), accumulates=several)
-
-
-def _at_positions(plan: Plan) -> Iterator[tuple[Stage, ...]]:
-    """The stages of each position."""
-    return (tuple(plan.stages[s] for s in own) for own in plan.stages_at)
-
-
-def _in_flight(plan: Plan) -> tuple[InFlight, ...]:
+def _in_flight(costs: Costs, plan: Plan) -> tuple[InFlight, ...]:
     """What each position has in flight."""
+    positions = costs.known.positions(plan)
     if plan.schedule in BRANCHED:
-        return tuple(in_flight_of(*both) for both in zip(plan_actions(plan), plan.stages_at, strict=True))
-    return microbatches_in_flight(plan.schedule, plan.positions, len(plan.stages), len(plan.microbatches))
+        return tuple(in_flight_of(*both) for both in zip(plan_actions(plan), positions, strict=True))
+    return microbatches_in_flight(plan.schedule, len(positions), len(plan.stages), len(plan.microbatches))
 
 
 def hosted(costs: Costs, plan: Plan) -> dict[int, int]:
@@ -158,15 +126,17 @@ def hosted(costs: Costs, plan: Plan) -> dict[int, int]:
     return dict(found)
 
 
-def _itemised(own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], fixed: float) -> Seconds:
+def _itemised(costs: Costs, plan: Plan, stages: tuple[StageCost, ...], fixed: float) -> Seconds:
     """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
-    count = len(plan.microbatches)
-    slowest = max(plan.stages_at, key=lambda numbers: sum(_busy(stages[s], count) for s in numbers))
-    chosen = [stages[s] for s in slowest]
-    times = [_summed(own[s].stage_times, plan.stages[s], plan.microbatches) for s in slowest]
-    step, communication = (_chained if is_chain(plan) else _branched)(own, plan, stages, chosen)
+    priced, count = costs.stages_of(plan), len(plan.microbatches)
+    busy = [(count - 1) * cost.work + cost.last_forward + cost.last_backward for cost in stages]
+    slowest = max(costs.known.positions(plan), key=lambda numbers: sum([busy[s] for s in numbers]))
+    chosen, microbatches = [stages[s] for s in slowest], costs.known.microbatches(plan)
+    times = [_summed(priced[s], microbatches) for s in slowest]
+    step, communication = (_chained if is_chain(plan) else _branched)(priced, plan, stages, chosen)
     step += fixed
-    spent = Seconds(
+    spent = partial(
+        Seconds,
         forward=sum(part.forward for part in times),
         backward=sum(part.backward for part in times) + (count - 1) * sum(cost.accumulate for cost in chosen),
         recompute=sum(part.recompute for part in times),
@@ -176,11 +146,11 @@ def _itemised(own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], f
         + fixed,
         optimizer=sum(cost.optimizer for cost in chosen),
     )
-    return replace(spent, bubble=max(0.0, step - spent.total))
+    return spent(bubble=max(0.0, step - spent().total))
 
 
 def _chained(
-    own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
+    own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
 ) -> tuple[float, float]:
     """Seconds of a step of a chain of stages, and of the messages in them, `chosen` being of the slowest position."""
     positions, count = plan.positions, len(plan.microbatches)
@@ -192,21 +162,21 @@ def _chained(
 
 
 def _branched(
-    own: Sequence[Costs], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
+    own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
 ) -> tuple[float, float]:
     """Seconds of a step of a graph of stages, and how much of them messages cost."""
     sent: dict[tuple[int, int, int], float] = {}
     returned: dict[tuple[int, int, int], float] = {}
     for transfer in transfers(plan):
-        source, target = plan.stages[transfer.source], Mesh.of(plan, plan.stages[transfer.target])
-        messages = own[transfer.source].messages
+        source, target = plan.stages[transfer.source], own[transfer.target].mesh
+        messages = own[transfer.source].costs.messages
         seconds = {rows: messages.between(source, target, transfer.values, rows) for rows in set(plan.microbatches)}
         for number, rows in enumerate(plan.microbatches):
             sent[transfer.source, transfer.target, number] = seconds[rows].forward
             returned[transfer.source, transfer.target, number] = seconds[rows].backward
     forward, backward, weight = [], [], []
     for one, stage, cost in zip(own, plan.stages, stages, strict=True):
-        passes = [one.stage_times.full(stage, rows) for rows in plan.microbatches]
+        passes = [one.costs.stage_times.full(stage, rows) for rows in plan.microbatches]
         adding = [cost.accumulate * (microbatch > 0) for microbatch in range(len(passes))]
         forward.append([each.forward + each.gather_forward for each in passes])
         backward.append([each.whole_backward + more for each, more in zip(passes, adding, strict=True)])
@@ -219,26 +189,22 @@ def _branched(
     return step.seconds, step.communication
 
 
-def _sent(own: Sequence[Costs], plan: Plan) -> int:
+def _sent(own: Sequence[PricedStage], plan: Plan) -> int:
     """Bytes that a step sends between stages, on and back, by one device of each replica."""
     if not is_chain(plan):
-        crossing = [(own[sent.source].ranges.crossing, sent.values) for sent in transfers(plan)]
+        crossing = [(own[sent.source].costs.ranges.crossing, sent.values) for sent in transfers(plan)]
         sizes = [size for values, names in crossing for size in (values.bytes_of(names), values.returned(names))]
     else:
-        ranges = [one.ranges.of(stage.first, stage.last) for one, stage in zip(own, plan.stages, strict=True)]
-        sizes = [size for span in ranges for size in (span.sent, span.returned)]
+        sizes = [size for one in own for size in (one.span.sent, one.span.returned)]
     sent, per_row = affine_sum(sizes)
     return sent * len(plan.microbatches) + per_row * plan.rows
 
 
-def _summed(stage_times: StageTimes, stage: Stage, microbatches: tuple[int, ...]) -> StageSeconds:
+def _summed(one: PricedStage, microbatches: Microbatches) -> StageSeconds:
     """Seconds of a stage over all microbatches."""
-    each = [(stage_times.full(stage, rows), count) for rows, count in Counter(microbatches).items()]
-    return StageSeconds(**{
-        field.name: sum(count * getattr(seconds, field.name) for seconds, count in each)
-        for field in fields(StageSeconds)
-    })  # fmt: skip
+    return once(one.seconds, microbatches.number, _sum_of, one.costs.stage_times, one.known.stage, microbatches)
 
 
-def _busy(cost: StageCost, microbatches: int) -> float:
-    return (microbatches - 1) * cost.work + cost.last_forward + cost.last_backward
+def _sum_of(stage_times: StageTimes, stage: Stage, microbatches: Microbatches) -> StageSeconds:
+    each, counts = zip(*[(stage_times.full(stage, rows), count) for rows, count in microbatches.sizes], strict=True)
+    return StageSeconds(*[sum(map(mul, counts, parts)) for parts in zip(*each, strict=True)])

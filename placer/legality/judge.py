@@ -22,7 +22,8 @@ from placer.plans.plan import Plan
 from placer.program.unsupported import unequal_meshes
 
 GIB = 2**30
-Rules: TypeAlias = dict[str, Callable[[Plan], Iterator[str]]]
+Rule: TypeAlias = Callable[[Plan], Iterator[str]]
+Rules: TypeAlias = dict[str, Rule]
 # Of each position the device with least bytes to spare, and what it holds.
 Tightest: TypeAlias = tuple[tuple[int, MemoryBytes], ...]
 

@@ -9,34 +9,42 @@ not among them is asked every time. Meshes that are all alike have nothing to co
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from placer.costs.costs import Costs
-from placer.legality.judge import CROSSING, Rules, Tightest, Violation, over_full
+from placer.graph import Graph
+from placer.legality.judge import CROSSING, Rule, Rules, Tightest, Violation, over_full
 from placer.legality.structure import STRUCTURE
-from placer.plans.plan import Again, Plan
-from placer.plans.transfers import position_of
+from placer.plans.known_stages import KnownStage
+from placer.plans.plan import BY_FSDP, Again, Plan
+from placer.plans.transfers import made_by
+from placer.program.unsupported import indivisible
 
 _Found: TypeAlias = tuple[Violation, ...]
 
 
 class Read(NamedTuple):
-    """What rules read of a plan. Numbers stand for what may be long: devices of all stages, rows of all microbatches;
-    meshes for devices, shares, degree and layout of all stages, pattern for the same but which devices they are: how
-    many, and which stages share them. parts: how many microbatches there are."""
+    """What rules read of a plan. positions: the numbers of the stages of each. Numbers stand for what may be long:
+    devices of all stages, layouts of the plan, rows of all microbatches; meshes for devices, shares, degree and layout
+    of all stages, pattern for the same but which devices they are: how many, and which stages share them. parts: how
+    many microbatches there are. divided: all that rules ask about parameters in shards, where there are any."""
 
+    stages: tuple[KnownStage, ...]
     spans: tuple[tuple[int, int], ...]
     states: tuple[str, ...]
     reductions: tuple[str, ...]
     again: tuple[Again, ...]
     schedule: str
-    layouts: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...]
+    layouts: int
     devices: int
     meshes: int
     pattern: int
     rows: int
     parts: int
     alike: bool
+    divided: Hashable
 
 
 READS: Mapping[str, Callable[[Read], Hashable]] = {
@@ -46,12 +54,29 @@ READS: Mapping[str, Callable[[Read], Hashable]] = {
     "kinds": lambda read: (read.meshes, read.states),
     "replicas": lambda read: read.pattern,
     "rows": lambda read: (read.pattern, read.layouts, read.rows),
-    "schedule": lambda read: (read.schedule, read.devices),
-    "sharding": lambda read: (read.schedule, read.states, read.spans, read.pattern),
+    "schedule": lambda read: (read.schedule, read.positions),
+    "sharding": lambda read: (read.schedule, read.states, read.divided, read.pattern),
     "reductions": lambda read: (read.meshes, read.states, read.reductions),
     "recompute": lambda read: (read.again, read.spans),
     "loss": lambda read: (read.parts, read.pattern),
     "meshes": lambda read: (None if read.alike else read.spans, read.pattern, read.layouts),
+}
+
+# Rules that ask each stage by itself: what they read of it, and of the plan. A plan whose stages all were in plans that
+# keep the rule keeps it too.
+READS_OF_STAGE: Mapping[str, Callable[[Read, KnownStage], Hashable]] = {
+    "layouts": lambda read, one: (one.mesh, read.layouts),
+    "kinds": lambda read, one: (one.mesh, one.stage.sharding),
+    "rows": lambda read, one: (one.shape, read.layouts, read.rows),
+    "reductions": lambda read, one: (one.mesh, one.stage.sharding, one.stage.reduction),
+    "recompute": lambda read, one: (one.again, one.span),
+    "loss": lambda read, one: (one.shape, read.parts),
+    "sharding": lambda read, one: (one.shape, read.schedule, one.stage.sharding, read.divided),
+}
+# The same of rules that ask what crosses from a stage to the next: what they read of both, which differ in shape, and a
+# number of the values that cross. Of graphs alone whose values are read by none but the next block.
+READS_OF_CUT: Mapping[str, Callable[[KnownStage, KnownStage, int], Hashable]] = {
+    "meshes": lambda one, after, values: (one.shape, after.shape, values, one.devices == after.devices),
 }
 
 
@@ -60,9 +85,10 @@ class KnownRules:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
+        self._stages = costs.known
         self._known: dict[tuple[str, Hashable], _Found] = {}
-        self._numbers: dict[Hashable, int] = {}
-        self._kept: dict[int, object] = {}
+        self._sound: dict[str, set[Hashable]] = {name: set() for name in (*READS_OF_STAGE, *READS_OF_CUT)}
+        self._values = _values_before(costs.graph)
 
     def broken(self, plan: Plan) -> _Found:
         """What of its shape and of what crosses between its stages breaks a rule: `check` without memory."""
@@ -80,35 +106,62 @@ class KnownRules:
             key = (name, read if reads is None else reads(read))
             known = None if reads is None else self._known.get(key)
             if known is None:
-                known = tuple(Violation(rule=name, message=message) for message in rule(plan))
-                self._known[key] = known
-            found += known
+                known = self._known[key] = self._verdict(name, rule, plan, read)
+            if known:
+                found += known
         return found
 
+    def _verdict(self, name: str, rule: Rule, plan: Plan, read: Read) -> _Found:
+        parts = self._parts(name, read)
+        if parts is not None and parts <= self._sound[name]:
+            return ()
+        found = tuple([Violation(rule=name, message=message) for message in rule(plan)])
+        if parts is not None and not found:
+            self._sound[name] |= parts
+        return found
+
+    def _parts(self, name: str, read: Read) -> set[Hashable] | None:
+        """What a rule asks one by one; None of others."""
+        stage, cut, stages, values = READS_OF_STAGE.get(name), READS_OF_CUT.get(name), read.stages, self._values
+        if stage is not None:
+            return {stage(read, one) for one in stages}
+        if cut is None or not values:
+            return None
+        pairs = (pair for pair in pairwise(stages) if pair[0].shape != pair[1].shape)
+        return {cut(one, after, values[after.span[0]]) for one, after in pairs}
+
     def _read(self, plan: Plan) -> Read:
-        stages = plan.stages
-        devices = tuple(stage.devices for stage in stages)
-        meshes = tuple((stage.degree, stage.layout, stage.shares) for stage in stages)
-        number = self._number(devices)
+        known, positions, number = self._stages.of(plan), self._stages.positions(plan), self._stages.number
+        stages = [one.stage for one in known]
+        shapes, spans = tuple([one.shape for one in known]), tuple([one.span for one in known])
+        states, pattern = tuple([stage.sharding for stage in stages]), number(("pattern", positions, shapes))
         return Read(
-            spans=tuple((stage.first, stage.last) for stage in stages),
-            states=tuple(stage.sharding for stage in stages),
-            reductions=tuple(stage.reduction for stage in stages),
-            again=tuple(stage.again for stage in stages),
+            stages=known,
+            spans=spans,
+            states=states,
+            reductions=tuple([stage.reduction for stage in stages]),
+            again=tuple([one.again for one in known]),
             schedule=plan.schedule,
-            layouts=tuple(self._identity(layout) for layout in plan.layouts),
-            devices=number,
-            meshes=self._number((number, meshes)),
-            pattern=self._number((position_of(plan), tuple(map(len, devices)), meshes)),
-            rows=self._number(plan.microbatches),
+            positions=positions,
+            layouts=self._stages.layouts(plan),
+            devices=number(("devices", *[one.devices for one in known])),
+            meshes=number(("meshes", *[one.mesh for one in known])),
+            pattern=pattern,
+            rows=self._stages.microbatches(plan).number,
             parts=len(plan.microbatches),
-            alike=len(set(meshes)) == len(set(map(len, devices))) == 1,
+            alike=len(set(shapes)) == 1,
+            divided=None if BY_FSDP.isdisjoint(states) else (states, spans, pattern),
         )
 
-    def _number(self, value: Hashable) -> int:
-        return self._numbers.setdefault(value, len(self._numbers))
 
-    def _identity(self, layout: object) -> int:
-        """Layouts are long, and a search has few: told by identity, and kept, so that none leaves its to another."""
-        self._kept.setdefault(id(layout), layout)
-        return id(layout)
+def _values_before(graph: Graph) -> tuple[int, ...]:
+    """A number of what each block reads of the one before it, equal for values that are alike wherever they are made:
+    outputs of blocks of one class, which rows divide or do not. Empty where a block reads of others too."""
+    if any(reader != maker + 1 for _, maker, reader in graph.reads):
+        return ()
+    read: list[list[Hashable]] = [[] for _ in graph.blocks]
+    whole = indivisible(graph)
+    for value, maker, reader in graph.reads:
+        read[reader].append((graph.blocks[maker].kind, made_by(value)[1], value in whole))
+    numbers: dict[Hashable, int] = {}
+    return tuple(numbers.setdefault(tuple(values), len(numbers)) for values in read)

@@ -24,7 +24,7 @@ class Score:
     """What a plan takes. `broken`: rules of its shape; where there are any nothing else is known of it.
 
     excess: bytes beyond the memory of its positions' fullest devices and of hosts, added up. peak: bytes of the fullest
-    device.
+    device; devices: how many it uses.
     """
 
     broken: tuple[Violation, ...] = ()
@@ -32,6 +32,7 @@ class Score:
     held_by: Tightest = ()
     excess: int = 0
     peak: int = 0
+    devices: int = 0
 
     @property
     def legal(self) -> bool:
@@ -57,7 +58,8 @@ class Evaluator:
             seconds=predicted_seconds(self.costs, plan).total,
             held_by=held_by,
             excess=-sum(size for size in spare if size < 0) + self._hosts_excess(plan),
-            peak=max(held.total for _, held in held_by),
+            peak=max([held.total for _, held in held_by]),
+            devices=sum([len(plan.stages[numbers[0]].devices) for numbers in self.costs.known.positions(plan)]),
         )
 
     def violations(self, plan: Plan) -> tuple[Violation, ...]:

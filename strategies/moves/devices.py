@@ -137,7 +137,8 @@ def _with_units(plan: Plan, given: Mapping[int, list[Unit]]) -> Plan:
 
 def _looks(around: Neighbourhood, mesh: Stage) -> object:
     """What tells positions apart that change places: like ones on like devices take as long the other way round."""
-    return [around.kinds[device] for device in mesh.devices], mesh.shares, mesh.degree, mesh.layout
+    kinds = around.kinds
+    return [kinds[device] for device in mesh.devices], mesh.shares, mesh.degree, mesh.layout
 
 
 def _placed(stage: Stage, mesh: Stage) -> Stage:

@@ -10,7 +10,7 @@ A position is the stages on one set of devices: stage s is at position s % posit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
@@ -18,7 +18,8 @@ from typing import TypeAlias
 from placer.cluster.topology import replica_groups
 from placer.costs.costs import Costs
 from placer.io.memo import remembered
-from placer.plans.plan import Layout, Plan, Recompute, Stage
+from placer.plans.known_stages import KnownStage
+from placer.plans.plan import Layout, Plan, Recompute, ScheduleName, Stage
 from placer.plans.schedule import BRANCHED
 from placer.search.problem import Problem
 from placer.strategies.space.block_graph import BlockGraph
@@ -33,6 +34,8 @@ class Neighbourhood:
 
     problem: Problem
     layouts: tuple[Layout, ...]
+    #: What `repair` makes of stages under a schedule, for microbatches of so many rows; None where it can not.
+    repaired_stages: dict[tuple[KnownStage, ScheduleName, int], Stage | None] = field(default_factory=dict)
 
     @staticmethod
     def of(problem: Problem, layouts: Iterable[Layout], plans: Iterable[Plan] = ()) -> Neighbourhood:
@@ -64,6 +67,11 @@ class Neighbourhood:
     def numbers(self) -> tuple[int | None, ...]:
         """What a stage's layout may be."""
         return (None, *range(len(self.layouts)))
+
+    @cached_property
+    def any_apart(self) -> bool:
+        """Whether some layout has devices with rows of their own."""
+        return any(layout.apart > 1 for layout in self.layouts)
 
     @cached_property
     def blocks(self) -> BlockGraph:
@@ -110,10 +118,16 @@ class Neighbourhood:
 
     def within(self, devices: Iterable[int], degree: int) -> list[Unit]:
         """The groups of so many devices that these devices make."""
-        own = set(devices)
         if degree == 1:
             return [(device,) for device in devices]
-        return [unit for unit in self.groups(degree) if own.issuperset(unit)]
+        own, groups, begun = set(devices), self.groups(degree), self._begun(degree)
+        numbers = sorted([begun[device] for device in own if device in begun])
+        return [groups[number] for number in numbers if own.issuperset(groups[number])]
+
+    @remembered
+    def _begun(self, degree: int) -> dict[int, int]:
+        """The number of each group of so many devices, by the first of them."""
+        return {unit[0]: number for number, unit in enumerate(self.groups(degree))}
 
     def known(self, plan: Plan) -> Plan:
         """A plan adopted before there were as many layouts, with all of them: numbers stay."""

@@ -20,6 +20,7 @@ from random import Random
 from typing import get_args
 
 from placer.costs.communication.gradient_buckets import SIZES
+from placer.io.memo import once
 from placer.plans.plan import BY_FSDP, Plan, Recompute, ScheduleName, Sharding, Stage, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD
 from placer.plans.transfers import position_of
@@ -40,14 +41,15 @@ def repaired(around: Neighbourhood, plan: Plan) -> Plan | None:
     schedule = _schedule(around, plan)
     if schedule is None:
         return None
-    rows = around.problem.rows
-    most = 1 if around.problem.whole_batch else rows
-    stages = tuple(_few_replicas(stage, most) for stage in plan.stages)
-    microbatches = _microbatches(around, stages, plan.microbatches[0])
+    most = 1 if around.problem.whole_batch else around.problem.rows
+    replicas = max([stage.replicas for stage in plan.stages])
+    if replicas > most:
+        plan, replicas = replace(plan, stages=tuple(_few_replicas(stage, most) for stage in plan.stages)), most
+    microbatches = _microbatches(around, plan.stages, plan.microbatches[0], replicas)
     if not microbatches:
         return None
-    stages = tuple(_stage(around, stage, schedule, microbatches[0]) for stage in stages)
-    if not all(map(around.holds, stages)):
+    stages = _stages(around, plan, schedule, microbatches[0])
+    if stages is None:
         return None
     found = replace(plan, stages=stages, schedule=schedule, microbatches=microbatches)
     bucket = around.problem.pins.bucket or (SIZES[-1] if not found.reduces_beside else found.bucket_bytes)
@@ -115,8 +117,9 @@ def _few_replicas(stage: Stage, most: int) -> Stage:
     return replace(stage, devices=stage.devices[: most * stage.degree], shares=())
 
 
-def _microbatches(around: Neighbourhood, stages: tuple[Stage, ...], size: int) -> tuple[int, ...]:
-    """Microbatches of about `size` rows of which every replica has one; empty where there are none such."""
+def _microbatches(around: Neighbourhood, stages: tuple[Stage, ...], size: int, replicas: int) -> tuple[int, ...]:
+    """Microbatches of about `size` rows of which every one of at most so many replicas has one; empty where there are
+    none such."""
     problem = around.problem
     rows, pinned = problem.rows, problem.pins.microbatches
     if problem.whole_batch:
@@ -124,9 +127,8 @@ def _microbatches(around: Neighbourhood, stages: tuple[Stage, ...], size: int) -
     if pinned is not None:
         sizes = [own for own in range(-(-rows // pinned), rows + 1) if -(-rows // own) == pinned]
         size = min(sizes, key=lambda own: abs(own - size), default=0)
-    size = min(max(size, *(stage.replicas for stage in stages)), rows)
-    parts = {stage.replicas * around.apart(stage.layout) for stage in stages if around.apart(stage.layout) > 1}
-    if parts:
+    size = min(max(size, replicas), rows)
+    if around.any_apart and (parts := _parts(around, stages)):
         part = lcm(*parts)
         size = size // part * part or part
         if rows % part or size > rows:
@@ -134,8 +136,25 @@ def _microbatches(around: Neighbourhood, stages: tuple[Stage, ...], size: int) -
     return cut_rows(rows, size) if size else ()
 
 
-def _stage(around: Neighbourhood, stage: Stage, schedule: ScheduleName, rows: int) -> Stage:
-    """The stage with what fits together."""
+def _parts(around: Neighbourhood, stages: tuple[Stage, ...]) -> set[int]:
+    """Of stages whose devices have rows of their own how many devices those are."""
+    return {stage.replicas * around.apart(stage.layout) for stage in stages if around.apart(stage.layout) > 1}
+
+
+def _stages(around: Neighbourhood, plan: Plan, schedule: ScheduleName, rows: int) -> tuple[Stage, ...] | None:
+    """The plan's stages with what fits together; None where a replica is on devices that are no group."""
+    known, found = around.repaired_stages, []
+    for stage in around.costs.known.of(plan):
+        made = once(known, (stage, schedule, rows), _stage, around, stage.stage, schedule, rows)
+        if made is None:
+            return None
+        found.append(made)
+    return tuple(found)
+
+
+def _stage(around: Neighbourhood, stage: Stage, schedule: ScheduleName, rows: int) -> Stage | None:
+    if not around.holds(stage):
+        return None
     sharding, shares = _sharding(around, stage, schedule), _shares(around, stage, rows)
     allowed = around.recomputes
     again = stage.recompute if stage.recompute in allowed else allowed[0]

@@ -120,7 +120,8 @@ class Walk:
         if plan is None:
             self._barren += 1
             return None
-        key = (plan.stages, plan.schedule, plan.microbatches, plan.bucket_bytes)
+        known = self.evaluator.costs.known
+        key = (known.of(plan), plan.schedule, known.microbatches(plan).number, plan.bucket_bytes)
         if key in self._known:
             self._barren += 1
             return self._known[key]
@@ -267,6 +268,6 @@ class Walk:
         if score.excess and not self.best:
             self._complaint = self.evaluator.violations(plan)[0].message
         return Seen(
-            excess=score.excess, seconds=score.seconds, devices=plan.world_size, stages=len(plan.stages),
+            excess=score.excess, seconds=score.seconds, devices=score.devices, stages=len(plan.stages),
             microbatches=len(plan.microbatches), number=self.evaluations, plan=plan, score=score,
         )  # fmt: skip

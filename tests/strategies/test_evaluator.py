@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,14 +14,14 @@ from placer.cluster.cluster import Cluster
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with, with_reductions
 from placer.legality import check
-from placer.legality.known_rules import READS, KnownRules
+from placer.legality.known_rules import READS, READS_OF_CUT, READS_OF_STAGE, KnownRules
 from placer.legality.structure import STRUCTURE
 from placer.plans.plan import Plan, Stage
 from placer.plans.settings import RunSettings
 from placer.search.evaluator import Evaluator
 from placer.search.problem import Problem
 from placer.strategies.intra_op.layouts import layouts
-from placer.strategies.moves.neighbourhood import Neighbourhood
+from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import repaired
 from placer.strategies.moves.table import MOVES, drawn, kinds, moved
@@ -94,8 +95,48 @@ def test_plans_whose_replicas_are_cut_are_scored_so_too() -> None:
         evaluator = Evaluator(given.costs)
         for plan in wandered(given, 25):
             agreed(evaluator, plan)
+            agreed(evaluator, tidied(plan))  # whose layouts have other numbers
             split += any(stage.degree > 1 for stage in plan.stages)
     assert split > 30
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_score_is_the_same_whatever_was_scored_before(kind: str) -> None:
+    for seed in range(10):
+        given = MAKERS[kind](seed)
+        plans = list(wandered(given, 30))
+        evaluator = Evaluator(given.costs)
+        first = [evaluator.score(plan) for plan in plans]
+        anew = [replace(plan, stages=tuple(replace(stage) for stage in plan.stages)) for plan in plans]
+        for plan, copy, score in reversed(list(zip(plans, anew, first, strict=True))):
+            searched = given.costs.after_backward.searched
+            alone = Evaluator(Costs(given.graph, given.cluster, given.settings, searched=searched))
+            assert evaluator.score(copy) == score == alone.score(plan)
+
+
+def test_equal_stages_are_one_object_and_others_are_not() -> None:
+    given = split_problem(3)
+    known = given.costs.known
+    for plan in wandered(given, 40):
+        copy = replace(plan, stages=tuple(replace(stage) for stage in plan.stages))
+        assert all(a is b for a, b in zip(known.of(plan), known.of(copy), strict=True))
+        for one, a in zip(plan.stages, known.of(plan), strict=True):
+            for other, b in zip(plan.stages, known.of(plan), strict=True):
+                assert (a is b) == (one == other)
+                assert (a.mesh == b.mesh) == (_mesh(one) == _mesh(other))
+                assert (a.shape == b.shape) == (_shape(one) == _shape(other))
+        assert known.positions(plan) == plan.stages_at
+        sizes = known.microbatches(plan)
+        assert (sizes.largest, sizes.last) == (max(plan.microbatches), plan.microbatches[-1])
+        assert dict(sizes.sizes) == Counter(plan.microbatches)
+
+
+def _shape(stage: Stage) -> object:
+    return len(stage.devices), stage.degree, stage.layout, stage.shares
+
+
+def _mesh(stage: Stage) -> object:
+    return stage.devices, stage.degree, stage.layout, stage.shares
 
 
 def test_hosts_that_hold_the_state_are_asked_too() -> None:
@@ -116,6 +157,7 @@ def test_a_large_model_on_many_devices_is_scored_so_too() -> None:
 
 def test_every_rule_says_what_it_reads_of_a_plan() -> None:
     assert set(STRUCTURE) <= set(READS)
+    assert {*READS_OF_STAGE, *READS_OF_CUT} <= set(READS)
 
 
 def test_a_rule_is_asked_again_where_what_it_reads_has_changed() -> None:

@@ -10,9 +10,10 @@ device, `StageTimes.full` of the slowest replica of a `Stage`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from placer.costs.exact_sums import exact_sums
 from placer.costs.kept_results import kept_results
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.precision import Workload
-from placer.io.memo import remembered
+from placer.io.memo import once, remembered
 from placer.plans.plan import BY_FSDP, Again, Partly, Sharding, Stage, replica_rows
 
 # Into so many a product is cut to run beside its communication (Transformer Engine, `num_splits` of a pipelined
@@ -179,8 +180,7 @@ def hidden_behind(busy: BlockSeconds, between: BlockSeconds) -> BlockSeconds:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSeconds:
+class StageSeconds(NamedTuple):
     """Seconds of one microbatch on one device of a stage. `backward` without recompute; `weight` is a part of it.
 
     `gather_forward` and `gather_backward` are what the collectives of sharded state add to each pass.
@@ -217,6 +217,7 @@ class StageTimes:
     work: Workload
     ranges: BlockRanges
     block_times: BlockTimes
+    _gathers: dict[Hashable, Gathers] = field(default_factory=dict)
 
     def stage(
         self, first: int, last: int, *, device: int, rows: int, recompute: Again = False,
@@ -237,27 +238,15 @@ class StageTimes:
         if sharding not in BY_FSDP or len(devices) < 2:
             return seconds
         shown = self.gathers(devices, rows, sharding)
-        return replace(
-            seconds,
-            gather_forward=shown.forward_seconds(first, last),
-            gather_backward=shown.backward_seconds(first, last),
+        return seconds._replace(
+            gather_forward=shown.forward_seconds(first, last), gather_backward=shown.backward_seconds(first, last)
         )
 
     @remembered
     def full(self, stage: Stage, rows: int) -> StageSeconds:
         """Seconds of one microbatch of `rows` rows over all replicas, of the slowest replica."""
-        each, leaders = replica_rows(rows, stage.shares, stage.replicas), stage.leaders
-        kind = self.block_times.device_class
-        if len(set(each)) == 1 and self.block_times.uniform:
-            kinds = {(0, each[0]): (stage.devices[0], each[0])}
-        else:
-            kinds = {
-                (kind[device], own): (device, own)
-                for place, own in enumerate(each)
-                for device in stage.devices[place * stage.degree : (place + 1) * stage.degree]
-            }
-        slowest = None
-        for device, own in kinds.values():
+        leaders, slowest = stage.leaders, None
+        for device, own in self._loads(stage, rows):
             seconds = self.stage(
                 stage.first, stage.last, device=device, rows=own, recompute=stage.again, sharding=stage.sharding,
                 devices=leaders,
@@ -266,9 +255,31 @@ class StageTimes:
         assert slowest is not None
         return slowest
 
+    def _loads(self, stage: Stage, rows: int) -> Collection[tuple[int, int]]:
+        """A device of each class with so many rows of its replica's, and those."""
+        each, kind = replica_rows(rows, stage.shares, stage.replicas), self.block_times.device_class
+        if self.block_times.uniform:
+            return [(stage.devices[0], own) for own in dict.fromkeys(each)]
+        return {
+            (kind[device], own): (device, own)
+            for place, own in enumerate(each)
+            for device in stage.devices[place * stage.degree : (place + 1) * stage.degree]
+        }.values()
+
     @remembered
     def gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
         """What collectives of state sharded over `devices` add to passes of `rows` rows."""
+        return once(self._gathers, (self._standing(devices), rows, sharding), self._gathered, devices, rows, sharding)
+
+    @remembered
+    def _standing(self, devices: tuple[int, ...]) -> Hashable:
+        """What the seconds of collectives of state sharded over `devices` depend on: their classes, whether some are
+        CPUs, and the levels between them. Most groups of as many devices have these in common."""
+        times, cluster = self.block_times, self.block_times.network.cluster
+        on_cpu = any(cluster.devices[device].backend == "cpu" for device in devices)
+        return times.device_classes(devices), on_cpu, times.network.levels(devices, self.work.degree)
+
+    def _gathered(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
         sums = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
         gather, scatter = self._unit_moves(devices)
         return gathers(
