@@ -5,6 +5,10 @@ else runs again: norms, activations, dropout, casts, and of attention that no fu
 that makes them, and their softmax (Korthikanti et al., arXiv:2205.05198, section 5). So does a product whose result
 another op writes in place, for what is kept must stay as it is.
 
+Other stacks choose otherwise: Megatron's layers keep all but scores (its `selective`, Korthikanti et al., section 5;
+with fused attention nothing runs again), torchtitan's attention and every second matrix product (its torchtitan/
+distributed/activation_checkpoint.py, `selective_ac_option = "op"`: `mm_count % 2`).
+
 The fused kernel of a CPU (`_scaled_dot_product_flash_attention_for_cpu`) runs an attention only where nothing is
 dropped, no gradient flows to the mask, and all tensors have four dims, the mask two or four, and query, key and value
 the same width (torch/csrc: aten/src/ATen/native/transformers/sdp_utils_cpp.cpp); any other call keeps its scores there.
@@ -17,7 +21,7 @@ from typing import NamedTuple
 from placer.cluster.cluster import Backend
 from placer.costs.precision import HANDING, PRODUCT_KINDS, leads_to, op_name, weight_references
 from placer.graph import BlockClass, Op
-from placer.plans.settings import RunSettings
+from placer.plans.settings import MEGATRON, RunSettings
 from placer.rules.calls import Call, Value
 from placer.rules.graph_calls import call_of
 
@@ -33,6 +37,22 @@ class Readers(NamedTuple):
 
 def kept_results(block_class: BlockClass, settings: RunSettings, backend: Backend) -> tuple[int, ...]:
     """The numbers of the ops that keep their results, in order."""
+    if settings.stack in MEGATRON:
+        return tuple(
+            i for i, op in enumerate(block_class.ops) if op.kind != "attention" or fuses(op, None, settings, backend)
+        )
+    found = _products(block_class, settings, backend)
+    return _every_second(block_class, found) if settings.stack == "fsdp" else found
+
+
+def _every_second(block_class: BlockClass, found: tuple[int, ...]) -> tuple[int, ...]:
+    """Of products with weights the first, the third, and so on; attention all."""
+    matrix = [index for index in found if block_class.ops[index].kind == "matmul"]
+    return tuple(index for index in found if index not in matrix[1::2])
+
+
+def _products(block_class: BlockClass, settings: RunSettings, backend: Backend) -> tuple[int, ...]:
+    """Those of products."""
     weights = weight_references(block_class)
     return tuple(
         index

@@ -15,7 +15,7 @@ from placer.plans.settings import RunSettings
 # What the rest of the document says, in plan.json only: whether somebody changed it.
 DIGEST = "digest"
 # Settings that plan.json leaves out where they have these values: it is what it was before there were others.
-UNASKED = {"gradient_compression": "none", "stack": "torch"}
+UNASKED = {"gradient_compression": "none", "stack": "torch", "fused_loss": True}
 
 
 def unsaid(settings: RunSettings, cluster: Cluster) -> dict[str, Any]:

@@ -13,9 +13,13 @@ from placer.io.bounds import Amount, AmountAboveZero
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["eager", "flash1", "flash", "tuned"]
-Stack = Literal["torch", "megatron", "megatron-core"]
+Stack = Literal["torch", "fsdp", "megatron", "megatron-deepspeed", "megatron-core", "nemo"]
 Precision = Literal["float64", "float32", "bfloat16", "float16", "bfloat16-autocast"]
 GradientCompression = Literal["none", "bfloat16", "float16"]
+# Stacks whose layers are Megatron's of before its Core, and those that run the Core's.
+EARLY_MEGATRON: frozenset[Stack] = frozenset({"megatron", "megatron-deepspeed"})
+MEGATRON_CORE: frozenset[Stack] = frozenset({"megatron-core", "nemo"})
+MEGATRON = EARLY_MEGATRON | MEGATRON_CORE
 # Precisions whose weights, and with them gradients, are kept so.
 SIXTEEN_BITS: frozenset[Precision] = frozenset({"bfloat16", "float16"})
 
@@ -31,9 +35,12 @@ class RunSettings:
     kernel (cuDNN's), which Transformer Engine runs, and `flash1` by the first FlashAttention, which torch ran before
     2.2: other prices, the same run.
     recompute: `auto` lets the search choose per stage; `none`, `selective` (all but products) and `full` fix it.
-    fusion: whether chains of memory-bound ops run as one kernel (torch.compile).
-    stack: whose layers run (prices only): `megatron`'s own, of 2019 to 2022, whose chains are kernels written by hand
-    but for those of the loss; `megatron-core`'s with Transformer Engine, which take more of the host.
+    fusion: whether chains of memory-bound ops run as one kernel (torch.compile). fused_loss: those of the loss, too
+    (prices and bytes only).
+    stack: whose layers run, and who holds gradients (prices and bytes only; `placer/costs/memory/stacks.py`):
+    `megatron`'s own, of 2019 to 2022, whose chains are kernels written by hand but for those of the loss, and
+    `megatron-deepspeed`'s; `megatron-core`'s with Transformer Engine, which take more of the host, and `nemo`, which
+    runs them with gradients in 16 bits; `fsdp` torch's layers under FSDP as torchtitan and Composer run it.
     tf32: whether products of float32 run in TensorFloat-32 where the device has it
     (torch.set_float32_matmul_precision("high"): another rounding than float32's, which a run has to be set to).
     float8, float4: whether products with weights run in 8 or in 4 bits, as Transformer Engine's do (prices only; not
@@ -64,6 +71,7 @@ class RunSettings:
     attention: Attention = "flash"
     recompute: Literal["auto", "none", "selective", "full"] = "auto"
     fusion: bool = False
+    fused_loss: bool = True
     stack: Stack = "torch"
     tf32: bool = False
     float8: bool = False

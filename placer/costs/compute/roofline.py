@@ -39,7 +39,7 @@ from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op, Product
-from placer.plans.settings import RunSettings
+from placer.plans.settings import EARLY_MEGATRON, MEGATRON_CORE, RunSettings
 
 # Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
 # with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
@@ -157,7 +157,8 @@ def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings)
 def _fused(block_class: BlockClass, settings: RunSettings) -> Iterator[FusedChain]:
     """The chains that run as one kernel each."""
     for chain in chains(block_class):
-        if settings.stack == "megatron" and any(LOSS.search(op_name(block_class.ops[i])) for i in chain.ops):
+        apart = settings.stack in EARLY_MEGATRON or not settings.fused_loss
+        if apart and any(LOSS.search(op_name(block_class.ops[i])) for i in chain.ops):
             yield from (FusedChain(ops=(i,)) for i in chain.ops)
         else:
             yield chain
@@ -167,7 +168,7 @@ def issued(device: Device, settings: RunSettings, ops: int) -> HostSeconds:
     """Seconds the host takes to issue so many ops, and their backward."""
     if device.backend != "cuda":
         return HostSeconds()
-    ahead, behind = CORE_SHARES if settings.stack == "megatron-core" else (1.0, 1.0)
+    ahead, behind = CORE_SHARES if settings.stack in MEGATRON_CORE else (1.0, 1.0)
     inference = ops * INFERENCE_SECONDS
     return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * inference)
 

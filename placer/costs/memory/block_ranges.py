@@ -23,7 +23,7 @@ keep and gradients of those after it, over all cuts (in long ranges over PIECES 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import add
 from typing import NamedTuple
@@ -189,10 +189,11 @@ class BlockRange:
     blocks save that run again, all or but for products. `staying` and `staying_apart` are received and sent
     beside what is kept without recompute and with it: it stays with the stage until its backward. `arrived` what a
     backward in two parts keeps between them, `unit` parameters of the largest block, `whole` that it is the whole
-    model.
+    model. `apart`: trainable elements of a device where the devices of a replica that hold the same divide it.
     """
 
     counts: ParameterCounts
+    apart: int
     saved: Affine
     inputs: Affine
     results: Affine
@@ -256,6 +257,11 @@ class BlockRanges:
         """What is held."""
         return ParameterSums(self.work)
 
+    @cached_property
+    def _whole(self) -> ParameterSums:
+        """What all devices of a replica hold together."""
+        return ParameterSums(replace(self.work, graph=self.work.whole, kept_whole={}))
+
     @remembered
     def alike(self, first: int, last: int) -> tuple[int, int]:
         """The first range that was asked for of those that hold and move the very same as first..last-1."""
@@ -268,6 +274,7 @@ class BlockRanges:
         leaving = crossing.leaving(first, last)
         return BlockRange(
             counts=parameters.of(first, last),
+            apart=-(-self._whole.of(first, last).trainable // self.work.degree),
             saved=kept.kept(first, last, recompute=False),
             inputs=kept.kept(first, last, recompute=True),
             results=kept.kept(first, last, recompute="selective"),

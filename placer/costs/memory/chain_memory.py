@@ -2,7 +2,8 @@
 
 Op by op each keeps what its own backward reads. One kernel can make that again from what enters it (torch.compile's
 partitioner does, by a minimum cut; kernels fused by hand do, as of a bias and GELU or of a gated product): a chain
-keeps what its ops keep, or what enters it and was computed, whichever is less.
+keeps what its ops keep, or what enters it and was computed, whichever is less. In backward it has no gradients of what
+is made and read inside it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,18 @@ def chain_saved(
     entering = affine_sum(_bytes(block_class, reference) for reference in chain.entering)
     entering = entering.scaled(numbers[chain.ops[0]].read)
     return entering if entering.at(1) < alone.at(1) else alone
+
+
+def chain_at_work(
+    block_class: BlockClass, chain: FusedChain, numbers: Sequence[OpNumerics], alone: Sequence[Affine]
+) -> tuple[Affine, ...]:
+    """Bytes that a chain has in backward, given what its ops have by themselves: as one kernel it has gradients of what
+    leaves and of what enters, where that is less."""
+    if len(chain.ops) < 2:
+        return tuple(alone)
+    ends = ((chain.leaving, numbers[chain.ops[-1]].written), (chain.entering, numbers[chain.ops[0]].read))
+    both = affine_sum(_bytes(block_class, one).scaled(factor) for references, factor in ends for one in references)
+    return (both,) if any(size.at(1) > both.at(1) for size in alone) else tuple(alone)
 
 
 def _bytes(block_class: BlockClass, reference: str) -> Affine:

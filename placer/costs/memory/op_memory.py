@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placer.cluster.cluster import Backend
-from placer.costs.compute.fusion import chains
+from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.roofline import score_elements
 from placer.costs.kept_results import fuses, kept_results, readers
-from placer.costs.memory.chain_memory import chain_saved
-from placer.costs.precision import Numerics, OpNumerics, op_name
+from placer.costs.memory.chain_memory import chain_at_work, chain_saved
+from placer.costs.precision import FLOATING, Numerics, OpNumerics, leads_to, op_name
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Tensor, affine_sum
-from placer.plans.settings import RunSettings
+from placer.plans.settings import MEGATRON, RunSettings
 from placer.rules.calls import Call
 from placer.rules.graph_calls import call_of
 
@@ -54,28 +54,78 @@ class ClassMemory:
 
 def class_memory(block_class: BlockClass, numerics: Numerics, settings: RunSettings, backend: Backend) -> ClassMemory:
     """At the run's precision and kernels, which on CPUs and accelerators (`backend`) do not keep the same."""
-    alone: list[Affine] = []
-    sizes: set[Affine] = set()
-    for op, numbers in zip(block_class.ops, numerics.ops(block_class), strict=True):
-        # Of an op whose arguments were not kept nothing is known.
-        call = call_of(block_class, op, 1) if op.arguments and op_name(op) in DROPPING else None
-        fused = fuses(op, call, settings, backend)
-        alone.append((op.fused_saved_bytes if fused else op.saved_bytes).scaled(numbers.saved))
-        scores = Affine() if fused else _score_bytes(op)
-        sizes |= {_mask_bytes(op, call, settings, scores), *_gradient_bytes(op, numbers, scores)}
+    numbers = numerics.ops(block_class)
+    calls = [_call(block_class, op) for op in block_class.ops]
+    fused = [fuses(op, call, settings, backend) for op, call in zip(block_class.ops, calls, strict=True)]
+    alone = [
+        (op.fused_saved_bytes if kernel else op.saved_bytes).scaled(own.saved)
+        for op, own, kernel in zip(block_class.ops, numbers, fused, strict=True)
+    ]
+    each = [
+        _op_bytes(block_class, index, numbers[index], settings, Affine() if fused[index] else _score_bytes(op))
+        for index, op in enumerate(block_class.ops)
+    ]
+    sizes = {
+        _mask_bytes(op, call, settings, Affine() if kernel else _score_bytes(op))
+        for op, call, kernel in zip(block_class.ops, calls, fused, strict=True)
+    }
     saved = affine_sum(alone)
     if settings.fusion:
-        numbered = numerics.ops(block_class)
         views = (own for op, own in zip(block_class.ops, alone, strict=True) if op.kind == "view")
-        saved = affine_sum((*(chain_saved(block_class, one, numbered, alone) for one in chains(block_class)), *views))
-    results, again = _result_bytes(block_class, numerics, settings, backend)
+        kernels = [*_kernels(block_class, settings)]
+        saved = affine_sum((*(chain_saved(block_class, one, numbers, alone) for one in kernels), *views))
+        each = [
+            chain_at_work(block_class, one, numbers, [size for i in one.ops for size in each[i]]) for one in kernels
+        ]
+    sizes.update(size for own in each for size in own)
+    if settings.stack in MEGATRON:
+        again = _less(saved, _kept_score_bytes(block_class, numerics, settings, backend))
+        results = _less(again, _entering_bytes(block_class, numerics))
+    else:
+        results, again = _result_bytes(block_class, numerics, settings, backend)
     return ClassMemory(
         saved=saved,
         results=results,
-        remade=Affine(max(0, saved.fixed - again.fixed), max(0, saved.per_row - again.per_row)),
+        remade=_less(saved, again),
         at_work=tuple(size for size in sizes if not any(_exceeds(other, size) for other in sizes)),
         arrived=_arrived_bytes(block_class, numerics),
     )
+
+
+def _call(block_class: BlockClass, op: Op) -> Call | None:
+    """What an op that may drop was called with; of one whose arguments were not kept nothing is known."""
+    return call_of(block_class, op, 1) if op.arguments and op_name(op) in DROPPING else None
+
+
+def _op_bytes(
+    block_class: BlockClass, index: int, numbers: OpNumerics, settings: RunSettings, scores: Affine
+) -> tuple[Affine, ...]:
+    """Bytes that an op has in backward."""
+    op = block_class.ops[index]
+    if settings.stack in MEGATRON and _of_loss(block_class, index):
+        return (_in_place_bytes(op, numbers),)
+    return tuple(_gradient_bytes(op, numbers, scores))
+
+
+def _kept_score_bytes(block_class: BlockClass, numerics: Numerics, settings: RunSettings, backend: Backend) -> Affine:
+    """Bytes that attention keeps of its scores: all that Megatron's selective recompute makes again."""
+    found = (
+        _less(op.saved_bytes, op.fused_saved_bytes).scaled(numbers.saved)
+        for op, numbers in zip(block_class.ops, numerics.ops(block_class), strict=True)
+        if op.kind == "attention" and any(op.fused_saved_bytes) and not fuses(op, None, settings, backend)
+    )
+    return affine_sum(found)
+
+
+def _entering_bytes(block_class: BlockClass, numerics: Numerics) -> Affine:
+    """Bytes of what enters the block and is kept in it, which counts by itself where something runs again."""
+    entering = (block_class.tensor(f"i{index}") for index in block_class.kept_inputs)
+    sizes = ((numerics.bytes_of(one, 1), one.batched) for one in entering if one.dtype in FLOATING)
+    return affine_sum(Affine(0, size) if batched else Affine(size, 0) for size, batched in sizes)
+
+
+def _less(size: Affine, part: Affine) -> Affine:
+    return Affine(max(0, size.fixed - part.fixed), max(0, size.per_row - part.per_row))
 
 
 def _result_bytes(
@@ -128,6 +178,26 @@ def _gradient_bytes(op: Op, numbers: OpNumerics, scores: Affine) -> Iterator[Aff
         back = op.backward_written_bytes.scaled(numbers.read * (1 + (op_name(op) == "cross_entropy_loss")))
         read = Affine() if op_name(op) in PASSING else affine_sum((back, scores.scaled(2 * numbers.read)))
         yield affine_sum((op.written_bytes.scaled(numbers.written), read)) if any(back) else Affine()
+
+
+def _kernels(block_class: BlockClass, settings: RunSettings) -> Iterator[FusedChain]:
+    """What runs as one kernel: chains, where the loss is apart none with it."""
+    for chain in chains(block_class):
+        apart = settings.stack in MEGATRON or not settings.fused_loss
+        lone = apart and any("loss" in op_name(block_class.ops[i]) for i in chain.ops)
+        yield from (FusedChain(ops=(index,)) for index in chain.ops) if lone else (chain,)
+
+
+def _of_loss(block_class: BlockClass, index: int) -> bool:
+    """Whether an op is the loss, or stands between the product of its logits and it."""
+    op = block_class.ops[index]
+    return "loss" in op_name(op) or (op.kind == "pointwise" and leads_to(block_class, index, "loss"))
+
+
+def _in_place_bytes(op: Op, numbers: OpNumerics) -> Affine:
+    """Bytes beside the kept softmax, where the gradient of the loss lies: of the gradient that goes on, if it is of
+    another type."""
+    return Affine() if "loss" in op_name(op) else op.backward_written_bytes.scaled(numbers.read)
 
 
 def _conversion_bytes(op: Op, numbers: OpNumerics) -> Affine:

@@ -3,7 +3,8 @@
     parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
                    with `gradients` (FSDP2 without resharding keeps both)
     gradients      the same elements at the same dtype; sharded with these two, but whole where several microbatches add
-                   up (only the last backward scatters, unit by unit, giving up the whole ones as it goes)
+                   up (only the last backward scatters, unit by unit, giving up the whole ones as it goes); of other
+                   stacks as `stacks.py` has it
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with any sharding; none with settings.offload (on the host)
     activations    sum over a device's stages of microbatches in flight * kept bytes: what autograd saves, or with
@@ -34,22 +35,22 @@ from placer.cluster.cluster import Device
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.costs.memory.block_ranges import BlockRange, Moved
 from placer.costs.memory.in_flight import InFlight
+from placer.costs.memory.stacks import gradient_holding
 from placer.costs.precision import Numerics
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import BY_FSDP, Again, Sharding
 from placer.plans.settings import RunSettings, state_count
 
-# Of float32, by definition.
-MASTER_BYTES = 4
 # Of what several stages of a position have all the time, and one of them at a time.
-ALWAYS = ("parameters", "gradients", "optimizer", "buffers", "lasting", "updating")
+ALWAYS = ("parameters", "gradients", "standing", "optimizer", "buffers", "lasting", "updating")
 ONCE = ("remade", "workspace", "communication", "closing", "temporary")
 
 
 class StageMemory(NamedTuple):
     """One stage on one device: state that is always there, bytes kept per microbatch in flight, the rest once.
 
-    staying: messages, beside `kept`, per microbatch in flight. lasting: buckets always there. turning: the most
+    standing: those of the gradients that do not. staying: messages, beside `kept`, per microbatch in flight. lasting:
+    buckets always there. turning: the most
     of kept bytes of blocks and gradients of blocks after them, with temporaries. temporary: the most at once of what is
     remade, workspace and communication. closing, updating: beside gradients as they are reduced after the last
     backward, bucket by bucket, and in the update. Of a backward in two parts: between them arrived gradients, and
@@ -64,6 +65,7 @@ class StageMemory(NamedTuple):
     remade: int
     workspace: int
     communication: int
+    standing: int = 0
     staying: int = 0
     lasting: int = 0
     arrived: int = 0
@@ -76,8 +78,13 @@ class StageMemory(NamedTuple):
 
     @property
     def state(self) -> int:
-        """Bytes that are always there; gradients come and go."""
-        return self.parameters + self.optimizer + self.buffers + self.lasting
+        """Bytes that are always there."""
+        return self.parameters + self.optimizer + self.buffers + self.lasting + self.standing
+
+    @property
+    def coming(self) -> int:
+        """Bytes of gradients that come with the first backward and go with the update."""
+        return self.gradients - self.standing
 
     @property
     def living(self) -> int:
@@ -103,12 +110,19 @@ def stage_state(
 ) -> StateBytes:
     """Bytes of one stage on each of its replicas; `accumulates`: over several microbatches."""
     parts = replicas if sharding in BY_FSDP else 1
-    held = span.counts
-    own, whole = _share(held.parameters, parts), held.trainable * numerics.weight_bytes
+    held, holding = span.counts, gradient_holding(numerics, settings)
+    # Elements that are divided: of a device, or, where all that hold the same divide it, its part of a replica's.
+    spread = held.trainable if sharding == "none" or not holding.spreads else min(span.apart, held.trainable)
+    sharded = spread if sharding in BY_FSDP else held.trainable
+    own = _share(held.parameters * sharded // max(1, held.trainable), parts)
+    whole, divided = held.trainable * holding.each, state_bytes(numerics, settings) - holding.whole_masters
+    scattered = _share(sharded * holding.each, parts)
     return StateBytes(
         parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
-        gradients=whole if accumulates else _share(whole, parts),
-        optimizer=_share(held.trainable * state_bytes(numerics, settings), replicas if sharding != "none" else 1),
+        gradients=(whole if accumulates and not holding.scatters else scattered)
+        + _share(sharded * holding.standing, parts),
+        optimizer=_share(spread * divided, replicas if sharding != "none" else 1)
+        + held.trainable * holding.whole_masters,
         buffers=held.buffers,
     )
 
@@ -120,22 +134,30 @@ def stage_memory(
     """Bytes of one stage for microbatches of `rows` rows on each replica; `accumulates`: over several of them."""
     state = stage_state(span, numerics, settings, sharding=sharding, replicas=replicas, accumulates=accumulates)
     trainable, parts = span.counts.trainable, replicas if sharding != "none" else 1
-    whole = trainable * numerics.weight_bytes
+    whole, holding = trainable * numerics.weight_bytes, gradient_holding(numerics, settings)
+    standing = state.gradients if holding.standing and not holding.each else trainable * holding.standing
     kept, staying = span.kept(recompute).at(rows), span.beside(recompute).at(rows)
-    lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=accumulates)
+    if holding.bucket is None or sharding in BY_FSDP:
+        adds = accumulates and not holding.scatters
+        lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=adds)
+    else:
+        copied = min(trainable, holding.bucket) * (holding.standing or holding.each)
+        lasting, moved, closing = 0, Moved(), copied if replicas > 1 else 0
     if replicas > 1 and numerics.compressed and sharding not in BY_FSDP:  # a cast copy of each bucket that is under way
         closing += -int(-numerics.between_replicas(lasting or closing) // 1)
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
-    gathering = _share(whole, parts) if sharding == "optimizer" and parts > 1 else 0
+    gathers = sharding == "optimizer" and parts > 1 and holding.bucket is None
+    gathering = _share(whole, parts) if gathers else 0
     updating, messages = max(gathering, _updating(trainable, numerics, settings, parts)), _messages(span, rows)
     beside = span.backward.temporary(recompute, rows, moved)
-    share = state.gradients / whole if whole else 1.0
+    share = (state.gradients - standing) / whole if whole else 1.0
     return StageMemory(
         **state._asdict(),
         kept=kept,
         remade=beside.remade,
         workspace=beside.workspace,
         communication=messages + beside.moved,
+        standing=standing,
         staying=staying,
         lasting=lasting,
         arrived=span.arrived.at(rows),
@@ -159,8 +181,8 @@ def position_memory(stages: tuple[StageMemory, ...], in_flight: InFlight, device
     parted = arrived + in_flight.parted * first.again
     at_once = max(
         first.first(in_flight.first) + parted,
-        every.gradients + later + temporary + parted,
-        every.gradients + max(every.closing, every.updating),
+        every.coming + later + temporary + parted,
+        every.coming + max(every.closing, every.updating),
     )
     overhead = 0 if device is None else device.overhead_bytes
     return MemoryBytes(
@@ -236,13 +258,12 @@ def _reduced(
 
 
 def _updating(trainable: int, numerics: Numerics, settings: RunSettings, parts: int) -> int:
-    """Bytes that an update on the device makes beside gradients: float32 ones of masters, each in place of one that
-    goes; where SGD decays weights, on GPUs a list of new ones (torch/optim/sgd.py, `_foreach_add(grads, params,
-    alpha=weight_decay)`).
+    """Bytes that an update on the device makes beside gradients: float32 ones of masters; where SGD decays weights, on
+    GPUs a list of new ones (torch/optim/sgd.py, `_foreach_add(grads, params, alpha=weight_decay)`).
     """
     if settings.offload == "optimizer":
         return 0
     if numerics.masters:
-        return _share(trainable * (MASTER_BYTES - numerics.weight_bytes), parts)
+        return _share(trainable * gradient_holding(numerics, settings).update, parts)
     decays = settings.optimizer == "sgd" and settings.weight_decay != 0
     return _share(trainable * numerics.weight_bytes, parts) if decays else 0
