@@ -22,11 +22,12 @@ from placer.io.memo import remembered
 from placer.plans.plan import Layout, Plan, Recompute, ScheduleName, Sharding
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import Choice, Cut
+from placer.rules.two_axis_layouts import INNER
 from placer.search.judge import broken_pins
 from placer.search.problem import Pins, Problem
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
-from placer.strategies.intra_op.layouts import layouts, ruled_layout
+from placer.strategies.intra_op.layouts import layouts, ruled_layout, ruled_mesh
 from placer.strategies.space.outline import (
     Outline,
     divisors,
@@ -199,7 +200,11 @@ class MegatronLayouts:
 
     @remembered
     def mesh(self, tensor: int, expert: int, context: int) -> Layout | None:
-        """The best split over experts, or over tokens, and of the ops beside; None where there is none."""
+        """The best split over experts, or over tokens, and of the ops beside, these as Megatron does; None where there
+        is none."""
+        if tensor > 1 and (expert == 1 or context == 1):
+            outer = ("sequence", context) if expert == 1 else ("expert", expert)
+            return ruled_mesh(self.problem, self.costs, (outer, ("tensor", tensor)), _rule_inside)
         pins = Pins(tensor=tensor, expert=expert, sequence=context)
         made = layouts(replace(self.problem, pins=pins, until=None), self.costs)
         return made[0] if made else None
@@ -251,6 +256,13 @@ def _rule(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice
     if op.kind == "gather" and any(r.startswith("p") for r in op.inputs):  # tables of positions are whole
         return tuple(choice for choice in choices if choice.name in ("whole", "deferred", "dim 1"))
     return choices
+
+
+def _rule_inside(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """The rule of choices along two axes, for what an op does along the inner one."""
+    inside = tuple(choice.axes[INNER] if choice.axes else choice for choice in choices)
+    wanted = _rule(kind, op, inside)
+    return tuple(choice for choice, own in zip(choices, inside, strict=True) if own in wanted)
 
 
 def _cut_sequence(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:

@@ -134,15 +134,17 @@ def _along_one(prices: LayoutPrices, worths: Sequence[ByteWorth]) -> Iterator[La
 
 
 def _along_two(
-    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[ByteWorth]
-) -> Iterator[Layout | None]:
-    """The layouts along two axes, as `_along_one`: what is cut along the outer one is cut again along the inner one."""
+    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[ByteWorth],
+    rule: Rule | None = None,
+) -> Iterator[Layout | None]:  # fmt: skip
+    """The layouts along two axes, as `_along_one`: what is cut along the outer one is cut again along the inner one,
+    there by a `rule` if there is one."""
     outer, (axis, fast) = axes[:1], axes[1]
     line = replace(replica, devices=replica.devices[::fast])
     for first in dict.fromkeys(_along_one(LayoutPrices(borders, costs, outer, line), worths)):
         if first is None:
             continue
-        prices = LayoutPrices(borders, costs, axes, replica, first=first)
+        prices = LayoutPrices(borders, costs, axes, replica, rule=rule, first=first)
         states = borders.states_within(first, fast, axis)
         for worth in worths:
             yield best_layout(prices, worth, states)
@@ -240,5 +242,14 @@ def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut
         yield best_layout(LayoutPrices(borders, costs, axes, replica, rule=rule), ByteWorth(0.0, MICROBATCHES), states)
 
     found = shared_layouts(problem, costs, axes, replica, (rule, cut), made)
+    keep(problem, (found,))
+    return next(iter(found.layouts), None)
+
+
+def ruled_mesh(problem: Problem, costs: Costs, axes: Axes, rule: Rule) -> Layout | None:
+    """The best layout along two axes whose ops do along both as `rule` says; None where no op is cut."""
+    replica = replace(next(_replicas(problem, axes)), microbatches=MICROBATCHES)
+    make = partial(_along_two, Borders(problem), costs, axes, replica, (ByteWorth(0.0, MICROBATCHES),), rule)
+    found = shared_layouts(problem, costs, axes, replica, rule, make)
     keep(problem, (found,))
     return next(iter(found.layouts), None)
