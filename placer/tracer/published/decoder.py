@@ -46,7 +46,7 @@ class Decoder(nn.Module):
         for layer in self.layers:
             values = layer(values, self.cosine, self.sine)
         logits = self.head(self.norm(values))
-        return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+        return functional.cross_entropy(logits.float().transpose(1, 2), labels)  # tokens apart, so that they may be cut
 
 
 class Layer(nn.Module):

@@ -34,7 +34,7 @@ class Gpt(nn.Module):
         for layer in self.layers:
             values = layer(values)
         logits = functional.linear(self.norm(values), self.tokens.weight)
-        return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+        return functional.cross_entropy(logits.float().transpose(1, 2), labels)  # tokens apart, so that they may be cut
 
 
 class Layer(nn.Module):
