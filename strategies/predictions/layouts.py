@@ -72,7 +72,7 @@ def _possible(row: Row, layers: int, rows: int, degrees: tuple[int, int, int, in
     made = tuple(
         MegatronDegrees(
             tensor=tensor, pipeline=pipeline, data=data, virtual=virtual, rows=size, sequence=_cuts_sequence(row),
-            expert=expert, context=context, recompute=remade, every=every, sharding=_sharding(row, data),
+            expert=expert, context=context, recompute=remade, every=every, sharding=_sharding(row, data * context),
         )
         for size, virtual, remade in product(sizes, turns, ways if again is None else (again,))
     )  # fmt: skip
@@ -107,26 +107,28 @@ def _turns(row: Row, pipeline: int, layers: int) -> tuple[int, ...]:
 
 
 def _recompute(row: Row) -> Recompute | None:
-    """What runs again in backward; None where it is not said.
-
-    Megatron's `selective` is the scores of attention, which flash attention makes again anyway: with it nothing more.
-    """
+    """What runs again in backward; None where it is not said, but of torchtitan, whose configurations say `selective`
+    (its train_configs/llama3_8b.toml, [activation_checkpoint])."""
     told = row.text("recompute").lower()
+    if told in ("", "not stated") and "torchtitan" in row.text("framework").lower():
+        return "selective"
     if told.startswith(("full", "yes")) or _every(row) > 1:
         return True
-    return False if told.startswith(("none", "selective")) else None
+    if told.startswith("none"):
+        return False
+    return "selective" if told.startswith("selective") else None
 
 
 def _every(row: Row) -> int:
-    """Of how many layers one runs again. torchtitan's `selective` is every second layer, or every second product and
-    all between (its torchtitan/distributed/activation_checkpoint.py: layer frequency 2, `mm_count % 2`)."""
-    chosen = row.text("recompute").lower().startswith("selective") and "torch" in row.text("framework").lower()
-    return 2 if chosen else 1
+    """Of how many layers one runs again: every second where torchtitan's `selective` is said to be of layers."""
+    told = row.text("recompute").lower()
+    return 2 if told.startswith("selective") and "layer" in told and "torch" in row.text("framework").lower() else 1
 
 
 def _sharding(row: Row, data: int) -> Sharding:
-    """How the state lies over replicas: what ZeRO, FSDP and distributed optimizers are called."""
-    told = row.text("zero").lower()
+    """How the state lies over replicas: what ZeRO, FSDP and distributed optimizers are called; where Megatron-DeepSpeed
+    says nothing, its first stage (BigScience's scripts: ZERO_STAGE=1)."""
+    told = row.text("zero").lower() or ("1" if "megatron-deepspeed" in row.text("framework").lower() else "")
     if data == 1:
         return "none"
     if "shard_grad_op" in told or re.search(r"zero-?2", told) or told == "2":
@@ -140,9 +142,5 @@ def _sharding(row: Row, data: int) -> Sharding:
 
 def _notes(row: Row) -> Iterator[str]:
     """What is estimated otherwise than it was run."""
-    if _recompute(row) is False and row.text("recompute").lower().startswith("selective"):
-        yield "selective recompute: estimated as attention that keeps no scores"
-    if _every(row) > 1 and "layer" not in row.text("recompute").lower():
-        yield "every second product runs again: estimated as every second layer"
     if "hybrid" in row.text("zero").lower():
         yield "state divided within groups of replicas: estimated divided over all"

@@ -66,7 +66,7 @@ NODE = 8
 
 def cluster_of(row: Row) -> str | None:
     """The spec of the machines of a row; None where the catalogue does not hold its chip or no count is printed."""
-    chip = next((name for pattern, name in CHIPS if re.search(pattern, row.text("gpu"))), None)
+    chip = chip_of(row)
     if chip is None or row.devices < 1:
         return None
     size = DOMAINS.get(chip, row.count("gpus_per_node", NODE))
@@ -77,6 +77,11 @@ def cluster_of(row: Row) -> str | None:
     if nodes == 1:
         return f"{chip}x{size}"
     return f"{chip}x{size}*{nodes}" + _network(row.text("interconnect"))
+
+
+def chip_of(row: Row) -> str | None:
+    """The catalogue's name of its chip; None where it does not hold it."""
+    return next((name for pattern, name in CHIPS if re.search(pattern, row.text("gpu"))), None)
 
 
 def _network(told: str) -> str:

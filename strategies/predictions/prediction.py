@@ -20,6 +20,7 @@ from placer.plans.ledger import Ledger
 from placer.plans.plan import ModelRef
 from placer.search.problem import Problem
 from placer.strategies.baselines.megatron import MegatronLayouts
+from placer.strategies.predictions.counted import counted
 from placer.strategies.predictions.layouts import Layouts, layouts_of
 from placer.strategies.predictions.machines import cluster_of
 from placer.strategies.predictions.rows import Row
@@ -113,30 +114,16 @@ def _best(row: Row, made: MegatronLayouts, found: Layouts, group: tuple[object, 
     ledgers = [estimate_with(made.costs, made.plan(layout)) for layout in found.degrees]
     room = made.problem.cluster.devices[0].memory_bytes
     held = [max(each.total for each in ledger.memory) for ledger in ledgers]
-    counted = _counted(row)
     fitting = [i for i, size in enumerate(held) if size <= room]
     best = (
         min(fitting, key=lambda i: ledgers[i].step_seconds) if fitting else min(range(len(held)), key=held.__getitem__)
     )
     ledger = ledgers[best]
     return Prediction(
-        row=row, seconds=ledger.step_seconds, bytes=counted(ledger), fits=bool(fitting),
+        row=row, seconds=ledger.step_seconds, bytes=counted(row)(ledger), fits=bool(fitting),
         work=ledger.flops / ledger.peak_flops, six_n=_six_n(made.problem, ledger), group=group, ledger=ledger,
         notes=(*found.notes, *notes_of(row)),
     )  # fmt: skip
-
-
-def _counted(row: Row) -> Callable[[Ledger], float]:
-    """What of a ledger's bytes the row's measurement counts: the last position's alone where it says so; the context
-    only where the device was read, not torch's allocator."""
-    kind = row.text("mem_kind").lower()
-    whole = "smi" in kind or "read from node" in kind or "per gpu" in kind
-
-    def bytes_of(ledger: Ledger) -> float:
-        memory = ledger.memory[-1:] if "last rank" in kind else ledger.memory
-        return float(max(each.total - (0 if whole else each.overhead) for each in memory))
-
-    return bytes_of
 
 
 def _six_n(problem: Problem, ledger: Ledger) -> float:

@@ -12,6 +12,9 @@ from placer.strategies.predictions.shapes import binned
 FLASH_SINCE = "2022-12"
 # The year of Megatron-Core's layers (PyPI, megatron-core 0.2.0 of July 2023).
 CORE_SINCE = "2023-07"
+# torchtitan compiles blocks one by one, and the loss as well, but ceased to (pytorch/torchtitan, pull request 755, of
+# December 2024) until pull request 1033.
+COMPILED_LOSS = "2025-04"
 # Of the second (arXiv:2307.08691); in torch with 2.2.
 SECOND_FLASH_SINCE = "2023-07"
 
@@ -22,6 +25,7 @@ def settings_of(row: Row) -> RunSettings:
     full = _full_precision(precision)
     return RunSettings(
         precision="float32" if full else _half(precision), tf32="tf32" in precision, fusion=_fused(row),
+        fused_loss="torchtitan" not in row.text("framework").lower() or row.text("date") >= COMPILED_LOSS,
         stack=_stack(row),
         overlap=_overlaps(row), attention=_attention(row), clip_norm=1.0,
         float8=bool(re.search(r"fp8|float8", precision)), float4="fp4" in precision,
@@ -53,9 +57,7 @@ def _full_precision(told: str) -> bool:
 
 def _half(told: str) -> Precision:
     """Sixteen bits with float32 masters; so is what runs under autocast: chips before 2020 have no bfloat16."""
-    if "amp fp16" in told:
-        return "float16"
-    return "float16" if told.startswith("fp16") else "bfloat16"
+    return "float16" if told.startswith("fp16") or re.search(r"amp fp16|fp16-style", told) else "bfloat16"
 
 
 def _fused(row: Row) -> bool:
@@ -67,11 +69,15 @@ def _fused(row: Row) -> bool:
 
 
 def _stack(row: Row) -> Stack:
-    """Megatron's layers, or those of its Core, which NeMo and Megatron-Bridge run too."""
+    """Megatron's layers, those of its Core, or who runs them; torch's with FSDP."""
     told = row.text("framework").lower()
     if not re.search(r"megatron|nemo", told):
-        return "torch"
-    return "megatron" if "deepspeed" in told or row.text("date") < CORE_SINCE else "megatron-core"
+        return "fsdp" if "fsdp" in f"{told} {row.text('zero')}".lower() else "torch"
+    if "deepspeed" in told:
+        return "megatron-deepspeed"
+    if row.text("date") < CORE_SINCE:
+        return "megatron"
+    return "nemo" if re.search(r"nemo|bridge", told) else "megatron-core"
 
 
 def _overlaps(row: Row) -> bool:

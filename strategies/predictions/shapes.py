@@ -55,6 +55,8 @@ def shape_of(row: Row) -> Shape | str:
     vocabulary = _vocabulary(row, kind)
     if missing or not vocabulary:
         return f"sizes not printed: {', '.join(missing or ['vocab'])}"
+    if kind not in ("moe", "mla") and row.count("experts"):
+        return f"no model is built of {row.text('arch')!r} with experts"
     if kind in ("moe", "mla") and not (row.count("experts") and row.count("topk")):
         return "sizes not printed: experts, topk" if kind == "moe" else _latent(row, vocabulary)
     hidden, heads = row.count("hidden"), row.count("heads")

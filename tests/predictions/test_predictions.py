@@ -75,10 +75,15 @@ def test_machines_are_those_of_the_catalogue_by_printed_names(cells: Mapping[str
     ("cells", "name", "value"),
     [
         ({"precision": "TF32"}, "tf32", True),
-        ({"framework": "NeMo 24.07 / Megatron-Core", "date": "2024-09"}, "stack", "megatron-core"),
+        ({"framework": "NeMo 24.07 / Megatron-Core", "date": "2024-09"}, "stack", "nemo"),
+        ({"framework": "Megatron-Core r0.8.0", "date": "2024-07"}, "stack", "megatron-core"),
         ({"framework": "Megatron-LM", "date": "2021-04"}, "stack", "megatron"),
-        ({"framework": "Megatron-DeepSpeed", "date": "2024"}, "stack", "megatron"),
-        ({"framework": "torchtitan (FSDP2)"}, "stack", "torch"),
+        ({"framework": "Megatron-DeepSpeed", "date": "2024"}, "stack", "megatron-deepspeed"),
+        ({"framework": "torchtitan (FSDP2)"}, "stack", "fsdp"),
+        ({"framework": "PyTorch", "zero": "DDP"}, "stack", "torch"),
+        ({"precision": "16-bit (fp16-style 16-bit gradient accumulation)"}, "precision", "float16"),
+        ({"overlap": "torch.compile", "framework": "torchtitan", "date": "2024-12"}, "fused_loss", False),
+        ({"overlap": "torch.compile", "framework": "torchtitan", "date": "2025-06"}, "fused_loss", True),
         ({"precision": "TF32"}, "precision", "float32"),
         ({"precision": "NVFP4"}, "float4", True),
         ({"precision": "MXFP8"}, "float8", True),
@@ -133,7 +138,7 @@ def test_recompute_that_is_not_printed_is_the_fastest_that_fits() -> None:
     assert "recompute not printed: the best by estimate" in one.notes
 
 
-def test_torchtitans_selective_recompute_runs_every_second_layer_again() -> None:
+def test_torchtitans_selective_recompute_runs_every_second_product_or_layer_again() -> None:
     cells = {
         "framework": "torchtitan (FSDP2)",
         "arch": "llama",
@@ -142,12 +147,49 @@ def test_torchtitans_selective_recompute_runs_every_second_layer_again() -> None
         "dp": "4",
         "micro_batch": "1",
     }
-    none, half, full = (
-        one.ledger.seconds.recompute
-        for one in predicted(*(row(**cells, recompute=told) for told in ("none", "selective op", "full")))
+    none, layers, ops, full = predicted(
+        *(row(**cells, recompute=told) for told in ("none", "selective (2nd layer)", "selective (op)", "full"))
     )
-    assert none == 0
-    assert isclose(half, full / 2, rel_tol=0.2)
+    assert none.ledger.seconds.recompute == 0
+    assert isclose(layers.ledger.seconds.recompute, full.ledger.seconds.recompute / 2, rel_tol=0.2)
+    kept = [one.ledger.memory[0].activations for one in (none, ops, full)]
+    assert kept == sorted(kept, reverse=True) and len({*kept}) == len(kept)
+
+
+def test_megatrons_selective_recompute_makes_scores_again_and_nothing_else() -> None:
+    """Korthikanti et al. (arXiv:2205.05198), section 5: 34 sbh + 5 a s^2 b bytes a layer become 34 sbh."""
+    cells = {"framework": "Megatron-LM", "date": "2022-05", "attention": "megatron fused softmax (no flash)"}
+    cells |= {
+        "n_gpus": "1",
+        "tp": "1",
+        "dp": "1",
+        "micro_batch": "1",
+        "global_batch": "1",
+        "layers": "8",
+        "vocab": "512",
+    }
+    cells |= {"precision": "fp16"}
+    kept, again = predicted(row(**cells, recompute="none"), row(**cells, recompute="selective"))
+    hidden, heads, tokens = (int(kept.row.text(name)) for name in ("hidden", "heads", "seq_len"))
+    scores = 8 * 5 * heads * tokens**2
+    assert isclose(kept.ledger.memory[0].activations - again.ledger.memory[0].activations, scores * 7 / 8, rel_tol=0.1)
+    assert isclose(again.ledger.memory[0].activations, 8 * 34 * tokens * hidden + scores / 8, rel_tol=0.2)
+
+
+def test_gradients_of_megatron_stay_in_float32_and_those_of_nemo_in_16_bits() -> None:
+    cells = {"n_gpus": "1", "tp": "1", "dp": "1", "date": "2024-09", "precision": "bf16"}
+    torch, core, nemo = (
+        one.ledger.memory[0].gradients
+        for one in predicted(*(row(**cells, framework=told) for told in ("PyTorch", "Megatron-LM", "NeMo")))
+    )
+    assert core == 2 * nemo == 2 * torch
+
+
+def test_an_allocators_count_leaves_the_context_out_and_has_workspaces_in() -> None:
+    """32 MiB for each of two threads on a Hopper, and for Transformer Engine."""
+    cells = {"peak_mem_gib": "10", "gpu": "H100-80GB-SXM", "date": "2024-09", "framework": "Megatron-LM"}
+    smi, allocator = predicted(row(**cells, mem_kind="nvidia-smi"), row(**cells, mem_kind="max_allocated"))
+    assert smi.bytes - allocator.bytes == smi.ledger.memory[0].overhead - 3 * 32 * 2**20
 
 
 def test_rows_in_bins_by_length_are_shorter_than_the_longest() -> None:
