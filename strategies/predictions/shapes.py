@@ -66,6 +66,7 @@ def shape_of(row: Row) -> Shape | str:
         sequence=binned(row) or row.count("seq_len"), head_size=row.count("head_dim") or _head_size(row),
         experts=row.count("experts"),
         chosen=row.count("topk"), expert_inner=row.count("moe_ffn", row.count("ffn", 4 * hidden)),
+        gated=not (kind == "moe" and "gpt3" in row.text("model").lower()),
         adapters=ADAPTERS if kind == "llama" and "LoRA" in row.text("model") else 0,
         written_out=kind == "llama" and "torchtitan" in row.text("framework").lower() and row.text("date") < FUSED_NORM,
     )  # fmt: skip

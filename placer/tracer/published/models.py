@@ -22,6 +22,7 @@ from placer.tracer.deepen import deepened
 from placer.tracer.published.decoder import Decoder
 from placer.tracer.published.megatron_gpt import Gpt
 from placer.tracer.published.mpt import Mpt
+from placer.tracer.published.plain_experts import with_plain_experts
 from placer.tracer.published.residual import residual_network
 
 SHALLOW = 2
@@ -106,7 +107,7 @@ def _mixture(shape: Shape) -> torch.nn.Module:
             max_position_embeddings=shape.sequence, use_cache=False,
         )
     )  # fmt: skip
-    return made
+    return made if shape.gated else with_plain_experts(made)
 
 
 def _latent(shape: Shape) -> torch.nn.Module:
