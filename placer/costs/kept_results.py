@@ -5,9 +5,9 @@ else runs again: norms, activations, dropout, casts, and of attention that no fu
 that makes them, and their softmax (Korthikanti et al., arXiv:2205.05198, section 5). So does a product whose result
 another op writes in place, for what is kept must stay as it is.
 
-Other stacks choose otherwise: Megatron's layers keep all but scores (its `selective`, Korthikanti et al., section 5;
-with fused attention nothing runs again), torchtitan's attention and every second matrix product (its torchtitan/
-distributed/activation_checkpoint.py, `selective_ac_option = "op"`: `mm_count % 2`).
+Other stacks choose otherwise: Megatron's layers keep all but scores, where there are any (its `selective`, Korthikanti
+et al., section 5; its Core can make more again: --recompute-modules), torchtitan's attention and every second matrix
+product (its torchtitan/distributed/activation_checkpoint.py, `selective_ac_option = "op"`: `mm_count % 2`).
 
 The fused kernel of a CPU (`_scaled_dot_product_flash_attention_for_cpu`) runs an attention only where nothing is
 dropped, no gradient flows to the mask, and all tensors have four dims, the mask two or four, and query, key and value
@@ -37,12 +37,15 @@ class Readers(NamedTuple):
 
 def kept_results(block_class: BlockClass, settings: RunSettings, backend: Backend) -> tuple[int, ...]:
     """The numbers of the ops that keep their results, in order."""
-    if settings.stack in MEGATRON:
-        return tuple(
-            i for i, op in enumerate(block_class.ops) if op.kind != "attention" or fuses(op, None, settings, backend)
-        )
+    if scores_alone(settings):
+        return tuple(index for index, op in enumerate(block_class.ops) if op.kind != "attention")
     found = _products(block_class, settings, backend)
     return _every_second(block_class, found) if settings.stack == "fsdp" else found
+
+
+def scores_alone(settings: RunSettings) -> bool:
+    """Whether `selective` makes scores again and nothing else."""
+    return settings.stack in MEGATRON and settings.attention == "eager"
 
 
 def _every_second(block_class: BlockClass, found: tuple[int, ...]) -> tuple[int, ...]:

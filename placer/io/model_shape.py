@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Shape:
     """A model's sizes; `kind` says how it is built. `vocabulary` is as it is run, padding included.
 
-    Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide, `gated` or not. Of images: `sequence` is
-    their height and width. `adapters`: rank of the adapters that alone are trained (LoRA); 0: all of it is.
-    `written_out`: norms are made op by op.
+    Of mixtures: `experts` a layer, of which a token takes `chosen`, each `expert_inner` wide, `gated` or not. Of
+    images: `sequence` is their height and width. `adapters`: rank of the adapters that alone are trained (LoRA); 0: all
+    of it is. `written_out`: norms are made op by op.
     """
 
     kind: str

@@ -202,9 +202,11 @@ class MegatronLayouts:
     def mesh(self, tensor: int, expert: int, context: int) -> Layout | None:
         """The best split over experts, or over tokens, and of the ops beside, these as Megatron does; None where there
         is none."""
+        if tensor == expert == 1:
+            return ruled_layout(self.problem, self.costs, (("sequence", context),), _tokens, cut=True)
         if tensor > 1 and (expert == 1 or context == 1):
-            outer = ("sequence", context) if expert == 1 else ("expert", expert)
-            return ruled_mesh(self.problem, self.costs, (outer, ("tensor", tensor)), _rule_inside)
+            outer, rule = (("sequence", context), _tokens) if expert == 1 else (("expert", expert), None)
+            return ruled_mesh(self.problem, self.costs, (outer, ("tensor", tensor)), rule, _rule_inside)
         pins = Pins(tensor=tensor, expert=expert, sequence=context)
         made = layouts(replace(self.problem, pins=pins, until=None), self.costs)
         return made[0] if made else None
@@ -213,7 +215,7 @@ class MegatronLayouts:
     def split(self, degree: int, *, sequence: bool) -> Layout | None:
         """Megatron's tensor split over `degree` devices; None where there is none."""
         rule = _cut_sequence if sequence else _whole_sequence
-        return ruled_layout(self.problem, self.costs, degree, rule, cut=sequence)
+        return ruled_layout(self.problem, self.costs, (("tensor", degree),), rule, cut=sequence)
 
 
 def _partly(plan: Plan, every: int) -> Plan:
@@ -258,6 +260,12 @@ def _rule(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice
     return choices
 
 
+def _tokens(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Each device does the ops of its own tokens (Megatron-LM's context parallelism)."""
+    cut = tuple(c for c in choices if any(isinstance(state.value, Cut) for state in (*c.inputs, *c.outputs)))
+    return cut or choices
+
+
 def _rule_inside(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """The rule of choices along two axes, for what an op does along the inner one."""
     inside = tuple(choice.axes[INNER] if choice.axes else choice for choice in choices)
@@ -293,8 +301,10 @@ def _largest(kind: BlockClass, op: Op) -> bool:
 
 
 def _cuts_sequence(kind: BlockClass, op: Op, choice: Choice) -> bool:
+    """Whether a choice cuts tokens. Before a loss a view puts classes where these lie: its result is not looked at."""
     values = [kind.tensor(reference) for reference in tensor_arguments(op)]
-    pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
+    made = () if op.kind == "view" else zip(op.outputs, choice.outputs, strict=True)
+    pairs = () if choice.name == "classes" else (*zip(values, choice.inputs, strict=True), *made)
     return any(
         isinstance(value, Tensor) and len(value.shape) == TOKENS and isinstance(state.value, Cut)
         and state.value.dim == SEQUENCE

@@ -135,16 +135,16 @@ def _along_one(prices: LayoutPrices, worths: Sequence[ByteWorth]) -> Iterator[La
 
 def _along_two(
     borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, worths: Sequence[ByteWorth],
-    rule: Rule | None = None,
+    rules: tuple[Rule | None, Rule | None] = (None, None),
 ) -> Iterator[Layout | None]:  # fmt: skip
     """The layouts along two axes, as `_along_one`: what is cut along the outer one is cut again along the inner one,
-    there by a `rule` if there is one."""
+    along each by a rule if there is one."""
     outer, (axis, fast) = axes[:1], axes[1]
     line = replace(replica, devices=replica.devices[::fast])
-    for first in dict.fromkeys(_along_one(LayoutPrices(borders, costs, outer, line), worths)):
+    for first in dict.fromkeys(_along_one(LayoutPrices(borders, costs, outer, line, rule=rules[0]), worths)):
         if first is None:
             continue
-        prices = LayoutPrices(borders, costs, axes, replica, rule=rule, first=first)
+        prices = LayoutPrices(borders, costs, axes, replica, rule=rules[1], first=first)
         states = borders.states_within(first, fast, axis)
         for worth in worths:
             yield best_layout(prices, worth, states)
@@ -228,28 +228,31 @@ def _searched(problem: Problem, axis: str) -> bool:
     return axis in ("tensor", "height") or (axis == "sequence" and longest_row(problem.graph) >= LONG)
 
 
-def ruled_layout(problem: Problem, costs: Costs, degree: int, rule: Rule, *, cut: bool) -> Layout | None:
-    """The best tensor layout whose ops do as `rule` says; between blocks values are cut where they can be, or whole.
+def ruled_layout(problem: Problem, costs: Costs, axes: Axes, rule: Rule, *, cut: bool) -> Layout | None:
+    """The best layout along one axis whose ops do as `rule` says; between blocks values are cut where they can be, or
+    whole.
 
     None where no op is cut, or the rule leaves no layout.
     """
-    axes: Axes = (("tensor", degree),)
+    ((axis, degree),) = axes
     replica = replace(next(_replicas(problem, axes)), microbatches=MICROBATCHES)
 
     def made() -> Iterator[Layout | None]:
         borders = Borders(problem)
-        states = [allowed[-1:] if cut else allowed[:1] for allowed in borders.states(degree, "tensor")]
+        states = [allowed[-1:] if cut else allowed[:1] for allowed in borders.states(degree, axis)]
         yield best_layout(LayoutPrices(borders, costs, axes, replica, rule=rule), ByteWorth(0.0, MICROBATCHES), states)
 
-    found = shared_layouts(problem, costs, axes, replica, (rule, cut), made)
-    keep(problem, (found,))
-    return next(iter(found.layouts), None)
+    return _kept(problem, shared_layouts(problem, costs, axes, replica, (rule, cut), made))
 
 
-def ruled_mesh(problem: Problem, costs: Costs, axes: Axes, rule: Rule) -> Layout | None:
-    """The best layout along two axes whose ops do along both as `rule` says; None where no op is cut."""
+def ruled_mesh(problem: Problem, costs: Costs, axes: Axes, outer: Rule | None, inner: Rule) -> Layout | None:
+    """The best layout along two axes whose ops do along each as its rule says; None where no op is cut."""
     replica = replace(next(_replicas(problem, axes)), microbatches=MICROBATCHES)
-    make = partial(_along_two, Borders(problem), costs, axes, replica, (ByteWorth(0.0, MICROBATCHES),), rule)
-    found = shared_layouts(problem, costs, axes, replica, rule, make)
+    rules, worths = (outer, inner), (ByteWorth(0.0, MICROBATCHES),)
+    make = partial(_along_two, Borders(problem), costs, axes, replica, worths, rules)
+    return _kept(problem, shared_layouts(problem, costs, axes, replica, rules, make))
+
+
+def _kept(problem: Problem, found: SharedLayouts) -> Layout | None:
     keep(problem, (found,))
     return next(iter(found.layouts), None)

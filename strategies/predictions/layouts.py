@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from placer.plans.plan import Recompute, Sharding
+from placer.plans.settings import MEGATRON
 from placer.strategies.baselines.megatron import MegatronDegrees
 from placer.strategies.predictions.rows import Row
+from placer.strategies.predictions.settings import settings_of
 
 # Rows of a microbatch that are tried where none are printed.
 SIZES = (1, 2, 4, 8, 16)
@@ -108,7 +110,11 @@ def _turns(row: Row, pipeline: int, layers: int) -> tuple[int, ...]:
 
 def _recompute(row: Row) -> Recompute | None:
     """What runs again in backward; None where it is not said, but of torchtitan, whose configurations say `selective`
-    (its train_configs/llama3_8b.toml, [activation_checkpoint])."""
+    (its train_configs/llama3_8b.toml, [activation_checkpoint]).
+
+    Megatron's `selective` is the scores of attention: where a fused kernel makes these again anyway nothing more, if no
+    other modules are named.
+    """
     told = row.text("recompute").lower()
     if told in ("", "not stated") and "torchtitan" in row.text("framework").lower():
         return "selective"
@@ -116,7 +122,11 @@ def _recompute(row: Row) -> Recompute | None:
         return True
     if told.startswith("none"):
         return False
-    return "selective" if told.startswith("selective") else None
+    if not told.startswith("selective"):
+        return None
+    settings = settings_of(row)
+    more = settings.attention == "eager" or settings.stack not in MEGATRON or "modules" in told
+    return "selective" if more else False
 
 
 def _every(row: Row) -> int:

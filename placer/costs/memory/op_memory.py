@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from placer.cluster.cluster import Backend
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.roofline import score_elements
-from placer.costs.kept_results import fuses, kept_results, readers
+from placer.costs.kept_results import fuses, kept_results, readers, scores_alone
 from placer.costs.memory.chain_memory import chain_at_work, chain_saved
 from placer.costs.precision import FLOATING, Numerics, OpNumerics, leads_to, op_name
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Tensor, affine_sum
@@ -78,7 +78,7 @@ def class_memory(block_class: BlockClass, numerics: Numerics, settings: RunSetti
             chain_at_work(block_class, one, numbers, [size for i in one.ops for size in each[i]]) for one in kernels
         ]
     sizes.update(size for own in each for size in own)
-    if settings.stack in MEGATRON:
+    if scores_alone(settings):
         again = _less(saved, _kept_score_bytes(block_class, numerics, settings, backend))
         results = _less(again, _entering_bytes(block_class, numerics))
     else:
