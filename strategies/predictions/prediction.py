@@ -32,7 +32,8 @@ from placer.strategies.predictions.shapes import shape_of
 class Prediction:
     """What is predicted of a row. fits: by our account of memory. work: FLOPs of the model over the devices' peak, in
     seconds, which a constant share of the peak would scale; six_n: the same of 6 FLOPs a parameter and token (0 of
-    images). low, high: the interval that holds 80% of runs alike. group: what rows share that solve one problem."""
+    images). low, high: the interval that holds 80% of runs alike; bytes_low, bytes_high: that of bytes. held: of the
+    fullest device with its context, of `room`. group: what rows share that solve one problem."""
 
     row: Row
     seconds: float
@@ -42,14 +43,23 @@ class Prediction:
     six_n: float
     group: tuple[object, ...]
     ledger: Ledger
+    held: float = 0.0
+    room: float = 0.0
     low: float = 0.0
     high: float = 0.0
+    bytes_low: float = 0.0
+    bytes_high: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
     def error(self) -> float | None:
         """Signed relative error of the seconds; None where none were measured."""
         return self.seconds / self.row.seconds - 1 if self.row.seconds else None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it would not fit even where it holds as little as its interval allows."""
+        return not self.fits and self.held * (self.bytes_low / self.bytes if self.bytes else 1.0) > self.room
 
     @property
     def bytes_error(self) -> float | None:
@@ -122,7 +132,7 @@ def _best(row: Row, made: MegatronLayouts, found: Layouts, group: tuple[object, 
     return Prediction(
         row=row, seconds=ledger.step_seconds, bytes=counted(row)(ledger), fits=bool(fitting),
         work=ledger.flops / ledger.peak_flops, six_n=_six_n(made.problem, ledger), group=group, ledger=ledger,
-        notes=(*found.notes, *notes_of(row)),
+        held=held[best], room=room, notes=(*found.notes, *notes_of(row)),
     )  # fmt: skip
 
 

@@ -296,6 +296,33 @@ def test_an_interval_is_of_runs_whose_devices_work_alike() -> None:
     assert isclose(like_fast.low, 2 * large[0].seconds)
 
 
+def test_an_interval_is_of_runs_of_the_same_layers() -> None:
+    """A table of torch's steps that took 4 times as long says less of Megatron's than three of Megatron's own."""
+    (asked,) = predicted(row(framework="Megatron", date="2021-04"))
+
+    def table(name: str, factor: float, framework: str) -> Prediction:
+        cells = {**asked.row.cells, "dataset": name, "framework": framework, "step_time_s": str(factor * asked.seconds)}
+        return replace(asked, row=Row(cells))
+
+    usual = [table(f"usual {number}", 1, "Megatron") for number in range(3)]
+    for framework, factor in (("PyTorch", 1), ("Megatron", 4)):
+        found, *_ = with_intervals([asked, *usual, table("slow", 4, framework)])
+        assert isinstance(found, Prediction)
+        assert isclose(found.high, factor * asked.seconds)
+
+
+def test_bytes_have_an_interval_of_other_tables_and_what_is_too_large_may_be_within_it() -> None:
+    (one,) = predicted(row(peak_mem_gib="1"))
+    half = [row(n, dataset=f"other {n}", peak_mem_gib=str(one.bytes / 2**31)) for n in (2, 3)]
+    told, *_ = with_intervals(predicted(row(), *half))
+    assert isinstance(told, Prediction)
+    assert isclose(told.bytes_low, one.bytes / 2)
+    near, far = (replace(told, fits=False, room=told.held / over) for over in (1.5, 3))
+    assert not near.beyond and far.beyond
+    found = slice_of("made", [near, far])
+    assert (found.too_large, found.beyond) == (2, 1)
+
+
 def test_the_command_prints_rows_and_slices_of_any_file_of_these_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

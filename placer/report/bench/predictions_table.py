@@ -16,7 +16,7 @@ from placer.strategies.predictions.errors import Errors, Slice
 
 COLUMNS = (
     "rows of", "rows", "predicted", "MAPE", "median", "90th", "bias", "constant", "6N", "inside", "regret", "bytes",
-    "too large / ran out, fits",
+    "inside", "too large, beyond / ran out, fits",
 )  # fmt: skip
 # Of a slice so many of the rows that are furthest off are named.
 WORST = 3
@@ -24,16 +24,18 @@ MISSING = 12
 
 
 def view(slices: Sequence[Slice]) -> RenderableType:
-    """The table, the rows furthest off and why rows are missing."""
+    """The table, what intervals are made of, the rows furthest off and why rows are missing."""
     made = table(*COLUMNS, left=1)
     for one in slices:
         made.add_row(*cells(one))
     whole = [one for one in slices if " / " not in one.name]
     told = [f"{one.name}: {_worst(one)}" for one in whole if one.seconds]
+    spread = [f"{one.name}: {', '.join(f'{ratio:.2f}' for ratio in one.spread)}" for one in whole if one.spread]
     reasons = Counter(f"{one.name}: {each.reason}" for one in whole for each in one.missing)
     lost = [f"{count} rows of {reason}" for reason, count in reasons.most_common(MISSING)]
     return Group(
-        made, Text("furthest off (predicted / measured seconds)"), *map(Text, told),
+        made, Text("measured / predicted seconds at 10%, 50%, 90% of rows: what intervals of other tables are made of"),
+        *map(Text, spread), Text("furthest off (predicted / measured seconds)"), *map(Text, told),
         Text("not predicted" if lost else ""), *map(Text, lost),
     )  # fmt: skip
 
@@ -45,7 +47,7 @@ def cells(one: Slice) -> tuple[str, ...]:
         one.name, str(one.rows), str(len(one.predicted)), *_errors(seconds), _share(one.constant_mape),
         _share(one.six_n_mape), _share(one.inside), _share(one.regret),
         "-" if one.bytes is None else f"{one.bytes.mape:.1%} {one.bytes.bias:+.1%}",
-        f"{one.too_large} / {one.fitting} of {one.ran_out}",
+        _share(one.inside_bytes), f"{one.too_large}, {one.beyond} / {one.fitting} of {one.ran_out}",
     )  # fmt: skip
 
 
@@ -78,12 +80,15 @@ def _slice_document(one: Slice) -> dict[str, JsonValue]:
         "constant_mape": one.constant_mape,
         "six_n_mape": one.six_n_mape,
         "inside_interval": one.inside,
+        "measured_over_predicted_at_10_50_90_percent": None if one.spread is None else list(one.spread),
         "groups": one.groups,
         "mean_regret": one.regret,
         "worst_regret": one.worst_regret,
         "rank_correlation": one.rank,
         **_error_document("bytes_", one.bytes),
+        "bytes_inside_interval": one.inside_bytes,
         "ran_called_too_large": one.too_large,
+        "ran_called_too_large_beyond_interval": one.beyond,
         "ran_out_called_fitting": one.fitting,
         "ran_out": one.ran_out,
         "predictions": list(_rows(one)),
@@ -109,6 +114,8 @@ def _rows(one: Slice) -> Iterator[JsonValue]:
             "high": each.high if isfinite(each.high) else None,
             "predicted_bytes": each.bytes,
             "measured_bytes": each.row.bytes or None,
+            "bytes_low": each.bytes_low or None,
+            "bytes_high": each.bytes_high if isfinite(each.bytes_high) else None,
             "fits": each.fits,
             "notes": list(each.notes),
         }
