@@ -1,10 +1,12 @@
 """What of a ledger's bytes a row's measurement counts.
 
-A device's own reading (nvidia-smi, a node's, or where nothing is said) counts all: the context and what torch's
-allocator holds. The allocator's counts leave the context out, and have the workspaces of cuBLAS in: torch allocates one
-for the thread that goes forward and one for that which goes backward (aten/src/ATen/cuda/CublasHandlePool.cpp,
-`parseChosenWorkspaceSize`: 32 MiB since Hopper, before it 2 x 4 MiB and 8 x 16 KiB; with
-CUBLAS_WORKSPACE_CONFIG=:4096:8, as deterministic runs set it, 32 MiB), Transformer Engine one more (its
+What is reserved is what each category had at its own peak: torch's allocator keeps the segments that it made, and large
+blocks of an update are not put together of small ones of a backward (docs: notes/cuda.html, "Memory management"). What
+is allocated is what is there at once. A device's own reading (nvidia-smi, a node's, or where nothing is said) counts
+all: the context and what is reserved. The allocator's counts leave the context out, and have the workspaces of cuBLAS
+in: torch allocates one for the thread that goes forward and one for that which goes backward
+(aten/src/ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`: 32 MiB since Hopper, before it 2 x 4 MiB and 8 x
+16 KiB; with CUBLAS_WORKSPACE_CONFIG=:4096:8, as deterministic runs set it, 32 MiB), Transformer Engine one more (its
 `get_cublas_workspace_size_bytes`: 32 MiB since Hopper, 4 MiB before).
 """
 
@@ -29,11 +31,12 @@ def counted(row: Row) -> Callable[[Ledger], float]:
     """The bytes of a ledger that the row's measurement counts: the last position's alone where it says so."""
     kind = row.text("mem_kind").lower()
     whole = re.search(r"smi|read from node|per gpu|^gb$", kind) is not None
-    beside = 0 if whole else workspaces(row)
+    reserved, beside = whole or "reserved" in kind, 0 if whole else workspaces(row)
 
     def bytes_of(ledger: Ledger) -> float:
         memory = ledger.memory[-1:] if "last rank" in kind else ledger.memory
-        return float(max(each.total - (0 if whole else each.overhead) for each in memory)) + beside
+        held = ((sum(each.categories.values()) if reserved else each.total, each.overhead) for each in memory)
+        return float(max(size - (0 if whole else context) for size, context in held)) + beside
 
     return bytes_of
 

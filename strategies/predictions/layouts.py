@@ -137,11 +137,17 @@ def _every(row: Row) -> int:
 
 def _sharding(row: Row, data: int) -> Sharding:
     """How the state lies over replicas: what ZeRO, FSDP and distributed optimizers are called; where Megatron-DeepSpeed
-    says nothing, its first stage (BigScience's scripts: ZERO_STAGE=1)."""
+    says nothing, its first stage (BigScience's scripts: ZERO_STAGE=1). torchtitan gathers the weights of a pipeline's
+    stages once a step (its models/llama3/infra/parallelize.py, `reshard_after_forward = not pp_enabled`)."""
     told = row.text("zero").lower() or ("1" if "megatron-deepspeed" in row.text("framework").lower() else "")
     if data == 1:
         return "none"
-    if "shard_grad_op" in told or re.search(r"zero-?2", told) or told == "2":
+    if (
+        "shard_grad_op" in told
+        or ("torchtitan" in row.text("framework").lower() and row.count("pp") > 1)
+        or re.search(r"zero-?2", told)
+        or told == "2"
+    ):
         return "gradients"
     if "dist-opt" in told or "distributed" in told or re.search(r"zero-?1", told) or told == "1":
         return "optimizer"

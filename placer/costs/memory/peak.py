@@ -114,13 +114,15 @@ def stage_state(
     # Elements that are divided: of a device, or, where all that hold the same divide it, its part of a replica's.
     spread = held.trainable if sharding == "none" or not holding.spreads else min(span.apart, held.trainable)
     sharded = spread if sharding in BY_FSDP else held.trainable
-    own = _share(held.parameters * sharded // max(1, held.trainable), parts)
-    whole, divided = held.trainable * holding.each, state_bytes(numerics, settings) - holding.whole_masters
+    kept = held.parameters if sharded == held.trainable else -(-held.parameters * sharded // held.trainable)
+    own = _share(kept, parts)
+    whole = held.trainable * (holding.added if sharding == "gradients" and holding.added else holding.each)
+    divided = state_bytes(numerics, settings) - holding.whole_masters
     scattered = _share(sharded * holding.each, parts)
+    scatters = not accumulates or (holding.scatters and sharding == "parameters")
     return StateBytes(
         parameters=own if sharding != "gradients" or parts == 1 else own + held.parameters,
-        gradients=(whole if accumulates and not holding.scatters else scattered)
-        + _share(sharded * holding.standing, parts),
+        gradients=(scattered if scatters else whole) + _share(sharded * holding.standing, parts),
         optimizer=_share(spread * divided, replicas if sharding != "none" else 1)
         + held.trainable * holding.whole_masters,
         buffers=held.buffers,
@@ -138,7 +140,7 @@ def stage_memory(
     standing = state.gradients if holding.standing and not holding.each else trainable * holding.standing
     kept, staying = span.kept(recompute).at(rows), span.beside(recompute).at(rows)
     if holding.bucket is None or sharding in BY_FSDP:
-        adds = accumulates and not holding.scatters
+        adds = accumulates and not (holding.scatters and sharding == "parameters")
         lasting, moved, closing = _reduced(span, settings, whole, sharding, replicas, accumulates=adds)
     else:
         copied = min(trainable, holding.bucket) * (holding.standing or holding.each)

@@ -2,8 +2,9 @@
 
 torch               gradients in the weights' type, which come with the first backward and go with the update; that
                     makes float32 ones of masters, each in place of one that goes. This runtime does so.
-fsdp                the same, but each microbatch's gradients are scattered (torch.distributed.fsdp without `no_sync`,
-                    as torchtitan and Composer run it)
+fsdp                the same, but with `parameters` each microbatch's gradients are scattered (torch.distributed.fsdp
+                    without `no_sync`, as torchtitan and Composer run it); what adds up whole does so in float32
+                    (_fully_shard/_fsdp_param.py, `to_accumulated_grad_if_needed`; torchtitan: `mixed_precision_reduce`)
 megatron            one buffer of all gradients for as long as the run, which microbatches add to and collectives work
 megatron-core       in: float32 of bfloat16 weights (Megatron-LM, megatron/training/arguments.py: "if args.bf16 ...
                     accumulate_allreduce_grads_in_fp32 = True"; distributed/param_and_grad_buffer.py: `grad_data`), the
@@ -46,11 +47,12 @@ DEEPSPEED_BUCKET = 500_000_000
 class GradientHolding:
     """Bytes per element that trains of what a stack holds for gradients.
 
-    each: of gradients that come with the first backward and go with the update. standing: of what is there from the
-    first step on, never divided but as the weights are. update: of those that a replica updates, made beside them.
-    bucket: elements that a reduction copies; None: as this runtime reduces; 0: it works in place.
-    whole_masters: of float32 weights that are not divided with the optimizer's state. scatters: divided gradients are
-    so while microbatches add up. spreads: what is divided is so over all devices that hold the same.
+    each: of gradients that come with the first backward and go with the update; added: where they are to be divided and
+    add up whole. standing: of what is there from the first step on. update: of those that a replica updates, made
+    beside them. bucket: elements that a reduction copies; None: as this runtime reduces; 0: it works in place.
+    whole_masters: of float32 weights that are not divided with the optimizer's state. scatters: of parameters that are
+    divided, gradients are so while microbatches add up. spreads: what is divided is so over all devices that hold the
+    same.
     """
 
     each: int
@@ -59,6 +61,7 @@ class GradientHolding:
     bucket: int | None = None
     whole_masters: int = 0
     scatters: bool = False
+    added: int = 0
     spreads: bool = False
 
 
@@ -69,7 +72,7 @@ def gradient_holding(numerics: Numerics, settings: RunSettings) -> GradientHoldi
     if stack == "torch":
         return GradientHolding(each=own, update=max(0, masters - own))
     if stack == "fsdp":
-        return GradientHolding(each=own, update=max(0, masters - own), scatters=True, spreads=True)
+        return GradientHolding(each=own, update=max(0, masters - own), scatters=True, spreads=True, added=MASTER_BYTES)
     if stack == "megatron-deepspeed" and wide:
         whole = 0 if settings.offload == "optimizer" else masters
         return GradientHolding(each=own, standing=MASTER_BYTES, bucket=DEEPSPEED_BUCKET, whole_masters=whole)
