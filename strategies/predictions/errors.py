@@ -38,9 +38,9 @@ class Slice:
     """Rows that are judged together. inside: the share of rows within the stated interval; None where none is stated.
     spread: measured over predicted seconds at 10%, 50% and 90% of the rows: what intervals of other tables are made of.
 
-    too_large: rows that ran and are called too large for their devices, `beyond` their intervals; inside_bytes: the
-    share of measured bytes within the stated intervals; fitting: rows that ran out of memory and are
-    called fitting, of `ran_out`.
+    inside_bytes: the share of measured bytes within the stated intervals. too_large: rows that ran and are called too
+    large for their devices, `beyond` their intervals; fitting: rows that ran out of memory and are called fitting,
+    `surely` so, of `ran_out`.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Slice:
     too_large: int
     beyond: int
     fitting: int
+    surely: int
     ran_out: int
 
 
@@ -82,7 +83,8 @@ def slice_of(name: str, found: Sequence[Prediction | Missing]) -> Slice:
         groups=len(regrets), regret=mean(regrets) if regrets else None,
         worst_regret=max(regrets, default=None), rank=mean(ranks) if ranks else None,
         inside_bytes=mean(held) if held else None,
-        beyond=sum(one.beyond and not one.row.ran_out for one in predicted),
+        beyond=sum(not one.fits and one.beyond and not one.row.ran_out for one in predicted),
+        surely=sum(one.fits and one.beyond and one.row.ran_out for one in predicted),
         too_large=sum(not one.fits and not one.row.ran_out for one in predicted),
         fitting=sum(one.fits and one.row.ran_out for one in predicted),
         ran_out=sum(one.row.ran_out for one in predicted),

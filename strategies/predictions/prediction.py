@@ -58,8 +58,10 @@ class Prediction:
 
     @property
     def beyond(self) -> bool:
-        """Whether it would not fit even where it holds as little as its interval allows."""
-        return not self.fits and self.held * (self.bytes_low / self.bytes if self.bytes else 1.0) > self.room
+        """Whether it would be said alike to fit, or not to, at the other end of the interval of its bytes."""
+        end = self.bytes_high if self.fits else self.bytes_low
+        held = self.held * (end / self.bytes if self.bytes and end else 1.0)
+        return (held <= self.room) == self.fits
 
     @property
     def bytes_error(self) -> float | None:

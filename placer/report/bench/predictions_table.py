@@ -16,7 +16,7 @@ from placer.strategies.predictions.errors import Errors, Slice
 
 COLUMNS = (
     "rows of", "rows", "predicted", "MAPE", "median", "90th", "bias", "constant", "6N", "inside", "regret", "bytes",
-    "inside", "too large, beyond / ran out, fits",
+    "inside", "too large, surely / ran out, fits, surely",
 )  # fmt: skip
 # Of a slice so many of the rows that are furthest off are named.
 WORST = 3
@@ -47,7 +47,7 @@ def cells(one: Slice) -> tuple[str, ...]:
         one.name, str(one.rows), str(len(one.predicted)), *_errors(seconds), _share(one.constant_mape),
         _share(one.six_n_mape), _share(one.inside), _share(one.regret),
         "-" if one.bytes is None else f"{one.bytes.mape:.1%} {one.bytes.bias:+.1%}",
-        _share(one.inside_bytes), f"{one.too_large}, {one.beyond} / {one.fitting} of {one.ran_out}",
+        _share(one.inside_bytes), f"{one.too_large}, {one.beyond} / {one.fitting}, {one.surely} of {one.ran_out}",
     )  # fmt: skip
 
 
@@ -90,6 +90,7 @@ def _slice_document(one: Slice) -> dict[str, JsonValue]:
         "ran_called_too_large": one.too_large,
         "ran_called_too_large_beyond_interval": one.beyond,
         "ran_out_called_fitting": one.fitting,
+        "ran_out_called_fitting_beyond_interval": one.surely,
         "ran_out": one.ran_out,
         "predictions": list(_rows(one)),
         "missing": [
