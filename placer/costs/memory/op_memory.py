@@ -120,7 +120,8 @@ def _kept_score_bytes(block_class: BlockClass, numerics: Numerics, settings: Run
 def _entering_bytes(block_class: BlockClass, numerics: Numerics) -> Affine:
     """Bytes of what enters the block and is kept in it, which counts by itself where something runs again."""
     entering = (block_class.tensor(f"i{index}") for index in block_class.kept_inputs)
-    sizes = ((numerics.bytes_of(one, 1), one.batched) for one in entering if one.dtype in FLOATING)
+    values = (one for one in entering if isinstance(one, Tensor) and one.dtype in FLOATING)
+    sizes = ((numerics.bytes_of(one, 1), one.batched) for one in values)
     return affine_sum(Affine(0, size) if batched else Affine(size, 0) for size, batched in sizes)
 
 

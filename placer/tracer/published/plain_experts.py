@@ -32,6 +32,7 @@ def with_plain_experts(model: nn.Module) -> nn.Module:
     """The model with experts without a gate in each of its layers."""
     grouped: Any = use_experts_implementation(has_gate=False)(PlainExperts)
     for module in [*model.modules()]:
-        if hasattr(module, "experts"):
-            module.experts = grouped(module.experts.config)
+        experts: Any = getattr(module, "experts", None)
+        if experts is not None:
+            module.experts = grouped(experts.config)
     return model
