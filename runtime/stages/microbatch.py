@@ -17,6 +17,7 @@ from placer.graph import Graph, Input
 from placer.plans.plan import Plan
 from placer.runtime.stages.batch_values import Batch, BatchSums, BatchValues, Read
 from placer.runtime.stages.block_code import CutModel
+from placer.runtime.stages.captured_model import input_dtypes
 from placer.runtime.stages.dropout import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
 from placer.spmd.cross_mesh import Mesh
@@ -56,7 +57,7 @@ class BatchSplit:
         Raises UsageError for a wrong batch.
         """
         plan = self.plan
-        batch = checked(batch, plan.graph, plan.rows)
+        batch = checked(batch, plan)
         sums = self._sums(batch)
         return microbatches_of(
             batch, plan, self.position, self.replica, sums=sums, step=step, training=training, device=self.device
@@ -74,17 +75,18 @@ class BatchSplit:
         return self.values.sums(sliced(batch, plan.graph, one) for one in rows if len(one))
 
 
-def checked(batch: Batch, graph: Graph, rows: int) -> Batch:
-    """The inputs of `graph` from `batch`. Raises UsageError for missing inputs, another shape and another dtype."""
-    missing = [entry.name for entry in graph.inputs if entry.name not in batch]
+def checked(batch: Batch, plan: Plan) -> Batch:
+    """The inputs of a plan's graph from `batch`. Raises UsageError for missing inputs, another shape, another dtype."""
+    inputs, dtypes = plan.graph.inputs, input_dtypes(plan)
+    missing = [entry.name for entry in inputs if entry.name not in batch]
     if missing:
         raise UsageError(f"the batch lacks {', '.join(missing)}; it has {', '.join(batch) or 'nothing'}")
-    for entry in graph.inputs:
-        _require_like(entry, batch[entry.name], rows)
-    return {entry.name: batch[entry.name] for entry in graph.inputs}
+    for entry in inputs:
+        _require_like(entry, batch[entry.name], plan.rows, dtypes[entry.name])
+    return {entry.name: batch[entry.name] for entry in inputs}
 
 
-def _require_like(entry: Input, given: torch.Tensor, rows: int) -> None:
+def _require_like(entry: Input, given: torch.Tensor, rows: int, dtype: torch.dtype) -> None:
     """Sizes and dtype are in the captured ops: others would end in an error of torch's, or in other numbers."""
     found, planned = tuple(given.shape), entry.tensor.shape_at(rows)
     if entry.tensor.batched and (not found or found[0] != rows):
@@ -97,11 +99,10 @@ def _require_like(entry: Input, given: torch.Tensor, rows: int) -> None:
             f"input {entry.name} has shape {found}, and the plan is for {planned} alone; give that, or plan again "
             "with its size"
         )
-    dtype = str(given.dtype).removeprefix("torch.")
-    if dtype != entry.tensor.dtype:
+    if given.dtype != dtype:
         raise UsageError(
-            f"input {entry.name} is {dtype}, and the model was captured with {entry.tensor.dtype}; give "
-            f".to(torch.{entry.tensor.dtype}), or plan again with a batch like this one"
+            f"input {entry.name} is {str(given.dtype).removeprefix('torch.')}, and the plan, in its precision, takes "
+            f"{str(dtype).removeprefix('torch.')}; give .to({dtype}), or plan again with a batch like this one"
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from placer.errors import PlacerError, require_extra
 from placer.io.files import write_text
@@ -26,9 +26,6 @@ from placer.strategies.policy.orders.drawn_graphs import SEEN as SEEN_NODES
 from placer.strategies.policy.orders.drawn_graphs import drawn_graph
 from placer.strategies.policy.orders.numbers_seen import ORDERS
 from placer.strategies.policy.orders.numbers_seen import SHIPPED as SHIPPED_ORDERS
-
-if TYPE_CHECKING:
-    import gymnasium
 
 # Problems played at a time, and plans of each before the next one.
 ENVIRONMENTS = 32
@@ -76,6 +73,10 @@ class Log:
             self._rewards, self._legal = [], []
 
 
+# What makes each environment of a training; gymnasium's, which is imported where one is made.
+Environments = Sequence[Callable[[], Any]]
+
+
 class Learned(NamedTuple):
     """What is learned by a game: where its weights and log go, how many decisions are made, what its network is shown,
     and its environments for a seed, told in a line."""
@@ -85,16 +86,16 @@ class Learned(NamedTuple):
     steps: int
     shown: Shown
     told: str
-    environments: Callable[[int], Sequence[Callable[[], gymnasium.Env[Any, Any]]]]
+    environments: Callable[[int], Environments]
 
 
-def _plans(seed: int) -> Sequence[Callable[[], gymnasium.Env[Any, Any]]]:
+def _plans(seed: int) -> Environments:
     from placer.strategies.policy.environment import LayoutGame  # a library of the extra
 
     return [partial(LayoutGame, problems(seed, k), EPISODES) for k in range(ENVIRONMENTS)]
 
 
-def _orders(seed: int) -> Sequence[Callable[[], gymnasium.Env[Any, Any]]]:
+def _orders(seed: int) -> Environments:
     from placer.strategies.policy.orders.environment import OrderGame  # a library of the extra
 
     return [partial(OrderGame, map(drawn_graph, seeds(seed, k)), EPISODES) for k in range(ENVIRONMENTS)]

@@ -30,7 +30,10 @@ HEAVY = {
     "pyarrow": ("placer.runtime.data.shards.formats.parquet",),
     "mpi4py": ("placer.runtime.distributed.mpi",),
     "matplotlib": ("placer.report.sweep_plot",),
-    "gymnasium": ("placer.strategies.policy.environment",),
+    "gymnasium": (
+        "placer.strategies.policy.environment", "placer.strategies.policy.orders.environment",
+        "placer.strategies.policy.ppo",
+    ),
     "sb3_contrib": ("placer.strategies.policy.ppo",),
     "stable_baselines3": ("placer.strategies.policy.ppo",),
 }  # fmt: skip

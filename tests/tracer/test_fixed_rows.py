@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,9 +72,9 @@ def test_what_changes_from_call_to_call_is_not_taken_for_fixed() -> None:
 
 
 def test_a_run_is_fed_the_rows_it_was_captured_for() -> None:
-    graph = placer.capture(Grouped(), batch=BATCH)
+    plan = replace(placer.plan(Grouped(), "localx1", batch=BATCH), microbatches=(6,))
     with pytest.raises(UsageError, match=r"input x has shape \(6, 6\), and the plan is for \(8, 6\) alone"):
-        checked({"x": torch.zeros(6, 6), "y": torch.zeros(6, 4)}, graph, 6)
+        checked({"x": torch.zeros(6, 6), "y": torch.zeros(6, 4)}, plan)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_run_is_fed_the_rows_it_was_captured_for() -> None:
         (lambda batch: batch | {"x": batch["x"][:4]}, r"input x has shape \(4, 6\), and the plan is for \(8, 6\)"),
         (lambda batch: batch | {"x": batch["x"][:, :3]}, r"input x has shape \(8, 3\), and the plan is for \(8, 6\)"),
         (lambda batch: batch | {"x": batch["x"].double()}, r"x is float64, .*float32; give \.to\(torch\.float32\)"),
-        (lambda batch: batch | {"y": batch["y"].to(torch.int32)}, r"input y is int32, and the model was captured with"),
+        (lambda batch: batch | {"y": batch["y"].to(torch.int32)}, r"y is int32, and the plan, in its precision, takes float32"),
     ],
 )  # fmt: skip
 def test_a_batch_unlike_the_captured_one_is_refused_in_words(
@@ -91,6 +92,6 @@ def test_a_batch_unlike_the_captured_one_is_refused_in_words(
 ) -> None:
     plan = placer.plan(Grouped(), "localx1", batch=BATCH)
     batch = {"x": torch.zeros(8, 6), "y": torch.zeros(8, 4)}
-    assert checked(batch, plan.graph, 8) == batch
+    assert checked(batch, plan) == batch
     with pytest.raises(UsageError, match=told):
-        checked(change(batch), plan.graph, 8)
+        checked(change(batch), plan)
