@@ -84,7 +84,7 @@ def test_a_run_is_fed_the_rows_it_was_captured_for() -> None:
         (lambda batch: batch | {"x": batch["x"][:4]}, r"input x has shape \(4, 6\), and the plan is for \(8, 6\)"),
         (lambda batch: batch | {"x": batch["x"][:, :3]}, r"input x has shape \(8, 3\), and the plan is for \(8, 6\)"),
         (lambda batch: batch | {"x": batch["x"].double()}, r"x is float64, .*float32; give \.to\(torch\.float32\)"),
-        (lambda batch: batch | {"y": batch["y"].to(torch.int32)}, r"y is int32, and the plan, in its precision, takes float32"),
+        (lambda batch: batch | {"y": batch["y"].to(torch.int32)}, r"y is int32, and the plan, in its precision"),
     ],
 )  # fmt: skip
 def test_a_batch_unlike_the_captured_one_is_refused_in_words(
