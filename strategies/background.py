@@ -6,6 +6,7 @@ it (it was killed, it failed, there is no second core) is made here, so that res
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
@@ -126,6 +127,7 @@ def _another_core() -> bool:
 def _serve(make: Callable[[], Iterator[T]], send: Connection, kept: tuple[object, ...]) -> None:
     """Send what is made, and nothing at the end of all; an error ends it early, and shows where it is made again."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the one who waits
+    gc.freeze()  # what the other one left is not looked at: its pages stay shared
     with suppress(Exception), ThreadPoolExecutor(max_workers=1) as sender:  # who waits for nobody goes on making
         for found in make():
             file = io.BytesIO()

@@ -17,6 +17,7 @@ and in the end parameters, optimizer and random states equal the undisturbed run
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -268,6 +269,8 @@ def _rank(plan: Plan, options: ExecuteOptions, rank: int, port: int, printed: Pa
     with printed.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    # As for ranks of a pool: what the parent left is not this one's to collect (a collection of it has ended in torch).
+    gc.freeze()
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(plan.world_size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",

@@ -21,7 +21,7 @@ from placer.graph import Granularity, Graph, Loss
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.evaluation import evaluation_difference
-from placer.tracer.export.exporting import LossFunction, MixedDevicesError, RaisedError, Training, export
+from placer.tracer.export.exporting import LossFunction, MixedDevicesError, RaisedError, Training, export, uncollected
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.later_steps import later_difference
@@ -198,6 +198,7 @@ class Captured:
     parts: Partition
 
 
+@uncollected()
 def captured(source: Source, fold: bool = True) -> Captured:
     """Capture `source`; without `fold` every layer is exported by itself.
 

@@ -63,8 +63,8 @@ class _Inputs:
         """The batches of the steps, in the precision of `plan`."""
         if self.batches is None:
             return [uneven_batch(plan, step) for step in range(self.steps)]
-        given = [checked_batch(batch, plan.graph, plan.rows) for batch in self.batches]
-        return [{name: t.to(run_dtype(plan, t.dtype)) for name, t in batch.items()} for batch in given]
+        cast = [{name: t.to(run_dtype(plan, t.dtype)) for name, t in batch.items()} for batch in self.batches]
+        return [checked_batch(batch, plan) for batch in cast]
 
     def shared(self, value: T) -> T:
         """That of rank 0, on every rank."""

@@ -13,7 +13,7 @@ what the ops between them do, is the cheapest there is under these rules (`layou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placer.errors import UsageError
@@ -301,13 +301,23 @@ def _largest(kind: BlockClass, op: Op) -> bool:
 
 
 def _cuts_sequence(kind: BlockClass, op: Op, choice: Choice) -> bool:
-    """Whether a choice cuts tokens. Before a loss a view puts classes where these lie: its result is not looked at."""
+    """Whether a choice cuts tokens. Before a loss a view puts classes where they lie: its result is not looked at."""
     values = [kind.tensor(reference) for reference in tensor_arguments(op)]
-    made = () if op.kind == "view" else zip(op.outputs, choice.outputs, strict=True)
+    made = () if _turns(op, values) else zip(op.outputs, choice.outputs, strict=True)
     pairs = () if choice.name == "classes" else (*zip(values, choice.inputs, strict=True), *made)
     return any(
         isinstance(value, Tensor) and len(value.shape) == TOKENS and isinstance(state.value, Cut)
         and state.value.dim == SEQUENCE
         for value, state in pairs
         if not isinstance(value, Parameter)
+    )  # fmt: skip
+
+
+def _turns(op: Op, values: Sequence[object]) -> bool:
+    """Whether a view of rows of tokens has something else where these were."""
+    return op.kind == "view" and any(
+        isinstance(value, Tensor) and len(value.shape) == TOKENS == len(made.shape)
+        and value.shape[SEQUENCE] != made.shape[SEQUENCE]
+        for value in values
+        for made in op.outputs
     )  # fmt: skip

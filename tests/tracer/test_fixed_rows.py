@@ -13,6 +13,7 @@ from torch.nn import functional
 import placer
 from placer.errors import CaptureError, InfeasibleError, UsageError
 from placer.runtime.stages.microbatch import checked
+from placer.runtime.verify.parity import verify
 
 BATCH = "x=8x6,y=8x4"
 
@@ -95,3 +96,21 @@ def test_a_batch_unlike_the_captured_one_is_refused_in_words(
     assert checked(batch, plan) == batch
     with pytest.raises(UsageError, match=told):
         checked(change(batch), plan)
+
+
+class Plain(nn.Module):
+    """A layer and its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.mse_loss(self.layer(x), y)
+
+
+def test_verify_runs_on_batches_of_ones_own_and_refuses_unlike_ones() -> None:
+    plan, batch = placer.plan(Plain(), "localx1", batch=BATCH), {"x": torch.randn(8, 6), "y": torch.randn(8, 4)}
+    assert verify(plan, 2, model=Plain(), batches=[batch, batch], precision="float64").passed
+    with pytest.raises(UsageError, match=r"input x has shape \(8, 3\), and the plan is for \(8, 6\)"):
+        verify(plan, 1, model=Plain(), batches=[batch | {"x": batch["x"][:, :3]}])

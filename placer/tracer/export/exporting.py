@@ -139,7 +139,7 @@ def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
     with (
-        untouched(wrapper.model), in_mode(wrapper, training), _quiet(), _uncollected(), unseen_refused(wrapper.model),
+        untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
         literals_noted(wrapper.literals, training), values_unchecked(), device or contextlib.nullcontext(),
         torch.set_grad_enabled(training),
     ):  # fmt: skip
@@ -193,11 +193,11 @@ def _text(tensor: torch.Tensor) -> str:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """No garbage is collected in the body; what it leaves is collected after it.
 
     A collection in the middle of an export ended in a segmentation fault where torch 2.13 takes down stack traces
-    (torch/utils/_traceback.py), on two ranks at a time.
+    (torch/utils/_traceback.py), on two ranks at a time; so did one while the exported graph was being copied.
     """
     enabled = gc.isenabled()
     gc.disable()
