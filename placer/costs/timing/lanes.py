@@ -8,12 +8,13 @@ the place that it comes from, and each place sends as much as the next; of other
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from placer.spmd.cross_mesh import Bundle, Exchange, Mesh, overlaps
 
 
-class Lane(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lane:
     """What the first device of a replica sends to the first of another (None: nothing): with the first rows of that
     replica which opens the exchange, and with others."""
 
