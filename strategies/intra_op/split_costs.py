@@ -15,7 +15,8 @@ from math import prod
 from typing import TypeAlias
 
 from placer.costs.communication.intra_op import lines_of, moving_seconds
-from placer.costs.compute.roofline import BlockSeconds, HostSeconds, host_seconds, issued, memory_rate, op_seconds
+from placer.costs.compute.host_issue import HostSeconds, issued
+from placer.costs.compute.roofline import BlockSeconds, host_seconds, memory_rate, op_seconds
 from placer.costs.costs import Costs
 from placer.costs.memory.peak import state_bytes
 from placer.costs.precision import OpNumerics

@@ -114,11 +114,11 @@ GAMES = {
 
 
 def train_policy(
-    *, steps: int | None, seed: int, out: Path | None = None, game: str = "plans", tensorboard: Path | None = None,
+    *, steps: int, seed: int, out: Path | None = None, game: str = "plans", tensorboard: Path | None = None,
     command: str = "",
 ) -> None:  # fmt: skip
-    """Train for so many decisions, keep weights and log; None is what the shipped policy of the game was trained for,
-    and where it lies. Raises UsageError where the extra is missing."""
+    """Train for so many decisions, keep weights (out None: where the shipped ones lie) and log. Raises UsageError where
+    the extra is missing."""
     require_extra("rl", "sb3_contrib")
     from placer.strategies.policy import ppo  # libraries of the extra
 
@@ -131,7 +131,7 @@ def train_policy(
     log.say(learned.told)
     with one_thread():
         model = ppo.learner(learned.environments(seed), learned.shown, seed=seed, tensorboard=tensorboard)
-        model.learn(steps or learned.steps, callback=ppo.Progress(log.rollout))
+        model.learn(steps, callback=ppo.Progress(log.rollout))
         policy = model.policy
     assert isinstance(policy, ppo.OptionPolicy)
     save_scorer(policy.scorer, out)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 
 from placer.plans.ledger import Ledger
+from placer.plans.settings import MEGATRON_CORE
 from placer.strategies.predictions.machines import chip_of
 from placer.strategies.predictions.rows import Row
 from placer.strategies.predictions.settings import settings_of
@@ -45,5 +46,5 @@ def workspaces(row: Row) -> int:
     """Bytes of cuBLAS's workspaces that torch's allocator counts."""
     new = HOPPER.match(chip_of(row) or "") is not None
     each = SINCE_HOPPER if new or "deterministic-mode" in row.text("notes") else BEFORE
-    engine = settings_of(row).stack in ("megatron-core", "nemo")
+    engine = settings_of(row).stack in MEGATRON_CORE
     return THREADS * each + engine * (ENGINE_SINCE_HOPPER if new else ENGINE_BEFORE)

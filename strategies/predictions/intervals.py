@@ -24,7 +24,7 @@ from math import inf, log, log10
 import numpy as np
 from numpy.typing import NDArray
 
-from placer.plans.settings import EARLY_MEGATRON, MEGATRON_CORE
+from placer.plans.settings import EARLY_MEGATRON, MEGATRON, MEGATRON_CORE
 from placer.strategies.predictions.prediction import Missing, Prediction
 from placer.strategies.predictions.settings import settings_of
 
@@ -71,7 +71,7 @@ def _placed(rows: Sequence[Prediction]) -> Floats:
 
 def _place(one: Prediction) -> tuple[float, ...]:
     stack = settings_of(one.row).stack
-    families = (stack not in EARLY_MEGATRON | MEGATRON_CORE, stack in EARLY_MEGATRON, stack in MEGATRON_CORE)
+    families = (stack not in MEGATRON, stack in EARLY_MEGATRON, stack in MEGATRON_CORE)
     work, share = max(1.0, one.ledger.flops / max(1, one.row.devices)), one.work / one.seconds
     return log10(work), log10(share), *(STACKS / 2**0.5 * own for own in families)
 

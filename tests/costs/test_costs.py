@@ -15,7 +15,8 @@ from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
 from placer.cluster.cluster import Cluster, Device
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.network import Network
-from placer.costs.compute.roofline import BACKWARD_SHARE, CORE_SHARES, FORWARD_SHARE, memory_rate
+from placer.costs.compute.host_issue import BACKWARD_SHARE, CORE_SHARES, FORWARD_SHARE
+from placer.costs.compute.roofline import memory_rate
 from placer.costs.costs import Costs
 from placer.costs.precision import EIGHT_BITS, Numerics
 from placer.costs.step_estimate import costs_of, estimate, estimate_with, hosted, stage_costs

@@ -32,31 +32,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from placer.cluster.cluster import FLASH_SHARES, Device
 from placer.costs.compute.fusion import FusedChain, chains
+from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op, Product
-from placer.plans.settings import EARLY_MEGATRON, MEGATRON_CORE, RunSettings
-
-# Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
-# with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
-# 6 ms for 256 (transformers' documentation, "Benchmarks", PyTorch 1.4, TITAN RTX), hence by the host: 6 ms / 362.
-# That is inference. In training autograd records the ops, and its backward runs more kernels than they did: our
-# measurement on tensors of few elements (layers of placer/tracer/published/megatron_gpt.py, 8 less 2 of them, torch
-# 2.13 on a CPU, processor time, the least of 11 times 15 passes, 25 November 2026): forward 1.25 to 1.38, backward 1.93
-# to 2.11 times the forward under no_grad in six runs, with attention in one kernel and in several.
-INFERENCE_SECONDS = 16.6e-6
-FORWARD_SHARE, BACKWARD_SHARE = 1.3, 2.0
-# Layers of Megatron-Core take more of it: the same measurement of its GPT (megatron-core 0.16.1, local layers, no fused
-# kernels, which it has none of on a CPU) beside the one above: forward 2.0 and backward 1.4 times, in three runs.
-CORE_SHARES = 2.0, 1.4
-
-# What torch.utils.checkpoint adds to a layer's passes, saving and restoring random states and running backward of its
-# own, in ops of inference: 470 us where one took 15.2 us (the same measurement).
-CHECKPOINT_OPS = 31
+from placer.plans.settings import EARLY_MEGATRON, RunSettings
 
 # Flash attention leaves out the blocks of scores that a causal mask hides: half of them, and half of those on the
 # diagonal are for nothing. Blocks of 128 queries (arXiv:2307.08691, section 3.3).
@@ -78,13 +61,6 @@ BIAS = 2
 
 # FLOPs at which every curve has reached its ceiling (placer/cluster/tile_curve.py).
 LARGE = 1e15
-
-
-class HostSeconds(NamedTuple):
-    """Seconds the host takes to issue a forward and its backward."""
-
-    forward: float = 0.0
-    backward: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +107,6 @@ def block_seconds(
         each = [(op_seconds(op, number, device, settings, rows), count) for op, number, count in alike]
         known = {(id(op), id(number)): own for (op, number, _), (own, _) in zip(alike, each, strict=True)}
         busy = _total(each)
-    again = CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
 
     def alone(number: int) -> BlockSeconds:
         op = block_class.ops[number]
@@ -142,7 +117,8 @@ def block_seconds(
 
     unread = unread_products(block_class) if stops else ()
     return _waiting(
-        busy, host_seconds(block_class, device, settings), again, spared(unread), spared({*kept, *unread})
+        busy, host_seconds(block_class, device, settings), checkpoint_seconds(device), spared(unread),
+        spared({*kept, *unread}),
     )  # fmt: skip
 
 
@@ -162,15 +138,6 @@ def _fused(block_class: BlockClass, settings: RunSettings) -> Iterator[FusedChai
             yield from (FusedChain(ops=(i,)) for i in chain.ops)
         else:
             yield chain
-
-
-def issued(device: Device, settings: RunSettings, ops: int) -> HostSeconds:
-    """Seconds the host takes to issue so many ops, and their backward."""
-    if device.backend != "cuda":
-        return HostSeconds()
-    ahead, behind = CORE_SHARES if settings.stack in MEGATRON_CORE else (1.0, 1.0)
-    inference = ops * INFERENCE_SECONDS
-    return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * inference)
 
 
 def unread_products(block_class: BlockClass) -> tuple[int, ...]:

@@ -1,0 +1,46 @@
+"""Seconds that the host of a GPU takes to issue ops: a pass is never faster than that. On a CPU nobody issues them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from placer.cluster.cluster import Device
+from placer.plans.settings import MEGATRON_CORE, RunSettings
+
+# Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
+# with embeddings, mask and pooler (modeling_bert.py of transformers 2.11); their forward takes 6 ms for 64 tokens and
+# 6 ms for 256 (transformers' documentation, "Benchmarks", PyTorch 1.4, TITAN RTX), hence by the host: 6 ms / 362.
+# That is inference. In training autograd records the ops, and its backward runs more kernels than they did: our
+# measurement on tensors of few elements (layers of placer/tracer/published/megatron_gpt.py, 8 less 2 of them, torch
+# 2.13 on a CPU, processor time, the least of 11 times 15 passes, 25 November 2026): forward 1.25 to 1.38, backward 1.93
+# to 2.11 times the forward under no_grad in six runs, with attention in one kernel and in several.
+INFERENCE_SECONDS = 16.6e-6
+FORWARD_SHARE, BACKWARD_SHARE = 1.3, 2.0
+# Layers of Megatron-Core take more of it: the same measurement of its GPT (megatron-core 0.16.1, local layers, no fused
+# kernels, which it has none of on a CPU) beside the one above: forward 2.0 and backward 1.4 times, in three runs.
+CORE_SHARES = 2.0, 1.4
+
+# What torch.utils.checkpoint adds to a layer's passes, saving and restoring random states and running backward of its
+# own, in ops of inference: 470 us where one took 15.2 us (the same measurement).
+CHECKPOINT_OPS = 31
+
+
+class HostSeconds(NamedTuple):
+    """Seconds the host takes to issue a forward and its backward."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+def issued(device: Device, settings: RunSettings, ops: int) -> HostSeconds:
+    """Seconds the host takes to issue so many ops, and their backward."""
+    if device.backend != "cuda":
+        return HostSeconds()
+    ahead, behind = CORE_SHARES if settings.stack in MEGATRON_CORE else (1.0, 1.0)
+    inference = ops * INFERENCE_SECONDS
+    return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * inference)
+
+
+def checkpoint_seconds(device: Device) -> float:
+    """Seconds of the host that running a block again adds to issuing it once more."""
+    return CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
