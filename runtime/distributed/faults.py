@@ -177,11 +177,16 @@ def guarded(watch: Watch) -> Iterator[None]:
     An error of this rank itself is left for the others and goes on as it is.
     """
 
-    ending, heard = False, threading.Event()
+    ending, heard, again = False, threading.Event(), _Again()
 
     def terminate(_signal: int, _frame: FrameType | None) -> None:
+        first = not heard.is_set()
         heard.set()
         if ending:  # torchrun saw the other rank end too; the search for the cause must not be cut short
+            return
+        if first and sys.exception() is not None:
+            # On its way here it is the cause; Python would call this as a block is left, outside of every `try`.
+            again.ask(LINGER_SECONDS)
             return
         # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
         watch.notice()
@@ -189,7 +194,7 @@ def guarded(watch: Watch) -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        with ended_if_deaf(heard), _asked_again():
+        with ended_if_deaf(heard), again.where_dropped():
             yield
     except Terminated:
         ending = True
@@ -210,29 +215,38 @@ def guarded(watch: Watch) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
-def _asked_again() -> Iterator[None]:
-    """Around a body that `Terminated` may end: where Python drops it, the process is told to end a moment later.
+class _Again:
+    """SIGTERM once more, a moment later; not after the end of `where_dropped`."""
 
-    Python prints and forgets what is raised while an object is cleaned away.
-    """
-    asked: list[threading.Timer] = []
+    def __init__(self) -> None:
+        self._asked: list[threading.Timer] = []
 
-    def dropped(found: UnraisableHookArgs) -> None:
-        if not isinstance(found.exc_value, Terminated):
-            hook(found)
-            return
-        asked.append(threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)))
-        asked[-1].daemon = True
-        asked[-1].start()
+    def ask(self, seconds: float) -> None:
+        """Tell this process to end, after so many `seconds`."""
+        self._asked.append(threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)))
+        self._asked[-1].daemon = True
+        self._asked[-1].start()
 
-    hook, sys.unraisablehook = sys.unraisablehook, dropped
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
-        for timer in asked:
-            timer.cancel()
+    @contextmanager
+    def where_dropped(self) -> Iterator[None]:
+        """Around a body that `Terminated` may end: asks again where Python drops it.
+
+        Python prints and forgets what is raised while an object is cleaned away.
+        """
+
+        def dropped(found: UnraisableHookArgs) -> None:
+            if isinstance(found.exc_value, Terminated):
+                self.ask(AGAIN_SECONDS)
+            else:
+                hook(found)
+
+        hook, sys.unraisablehook = sys.unraisablehook, dropped
+        try:
+            yield
+        finally:
+            sys.unraisablehook = hook
+            for timer in self._asked:
+                timer.cancel()
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -50,6 +53,31 @@ def test_a_rank_that_is_ended_while_python_cleans_up_ends_all_the_same(capsys: p
         del told
         time.sleep(10)
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_is_told_also_where_the_rank_is_told_to_end_as_it_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    @contextmanager
+    def joined() -> Iterator[None]:
+        with guarded(Watch(HashStore(), 0, 1)):
+            yield
+
+    # One call of C is told and fails: Python calls the handler as the outer block is left, outside of every `try`.
+    kill = ctypes.CDLL(None).kill
+    kill.restype = ord  # type: ignore[assignment]  # takes any callable
+    with pytest.raises(TypeError, match="ord"), joined():
+        kill(os.getpid(), signal.SIGTERM)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_is_told_to_end_while_it_handles_an_error_ends_a_moment_later() -> None:
+    began = time.monotonic()
+    with pytest.raises(ExecutionError, match="ended by SIGTERM"), guarded(Watch(HashStore(), 0, 1)):
+        try:
+            raise ValueError
+        except ValueError:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(SECONDS)
+    assert time.monotonic() - began < SECONDS / 2
 
 
 WAITING = """
