@@ -171,15 +171,18 @@ def inner_ops(block_class: BlockClass, op: Op, choice: Choice, degree: int, load
         few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
         for axis, one in strands(choice):
             line = _axis_suffix(axis, choice.fast)
-            yield from (_collective(op, inner, few, more, line) for inner in one.inner)
+            along = degree if axis is None else place(degree, 0, choice.fast, axis)[0]
+            yield from (_collective(op, inner, (few, more), along, line) for inner in one.inner)
             if any(one.halo):
                 even = (SampledCall.of(block_class, op, choice, degree, rows) for rows in (FEW, MORE))
                 moved = _line(*(_halo_bytes(sample, choice, axis, degree) for sample in even))
                 yield _moving(op, ("exchange", "exchange"), moved, moved, line)
 
 
-def _collective(op: Op, inner: Inner, few: SampledCall, more: SampledCall, line: str) -> Op:
-    moved = _line(*(inner_bytes(inner, sample.local.tensors) for sample in (few, more)))
+def _collective(op: Op, inner: Inner, samples: tuple[SampledCall, SampledCall], along: int, line: str) -> Op:
+    """A collective over `along` devices; an all-to-all is sized by what all of them hold together."""
+    together = along if inner.collective == "all_to_all" else 1
+    moved = _line(*(together * inner_bytes(inner, sample.local.tensors) for sample in samples))
     words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
     return _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine(), line)
 

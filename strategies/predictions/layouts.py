@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from placer.plans.plan import Recompute, Sharding
-from placer.plans.settings import MEGATRON
+from placer.plans.settings import MEGATRON, MEGATRON_CORE
 from placer.strategies.baselines.megatron import MegatronDegrees
 from placer.strategies.predictions.rows import Row
 from placer.strategies.predictions.settings import settings_of
+from placer.strategies.predictions.shapes import pieces
 
 # Rows of a microbatch that are tried where none are printed.
 SIZES = (1, 2, 4, 8, 16)
@@ -45,7 +46,7 @@ def layouts_of(row: Row, layers: int) -> Layouts | str:
         return "no batch printed"
     if rows < data:
         return f"a batch of {rows} rows is printed for {data} replicas"
-    return _possible(row, layers, rows, (tensor, pipeline, data, context, expert))
+    return _possible(row, layers, rows * pieces(row), (tensor, pipeline, data, context, expert))
 
 
 def _printed(row: Row) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def _printed(row: Row) -> tuple[int, int]:
 
 def _possible(row: Row, layers: int, rows: int, degrees: tuple[int, int, int, int, int]) -> Layouts:
     tensor, pipeline, data, context, expert = degrees
-    sizes = [row.count("micro_batch")] if row.count("micro_batch") else _sizes(rows // data)
+    sizes = [row.count("micro_batch") * pieces(row)] if row.count("micro_batch") else _sizes(rows // data)
     again, turns, every = _recompute(row), _turns(row, pipeline, layers), _every(row)
     ways: tuple[Recompute, ...] = (False, "selective", True)
     told = {
@@ -137,11 +138,15 @@ def _every(row: Row) -> int:
 
 def _sharding(row: Row, data: int) -> Sharding:
     """How the state lies over replicas: what ZeRO, FSDP and distributed optimizers are called; where Megatron-DeepSpeed
-    says nothing, its first stage (BigScience's scripts: ZERO_STAGE=1). torchtitan gathers the weights of a pipeline's
-    stages once a step (its models/llama3/infra/parallelize.py, `reshard_after_forward = not pp_enabled`)."""
+    says nothing, its first stage (BigScience's scripts: ZERO_STAGE=1). Megatron-Core's `DDP` is its wrapper, with the
+    distributed optimizer in what is published of it (NeMo, collections/llm/recipes/optim/adam.py; Megatron-LM,
+    examples/llama/train_llama3_8b_h100_fp8.sh: --use-distributed-optimizer). torchtitan gathers the weights of a
+    pipeline's stages once a step (its models/llama3/infra/parallelize.py, `reshard_after_forward = not pp_enabled`)."""
     told = row.text("zero").lower() or ("1" if "megatron-deepspeed" in row.text("framework").lower() else "")
     if data == 1:
         return "none"
+    if told in ("", "ddp") and settings_of(row).stack in MEGATRON_CORE:
+        return "optimizer"
     if (
         "shard_grad_op" in told
         or ("torchtitan" in row.text("framework").lower() and row.count("pp") > 1)

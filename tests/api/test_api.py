@@ -16,7 +16,7 @@ from plans import two_stage_plan
 
 def python(code: str, *arguments: str) -> str:
     """What a fresh interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -167,7 +167,7 @@ def test_workers_end_with_the_process_that_wanted_the_result(cache: Path) -> Non
         workers = psutil.Process(parent.pid).children(recursive=True)
         assert workers
         parent.kill()
-    _, alive = psutil.wait_procs(workers, timeout=300)
+    _, alive = psutil.wait_procs(workers, timeout=1800)
     assert not alive
 
 
@@ -225,7 +225,7 @@ def test_a_failed_measurement_says_which_process_failed(cache: Path, monkeypatch
 def test_a_remembered_machine_is_read_without_torch(counted: list[int], cache: Path) -> None:
     local_cluster(2)
     code = "import sys; from placer import Cluster; print(Cluster.load('localx2').size, 'torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800, check=True)
     assert ran.stdout.split() == ["2", "False"]
 
 

@@ -84,7 +84,7 @@ def test_a_rank_is_given_its_threads_and_core_unless_the_user_chose(chosen: bool
     done = subprocess.run(
         [sys.executable, "-c", RANK.replace("CHOSEN", str(chosen))],
         env={**os.environ, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     count, bound, cores, applied = json.loads(done.stdout)
@@ -106,7 +106,7 @@ def test_what_torchrun_gives_by_itself_is_nobodys_choice(given_threads: str | No
         pytest.skip("reads /proc")
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     env |= {"PYTHONPATH": os.pathsep.join(sys.path)} | ({"OMP_NUM_THREADS": given_threads} if given_threads else {})
-    done = subprocess.run([sys.executable, "-c", PARENT], env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", PARENT], env=env, capture_output=True, text=True, timeout=1800)
     assert done.stdout.split() == [str(given_threads is not None)], done.stderr
 
 

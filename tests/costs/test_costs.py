@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -399,9 +399,9 @@ def test_an_estimate_of_64_stages_takes_about_a_millisecond() -> None:
     estimate_with(costs, plan)
 
     def once() -> float:
-        start = perf_counter()
+        start = process_time()
         estimate_with(costs, plan)
-        return perf_counter() - start
+        return process_time() - start
 
     assert min(once() for _ in range(20)) < 0.003
 

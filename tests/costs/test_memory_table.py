@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from examples.measured.memory_table import MODELS, TEXT, table_lines
+from examples.measured.memory.table import MODELS, TEXT, table_lines
 from examples.parity.cases import Case
 
-MODELS_OF = "examples.measured.memory_models"
+MODELS_OF = "examples.measured.memory.models"
 GPT2 = Case(model=f"{MODELS_OF}:gpt2", precision="float32", shapes=TEXT, microbatches=(8,))
 CASES = [
     GPT2,

@@ -41,7 +41,7 @@ def shell(command: str, folder: Path) -> str:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1800,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -106,7 +106,7 @@ def test_the_training_loop_of_ones_own_runs(desk: Path) -> None:
 
 def test_the_training_loop_of_ones_own_says_how_it_is_run(checkout: Path) -> None:
     loop = [sys.executable, str(checkout / "examples" / "own_loop.py")]
-    done = subprocess.run(loop, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(loop, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 1 and done.stderr.startswith("usage: torchrun ")
 
 

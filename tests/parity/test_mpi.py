@@ -72,7 +72,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_run(name: str, said: str, tmp_path: 
     began = time.monotonic()
     done = started(2, RANKS, name, str(tmp_path))
     assert done.returncode != 0 and said in done.stdout + done.stderr, done.stdout + done.stderr
-    assert time.monotonic() - began < 300  # and not the 600 that a rank sleeps
+    assert time.monotonic() - began < 1800  # and not the 3600 that a rank sleeps
 
 
 @needs_mpi

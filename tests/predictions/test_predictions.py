@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commands import command_in
+from placer.cluster.cluster import Cluster
 from placer.errors import UsageError
 from placer.report.bench.predictions_page import page
 from placer.strategies.predictions.errors import constant_mape, slice_of
@@ -208,6 +209,55 @@ def test_rows_in_bins_by_length_are_shorter_than_the_longest() -> None:
     assert binned.seconds == same.seconds < full.seconds
     assert "rows in bins by length: estimated with 288 tokens each, their mean" in binned.notes
     assert full.notes == ()
+
+
+def test_examples_packed_into_a_row_attend_to_themselves_alone() -> None:
+    """NeMo's fine-tuning: as many tokens as a row has, in pieces of some 256."""
+    cells = {
+        "arch": "llama", "kv_heads": "4", "tp": "1", "dp": "4", "micro_batch": "2", "seq_len": "4096",
+        "hidden": "2048", "ffn": "8192",
+    }  # fmt: skip
+    pieces = {"seq_len": "256", "micro_batch": "32", "global_batch": "128"}
+    packed, same, whole = predicted(
+        *(row(**{**cells, **told}) for told in ({"model": "Llama (SFT finetune, packed)"}, pieces, {}))
+    )
+    assert packed.seconds == same.seconds < whole.seconds
+    assert "examples packed into rows: estimated as rows of 256 tokens each" in packed.notes
+
+
+def test_what_is_published_of_megatron_core_divides_its_optimizer() -> None:
+    cells = {"date": "2025-04", "tp": "1", "dp": "4", "micro_batch": "1"}
+    core, said, torch = (
+        one.ledger.memory[0].optimizer
+        for one in predicted(
+            row(**cells, framework="NeMo", zero="DDP"),
+            row(**cells, framework="NeMo", zero="distributed optimizer"),
+            row(**cells, framework="PyTorch", zero="DDP"),
+        )
+    )
+    assert core == said == torch / 4
+
+
+def test_all_tokens_of_a_device_cross_its_links_to_their_experts_and_back() -> None:
+    cells = {
+        "arch": "moe", "experts": "8", "topk": "2", "moe_ffn": "1024", "kv_heads": "4", "tp": "1", "dp": "4",
+        "ep": "4", "micro_batch": "8", "global_batch": "32", "seq_len": "2048", "hidden": "1024",
+    }  # fmt: skip
+
+    def forward(slower: float) -> float:
+        """Seconds where links between the devices have so small a part of their bandwidth."""
+        cluster = Cluster.load("a100-80gb-sxm4x4")
+        (node, count), *_ = cluster.groups
+        link = replace(node.link, bandwidth=node.link.bandwidth / slower)
+        thin = replace(cluster, groups=((replace(node, link=link), count),))
+        (one,) = predictions([row(**cells)], model_graph, lambda _: thin)
+        assert isinstance(one, Prediction)
+        return one.ledger.seconds.forward
+
+    # Two copies of each token: 1,024 numbers of 2 bytes, three quarters of them elsewhere; in 4 layers, there and back.
+    link = Cluster.load("a100-80gb-sxm4x4").nodes[0].link
+    sent = 4 * 2 * 0.75 * (8 * 2048) * 2 * 1024 * 2 / (link.bandwidth * link.shared)
+    assert forward(2.0) - forward(1.0) == pytest.approx(sent, rel=0.01)
 
 
 def test_torchtitans_norms_were_made_op_by_op_before_torch_had_a_kernel() -> None:

@@ -39,14 +39,14 @@ def fails(world: World) -> None:
 
 def hangs(world: World) -> None:
     if world.rank == 1:
-        time.sleep(600)
+        time.sleep(3600)
     dist.all_reduce(torch.ones(4))
 
 
 def sleeps(world: World) -> None:
     os.write(1, f"pid {os.getpid()}\n".encode())  # at once: two unbuffered prints would mix their lines
     dist.barrier()
-    time.sleep(600)
+    time.sleep(3600)
 
 
 DEEDS = {deed.__name__: deed for deed in (fine, killed, fails, hangs, sleeps)}

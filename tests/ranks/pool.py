@@ -24,7 +24,7 @@ def pool() -> RankPool:
     return made
 
 
-def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 480.0) -> list[T]:
+def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 1800.0) -> list[T]:
     """`function(*args)` on so many ranks of one world; the results by rank. Functions are found by import.
 
     Plans among the arguments are captured here first: once, not by every rank.

@@ -135,9 +135,9 @@ class ThreadAxis(Axis):
 
     def _everyone(self, given: list[torch.Tensor]) -> list[list[torch.Tensor]]:
         self._board[self.rank] = [tensor.detach() for tensor in given]
-        self._barrier.wait(timeout=200)
+        self._barrier.wait(timeout=1800)
         every = list(self._board)
-        self._barrier.wait(timeout=200)
+        self._barrier.wait(timeout=1800)
         return every
 
 

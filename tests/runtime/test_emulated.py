@@ -40,10 +40,10 @@ def test_an_unequal_pipeline_runs_across_emulated_nodes_and_nothing_stays() -> N
             pytest.skip(str(error))
         ranks, plan = stack.enter_context(Ranks(emulated)), plan_of(CASE)
         groups = [emulated.group(device) for device in (1, 0)]
-        report = ranks.run([1, 0], verified, plan, timeout=500)[0]
+        report = ranks.run([1, 0], verified, plan, timeout=1800)[0]
         assert isinstance(report, VerifyReport) and report.passed, report
         brakes = tuple(zip(groups, (0.25, 0.5), strict=True))
-        timings = ranks.run([1, 0], step_seconds, plan, brakes, 2, timeout=500)
+        timings = ranks.run([1, 0], step_seconds, plan, brakes, 2, timeout=1800)
         assert [len(own) for own in timings] == [2, 2]
         assert [_quota(group) for group in groups] == [-1, -1], "the brakes are off again"
     assert not any(group.exists() for group in groups)

@@ -59,5 +59,5 @@ def test_no_rank_outlives_the_process_that_started_it(checkout: Path) -> None:
 def test_ranks_that_were_not_connected_are_started_once_more(checkout: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     run = [sys.executable, "-c", DROPPING, str(tmp_path / "told")]
-    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert (ended.stdout.split(), (tmp_path / "told").exists()) == (["2"], True), ended.stderr

@@ -126,7 +126,7 @@ def test_both_ends_share_the_work() -> None:
 
     def make(item: int) -> tuple[int, int]:
         if not met:  # the first of each process waits for the other's
-            met.append(both.wait(timeout=300))
+            met.append(both.wait(timeout=1800))
         return item, os.getpid()
 
     found = from_both_ends(range(8), make, apart=True, over=_never)

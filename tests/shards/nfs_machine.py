@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SERVER, UNMOUNT = "ganesha.nfsd", "fusermount"
-PATIENCE = 120.0
+PATIENCE = 1200.0
 CONFIGURATION = """\
 NFS_CORE_PARAM {{ NFS_Port = {port}; Bind_addr = 127.0.0.1; Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false;
                  Enable_UDP = false; }}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo")
 SYSTEM = "/usr/sbin:/sbin"
-PATIENCE = 240.0
+PATIENCE = 1200.0
 
 
 def missing() -> str:
@@ -57,7 +57,7 @@ class Slurm:
             cwd=at or self.folder,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=1800,
             check=False,
         )
         assert ended.returncode == 0, f"{command}: {ended.stderr}"
@@ -93,7 +93,7 @@ def slurm(folder: Path, nodes: int, given: Mapping[str, str]) -> Iterator[Slurm]
 
 def _idle(environment: dict[str, str]) -> int:
     told = subprocess.run(
-        ["sinfo", "-h", "-N", "-o", "%T"], env=environment, capture_output=True, text=True, timeout=240, check=False
+        ["sinfo", "-h", "-N", "-o", "%T"], env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
     return told.stdout.split().count("idle")
 
@@ -129,7 +129,7 @@ def _started(command: list[str], environment: dict[str, str], log: Path) -> Iter
     finally:
         process.terminate()
         try:
-            process.wait(timeout=120)
+            process.wait(timeout=1800)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -17,7 +17,7 @@ from placer.runtime.checkpoint.stateful import State
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.distributed.world import World
 
-SECONDS = 300.0
+SECONDS = 1800.0
 
 
 class Numbers:

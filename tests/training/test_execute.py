@@ -24,7 +24,7 @@ from placer.runtime.distributed.launch import launch_module
 from placer.runtime.training.execute import execute
 from placer.runtime.training.run_report import ExecuteOptions, LearningRate, RunReport
 
-SECONDS = 400.0
+SECONDS = 1800.0
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from placer.errors import ExecutionError
 from placer.runtime.checkpoint.folder import latest
 from placer.runtime.distributed.launch import launch_module
 
-SECONDS = 300.0
+SECONDS = 1800.0
 
 
 def names(folder: Path) -> list[str]:

@@ -168,11 +168,11 @@ def on_two_hosts(folder: Path, nodes: tuple[str, str], report: str) -> list[tupl
         run = [*TORCHRUN, *where, *PLACER, "execute", "plan.json", "--steps", "3", "--report", report]
         said = {**ENVIRONMENT, "PLACER_NODE": node}
         running.append(subprocess.Popen(run, cwd=folder, env=said, stderr=subprocess.PIPE, text=True))
-    errors = [process.communicate(timeout=400)[1] for process in running]
+    errors = [process.communicate(timeout=1800)[1] for process in running]
     return [(process.returncode, error) for process, error in zip(running, errors, strict=True)]
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_two_swapped_hosts_train_as_one_device(tmp_path: Path) -> None:
     plan = planned(tmp_path, "unlike", "plan.json", pins=("pipeline=2",))
     first, second = (plan.cluster.nodes[plan.cluster.node_of[device]].name for device in plan.ranks)
@@ -182,13 +182,13 @@ def test_two_swapped_hosts_train_as_one_device(tmp_path: Path) -> None:
     planned(tmp_path, "localx1", "one.json")
     alone = [*TORCHRUN, "--standalone", "--nproc-per-node", "1", "--no-python", *PLACER, "execute", "one.json"]
     run = [*alone, "--steps", "3", "--report", "single.json"]
-    subprocess.run(run, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, timeout=400, check=True)
+    subprocess.run(run, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, timeout=1800, check=True)
     losses = [json.loads((tmp_path / name).read_text())["losses"] for name in ("two.json", "single.json")]
     assert len(losses[0]) == 3
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)  # the model casts its scores to float32
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_hosts_of_another_plan_are_refused_before_training(tmp_path: Path) -> None:
     planned(tmp_path, "unlike", "plan.json", pins=("pipeline=2",))
     ended = on_two_hosts(tmp_path, ("fast", "fast"), "two.json")

@@ -14,7 +14,7 @@ from placer.runtime.distributed.launch import launch_module
 from placer.runtime.measuring.communication_record import communications, compare
 from record_ranks import CASES, OUTCOMES, Outcome
 
-SECONDS = 400.0
+SECONDS = 1800.0
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from placer.runtime.weights.hf_folder import pretrained
 from placer.runtime.weights.rank_weights import Box, ModelInMemory
 from placer.runtime.weights.tensor_chunks import LoadPlanner
 
-SECONDS = 120.0
+SECONDS = 1800.0
 STEP = "step-00000001"
 MODEL = "bad_models:tiny"
 

@@ -14,7 +14,7 @@ from placer.runtime.distributed.rank_pool import RankPool
 
 # Models captured before ranks are forked, which then know them.
 MODELS = 12
-CASE_SECONDS = 300.0
+CASE_SECONDS = 1200.0
 
 Verdict = Literal["equal", "refused", "DIFFERS", "FAILS"]
 Run = Callable[[int, int, int], VerifyReport | Refused]

@@ -25,7 +25,7 @@ FAULTS: tuple[Fault, ...] = (
     *collectives.FAULTS, *local_ops.FAULTS, *gradients.FAULTS, *divided.FAULTS, *optimizers.FAULTS, *passes.FAULTS,
     *randomness.FAULTS,
 )  # fmt: skip
-CASE_SECONDS = 240.0
+CASE_SECONDS = 1200.0
 # Sums in another order differ by less, in float64 and in what is narrower.
 _ROUNDING = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 3e-2}
 

@@ -24,7 +24,7 @@ from placer.runtime.distributed.world import device_of
 from placer.runtime.stages.captured_model import CapturedModel, captured
 from placer.runtime.weights.meta_model import prepared_model
 
-CASE_SECONDS = 60.0
+CASE_SECONDS = 1200.0
 # What is said of models that have not enough to be cut in so many.
 SMALL = re.compile(r"need \d+ blocks|it has \d+ blocks|nothing to cut|has no ")
 

@@ -1,4 +1,4 @@
-"""Models for `examples.measured.memory_table`: the families of `examples.models` at widths at which tensors, and not
+"""Models for `examples.measured.memory.table`: the families of `examples.models` at widths at which tensors, and not
 odds and ends, make up the bytes. Each has 4 layers or so; on fake tensors their size costs nothing."""
 
 from __future__ import annotations

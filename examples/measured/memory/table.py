@@ -1,8 +1,8 @@
 """Peak memory by category beside the ledger, for every model x parallelism: is the prediction within ten per cent?
 
-python -m examples.measured.memory_table                 all of them, on fake tensors (which count as a real run does)
-python -m examples.measured.memory_table --only "gpt2 "  cases whose name holds a word
-python -m examples.measured.memory_table --real          on processes, one per rank
+python -m examples.measured.memory.table                 all of them, on fake tensors (which count as a real run does)
+python -m examples.measured.memory.table --only "gpt2 "  cases whose name holds a word
+python -m examples.measured.memory.table --real          on processes, one per rank
 
 A line per case and position, of its fullest rank: measured / predicted of each category that a processor can tell
 apart, and of what was alive at once against the sum of all predicted categories but the device's overhead. Categories
@@ -37,7 +37,7 @@ from placer.runtime.stages.captured_model import captured
 from placer.runtime.weights.meta_model import prepared_model
 from placer.tracer import random_batch
 
-# Of `examples.measured.memory_models`, with the shapes of 8 rows (none: the model's own).
+# Of `examples.measured.memory.models`, with the shapes of 8 rows (none: the model's own).
 TEXT = (("input_ids", (8, 128)),)
 MODELS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     **dict.fromkeys(("gpt2", "gpt2_dropout", "llama", "bert", "t5", "mixtral", "qwen3_moe"), TEXT),
@@ -90,7 +90,7 @@ def cases() -> Iterator[Case]:
     """Each model on one device, under data, sharded, pipeline and recompute, with its ops cut, with unequal shares."""
     for model, shapes in MODELS.items():
         yield from cases_of(Case(
-            model=f"examples.measured.memory_models:{model}", precision="float32", shapes=shapes, microbatches=(4, 4)
+            model=f"examples.measured.memory.models:{model}", precision="float32", shapes=shapes, microbatches=(4, 4)
         ))  # fmt: skip
 
 
