@@ -1,24 +1,22 @@
 """Plans on this machine after `placer calibrate`: seconds of a step as predicted beside those measured.
 
-    python -m examples.measured.calibrated                    every model under every layout, some ten minutes
-    python -m examples.measured.calibrated --only "gpt "      cases whose name holds a word
-    python -m examples.measured.calibrated --rounds 5         so many turns: what is shown is their median
+    python -m examples.measured.calibrated                    every model under every layout
+    python -m examples.measured.calibrated --only "gpt "      cases whose name holds this; again for more
+    python -m examples.measured.calibrated --rounds 5         so many turns (three)
 
-Four models of transformers, each on two processes (replicas, sharded replicas, a pipeline, cut ops) and on four
-(replicas, two pipelines). The machine is measured once as two devices and once as four, then every plan runs under
-torchrun as `placer execute` runs it, in turns: a slow minute meets them all. `noise` is how far the turns of a plan lie
-apart. A layout that the model does not have is named.
+Four small models of the transformers library, each on two processes (replicas, sharded replicas, a pipeline, cut ops)
+and on four (replicas, two pipelines); what a layout leaves open is the search's choice. The machine is measured as two
+devices and as four (which renews the calibration that is kept), then every plan runs under torchrun in turns, as
+`placer compare --measure` runs them. `over predicted` is measured over predicted, with the interval of the turns; a
+calibration is one moment's, so that another load since then shows in all of them. A layout that no plan has is named.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import fmean, median
 
 import transformers
@@ -27,18 +25,18 @@ from torch import nn
 from placer import api
 from placer.cluster.calibrate import calibrate
 from placer.cluster.cluster import Cluster
-from placer.errors import InfeasibleError
+from placer.errors import InfeasibleError, PlacerError, UsageError
 from placer.plans.plan import Plan
-from placer.runtime.distributed.launch import launch
-from placer.runtime.training.run_report import RunReport
+from placer.report.printing import show
+from placer.report.strategies.measured import MeasuredPlan, measured_view
+from placer.runtime.bench import measured_in_turns
 
-STEPS, WARM_UP = 12, 3
-LONGEST_SECONDS = 300.0
+STEPS = 12
 THIS = "examples.measured.calibrated"
 
 
 def gpt() -> nn.Module:
-    """GPT-2 of half its depth and width."""
+    """GPT-2 of half its depth and width, 128 positions and 8,192 words."""
     sizes = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 128, "vocab_size": 8192}
     rates = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, use_cache=False))
@@ -82,83 +80,70 @@ LAYOUTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """A model under pins on so many processes; the seconds of a step of each turn so far."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model under pins on so many processes."""
 
     model: str
     processes: int
     pins: tuple[str, ...]
-    plan: Plan
-    turns: list[float] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """As tables call it."""
-        return f"{self.model} {self.processes} {' '.join(self.pins)}"
-
-    @property
-    def predicted(self) -> float:
-        """Seconds of a step."""
-        assert self.plan.ledger is not None
-        return self.plan.ledger.step_seconds
-
-    @property
-    def measured(self) -> float:
-        """The median turn."""
-        return median(self.turns)
-
-    @property
-    def off(self) -> float:
-        """Of what was measured, how much is predicted too little (below zero) or too much."""
-        return self.predicted / self.measured - 1
-
-    def run(self) -> None:
-        """One more turn: the median step after the first ones. Raises ExecutionError where a rank fails."""
-        with tempfile.TemporaryDirectory(prefix="placer-calibrated-") as folder:
-            path, report = Path(folder) / "plan.json", Path(folder) / "report.json"
-            self.plan.save(path)
-            arguments = ("--steps", str(STEPS), "--report", str(report))
-            launch(str(path), arguments, self.processes, LONGEST_SECONDS)
-            self.turns.append(median(RunReport.load(report).step_seconds[WARM_UP:]))
 
     def __str__(self) -> str:
-        noise = max(self.turns) / min(self.turns) - 1
-        return (
-            f"{self.name:44s}{1e3 * self.predicted:10.1f} ms{1e3 * self.measured:10.1f} ms{self.off:8.0%}{noise:8.0%}"
-        )
+        return f"{self.model} {self.processes} {' '.join(self.pins)}"
+
+    def plan(self, machine: Cluster) -> Plan:
+        """The fastest plan of the model that has the pins. Raises InfeasibleError where there is none."""
+        return api.plan(f"{THIS}:{self.model}", machine, batch=MODELS[self.model], pins=self.pins)
 
 
-@cache
-def machine(processes: int) -> Cluster:
-    """This machine as so many devices, measured now."""
-    cluster = calibrate(processes, progress=lambda line: print(f"  {line}", file=sys.stderr))
-    print("\n".join(cluster.notes))
-    return cluster
+def chosen_cases(words: Sequence[str]) -> tuple[Case, ...]:
+    """Those whose name holds one of the words, all where there are none. Raises UsageError where none does."""
+    every = tuple(Case(model=model, processes=count, pins=pins) for model in MODELS for count, pins in LAYOUTS)
+    found = tuple(case for case in every if not words or any(word in str(case) for word in words))
+    if not found:
+        raise UsageError(f"--only is {' '.join(words)}; cases are {', '.join(map(str, every))}")
+    return found
 
 
-def layouts(words: Sequence[str]) -> Iterator[Layout]:
-    """The cases whose name holds one of the words (all where there are none), planned."""
-    for model, batch in MODELS.items():
-        for processes, pins in LAYOUTS:
-            name = f"{model} {processes} {' '.join(pins)}"
-            if words and not any(word in name for word in words):
-                continue
-            try:
-                plan = api.plan(f"{THIS}:{model}", machine(processes), batch=batch, pins=pins)
-            except InfeasibleError as error:
-                print(f"{name}: {str(error).splitlines()[0]}")
-                continue
-            yield Layout(model=model, processes=processes, pins=pins, plan=plan)
+def planned(cases: Sequence[Case]) -> dict[str, Plan]:
+    """Plans by the name of their case, on this machine as it is measured now; of a case without one the reason is
+    printed."""
+    machines, plans = {count: _machine(count) for count in dict.fromkeys(case.processes for case in cases)}, {}
+    for case in cases:
+        try:
+            plans[str(case)] = case.plan(machines[case.processes])
+        except InfeasibleError as error:
+            print(f"{case}: {str(error).splitlines()[0]}")
+    return plans
 
 
-def _summary(found: Sequence[Layout]) -> Iterator[str]:
-    yield f"{len(found)} plans: mean absolute error {fmean(abs(one.off) for one in found):.1%}"
-    for model in dict.fromkeys(one.model for one in found):
-        own = [one for one in found if one.model == model]
-        chosen, fastest = min(own, key=lambda one: one.predicted), min(own, key=lambda one: one.measured)
-        behind = chosen.measured / fastest.measured - 1
-        yield f"{model}: {chosen.name} predicted fastest, {behind:.1%} slower than the fastest measured, {fastest.name}"
+def _machine(processes: int) -> Cluster:
+    found = calibrate(processes, progress=lambda line: print(f"  {line}", file=sys.stderr))
+    print("\n".join(found.notes))
+    return found
+
+
+def summary(found: Sequence[MeasuredPlan]) -> Iterator[str]:
+    """The mean error, and of each model how the plan that is predicted fastest does beside the fastest measured."""
+    yield f"{len(found)} plans: mean absolute error {fmean(abs(_error(one)) for one in found):.1%} of what was measured"
+    for model in dict.fromkeys(one.case for one in found):
+        own = [one for one in found if one.case == model]
+        chosen, fastest = min(own, key=lambda one: one.predicted_seconds), min(own, key=_measured)
+        behind = _measured(chosen) / _measured(fastest) - 1
+        beside = "is the fastest measured" if chosen is fastest else f"takes {behind:.1%} longer than {_name(fastest)}"
+        yield f"{model}: {_name(chosen)}, predicted fastest, {beside}"
+
+
+def _measured(one: MeasuredPlan) -> float:
+    return median(one.measured_seconds)
+
+
+def _error(one: MeasuredPlan) -> float:
+    return one.predicted_seconds / _measured(one) - 1
+
+
+def _name(one: MeasuredPlan) -> str:
+    return " ".join(one.strategies)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,14 +152,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], help="cases whose name holds this; repeat for more")
     parser.add_argument("--rounds", type=int, default=3, help="turns of every plan")
     options = parser.parse_args(argv)
-    found = list(layouts(options.only))
-    for _ in range(options.rounds):
-        for one in found:
-            one.run()
-    print(f"{'plan':44s}{'predicted':>13s}{'measured':>13s}{'off':>8s}{'noise':>8s}")
-    for line in (*map(str, found), *_summary(found)):
-        print(line)
+    try:
+        if options.rounds < 1:
+            raise UsageError(f"--rounds is {options.rounds}; give at least 1")
+        plans = planned(chosen_cases(options.only))
+        turns = measured_in_turns(plans, rounds=options.rounds, steps=STEPS, told=_told) if plans else {}
+    except PlacerError as error:
+        print(f"{THIS}: {error}", file=sys.stderr)
+        return error.exit_code
+    found = [
+        MeasuredPlan(
+            case=name.split()[0], strategies=tuple(name.split()[1:]), measured_seconds=turns[name],
+            predicted_seconds=plan.ledger.step_seconds,
+        )
+        for name, plan in plans.items()
+        if plan.ledger is not None
+    ]  # fmt: skip
+    show(measured_view(found))
+    print("\n".join(summary(found)) if found else "no plans")
     return 0
+
+
+def _told(turn: int, name: str, seconds: float) -> None:
+    print(f"  turn {turn + 1}, {name}: {1e3 * seconds:.0f} ms", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

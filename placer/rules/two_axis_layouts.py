@@ -53,6 +53,11 @@ def place(degree: int, rank: int, fast: int, axis: int) -> tuple[int, int]:
     return (fast, rank % fast) if axis == INNER else (degree // fast, rank // fast)
 
 
+def devices_along(degree: int, fast: int, axis: int | None) -> int:
+    """How many devices of `degree` lie along an axis; all, where there is one axis (None)."""
+    return degree if axis is None else place(degree, 0, fast, axis)[0]
+
+
 def middle(degree: int, fast: int = 1) -> int:
     """The rank whose pieces stand for all: in the middle of both axes."""
     return degree // fast // 2 * fast + (fast // 2 if fast > 1 else 0)

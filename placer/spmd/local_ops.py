@@ -26,6 +26,7 @@ from placer.rules.two_axis_layouts import (
     OUTER,
     AxisStep,
     both_states,
+    devices_along,
     fast_of,
     held_shape,
     middle,
@@ -171,17 +172,18 @@ def inner_ops(block_class: BlockClass, op: Op, choice: Choice, degree: int, load
         few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
         for axis, one in strands(choice):
             line = _axis_suffix(axis, choice.fast)
-            along = degree if axis is None else place(degree, 0, choice.fast, axis)[0]
-            yield from (_collective(op, inner, (few, more), along, line) for inner in one.inner)
+            among = devices_along(degree, choice.fast, axis)
+            yield from (_collective(op, inner, (few, more), among, line) for inner in one.inner)
             if any(one.halo):
                 even = (SampledCall.of(block_class, op, choice, degree, rows) for rows in (FEW, MORE))
                 moved = _line(*(_halo_bytes(sample, choice, axis, degree) for sample in even))
                 yield _moving(op, ("exchange", "exchange"), moved, moved, line)
 
 
-def _collective(op: Op, inner: Inner, samples: tuple[SampledCall, SampledCall], along: int, line: str) -> Op:
-    """A collective over `along` devices; an all-to-all is sized by what all of them hold together."""
-    together = along if inner.collective == "all_to_all" else 1
+def _collective(op: Op, inner: Inner, samples: tuple[SampledCall, SampledCall], among: int, line: str) -> Op:
+    """Sized as costs read it (`costs.communication.collectives`): an all-to-all by what all of the `among` devices hold
+    together, each as much as the fullest, others by the buffer of one."""
+    together = among if inner.collective == "all_to_all" else 1
     moved = _line(*(together * inner_bytes(inner, sample.local.tensors) for sample in samples))
     words = (NOTHING, inner.collective) if inner.backward else (inner.collective, NOTHING)
     return _moving(op, words, moved if not inner.backward else Affine(), moved if inner.backward else Affine(), line)

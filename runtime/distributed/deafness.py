@@ -36,6 +36,7 @@ def ended_if_deaf(heard: threading.Event, seconds: float = DEAF_SECONDS) -> Iter
     finally:
         signal.set_wakeup_fd(before)
         os.close(write)
+        heard.set()  # the body has ended: whatever was still waited for
 
 
 def _listen(read: int, heard: threading.Event, seconds: float) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 import torch.distributed as dist
@@ -38,7 +38,11 @@ SEARCH_SECONDS = 5.0
 START_SECONDS = 300.0
 # torchrun looks at its ranks ten times a second and reports the first it finds ended; those that only follow wait.
 LINGER_SECONDS = 1.0
+# Soon, and not so often that it slows what the rank still does.
 AGAIN_SECONDS = 0.05
+# Leaving the blocks of a run may free tensors and process groups, which takes seconds on a busy machine; well below
+# what a rank has to end in (`deafness.DEAF_SECONDS`).
+LEAVING_SECONDS = 5.0
 # Set where any rank leaves anything but in order.
 FAILED = "failed"
 COMMUNICATION_WORDS = (
@@ -176,32 +180,18 @@ def guarded(watch: Watch) -> Iterator[None]:
 
     An error of this rank itself is left for the others and goes on as it is.
     """
-
-    ending, heard, again = False, threading.Event(), _Again()
-
-    def terminate(_signal: int, _frame: FrameType | None) -> None:
-        first = not heard.is_set()
-        heard.set()
-        if ending:  # torchrun saw the other rank end too; the search for the cause must not be cut short
-            return
-        if first and sys.exception() is not None:
-            # On its way here it is the cause; Python would call this as a block is left, outside of every `try`.
-            again.ask(LINGER_SECONDS)
-            return
-        # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
-        watch.notice()
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
+    told = _Told(watch)
+    before = signal.signal(signal.SIGTERM, told.terminate)
     try:
-        with ended_if_deaf(heard), again.where_dropped():
+        with ended_if_deaf(told.heard), told.until_left():
             yield
+            told.require_nothing_due()
     except Terminated:
-        ending = True
+        told.ending = True
         cause = watch.cause(blame_silent=False) or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
         raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
     except Exception as error:
-        ending = True
+        told.ending = True
         if not is_communication(error):
             watch.leave_error(error)
             raise
@@ -215,28 +205,45 @@ def guarded(watch: Watch) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Again:
-    """SIGTERM once more, a moment later; not after the end of `where_dropped`."""
+class _Told:
+    """What SIGTERM does to a rank: it ends (`Terminated`), unless it is ending anyway.
 
-    def __init__(self) -> None:
+    Where an error is being handled, or a block is being left, this is put off: the error may be the cause of all, and
+    what is raised as a block is left may be outside of every `try`. The signal comes again AGAIN_SECONDS later, until
+    LEAVING_SECONDS have passed since the first; what is still due as the body ends is raised there.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.ending, self.heard = False, threading.Event()
+        self._watch, self._since, self._left = watch, 0.0, False
         self._asked: list[threading.Timer] = []
 
-    def ask(self, seconds: float) -> None:
-        """Tell this process to end, after so many `seconds`."""
-        self._asked.append(threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)))
-        self._asked[-1].daemon = True
-        self._asked[-1].start()
+    def terminate(self, _signal: int, frame: FrameType | None) -> None:
+        """The handler of SIGTERM. Raises Terminated."""
+        if self.ending:  # torchrun saw the other rank end too; the search for the cause must not be cut short
+            self.heard.set()
+            return
+        self._since = self._since or time.monotonic()
+        leaving = sys.exception() is not None or (frame is not None and frame.f_code.co_name == "__exit__")
+        if leaving and time.monotonic() - self._since < LEAVING_SECONDS:
+            self._ask_again()
+            return
+        self._end()
+
+    def require_nothing_due(self) -> None:
+        """Raise Terminated where SIGTERM was put off."""
+        if self._since and not self.ending:
+            self._end()
 
     @contextmanager
-    def where_dropped(self) -> Iterator[None]:
-        """Around a body that `Terminated` may end: asks again where Python drops it.
-
-        Python prints and forgets what is raised while an object is cleaned away.
-        """
+    def until_left(self) -> Iterator[None]:
+        """Around the body: asks again where Python drops what is raised, as it prints and forgets what is raised while
+        an object is cleaned away."""
 
         def dropped(found: UnraisableHookArgs) -> None:
             if isinstance(found.exc_value, Terminated):
-                self.ask(AGAIN_SECONDS)
+                self.heard.clear()
+                self._ask_again()
             else:
                 hook(found)
 
@@ -244,9 +251,21 @@ class _Again:
         try:
             yield
         finally:
-            sys.unraisablehook = hook
+            self._left, sys.unraisablehook = True, hook
             for timer in self._asked:
                 timer.cancel()
+
+    def _end(self) -> NoReturn:
+        self.heard.set()
+        # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
+        self._watch.notice()
+        raise Terminated
+
+    def _ask_again(self) -> None:
+        if not self._left:
+            self._asked.append(threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)))
+            self._asked[-1].daemon = True
+            self._asked[-1].start()
 
 
 def _first_line(error: BaseException) -> str:

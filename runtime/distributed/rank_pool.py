@@ -39,7 +39,7 @@ _PEER_SECONDS = 300.0
 _GRACE_SECONDS = 10.0
 
 
-class _UnmetError(Exception):
+class UnmetError(Exception):
     """The ranks of a run could not be connected; what they were to do has not begun."""
 
 
@@ -63,7 +63,7 @@ class RankPool:
             return self._run(ranks, function, *args, timeout=timeout)
         except ExecutionError as error:
             # Once in thousands of runs gloo drops a connection as ranks meet: nothing has been computed then.
-            if _UnmetError.__name__ not in str(error):
+            if UnmetError.__name__ not in str(error):
                 raise
         return self._run(ranks, function, *args, timeout=timeout)
 
@@ -190,7 +190,7 @@ def _in_world(function: Callable[..., T], args: tuple[object, ...], rank: int, r
             "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=_PEER_SECONDS)
         )
     except RuntimeError as error:
-        raise _UnmetError(str(error)) from error
+        raise UnmetError(str(error)) from error
     # torch 2.13 numbers the groups of every world from 0, and DTensor remembers results with their meshes' groups:
     # tests/runtime/test_runtime_meshes.py notices (checkpoints) where those of an earlier world come up again.
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # torch does not type it
@@ -200,4 +200,5 @@ def _in_world(function: Callable[..., T], args: tuple[object, ...], rank: int, r
         return result
     finally:
         # Also after an error: peers that wait for this rank then fail at once.
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -12,7 +12,7 @@ from placer.plans.settings import MEGATRON, MEGATRON_CORE
 from placer.strategies.baselines.megatron import MegatronDegrees
 from placer.strategies.predictions.rows import Row
 from placer.strategies.predictions.settings import settings_of
-from placer.strategies.predictions.shapes import pieces
+from placer.strategies.predictions.shapes import examples_per_row
 
 # Rows of a microbatch that are tried where none are printed.
 SIZES = (1, 2, 4, 8, 16)
@@ -20,7 +20,8 @@ SIZES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """What a row may have been: `rows` of the global batch, and the layouts; what of them was not printed."""
+    """What a row may have been: `rows` of the global batch (examples, where these are packed into rows), and the
+    layouts; what of them was not printed."""
 
     rows: int
     degrees: tuple[MegatronDegrees, ...]
@@ -46,7 +47,7 @@ def layouts_of(row: Row, layers: int) -> Layouts | str:
         return "no batch printed"
     if rows < data:
         return f"a batch of {rows} rows is printed for {data} replicas"
-    return _possible(row, layers, rows * pieces(row), (tensor, pipeline, data, context, expert))
+    return _possible(row, layers, rows * examples_per_row(row), (tensor, pipeline, data, context, expert))
 
 
 def _printed(row: Row) -> tuple[int, int]:
@@ -64,7 +65,8 @@ def _printed(row: Row) -> tuple[int, int]:
 
 def _possible(row: Row, layers: int, rows: int, degrees: tuple[int, int, int, int, int]) -> Layouts:
     tensor, pipeline, data, context, expert = degrees
-    sizes = [row.count("micro_batch") * pieces(row)] if row.count("micro_batch") else _sizes(rows // data)
+    examples, printed = examples_per_row(row), row.count("micro_batch")
+    sizes = [examples * size for size in ([printed] if printed else _sizes(rows // examples // data))]
     again, turns, every = _recompute(row), _turns(row, pipeline, layers), _every(row)
     ways: tuple[Recompute, ...] = (False, "selective", True)
     told = {
@@ -163,5 +165,7 @@ def _sharding(row: Row, data: int) -> Sharding:
 
 def _notes(row: Row) -> Iterator[str]:
     """What is estimated otherwise than it was run."""
+    if not row.text("zero") and _sharding(row, row.devices) == "optimizer":
+        yield "how state is divided not printed: its optimizer's over replicas"
     if "hybrid" in row.text("zero").lower():
         yield "state divided within groups of replicas: estimated divided over all"

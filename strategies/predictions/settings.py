@@ -6,7 +6,7 @@ import re
 
 from placer.plans.settings import Attention, Precision, RunSettings, Stack
 from placer.strategies.predictions.rows import Row
-from placer.strategies.predictions.shapes import PACKED, binned, pieces
+from placer.strategies.predictions.shapes import binned, examples_per_row
 
 # The year of the first fused attention without scores in memory (FlashAttention, arXiv:2205.14135) in frameworks.
 FLASH_SINCE = "2022-12"
@@ -42,8 +42,9 @@ def notes_of(row: Row) -> tuple[str, ...]:
         notes.append("LoRA: the rank of its adapters is not printed, 32 is taken")
     if "GPT OSS" in row.text("model"):
         notes.append("attention with sinks and windows: estimated whole and without")
-    if pieces(row) > 1:
-        notes.append(f"examples packed into rows: estimated as rows of {PACKED} tokens each")
+    if examples_per_row(row) > 1:
+        tokens = row.count("seq_len") // examples_per_row(row)
+        notes.append(f"examples packed into rows: estimated as rows of {tokens} tokens each")
     if binned(row):
         notes.append(f"rows in bins by length: estimated with {binned(row)} tokens each, their mean")
     return tuple(notes)

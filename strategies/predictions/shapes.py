@@ -41,7 +41,8 @@ TOKENS_NEEDED = ("layers", "hidden", "heads", "seq_len")
 BINNED, BIN, FILLING = 512, 64, 2.0
 # Tokens of an example where several are packed into a row, each with attention of its own: NeMo's table is of SQuAD 1.1
 # (NVIDIA/NeMo, docs/source/performance/performance_summary.md), whose 98,169 examples hold 94.06 MiB
-# (tensorflow.org/datasets/catalog/squad), 1,000 bytes each, at some 4 bytes a token.
+# (tensorflow.org/datasets/catalog/squad), 1,000 bytes each, at some 4 bytes a token 250: as many as divide a row. (A
+# mean understates attention, which grows with the square; within so short pieces it is little in any case.)
 PACKED = 256
 
 
@@ -67,9 +68,9 @@ def shape_of(row: Row) -> Shape | str:
     return Shape(
         kind=kind, layers=row.count("layers"), hidden=hidden, heads=heads,
         key_heads=row.count("kv_heads", heads), inner=row.count("ffn", 4 * hidden), vocabulary=vocabulary,
-        sequence=binned(row) or row.count("seq_len") // pieces(row), head_size=row.count("head_dim") or _head_size(row),
-        experts=row.count("experts"),
-        chosen=row.count("topk"), expert_inner=row.count("moe_ffn", row.count("ffn", 4 * hidden)),
+        sequence=binned(row) or row.count("seq_len") // examples_per_row(row),
+        head_size=row.count("head_dim") or _head_size(row), experts=row.count("experts"), chosen=row.count("topk"),
+        expert_inner=row.count("moe_ffn", row.count("ffn", 4 * hidden)),
         gated=not (kind == "moe" and "gpt3" in row.text("model").lower()),
         adapters=ADAPTERS if kind == "llama" and "LoRA" in row.text("model") else 0,
         written_out=kind == "llama" and "torchtitan" in row.text("framework").lower() and row.text("date") < FUSED_NORM,
@@ -83,7 +84,7 @@ def binned(row: Row) -> int:
     return round(longest / FILLING + BIN / 2) if loads and longest >= BINNED else 0
 
 
-def pieces(row: Row) -> int:
+def examples_per_row(row: Row) -> int:
     """Examples in a row, which is estimated as so many rows: the same tokens, and attention within each."""
     return max(1, row.count("seq_len") // PACKED) if "packed" in row.text("model") else 1
 
@@ -92,7 +93,7 @@ def _latent(row: Row, vocabulary: int) -> Shape:
     """DeepSeek-V3: what is not printed is as published."""
     return Shape(
         kind="mla", layers=row.count("layers"), hidden=row.count("hidden"), heads=row.count("heads"),
-        vocabulary=vocabulary, sequence=row.count("seq_len"),
+        vocabulary=vocabulary, sequence=row.count("seq_len") // examples_per_row(row),
     )  # fmt: skip
 
 

@@ -26,7 +26,6 @@ from placer.report.printing import plain
 HUGE = 10**30
 
 
-@pytest.mark.timeout(3600)  # with twenty other processes on two cores it took eight minutes
 def test_ten_thousand_spoilt_files_of_every_kind_are_refused_in_words_or_still_make_sense(
     checkout: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import get_args
 from unittest import mock
+from uuid import uuid4
 
 import torch
 from torch import distributed as dist
@@ -25,6 +26,7 @@ from placer.program.reductions import ServerRoute
 from placer.runtime import VerifyReport, load
 from placer.runtime.distributed import tensors as mixed_sums
 from placer.runtime.distributed.backends import backend_of
+from placer.runtime.distributed.rank_pool import UnmetError
 from placer.runtime.distributed.world import Groups
 from placer.runtime.executor import load as assemble
 from placer.runtime.measuring.communication_record import Recorder, compare, joined_sums, of_collective
@@ -66,12 +68,19 @@ def recorded(
     return compare(program, recorder.records), sum(c.bytes for c in whole if c.bytes > 8)
 
 
-def in_one_world(plan: Plan, path: str) -> list[float]:
-    """A sum in each way in a world that each rank joins as its kind does, with gloo in place of NCCL."""
-    rank, world = dist.get_rank(), plan.world_size
+def in_one_world(plan: Plan, folder: str) -> list[float]:
+    """A sum in each way in a world that each rank joins as its kind does, with gloo in place of NCCL.
+
+    Raises UnmetError where gloo drops a connection as they meet: the pool then tries again, with another store.
+    """
+    rank, world, name = dist.get_rank(), plan.world_size, [uuid4().hex]
+    dist.broadcast_object_list(name)
     dist.destroy_process_group()
     backend = backend_of(plan, rank).replace("nccl", "gloo")
-    dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=world)
+    try:
+        dist.init_process_group(backend, init_method=f"file://{folder}/{name[0]}", rank=rank, world_size=world)
+    except RuntimeError as error:
+        raise UnmetError(str(error)) from error
     everyone, found = tuple(range(world)), []
     for kind in get_args(RouteName):
         way = _way(world, 1, 1, kind)

@@ -43,7 +43,6 @@ def opened(browser: Any, path: Path, text: str, **given: Any) -> tuple[Any, list
     return page, wrong
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_it_draws_and_fits_the_screen(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
@@ -58,7 +57,6 @@ def test_it_draws_and_fits_the_screen(browser: Any, tmp_path: Path, scheme: str,
     assert wrong == []
 
 
-@pytest.mark.timeout(3600)
 def test_keys_unfold_blocks_and_zoom(browser: Any, tmp_path: Path) -> None:
     page, wrong = opened(browser, tmp_path / "p.html", page_text(pipeline()))
     block = page.locator("details[data-ops]").first
@@ -75,7 +73,6 @@ def test_keys_unfold_blocks_and_zoom(browser: Any, tmp_path: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.timeout(3600)
 def test_hostile_names_do_no_harm(browser: Any, tmp_path: Path) -> None:
     page, wrong = opened(browser, tmp_path / "p.html", page_text(hostile(EVIL + "x" * 10_000)))
     for folded in page.locator("details").all():

@@ -80,7 +80,6 @@ def trained(folder: Path, model_and_data: Path, target: str, *pins: str) -> tupl
     return json.loads((folder / f"{target}.json").read_text()), json.loads((folder / "run.json").read_text())["losses"]
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("target", "pins"), [
     ("deepspeed", ("data=2", "shard=optimizer", "microbatches=2")),
     ("deepspeed", ("data=2", "shard=parameters", "microbatches=1", "recompute=no")),

@@ -67,7 +67,6 @@ def planned(plan: Plan) -> dict[int, tuple[int, int]]:
     return {rank: (nodes.index(at), on[:rank].count(at)) for rank, at in enumerate(on)}
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
 def test_by_hand(plan: Plan, programs: Path, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
@@ -75,7 +74,6 @@ def test_by_hand(plan: Plan, programs: Path, tmp_path: Path) -> None:
     assert told([["bash", str(script), str(n), "127.0.0.1"] for n in (0, 1)], programs) == planned(plan)
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
 def test_slurm(plan: Plan, programs: Path, tmp_path: Path) -> None:
     script = tmp_path / "job.sbatch"
@@ -87,7 +85,6 @@ def test_slurm(plan: Plan, programs: Path, tmp_path: Path) -> None:
     assert told([["bash", str(script)]], programs, each) == planned(plan)
 
 
-@pytest.mark.timeout(3600)
 def test_skypilot(programs: Path) -> None:
     task = yaml.safe_load(launch_files(ALIKE, "skypilot", ASKED)["task.yaml"])
     assert (task["num_nodes"], task["resources"]["accelerators"]) == (2, "H100:2")
@@ -97,7 +94,6 @@ def test_skypilot(programs: Path) -> None:
     assert told([["bash", "-c", run]] * 2, programs, each) == planned(ALIKE)
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
 def test_jobset(plan: Plan, programs: Path) -> None:
     jobs = yaml.safe_load(launch_files(plan, "jobset", ASKED)["jobset.yaml"])["spec"]["replicatedJobs"]
@@ -113,7 +109,6 @@ def test_jobset(plan: Plan, programs: Path) -> None:
     assert told(commands, programs, each) == planned(plan)
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("launcher", ["kubeflow", "pytorchjob"])
 def test_what_takes_its_world_from_the_environment(launcher: str, programs: Path) -> None:
     (text,) = launch_files(ALIKE, launcher, ASKED).values()

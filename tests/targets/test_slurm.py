@@ -80,7 +80,6 @@ def trained(folder: Path, running: Slurm, *asked: str) -> tuple[str, list[float]
     return script.read_text(), losses(script.parent, "run.json")
 
 
-@pytest.mark.timeout(3600)
 def test_alike_nodes(folder: Path) -> None:
     text = CHIPS.format(name="pair") + NODE.format(name="box", count=2, kind="quick", devices=1)
     (folder / "pair.yaml").write_text(text)
@@ -91,7 +90,6 @@ def test_alike_nodes(folder: Path) -> None:
     assert found == pytest.approx(one_device(folder, *asked), rel=1e-5)
 
 
-@pytest.mark.timeout(3600)
 def test_the_four_commands_of_the_readme_end_in_a_job_that_trains(folder: Path) -> None:
     readme = (Path(CHECKOUT) / "README.md").read_text()
     (block,) = (block for block in re.findall(r"```bash\n(.*?)```", readme, flags=re.DOTALL) if "sbatch" in block)
@@ -108,7 +106,6 @@ def test_the_four_commands_of_the_readme_end_in_a_job_that_trains(folder: Path) 
     assert "step 10" in printed and (folder / "checkpoints").is_dir()
 
 
-@pytest.mark.timeout(3600)
 def test_unlike_nodes_are_a_heterogeneous_job(folder: Path) -> None:
     nodes = NODE.format(name="big", count=1, kind="quick", devices=2)
     nodes += NODE.format(name="small", count=2, kind="slow", devices=1)

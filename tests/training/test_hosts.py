@@ -172,7 +172,6 @@ def on_two_hosts(folder: Path, nodes: tuple[str, str], report: str) -> list[tupl
     return [(process.returncode, error) for process, error in zip(running, errors, strict=True)]
 
 
-@pytest.mark.timeout(3600)
 def test_two_swapped_hosts_train_as_one_device(tmp_path: Path) -> None:
     plan = planned(tmp_path, "unlike", "plan.json", pins=("pipeline=2",))
     first, second = (plan.cluster.nodes[plan.cluster.node_of[device]].name for device in plan.ranks)
@@ -188,7 +187,6 @@ def test_two_swapped_hosts_train_as_one_device(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)  # the model casts its scores to float32
 
 
-@pytest.mark.timeout(3600)
 def test_hosts_of_another_plan_are_refused_before_training(tmp_path: Path) -> None:
     planned(tmp_path, "unlike", "plan.json", pins=("pipeline=2",))
     ended = on_two_hosts(tmp_path, ("fast", "fast"), "two.json")

@@ -16,7 +16,7 @@ from placer.runtime.checkpoint.writer import PIECE_BYTES, CheckpointWriter
 from placer.runtime.distributed.progress import Turns
 from placer.runtime.distributed.world import World
 
-PATIENCE, SECONDS = 4.0, 300.0
+PATIENCE, SECONDS = 10.0, 1800.0
 ENOUGH = threading.Event()
 Deed = Callable[[Turns], object]
 
