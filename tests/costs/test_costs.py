@@ -414,3 +414,14 @@ def test_processors_reduce_a_whole_buffer_to_scatter_it() -> None:
 
     assert seconds("reduce_scatter", SLOW) == seconds("all_reduce", SLOW)
     assert seconds("reduce_scatter", FAST) == pytest.approx(seconds("all_reduce", FAST) / 2)
+
+
+def test_processors_sum_in_a_ring_whatever_the_size() -> None:
+    """As gloo does, and as calibrating takes for granted: seven devices on, twice; NCCL takes a tree for few bytes."""
+
+    def seconds(device: Device) -> float:
+        return Network(cluster(device=device)).collective("all_reduce", tuple(range(8)), 8.0)
+
+    once = 7 * INSIDE.latency_seconds + 7 / 8 * 8 / (INSIDE.bandwidth * INSIDE.shared)
+    assert seconds(SLOW) == pytest.approx(INSIDE.setup_seconds + 2 * once)
+    assert seconds(FAST) < seconds(SLOW)

@@ -197,7 +197,8 @@ def test_ranks_on_gpus_have_both_libraries_and_those_on_cpus_one(tmp_path: Path)
     assert [backend_of(plan, rank) for rank in range(2)] == ["cpu:gloo,cuda:nccl", "cpu:gloo"]
     alone = Cluster(name="cpus", groups=((replace(machines(1, 1).nodes[0], devices=((SLOW, 2),)), 1),))
     assert backend_of(replace(plan, cluster=alone), 1) == "gloo"
-    assert on_ranks(2, mixed_ranks.in_one_world, plan, str(tmp_path)) == [[2.0] * 3] * 2
+    # The plan is of no model that ranks could capture.
+    assert pool().run(2, mixed_ranks.in_one_world, plan, str(tmp_path), timeout=1800.0) == [[2.0] * 3] * 2
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])

@@ -25,11 +25,20 @@ from placer.runtime.measuring.communication_record import Recorder, compare
 from placer.runtime.measuring.expert_tokens import ExpertLayer, expert_layers, tallies
 from placer.runtime.spmd import Axis, collectives, conversions
 from placer.runtime.spmd.conversions import Way
+from placer.runtime.verify.batches import uneven_batch
 
 
 def equal(plan: Plan, steps: int = 3) -> VerifyReport:
     """Verify a plan."""
     return run_case(plan, steps)
+
+
+def exchanges_of_a_step(plan: Plan) -> int:
+    """How often a rank sends rows, or how many of them, to all others in one step."""
+    executor, batch = load(plan, capture=capture_of(plan)), uneven_batch(plan, 0)
+    with mock.patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as sent:
+        executor.step(batch)
+    return sent.call_count
 
 
 def without_sums_backward(plan: Plan) -> VerifyReport:

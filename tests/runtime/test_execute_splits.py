@@ -15,15 +15,18 @@ from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
 from examples.parity.named_splits import Picker, split_plan
 from placer.cli import main
+from placer.costs.step_estimate import costs_of
 from placer.errors import ExecutionError, UsageError
 from placer.graph import BlockClass
 from placer.legality import check
 from placer.plans.plan import Plan, Split
 from placer.program.agreement import agreement
+from placer.program.buckets import part_buckets
 from placer.program.instructions import Collective
 from placer.program.lowering import lower
 from placer.runtime.executor.code_text import rank_code
 from placer.search.problem import Pins
+from placer.spmd.device_graph import local_graph
 from pool import on_ranks
 from split_pickers import (
     case_id,
@@ -100,6 +103,14 @@ def test_the_plan_equals_the_reference_run(case: Case, pick: Picker, degree: int
     assert reports[0].passed, str(reports[0])
     assert {c.quantity for c in reports[0].comparisons} >= {"loss", "gradients", "parameters", "evaluation"}
     assert all(other == reports[0] for other in reports)
+
+
+def test_as_many_exchanges_of_experts_are_priced_as_are_made() -> None:
+    made = plan(MIXTRAL, experts_sent_to, 2, "whole")
+    local = local_graph(made.graph, made.layouts[0])
+    ops = [op for block in local.blocks for op in local.classes[block.kind].ops if op.kind == "communication"]
+    priced = len(made.microbatches) * sum(op.target.split(".")[1:3].count("all_to_all") for op in ops)
+    assert on_ranks(2, split_runs.exchanges_of_a_step, made) == [priced] * 2
 
 
 @pytest.mark.parametrize("case", [WORDS, DROPPING, IMAGES, replace(WORDS, positions=2)], ids=str)
@@ -271,3 +282,14 @@ def test_what_cannot_be_cut_is_refused_by_name_before_training() -> None:
     made = with_choice(plan(*WORDS_ARGS), "linear_2", "lead 0")
     with pytest.raises(ExecutionError, match=r"op linear_2 .*per row of the batch.*plan again with another split"):
         on_ranks(2, split_runs.held, made)
+
+
+def test_devices_of_a_replica_sum_shards_where_replicas_shard_their_state() -> None:
+    """Of gradients that each device has a part of; two replicas of two devices that share each row's tokens."""
+    made = plan_of(replace(GPT2, axis="sequence", degree=2, replicas=2, sharding="parameters"))
+    costs, stage = costs_of(made).of_stage(made, made.stages[0]), made.stages[0]
+    summed = costs.ranges.of(stage.first, stage.last).counts.summed * costs.numerics.weight_bytes
+    held = sum(bucket.bytes for _, bucket in part_buckets(made, 0))
+    assert held == pytest.approx(summed / 2, rel=0.01) and held > 0
+    found = costs.after_backward.summed(stage.first, stage.last, device=0, parts=2)
+    assert found == pytest.approx(costs.network.collective("all_reduce", (0, 1), held), rel=0.01)

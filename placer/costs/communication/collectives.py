@@ -23,10 +23,12 @@ from placer.cluster.topology import Bottleneck
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
-def over_levels(levels: Bottleneck, kind: CollectiveKind, size: float) -> float:
-    """Seconds of a collective over the given levels."""
+def over_levels(levels: Bottleneck, kind: CollectiveKind, size: float, *, ring: bool = False) -> float:
+    """Seconds of a collective over the given levels; `ring`: an all_reduce is one ring whatever the size, as gloo's."""
     if kind == "all_to_all":
         return _exchange(levels, size)
+    if ring and kind == "all_reduce":
+        return _ring(levels, size)
     if levels.inter is None:
         assert levels.intra is not None
         return _flat(levels.intra, levels.devices, kind, size)
@@ -36,11 +38,24 @@ def over_levels(levels: Bottleneck, kind: CollectiveKind, size: float) -> float:
 
 
 def _flat(link: Link, devices: int, kind: CollectiveKind, size: float) -> float:
-    ring = (devices - 1) * link.latency_seconds + (devices - 1) / devices * size / link.bandwidth
+    ring = _around(link, devices, size)
     if kind != "all_reduce":
         return link.setup_seconds + ring
     tree = ceil(log2(devices)) * link.latency_seconds + size / link.bandwidth
     return link.setup_seconds + 2 * min(ring, tree)
+
+
+def _ring(levels: Bottleneck, size: float) -> float:
+    if levels.inter is not None and levels.intra is not None:
+        return _through(levels, "all_reduce", size)
+    link = levels.intra or levels.inter
+    assert link is not None
+    return link.setup_seconds + 2 * _around(link, levels.devices, size)
+
+
+def _around(link: Link, devices: int, size: float) -> float:
+    """Once around a ring."""
+    return (devices - 1) * link.latency_seconds + (devices - 1) / devices * size / link.bandwidth
 
 
 def _exchange(levels: Bottleneck, size: float) -> float:

@@ -121,7 +121,9 @@ class Network:
             return 0.0
         if kind == "all_reduce" and self.cluster.unlike(devices):
             return mixed_sum(self.cluster, devices, groups).cheapest(size)[1]
-        return over_levels(self.levels(devices, groups), self._as_run(kind, devices), size)
+        cluster = self.cluster
+        on_cpus = "cpu" in cluster.backends and any(cluster.devices[device].backend == "cpu" for device in devices)
+        return over_levels(self.levels(devices, groups), _as_run(kind, on_cpus=on_cpus), size, ring=on_cpus)
 
     def gradient_sum(self, devices: tuple[int, ...], size: float, way: AnyReduction, groups: int = 1) -> float:
         """Seconds in which replicas whose devices these are sum `size` bytes in this way, `groups` such at once."""
@@ -153,18 +155,18 @@ class Network:
         key = len(set(devices)), len(held), max(held), frozenset(held), groups
         return once(self._levels, key, bottleneck, self.cluster, devices, groups=groups)
 
-    def _as_run(self, kind: CollectiveKind, devices: tuple[int, ...]) -> CollectiveKind:
-        """What the devices' library does: gloo (torch 2.13) reduces whole buffers everywhere to scatter them.
-
-        Measured on namespaces with links of 100 Mbit/s and more: 2.3 times a ring's reduce-scatter.
-        """
-        on_cpu = kind == "reduce_scatter" and any(self.cluster.devices[d].backend == "cpu" for d in devices)
-        return "all_reduce" if on_cpu else kind
-
     @remembered
     def _message(self, source: tuple[int, ...], target: tuple[int, ...]) -> LinkCost:
         """One message from every source to its partner at once: the longest latency, the most seconds per byte."""
         return slowest(link_costs(self.cluster, source, target))
+
+
+def _as_run(kind: CollectiveKind, *, on_cpus: bool) -> CollectiveKind:
+    """What the devices' library does: gloo (torch 2.13) reduces whole buffers everywhere to scatter them.
+
+    Measured on namespaces with links of 100 Mbit/s and more: 2.3 times a ring's reduce-scatter.
+    """
+    return "all_reduce" if on_cpus and kind == "reduce_scatter" else kind
 
 
 def require_hosts(cluster: Cluster) -> None:

@@ -72,7 +72,7 @@ class AfterBackward:
         first, last = stage.first, stage.last
         return (
             self.exposed(stage, last_rows, bucket_bytes)
-            + self.summed(first, last, device=stage.devices[0])
+            + self.summed(first, last, device=stage.devices[0], parts=stage.replicas if stage.by_fsdp else 1)
             + self.gathered(first, last, devices=stage.leaders, sharding=stage.sharding)
             + self.tied(stage, leading)
         )
@@ -151,15 +151,18 @@ class AfterBackward:
         summed = self.network.gradient_sum(devices, moved, self.searched or way, self.work.degree)
         return summed + bucket_seconds(size, slowest) + cast_seconds(size, moved, slowest)
 
-    def summed(self, first: int, last: int, *, device: int) -> float:
-        """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of."""
+    def summed(self, first: int, last: int, *, device: int, parts: int = 1) -> float:
+        """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of.
+
+        Of state that is sharded each device sums its shard of them, one of so many `parts`.
+        """
         if self.work.degree == 1:
             return 0.0
         counts, devices = self.ranges.of(first, last).counts, self.stage_times.block_times.replica(device)
-        inner = self.work.inner
+        inner, item = self.work.inner, self.work.numerics.weight_bytes
         axes = (("", counts.summed), (f"outer{inner}", counts.summed_outer), (f"inner{inner}", counts.summed_inner))
         return sum(
-            moving_seconds("all_reduce", size * self.work.numerics.weight_bytes, self.network, lines_of(devices, axis))
+            moving_seconds("all_reduce", size * item / parts, self.network, lines_of(devices, axis))
             for axis, size in axes
             if size
         )

@@ -22,6 +22,8 @@ from placer.rules.layouts import OWNED, SHARED, SUMMED, Choice, Cut, Inner, Stat
 from placer.rules.patterns import Pattern, named_dims, numbered, pattern_choices, uncut
 
 _ROWS = cut(0, own=True)
+# Where a number for each expert is: in the offsets.
+_COUNTS = ((2, 0),)
 _SENT = State(Cut(0, own=True, sent=True), Cut(0, own=True, sent=True))
 
 
@@ -78,14 +80,17 @@ def own_product(call: Call) -> tuple[Choice, ...]:
 
 
 def _apart(name: str, local: str, rows: tuple[State, State], widths: tuple[tuple[int, int], ...]) -> Choice:
-    """A product with experts cut: its rows before and after, and how wide those are that are sent, forward and back."""
-    told = Inner(collective="all_to_all", backward=False, sizes=((2, 0),))
-    sent = (
-        Inner(collective="all_to_all", backward=backward, sizes=((0, 0), width))
-        for backward in (False, True)
-        for width in widths
+    """A product with experts cut: its rows before and after, and how wide those are that are sent, forward and back.
+
+    Whatever is sent, ranks tell each other first how much of it comes.
+    """
+    exchanges = ((False, ()), *((backward, (width,)) for backward in (False, True) for width in widths))
+    sent = tuple(
+        Inner(collective="all_to_all", backward=backward, sizes=sizes)
+        for backward, width in exchanges
+        for sizes in (_COUNTS, ((0, 0), *width) if width else _COUNTS)
     )
-    return Choice(name=name, inputs=(rows[0], cut(0), OWNED), outputs=(rows[1],), local=local, inner=(told, *sent))
+    return Choice(name=name, inputs=(rows[0], cut(0), OWNED), outputs=(rows[1],), local=local, inner=sent)
 
 
 def own_sort(call: Call) -> tuple[Choice, ...]:

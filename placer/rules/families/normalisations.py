@@ -71,8 +71,9 @@ def _with_channels(call: Call, labels: Labels) -> tuple[Choice, ...]:
 
 
 def _summing(choice: Choice) -> Choice:
+    # The mean, then the variance about it, each with a gradient of its own.
     sums = tuple(
-        Inner(collective="all_reduce", backward=backward, sizes=((0, 1),), times=2) for backward in (False, True)
+        Inner(collective="all_reduce", backward=backward, sizes=((0, 1),)) for backward in (False, False, True, True)
     )
     return replace(choice, local="batch_norm", inner=sums)
 

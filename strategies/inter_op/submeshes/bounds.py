@@ -300,7 +300,8 @@ class StageBounds:
             leaders = devices[:: submesh.degree]
             gathered = partial(costs.after_backward.gathered, devices=leaders, sharding=sharding)
             after = after + self._each(submesh.layout, gathered)
-        return self._adding(submesh.layout, slow), after + self._summed_within(submesh.layout, devices[0])
+        parts = submesh.replicas if sharding in BY_FSDP else 1
+        return self._adding(submesh.layout, slow), after + self._summed_within(submesh.layout, devices[0], parts)
 
     @remembered
     def _adding(self, layout: int, device: int) -> Floats:
@@ -322,9 +323,9 @@ class StageBounds:
         return self._each(submesh.layout, reduced)
 
     @remembered
-    def _summed_within(self, layout: int, device: int) -> Floats:
-        """Seconds of summing gradients within the replica of a device."""
-        return self._each(layout, partial(self.views[layout].costs.after_backward.summed, device=device))
+    def _summed_within(self, layout: int, device: int, parts: int) -> Floats:
+        """Seconds of summing gradients, cut into so many parts, within the replica of a device."""
+        return self._each(layout, partial(self.views[layout].costs.after_backward.summed, device=device, parts=parts))
 
     @remembered
     def _sizes(self, layout: int) -> dict[str, Floats]:
