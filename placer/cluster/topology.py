@@ -3,7 +3,8 @@
 In: a Cluster and device numbers. Out: effective links, achieved shares of the nominal bandwidths included:
 
     message inside a node       latency(link), bandwidth(link) * share
-    message between nodes       latency(nic) + sum of latency(level); the slowest of a nic's port and every level
+    message between nodes       latency(nic) + sum of latency(level); the slowest of both nics and every level, each
+                                shared by the messages of its node that cross it at once, of which one fills one port
     collective inside a node    what k of its devices reach together: min(ports, k - 1) of the link's ports
     CPUs in a node with GPUs    the loopback between their processes, in messages and collectives
     collective between nodes    what k devices of a node that send at once reach: the nic, then every level, / k
@@ -12,7 +13,7 @@ In: a Cluster and device numbers. Out: effective links, achieved shares of the n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from placer.cluster.cluster import Cluster, Device, Link, Node
@@ -71,12 +72,16 @@ def replica_groups(cluster: Cluster, degree: int) -> tuple[tuple[int, ...], ...]
     return tuple(devices for devices in found if not cluster.unlike(devices))
 
 
-def link_between_nodes(cluster: Cluster, start: int, end: int) -> Link:
-    """The effective link of one message from a device of node `start` to another device, of node `end`."""
+def link_between_nodes(cluster: Cluster, start: int, end: int, leaving: int = 1, entering: int = 1) -> Link:
+    """The effective link of one message from a device of node `start` to another device, of node `end`.
+
+    leaving, entering: so many messages leave the first node and enter the second one at once; of its nic, and of what
+    each level has for a node, one of them gets its part.
+    """
     if start == end:
         link = cluster.nodes[start].link
         return effective(link, link.bandwidth * link.share)
-    return _slowest(cluster, {start, end}, 1, collective=False)
+    return _slowest(cluster, {start: leaving, end: entering}, collective=False)
 
 
 def link_between_processes(node: Node) -> Link:
@@ -98,7 +103,7 @@ def bottleneck(cluster: Cluster, devices: Collection[int], senders: int = 0, gro
         per_node=most,
         senders=together,
         intra=_inside(cluster, per_node, _on_cpus(cluster, devices)) if most > 1 else None,
-        inter=_slowest(cluster, set(per_node), together, collective=True) if len(per_node) > 1 else None,
+        inter=_slowest(cluster, dict.fromkeys(per_node, together), collective=True) if len(per_node) > 1 else None,
     )
 
 
@@ -141,23 +146,27 @@ def _inside(cluster: Cluster, per_node: Counter[int], processes: bool) -> Link:
     return min(links, key=lambda link: link.bandwidth)
 
 
-def _slowest(cluster: Cluster, nodes: set[int], senders: int, *, collective: bool) -> Link:
-    """The narrowest thing on the way between `nodes`, its bandwidth divided among `senders` devices of each node."""
-    nics = list({id(nic): nic for n in sorted(nodes) for nic in (cluster.nodes[n].nic,)}.values())
-    links = [nic for nic in nics if nic is not None]
-    levels = [level.link for level in cluster.levels[: cluster.level_of(nodes) + 1]]
-    if len(links) < len(nics) and not levels:
+def _slowest(cluster: Cluster, flows: Mapping[int, int], *, collective: bool) -> Link:
+    """The narrowest thing on the way between nodes, its bandwidth divided among the `flows` of each of them."""
+    each = ((cluster.nodes[node].nic, flows[node]) for node in sorted(flows))
+    nics = {(id(nic), count): (nic, count) for nic, count in each}.values()
+    ways = [(nic, count) for nic, count in nics if nic is not None]
+    levels = [level.link for level in cluster.levels[: cluster.level_of(set(flows)) + 1]]
+    if len(ways) < len(nics) and not levels:
         raise UsageError(
-            f"cluster {cluster.name}: nodes {sorted(nodes)} have no way to each other; "
+            f"cluster {cluster.name}: nodes {sorted(flows)} have no way to each other; "
             "give each node a nic or the cluster a network"
         )
-    narrowest = min(links + levels, key=lambda link: _per_device(link, senders, collective=collective))
-    latency = max((nic.latency_seconds for nic in links), default=0.0) + sum(level.latency_seconds for level in levels)
-    found = effective(narrowest, _per_device(narrowest, senders, collective=collective), latency)
-    return replace(found, setup_seconds=max(link.setup_seconds for link in links + levels))
+    latency = max((nic.latency_seconds for nic, _ in ways), default=0.0) + sum(link.latency_seconds for link in levels)
+    ways += [(link, max(flows.values())) for link in levels]
+    bandwidth, narrowest = min(
+        ((_per_device(link, count, collective=collective), link) for link, count in ways), key=lambda way: way[0]
+    )
+    found = effective(narrowest, bandwidth, latency)
+    return replace(found, setup_seconds=max(link.setup_seconds for link, _ in ways))
 
 
 def _per_device(link: Link, senders: int, *, collective: bool) -> float:
-    """What one of `senders` devices gets of a node's way out; one device alone fills one port."""
+    """What one of `senders` devices gets of a node's way; one device alone fills one port."""
     share = link.shared if collective else link.share
     return link.bandwidth * share * min(senders, link.ports) / senders

@@ -185,7 +185,8 @@ def require_hosts(cluster: Cluster) -> None:
 def message_seconds(cluster: Cluster, source: Collection[int], target: Collection[int], size: float) -> float:
     """Seconds until every device of `source` has sent `size` bytes to its partner in `target`, all at once.
 
-    Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic.
+    Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic
+    and what the network has for a node.
     """
     return max((way.seconds(size) for way in link_costs(cluster, source, target)), default=0.0)
 
@@ -209,7 +210,8 @@ def link_costs(cluster: Cluster, source: Collection[int], target: Collection[int
 def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
     """The way from the first to the second device of each pair, all first ones sending at once.
 
-    Devices of one node that send out together share its nic; one that sends to several does so one after another.
+    Devices of one node that send out together share its nic and what the network has for a node; one that sends to
+    several does so one after another.
     """
     wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
     out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
@@ -270,12 +272,10 @@ def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnC
     if start == end and any(on_cpus):
         inside = link_between_processes(cluster.nodes[start])
         return _copied(cluster, LinkCost(inside.latency_seconds, 1 / (inside.bandwidth * inside.share)), start, on_cpus)
-    link = link_between_nodes(cluster, start, end)
+    link = link_between_nodes(cluster, start, end, senders)
+    way = LinkCost(link.latency_seconds, 1 / link.bandwidth)
     if start == end:
-        return LinkCost(link.latency_seconds, 1 / link.bandwidth)
-    nic = cluster.nodes[start].nic
-    ports = nic.ports if nic is not None else 1
-    way = LinkCost(link.latency_seconds, senders / min(senders, ports) / link.bandwidth)
+        return way
     return _copied(cluster, way, start if on_cpus == (False, True) else end, on_cpus)
 
 
