@@ -11,7 +11,7 @@ from itertools import groupby
 import pytest
 
 from graphs import BlockSpec, chain_graph, gpt_graph
-from placer.cluster.cluster import Link
+from placer.cluster.cluster import Cluster, Level, Link, Node
 from placer.costs.costs import Costs
 from placer.errors import InfeasibleError
 from placer.legality import check
@@ -119,6 +119,25 @@ def test_no_line_is_faster_than_its_bound(make, seed) -> None:  # type: ignore[n
 
 def test_no_line_of_cut_ops_is_faster_than_its_bound() -> None:
     assert_bounds_hold(gpt(), every=7)
+
+
+def test_what_many_nodes_get_of_one_is_bounded_by_all_ports_of_that() -> None:
+    """Four nodes with a device and a port each, then one of four devices and ports: no two messages share a port."""
+    port = Link(name="port", latency_seconds=0.0, bandwidth=1e6)
+    inside, wide = replace(port, bandwidth=1e12), replace(port, ports=4)
+    leaf = Node(name="leaf", devices=((device(), 1),), link=inside, nic=port)
+    hub = Node(name="hub", devices=((device(rate=1e11, name="other"), 4),), link=inside, nic=wide)
+    star = Cluster(name="star", groups=((leaf, 4), (hub, 1)), levels=(Level(name="level", link=wide),))
+    search = as_two_shapes(problem(chain_graph([BlockSpec(output=1000)] * 2), star, rows=4))
+    asked = 0
+    for _, (_, terms, _) in search.queue:
+        for _, pipeline in search.bounds.pipelines(terms, math.inf):
+            if terms.rows == 4 and {placed.submesh.replicas for placed in pipeline.placements} == {4}:
+                bound = search.bounds.messages.between((pipeline.first,), (pipeline.second,), terms.rows)
+                # A row of 1000 numbers of 4 bytes on and back.
+                assert bound.item() == pytest.approx(2 * 4000 / 1e6)
+                asked += 1
+    assert asked
 
 
 def assert_bounds_hold(given: Problem, every: int = 1) -> None:

@@ -27,6 +27,8 @@ from placer.plans.plan import Reduction
 
 # Of a message, whether each end is a CPU; () where all devices are of one kind.
 _OnCpus: TypeAlias = tuple[bool, ...]
+# Messages that leave a node and enter another one at once: no other than this one.
+ALONE = (1, 1)
 
 
 class LinkCost(NamedTuple):
@@ -80,12 +82,8 @@ class Network:
     ) -> float:
         """`exchange` of (sending replica, receiving replica, bytes of each of so many `lanes`), given their nodes."""
         ends = [(sources[sender], targets[receiver]) for sender, receiver, _ in parcels]
-        leaving = {sent[0] for sent, (start, end) in zip(parcels, ends, strict=True) if start != end}
-        out = Counter([sources[sender] for sender in leaving])
-        ways = {
-            (start, end): self._way(start, end, lanes * out[start] if start != end else 1)
-            for start, end in dict.fromkeys(ends)
-        }
+        flows = _Flows.of((one[:2], end) for one, end in zip(parcels, ends, strict=True))
+        ways = {(start, end): self.way(start, end, *flows.between(start, end, lanes)) for start, end in set(ends)}
         return _exchanged(parcels, [ways[pair] for pair in ends])
 
     @remembered
@@ -97,10 +95,10 @@ class Network:
         sound = whole and len(self.cluster.backends) == 1 and len(set(devices)) == len(devices)
         return tuple(nodes[::degree]) if sound else ()
 
-    def _way(self, start: int, end: int, senders: int) -> LinkCost:
-        """A message between devices of two nodes, `senders` of the first node's devices sending out."""
+    def way(self, start: int, end: int, leaving: int, entering: int) -> LinkCost:
+        """A message between devices of two nodes, of so many at once that leave the one and enter the other."""
         ends = start == end if self.footings.even else (start, end)
-        return once(self._ways, (ends, senders), _one_way, self.cluster, start, end, senders, ())
+        return once(self._ways, (ends, leaving, entering), _one_way, self.cluster, start, end, (leaving, entering), ())
 
     def link_costs(self, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
         """The way between the two devices of each pair, all senders of a node sending at once."""
@@ -185,8 +183,8 @@ def require_hosts(cluster: Cluster) -> None:
 def message_seconds(cluster: Cluster, source: Collection[int], target: Collection[int], size: float) -> float:
     """Seconds until every device of `source` has sent `size` bytes to its partner in `target`, all at once.
 
-    Partners are paired in order (of unequal counts, in turn). Devices of one node that send out together share its nic
-    and what the network has for a node.
+    Partners are paired in order (of unequal counts, in turn). What leaves a node together, and what enters one, shares
+    its nic and what the network has for it.
     """
     return max((way.seconds(size) for way in link_costs(cluster, source, target)), default=0.0)
 
@@ -196,27 +194,28 @@ def link_costs(cluster: Cluster, source: Collection[int], target: Collection[int
     first, second = tuple(source), tuple(target)
     pairs = islice(zip(cycle(first), cycle(second)), max(len(first), len(second)))
     found = Counter((cluster.node_of[a], cluster.node_of[b], _on_cpus(cluster, a, b), a == b) for a, b in pairs)
-    leaving: Counter[int] = Counter()
+    leaving, entering = Counter[int](), Counter[int]()
     for (start, end, _, _), count in found.items():
-        leaving[start] += count if start != end else 0
-    kinds = {
-        (_way(cluster, start, end), on_cpus, leaving[start]): (start, end)
-        for start, end, on_cpus, same in found
-        if not same
-    }
-    return tuple(_one_way(cluster, *ends, senders or 1, on_cpus) for (_, on_cpus, senders), ends in kinds.items())
+        if start != end:
+            leaving[start] += count
+            entering[end] += count
+    kinds = {}
+    for start, end, on_cpus, same in found:
+        flows = (leaving[start], entering[end]) if start != end else ALONE
+        if not same:
+            kinds[_way(cluster, start, end), on_cpus, flows] = start, end
+    return tuple(_one_way(cluster, *ends, flows, on_cpus) for (_, on_cpus, flows), ends in kinds.items())
 
 
 def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], LinkCost]:
     """The way from the first to the second device of each pair, all first ones sending at once.
 
-    Devices of one node that send out together share its nic and what the network has for a node; one that sends to
-    several does so one after another.
+    What leaves a node together, and what enters one, shares its nic and what the network has for it (`_Flows`).
     """
     wanted, node = tuple(dict.fromkeys(pairs)), cluster.node_of
-    out = Counter(node[source] for source in {a for a, b in wanted if node[a] != node[b]})
-    known: dict[tuple[object, int, _OnCpus], LinkCost] = {}
-    between: dict[tuple[int, int, _OnCpus], LinkCost] = {}  # senders are told by the first node
+    flows = _Flows.of(((a, b), (node[a], node[b])) for a, b in wanted)
+    known: dict[tuple[object, tuple[int, int], _OnCpus], LinkCost] = {}
+    between: dict[tuple[int, int, _OnCpus], LinkCost] = {}  # flows are told by the nodes
     found, mixed, neither = {}, len(cluster.backends) > 1, ()
     for pair in wanted:
         source, target = pair
@@ -224,11 +223,44 @@ def pair_link_costs(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> dict[
         way = between.get(kind)
         if way is None:
             start, end, on_cpus = kind
-            senders = out[start] if start != end else 1
-            key = (_way(cluster, start, end), senders, on_cpus)
-            way = between[kind] = once(known, key, _one_way, cluster, start, end, senders, on_cpus)
+            both = flows.between(start, end)
+            key = (_way(cluster, start, end), both, on_cpus)
+            way = between[kind] = once(known, key, _one_way, cluster, start, end, both, on_cpus)
         found[pair] = way
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flows:
+    """How many of an exchange's messages leave and enter each node at once.
+
+    A device sends to one other at a time and gets from one at a time: no more leave a node than it has senders, nor
+    than there are receivers for them, and no more enter one than it has receivers, nor than there are senders to them.
+    """
+
+    leaving: dict[int, int]
+    entering: dict[int, int]
+
+    @staticmethod
+    def of(sent: Iterable[tuple[tuple[int, int], tuple[int, int]]]) -> _Flows:
+        """Of (sender, receiver) and the nodes that they are on."""
+        out: dict[int, tuple[set[int], set[int]]] = {}
+        into: dict[int, tuple[set[int], set[int]]] = {}
+        for (source, target), (start, end) in sent:
+            if start != end:
+                for senders, receivers in (out.setdefault(start, (set(), set())), into.setdefault(end, (set(), set()))):
+                    senders.add(source)
+                    receivers.add(target)
+        return _Flows(leaving=_at_once(out), entering=_at_once(into))
+
+    def between(self, start: int, end: int, lanes: int = 1) -> tuple[int, int]:
+        """How many leave the one and enter the other node, each for so many `lanes`."""
+        return (lanes * self.leaving[start], lanes * self.entering[end]) if start != end else ALONE
+
+
+def _at_once(ends: dict[int, tuple[set[int], set[int]]]) -> dict[int, int]:
+    """No more than there are senders, nor receivers."""
+    return {node: min(map(len, both)) for node, both in ends.items()}
 
 
 def _exchanged(parcels: Sequence[tuple[int, int, int]], ways: Sequence[LinkCost]) -> float:
@@ -264,15 +296,15 @@ def _on_cpus(cluster: Cluster, source: int, target: int) -> _OnCpus:
     return cluster.devices[source].backend == "cpu", cluster.devices[target].backend == "cpu"
 
 
-def _one_way(cluster: Cluster, start: int, end: int, senders: int, on_cpus: _OnCpus) -> LinkCost:
-    """A message between devices of two nodes, `senders` of the first node's devices sending out.
+def _one_way(cluster: Cluster, start: int, end: int, flows: tuple[int, int], on_cpus: _OnCpus) -> LinkCost:
+    """A message between devices of two nodes; `flows`: so many leave the first and enter the second one at once.
 
     To or from a CPU it goes between processes; at the other end a GPU copies it from or to its host.
     """
     if start == end and any(on_cpus):
         inside = link_between_processes(cluster.nodes[start])
         return _copied(cluster, LinkCost(inside.latency_seconds, 1 / (inside.bandwidth * inside.share)), start, on_cpus)
-    link = link_between_nodes(cluster, start, end, senders)
+    link = link_between_nodes(cluster, start, end, *flows)
     way = LinkCost(link.latency_seconds, 1 / link.bandwidth)
     if start == end:
         return way

@@ -86,8 +86,9 @@ class MessageBounds:
         ahead = behind = 0.0
         if nodes.keys() != others.keys():
             far = self._link(source.device_class, target.device_class, shared=False)
+            back = self._link(target.device_class, source.device_class, shared=False)
             ahead = _leaving(far, source.devices, (nodes, others), len(target.devices))
-            behind = _leaving(far, target.devices, (others, nodes), len(source.devices))
+            behind = _leaving(back, target.devices, (others, nodes), len(source.devices))
         return _Border(near.latency, alone, ahead, behind, source.submesh.replicas, target.submesh.replicas)
 
     @remembered
@@ -101,11 +102,11 @@ class MessageBounds:
         return _Link(*(min(each) for each in zip(*found, strict=True)))
 
     def _best(self, sources: list[int], targets: list[int]) -> _Link:
-        """From one node to another one."""
+        """From one node, all of whose devices may send, to another one, which one of these messages enters at least."""
         lone = self._network.link_costs([(sources[0], targets[0])])[sources[0], targets[0]]
-        both = [(source, targets[0]) for source in sources]
-        whole = self._network.link_costs(both)[both[0]]
-        return _Link(lone.latency, lone.per_byte, whole.per_byte / len(sources))
+        start, end = (self.problem.cluster.node_of[devices[0]] for devices in (sources, targets))
+        whole = self._network.way(start, end, leaving=len(sources), entering=1)
+        return _Link(lone.latency, lone.per_byte, max(lone.per_byte, whole.per_byte) / len(sources))
 
     def _within(self, sources: list[int], targets: list[int]) -> _Link:
         """Between devices of one node."""
