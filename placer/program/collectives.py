@@ -14,10 +14,11 @@ CPUs say in which way they are done (`mixed_allreduce`), those of gradients over
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from placer.costs.communication.side_by_side import side_by_side
 from placer.plans.plan import Plan
 from placer.plans.schedule import Action
 from placer.plans.transfers import position_of
@@ -133,16 +134,36 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
         if by_shard
         else held_bytes(parameter, settings)
     )
-    ranks = tuple(
-        rank_of(plan, holder, member, at)
-        for holder in holders
-        for member in ((replica,) if by_shard else range(plan.meshes[holder].replicas))
-        for at in ((inner,) if by_inner else range(plan.meshes[holder].degree))
-    )
+    ranks = _tied_ranks(plan, holders, replica if by_shard else None, inner if by_inner else None)
+    groups = tied_groups(plan, name)[ranks] if len(plan.cluster.backends) > 1 else 1
     return Collective(
         kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name,
-        dtype=parameter_dtype(parameter.dtype, settings), way=sum_route(plan, ranks, size),
+        dtype=parameter_dtype(parameter.dtype, settings), way=sum_route(plan, ranks, size, groups),
     )  # fmt: skip
+
+
+def _tied_ranks(plan: Plan, holders: Sequence[int], replica: int | None, inner: int | None) -> tuple[int, ...]:
+    """The ranks of these positions, of one replica and of one device of each (None: of all)."""
+    return tuple(
+        rank_of(plan, holder, member, at)
+        for holder in holders
+        for member in (range(plan.meshes[holder].replicas) if replica is None else (replica,))
+        for at in (range(plan.meshes[holder].degree) if inner is None else (inner,))
+    )
+
+
+def tied_groups(plan: Plan, name: str) -> dict[tuple[int, ...], int]:
+    """Of each sum of a tied parameter's gradient, by its ranks, how many such share its nodes at once."""
+    stages, positions = shared_parameters(plan)[name], position_of(plan)
+    holders = sorted({positions[stage] for stage in stages})
+    mesh, by_shard, by_inner = plan.meshes[holders[0]], tied_by_shard(plan, name, stages), tied_by_inner(plan, stages)
+    lines = [
+        _tied_ranks(plan, holders, replica, inner)
+        for replica in (range(mesh.replicas) if by_shard else (None,))
+        for inner in (range(mesh.degree) if by_inner else (None,))
+    ]
+    devices = [tuple(plan.ranks[rank] for rank in line) for line in lines]
+    return dict(zip(lines, side_by_side(plan.cluster, devices), strict=True))
 
 
 def tied_by_shard(plan: Plan, name: str, stages: tuple[int, ...]) -> bool:

@@ -16,6 +16,7 @@ from placer.costs.timing.stage import StageSeconds
 from placer.io.memo import remembered
 from placer.plans.plan import Plan, Stage
 from placer.plans.transfers import transfers
+from placer.program.collectives import tied_groups
 from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
 from placer.program.lowering import crossings
 from placer.simulator.timeline import SlicePart
@@ -107,7 +108,12 @@ class Durations:
             return costs.after_backward.bucket(devices, size, stage.reduction)
         if entry.purpose == "parameters" and entry.engine == "placer":
             return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
-        return self._costs.network.collective(entry.kind, devices, entry.bytes)
+        groups = self._tied(entry.unit)[entry.ranks] if entry.purpose == "tied" else 1
+        return self._costs.network.collective(entry.kind, devices, entry.bytes, groups)
+
+    @remembered
+    def _tied(self, name: str) -> dict[tuple[int, ...], int]:
+        return tied_groups(self._plan, name)
 
     def hidden(self, entry: Collective) -> float:
         """The share of the computation before an overlapping collective that can run beside it."""

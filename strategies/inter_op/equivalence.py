@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from placer.cluster.topology import bottleneck
 from placer.costs.communication.network import LinkCost, link_costs, slowest
+from placer.costs.communication.side_by_side import side_by_side, tied_lines
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.costs import Costs
 from placer.io.memo import once, remembered
@@ -169,10 +170,18 @@ class PositionClasses:
         return tuple(devices[:: self.costs.degree] for devices in found)
 
     def _tied(self, devices: tuple[int, ...]) -> object:
-        leading = self.devices[0]
+        """What tells sums of tied parameters with the first position apart, shards or whole."""
+        leading, degree, network = self.devices[0], self.costs.degree, self.costs.network
         if not self.problem.graph.tied or devices == leading:
             return devices == leading
-        return bottleneck(self.problem.cluster, (*leading, *devices))
+        if self.problem.cluster.unlike((*leading, *devices)):
+            return devices
+        found = set[object]()
+        for by_shard in (False, True) if len(leading) == len(devices) else (False,):
+            lines = tied_lines(leading, devices, degree, by_shard=by_shard)
+            each = zip(lines[::degree], side_by_side(self.problem.cluster, lines)[::degree], strict=True)
+            found |= {(by_shard, network.levels(line, groups)) for line, groups in each}
+        return frozenset(found)
 
 
 def _binding(each: tuple[int, ...], rooms: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

@@ -37,6 +37,7 @@ from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, 
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
 from placer.costs.communication.reductions import AnyReduction
+from placer.costs.communication.side_by_side import side_by_side, tied_lines
 from placer.costs.compute.roofline import pass_seconds
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.parameters import ParameterCounts
@@ -170,19 +171,19 @@ class AfterBackward:
     def tied(self, stage: Stage, leading: Mesh) -> float:
         """Seconds of summing gradients of parameters an earlier stage holds, among the first position's devices too.
 
-        Of state that is sharded over as many devices each shard is summed among its holders.
+        Of state that is sharded over as many devices each shard is summed among its holders. All devices of replicas
+        sum at once, each with those that stand like it.
         """
-        size, alike = self.ranges.of(stage.first, stage.last).tied, leading.degree == self.work.degree
+        size, degree = self.ranges.of(stage.first, stage.last).tied, self.work.degree
         if not size:
             return 0.0
-        others = () if leading.devices == stage.devices else leading.devices
-        devices = stage.leaders if alike else stage.devices
-        others = others[:: self.work.degree] if alike else others
-        whole = not alike or stage.sharding not in BY_FSDP
-        if whole or len(devices) == 1 or len(others or devices) != len(devices):
-            return self.network.collective("all_reduce", tuple(dict.fromkeys((*others, *devices))), size)
-        pairs = zip(others or devices, devices, strict=True)
-        return max(self.network.collective("all_reduce", tuple({a, b}), size / len(devices)) for a, b in pairs)
+        if leading.degree != degree:
+            return self.network.collective("all_reduce", tuple(dict.fromkeys((*leading.devices, *stage.devices))), size)
+        by_shard = stage.by_fsdp and len(leading.devices) == len(stage.devices)
+        lines = tied_lines(leading.devices, stage.devices, degree, by_shard=by_shard)
+        shared, part = side_by_side(self.network.cluster, lines), size / stage.replicas if by_shard else size
+        each = zip(lines[::degree], shared[::degree], strict=True)  # those of the first devices of replicas
+        return max(self.network.collective("all_reduce", line, part, groups) for line, groups in each)
 
     def gathered(self, first: int, last: int, *, devices: tuple[int, ...], sharding: Sharding) -> float:
         """Seconds after the update in which replicas that have a part of the optimizer's state get all parameters."""
