@@ -117,6 +117,11 @@ def test_no_line_is_faster_than_its_bound(make, seed) -> None:  # type: ignore[n
     assert_bounds_hold(replace(make(seed), pins=Pins()))
 
 
+def test_the_slowest_position_may_be_the_one_that_sends_nothing() -> None:
+    light, slow = BlockSpec(output=1000), BlockSpec(flops=10**9)
+    assert_bounds_hold(problem(chain_graph([light, light, slow]), cluster(*[device()] * 4, link=THIN), rows=8))
+
+
 def test_no_line_of_cut_ops_is_faster_than_its_bound() -> None:
     assert_bounds_hold(gpt(), every=7)
 

@@ -6,7 +6,8 @@ message at the cut:
 
     step >= min over j of   fill1 + fill2 + X + max(steady1, steady2) + max(tail1 / p1, tail2 / p2)
 
-    steady   the largest of: its sum / p; that of its slowest block; ceil(c / p) times that of a block of which it has c
+    steady   the largest of: its sum / p, all waits for messages among it; that of its slowest block, and ceil(c / p)
+             times that of a block of which it has c, on a position that may be the one which sends nothing
     X        all bytes that the block before j makes for later ones, over the links of the devices on both sides, or of
              their nodes, whichever takes longer; between positions of one part the least of any cut
     memory   the positions must hold the range with as few microbatches as are in flight at any of them
@@ -43,11 +44,21 @@ from placer.strategies.inter_op.submeshes.two_shapes.message_bounds import Messa
 from placer.strategies.space.outline import position_counts, recomputes
 
 
+class _PartTerms(NamedTuple):
+    """What a part adds to a step: to the sum of fills, to the steady seconds of its positions on average, to those of
+    the slowest one without its messages, to the largest tail."""
+
+    fill: Floats
+    steady: Floats
+    slowest: Floats
+    tail: Floats
+
+
 class _Stack(NamedTuple):
-    """RangeTerms on one device_range, and what they add over all inner cuts: arrays of shape (parts, cuts)."""
+    """Parts on one device_range, and what they add over all inner cuts: arrays of shape (parts, cuts)."""
 
     parts: tuple[PipelinePart, ...]
-    added: RangeTerms
+    added: _PartTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,15 +125,13 @@ class PipelineBounds:
 
     def _joined(self, ahead: _Stack, behind: _Stack, terms: ScheduleTerms) -> Floats:
         """The bounds of all pipelines of these parts, shape (first parts, second parts)."""
-        (fill, steady, tail), (fills, steadies, tails) = (
-            (each.fill[:, None] if first else each.fill, each.steady[:, None] if first else each.steady,
-             each.tail[:, None] if first else each.tail)
-            for each, first in ((ahead.added, True), (behind.added, False))
-        )  # fmt: skip
+        fill, steady, slowest, tail = (each[:, None] for each in ahead.added)
+        fills, steadies, slowests, tails = behind.added
         message = self.messages.between(ahead.parts, behind.parts, terms.rows)
         waits = terms.stalls(2) * message
         alone = np.array([part.positions for part in ahead.parts])[:, None, None]
-        most = np.maximum(np.maximum(steady + waits / alone, waits), steadies)
+        slowest_of_each = np.maximum(steady + waits / alone, slowest), np.maximum(steadies, slowests)
+        most = np.maximum(np.maximum(*slowest_of_each), waits)
         step = fill + fills + message + most
         found: Floats = (step + np.maximum(tail, tails)).min(axis=2)
         return SLACK * found
@@ -173,19 +182,19 @@ class _Parts:
         """The parts on a device range, before the cut or behind it, and what they add at least, by cut; `NEVER` where
         one has too few blocks or bytes."""
         own = tuple(part for part in self.bounds.parts[device_range] if part.submesh.replicas <= self.terms.rows)
-        return _Stack(own, self._added(own, head=head) if own else RangeTerms(*np.zeros((3, 0, self.blocks - 1))))
+        return _Stack(own, self._added(own, head=head) if own else _PartTerms(*np.zeros((4, 0, self.blocks - 1))))
 
-    def _added(self, own: tuple[PipelinePart, ...], *, head: bool) -> RangeTerms:
+    def _added(self, own: tuple[PipelinePart, ...], *, head: bool) -> _PartTerms:
         """The least over the placements of each part, and of its inner messages."""
         places = [self.bounds.places(part) for part in own]
         each = [part.positions for part, its in zip(own, places, strict=True) for _ in its]
         begins = np.cumsum([0, *map(len, places[:-1])])
         made = self._at(list(chain.from_iterable(places)), np.array(each)[:, None], head=head)
-        fill, steady, tail = (np.minimum.reduceat(amount, begins) for amount in made)
+        fill, steady, slowest, tail = (np.minimum.reduceat(amount, begins) for amount in made)
         positions, blocks = np.array([part.positions for part in own])[:, None], np.arange(1, self.blocks)
         inner = (positions - 1) * np.array([self._message(part, head=head) for part in own])
         fill = np.where((blocks if head else blocks[::-1]) < positions, NEVER, fill + inner)
-        return RangeTerms(fill, steady + self.terms.stalls(2) * inner / positions, tail)
+        return _PartTerms(fill, steady + self.terms.stalls(2) * inner / positions, slowest, tail)
 
     def _message(self, part: PipelinePart, *, head: bool) -> Floats:
         """The least seconds on and back between two positions of a part, by cut."""
@@ -194,7 +203,7 @@ class _Parts:
             return np.zeros(self.blocks - 1)
         return messages.within(messages.inner(part), self.terms.rows, head=head)
 
-    def _at(self, places: Sequence[PlacementClass], positions: NDArray[np.int_], *, head: bool) -> RangeTerms:
+    def _at(self, places: Sequence[PlacementClass], positions: NDArray[np.int_], *, head: bool) -> _PartTerms:
         """What all blocks of parts add at their positions, were they all like these placements."""
         ends = [self._end(place, head=head) for place in places]
         room = positions * np.array([place.room for place in places])[:, None]
@@ -207,7 +216,7 @@ class _Parts:
         fill, steady = fill + more, steady + max(0, self.terms.count - 2) * more
         fill = np.where(tight <= room, fill, NEVER)
         slowest = np.maximum(slowest, np.ceil(common / positions) * one)
-        return RangeTerms(fill, np.maximum(steady / positions, slowest), np.maximum(tail / positions, longest))
+        return _PartTerms(fill, steady / positions, slowest, np.maximum(tail / positions, longest))
 
     @remembered
     def _range_terms(self, place: PlacementClass) -> dict[Recompute, RangeTerms]:
