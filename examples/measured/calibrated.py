@@ -27,6 +27,7 @@ from placer.cluster.calibrate import calibrate
 from placer.cluster.cluster import Cluster
 from placer.errors import InfeasibleError, PlacerError, UsageError
 from placer.plans.plan import Plan
+from placer.plans.settings import RunSettings
 from placer.report.printing import show
 from placer.report.strategies.measured import MeasuredPlan, measured_view
 from placer.runtime.bench import measured_in_turns
@@ -39,7 +40,8 @@ def gpt() -> nn.Module:
     """GPT-2 of half its depth and width, 128 positions and 8,192 words."""
     sizes = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 128, "vocab_size": 8192}
     rates = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, use_cache=False))
+    marks = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **marks))
 
 
 def vit() -> nn.Module:
@@ -93,7 +95,9 @@ class Case:
 
     def plan(self, machine: Cluster) -> Plan:
         """The fastest plan of the model that has the pins. Raises InfeasibleError where there is none."""
-        return api.plan(f"{THIS}:{self.model}", machine, batch=MODELS[self.model], pins=self.pins)
+        # Pieces of a batch are normalised each by itself, as data-parallel training does elsewhere.
+        settings = RunSettings(batch_norm="microbatch")
+        return api.plan(f"{THIS}:{self.model}", machine, batch=MODELS[self.model], settings=settings, pins=self.pins)
 
 
 def chosen_cases(words: Sequence[str]) -> tuple[Case, ...]:
