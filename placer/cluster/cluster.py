@@ -285,6 +285,10 @@ class Cluster:
         """What runs on its devices: `cpu`, `cuda` or both."""
         return frozenset(device.backend for node, _ in self.groups for device, _ in node.devices)
 
+    def on_cpus(self, devices: Iterable[int]) -> bool:
+        """Whether some of `devices` are CPUs."""
+        return "cpu" in self.backends and any(self.devices[device].backend == "cpu" for device in devices)
+
     def unlike(self, devices: Iterable[int]) -> bool:
         """Whether some of `devices` are CPUs and others are not, so that no one library reduces over them."""
         if len(self.backends) == 1:

@@ -113,6 +113,6 @@ def _collective(plan: Plan, stage: int, ranks: tuple[int, ...], unit: ShardUnit,
         bytes=size if scatter else unit.bytes,
         stage=stage,
         unit="root" if unit.block < 0 else plan.graph.blocks[unit.block].name,
-        overlaps=plan.settings.overlap,
+        overlaps=plan.settings.overlap and not plan.cluster.on_cpus(plan.stages[stage].devices),
         dtype=dtype if scatter else unit.dtype,
     )

@@ -50,7 +50,9 @@ def _unheeded(plan: Plan, compiled: bool) -> tuple[str, ...]:
         found.append("the plan was priced with fused kernels (fusion) and runs op by op: it is slower; give --compile")
     if compiled and not plan.settings.fusion:
         found.append("the plan was priced op by op and runs compiled: it keeps and takes less than predicted")
-    sharded = any(stage.by_fsdp and stage.replicas > 1 for stage in plan.stages)
+    sharded = any(
+        stage.by_fsdp and stage.replicas > 1 and not plan.cluster.on_cpus(stage.devices) for stage in plan.stages
+    )
     if not plan.settings.overlap and sharded:
         found.append("the plan was priced without overlap, but FSDP2 communicates beside the passes: it is faster")
     return tuple(found)

@@ -312,6 +312,20 @@ def test_copies_of_sharded_parameters_and_gradients_show_though_collectives_do_n
     assert spent[1] - spent[0] >= once
 
 
+def test_on_processors_nothing_hides_what_sharded_state_says() -> None:
+    """Whatever `overlap` allows: every gather, and every scatter with the gradients' sum that gloo makes of it."""
+    graph, machines = gpt_graph(layers=8, hidden=256), cluster(per_node=4, device=SLOW)
+    beside, after = (
+        estimate(plan_of(graph, machines, replicas=4, sharding="parameters", run=RunSettings(overlap=overlap)))
+        for overlap in (True, False)
+    )
+    assert beside.seconds == after.seconds
+    size, network, every = 4 * sum(each.elements for each in graph.parameters.values()), Network(machines), (0, 1, 2, 3)
+    moved = 2 * network.collective("all_gather", every, size) + network.collective("all_reduce", every, size)
+    copies = 3 * 2 * (2 * size) / memory_rate(SLOW)
+    assert beside.seconds.reduction == pytest.approx(moved + copies, rel=0.05)
+
+
 def test_products_with_weights_in_8_bits_take_less_time_and_keep_what_they_read_in_8_bits() -> None:
     graph = gpt_graph(layers=4, hidden=4096, heads=32, sequence=2048)
     sixteen, eight = (

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 import pytest
 import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.nn import functional
 
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
+from placer.runtime.dry.fake_world import fake_world
 from placer.runtime.spmd.collectives import with_gradient
 from placer.runtime.stages.dropout import attention, dropout, row_keys
 from placer.runtime.stages.losses import counted, cross_entropy, times_share
@@ -20,6 +25,7 @@ from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_o
 from placer.runtime.stages.split_backward import backward_inputs
 
 ROWS = 6
+Called: TypeAlias = Callable[..., object]
 
 
 def _mode(
@@ -226,3 +232,26 @@ def test_what_a_collective_gives_may_be_written_into_even_where_it_gives_what_it
     (gradient,) = torch.autograd.grad(made.sum(), x)
     assert made.tolist() == [2.0, 7.0, 2.0]
     assert gradient.tolist() == [10.0, 0.0, 10.0]
+
+
+def test_fsdp_waits_for_every_collective_before_it_computes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks torch.distributed for ones that have ended when the call returns: what CPUs, without streams, then do."""
+    asked: list[tuple[str, bool]] = []
+    for name in ("DefaultAllGather", "DefaultReduceScatter"):
+        plain = getattr(_fsdp_collectives, name).__call__
+
+        def call(own: object, *given: object, _plain: Called = plain, _name: str = name, **named: object) -> object:
+            asked.append((_name, bool(named.get("async_op", False))))
+            return _plain(own, *given, **named)
+
+        monkeypatch.setattr(getattr(_fsdp_collectives, name), "__call__", call)
+    with fake_world(0, 2):
+        mesh = init_device_mesh("cpu", (2,))
+        layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+        for layer in layers:
+            fully_shard(layer, mesh=mesh)
+        root = fully_shard(layers, mesh=mesh)
+        cast(FSDPModule, root).set_force_sum_reduction_for_comms(True)
+        layers(torch.ones(2, 8)).sum().backward()
+    assert {name for name, _ in asked} == {"DefaultAllGather", "DefaultReduceScatter"} and len(asked) >= 4 * 3
+    assert not any(behind for _, behind in asked)

@@ -9,6 +9,11 @@ What was gathered is copied out of the collective's buffer into parameters, and 
 the stream that computes (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: `foreach_all_gather_copy_out` and
 `foreach_reduce_scatter_copy_in` on the current stream): such copies are always seen.
 
+On CPUs nothing runs beside anything: FSDP2 asks for collectives that end before the call returns and leaves it to
+streams, which CPUs have not, to run them ahead (`unshard_async_op` is false; `foreach_reduce` has no other). And gloo
+copies once more: a gather's result from a buffer of its own, the gradients that it scatters into one
+(torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: `AsyncAllgatherWork`, `reduce_scatter_tensor_coalesced`).
+
     pass = first + copies + sum over units max(0, collectives of the next unit - computation of this one)
            (+ last scatter)
 """
@@ -66,7 +71,10 @@ def gathers(
     gather: Sequence[float], scatter: Sequence[float], forward: Sequence[float], backward: Sequence[float],
     copied: Sequence[float], added: Sequence[float], *, regathers: bool, overlap: bool,
 ) -> Gathers:  # fmt: skip
-    """From seconds per block: its gather, its scatter, its forward and backward computation, copies out and in."""
+    """From seconds per block: its gather, its scatter, its forward and backward computation, copies out and in.
+
+    overlap: whether collectives run beside the computation.
+    """
     units, ahead, behind = np.array(gather), float(overlap) * np.array(forward), float(overlap) * np.array(backward)
     again = (units if regathers else 0.0 * units)[:-1]
     return Gathers(

@@ -119,8 +119,7 @@ class Network:
             return 0.0
         if kind == "all_reduce" and self.cluster.unlike(devices):
             return mixed_sum(self.cluster, devices, groups).cheapest(size)[1]
-        cluster = self.cluster
-        on_cpus = "cpu" in cluster.backends and any(cluster.devices[device].backend == "cpu" for device in devices)
+        on_cpus = self.cluster.on_cpus(devices)
         return over_levels(self.levels(devices, groups), _as_run(kind, on_cpus=on_cpus), size, ring=on_cpus)
 
     def gradient_sum(self, devices: tuple[int, ...], size: float, way: AnyReduction, groups: int = 1) -> float:

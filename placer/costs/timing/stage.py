@@ -276,8 +276,8 @@ class StageTimes:
         """What the seconds of collectives of state sharded over `devices` depend on: their classes, whether some are
         CPUs, and the levels between them. Most groups of as many devices have these in common."""
         times, cluster = self.block_times, self.block_times.network.cluster
-        on_cpu = any(cluster.devices[device].backend == "cpu" for device in devices)
-        return times.device_classes(devices), on_cpu, times.network.levels(devices, self.work.degree)
+        levels = times.network.levels(devices, self.work.degree)
+        return times.device_classes(devices), cluster.on_cpus(devices), levels
 
     def _gathered(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
         sums = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
@@ -289,7 +289,7 @@ class StageTimes:
             np.min([np.diff(one.backward) for one in sums], axis=0).tolist(),
             *self._unit_copies(devices),
             regathers=sharding == "parameters",
-            overlap=self.work.settings.overlap,
+            overlap=self.work.settings.overlap and not self.block_times.network.cluster.on_cpus(devices),
         )
 
     @remembered
@@ -316,12 +316,14 @@ class StageTimes:
 
     @remembered
     def _unit_copies(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
-        """Seconds of copying each block's gathered parameters out, and its gradients in: all bytes read and written."""
+        """Seconds of copying each block's gathered parameters out, and its gradients in: all bytes read and written,
+        where gloo moves them twice (`fsdp`)."""
         slowest, item = self.with_slowest_memory(devices), self.work.numerics.weight_bytes
         counts = [self.ranges.of(block, block + 1).counts for block in range(len(self.work.graph.blocks))]
+        times = 2 if self.block_times.network.cluster.on_cpus(devices) else 1
         return (
-            [pass_seconds(slowest, 2 * one.parameters) for one in counts],
-            [pass_seconds(slowest, 2 * one.trainable * item) for one in counts],
+            [pass_seconds(slowest, times * 2 * one.parameters, times) for one in counts],
+            [pass_seconds(slowest, times * 2 * one.trainable * item, times) for one in counts],
         )
 
     def with_slowest_memory(self, devices: tuple[int, ...]) -> Device:
