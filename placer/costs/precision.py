@@ -42,6 +42,8 @@ FEW_BYTES = {EIGHT_BITS: 1.0, FOUR_BITS: 0.5}
 # them, forward's and that of the weights' gradients (Transformer Engine's documentation, "Performance Considerations",
 # rowwise and columnwise usage). Weights are left out: they are cast once a step (its `is_first_microbatch`).
 CAST_COPIES = 2
+# Stacks that hold gradients of bfloat16 weights in one float32 buffer (`memory.stacks`), in which collectives work.
+WIDE_SUMS = ("megatron", "megatron-core")
 # What hands a value on to its readers as the same storage, or as it is laid out anew.
 HANDING = ("view", "communication")
 
@@ -63,7 +65,7 @@ class OpNumerics:
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
     """The dtypes of a run: `base` as captured, `weights` as kept on the device, `compute` of products, `compressed` of
-    gradients while replicas sum them (empty: as they are)."""
+    gradients while replicas sum them (empty: as they are). wide_sums: they add up, and are summed, in float32."""
 
     base: str
     weights: str
@@ -72,6 +74,7 @@ class Numerics:
     few_bits: str = ""
     tf32: bool = False
     compressed: str = ""
+    wide_sums: bool = False
 
     @staticmethod
     def of(graph: Graph, settings: RunSettings) -> Numerics:
@@ -86,6 +89,7 @@ class Numerics:
         return Numerics(
             base=base, weights=settings.precision, compute=settings.precision, autocast=False, few_bits=few,
             tf32=settings.tf32, compressed=compressed,
+            wide_sums=settings.precision == "bfloat16" and settings.stack in WIDE_SUMS,
         )  # fmt: skip
 
     @property
@@ -103,9 +107,13 @@ class Numerics:
         """Bytes of one element of a parameter at the base dtype, and of its gradient."""
         return ITEM_BYTES[self.weights]
 
+    def summed(self, size: float) -> float:
+        """Bytes that are summed of gradients of `size` bytes, where they are not compressed."""
+        return size * ITEM_BYTES["float32"] / self.weight_bytes if self.wide_sums else size
+
     def between_replicas(self, size: float) -> float:
         """Bytes that replicas sum of gradients of `size` bytes."""
-        return size * ITEM_BYTES[self.compressed] / self.weight_bytes if self.compressed else size
+        return size * ITEM_BYTES[self.compressed] / self.weight_bytes if self.compressed else self.summed(size)
 
     def before_compression(self, size: float) -> float:
         """Bytes of gradients of which replicas sum `size` bytes."""

@@ -109,7 +109,8 @@ class Durations:
         if entry.purpose == "parameters" and entry.engine == "placer":
             return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
         groups = self._tied(entry.unit)[entry.ranks] if entry.purpose == "tied" else 1
-        return self._costs.network.collective(entry.kind, devices, entry.bytes, groups)
+        size = self._costs.numerics.summed(entry.bytes) if entry.purpose in ("tied", "parts") else entry.bytes
+        return self._costs.network.collective(entry.kind, devices, size, groups)
 
     @remembered
     def _tied(self, name: str) -> dict[tuple[int, ...], int]:

@@ -49,6 +49,17 @@ def test_devices_of_replicas_that_sum_at_once_share_the_port() -> None:
     assert played(plan) == pytest.approx((8 * 4, 8 * 4))
 
 
+def test_what_megatron_core_keeps_in_float32_it_sums_so() -> None:
+    graph = chain_graph([BlockSpec(parameters=10**6)] * 4, tied=[(0, 3)])
+    plan = pipeline_plan(graph, positions=2, machines=machines(2, 1))
+    wide, narrow = (
+        replace(plan, settings=replace(plan.settings, precision="bfloat16", stack=stack))
+        for stack in ("megatron-core", "nemo")
+    )
+    assert tied(wide) == pytest.approx(2 * tied(narrow), rel=1e-3)
+    assert played(wide) == pytest.approx((tied(wide),) * 2, rel=1e-3)
+
+
 @pytest.mark.parametrize(("per_node", "at_once"), [(4, 2), (1, 1)])
 def test_shards_that_are_summed_at_once_share_the_port(per_node: int, at_once: int) -> None:
     """Two replicas a stage hold halves of the 4 MB; each half is summed by its two holders, from node to node."""

@@ -150,7 +150,8 @@ class AfterBackward:
         """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
         moved, slowest = self.work.numerics.between_replicas(size), self.stage_times.with_slowest_memory(devices)
         summed = self.network.gradient_sum(devices, moved, self.searched or way, self.work.degree)
-        return summed + bucket_seconds(size, slowest) + cast_seconds(size, moved, slowest)
+        cast = cast_seconds(size, moved, slowest) if self.work.numerics.compressed else 0.0
+        return summed + bucket_seconds(size, slowest) + cast
 
     def summed(self, first: int, last: int, *, device: int, parts: int = 1) -> float:
         """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of.
@@ -160,7 +161,8 @@ class AfterBackward:
         if self.work.degree == 1:
             return 0.0
         counts, devices = self.ranges.of(first, last).counts, self.stage_times.block_times.replica(device)
-        inner, item = self.work.inner, self.work.numerics.weight_bytes
+        inner, numerics = self.work.inner, self.work.numerics
+        item = numerics.summed(numerics.weight_bytes)
         axes = (("", counts.summed), (f"outer{inner}", counts.summed_outer), (f"inner{inner}", counts.summed_inner))
         return sum(
             moving_seconds("all_reduce", size * item / parts, self.network, lines_of(devices, axis))
@@ -174,7 +176,7 @@ class AfterBackward:
         Of state that is sharded over as many devices each shard is summed among its holders. All devices of replicas
         sum at once, each with those that stand like it.
         """
-        size, degree = self.ranges.of(stage.first, stage.last).tied, self.work.degree
+        size, degree = self.work.numerics.summed(self.ranges.of(stage.first, stage.last).tied), self.work.degree
         if not size:
             return 0.0
         if leading.degree != degree:
