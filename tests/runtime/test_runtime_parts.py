@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.nn import functional
 
@@ -251,7 +251,7 @@ def test_fsdp_waits_for_every_collective_before_it_computes_on(monkeypatch: pyte
         for layer in layers:
             fully_shard(layer, mesh=mesh)
         root = fully_shard(layers, mesh=mesh)
-        cast(FSDPModule, root).set_force_sum_reduction_for_comms(True)
+        root.set_force_sum_reduction_for_comms(True)
         layers(torch.ones(2, 8)).sum().backward()
     assert {name for name, _ in asked} == {"DefaultAllGather", "DefaultReduceScatter"} and len(asked) >= 4 * 3
     assert not any(behind for _, behind in asked)
