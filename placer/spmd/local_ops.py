@@ -17,6 +17,7 @@ from placer.errors import UsageError
 from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
 from placer.io.refusals import short
 from placer.rules.calls import Call, MatrixProduct, Value, Work
+from placer.rules.cut_sizes import window_rows
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, Cut, Inner, State, conversion, inner_bytes, piece
 from placer.rules.registry import rule_for
@@ -30,7 +31,6 @@ from placer.rules.two_axis_layouts import (
     fast_of,
     held_shape,
     middle,
-    place,
     state_along,
     steps,
     strands,
@@ -177,7 +177,14 @@ def inner_ops(block_class: BlockClass, op: Op, choice: Choice, degree: int, load
             if any(one.halo):
                 even = (SampledCall.of(block_class, op, choice, degree, rows) for rows in (FEW, MORE))
                 moved = _line(*(_halo_bytes(sample, choice, axis, degree) for sample in even))
-                yield _moving(op, ("exchange", "exchange"), moved, moved, line)
+                back = moved if _returns(block_class, op, one) else Affine()
+                yield _moving(op, ("exchange", "exchange"), moved, back, line)
+
+
+def _returns(block_class: BlockClass, op: Op, choice: Choice) -> bool:
+    """Whether gradients of what a window reads go back to where it came from."""
+    read = zip(choice.halo, tensor_arguments(op), strict=True)
+    return any(_value(block_class.tensor(reference)).requires_grad for halo, reference in read if halo is not None)
 
 
 def _collective(op: Op, inner: Inner, samples: tuple[SampledCall, SampledCall], among: int, line: str) -> Op:
@@ -197,18 +204,25 @@ def _moving(op: Op, words: tuple[str, str], forward: Affine, backward: Affine, l
 
 
 def _halo_bytes(sample: SampledCall, choice: Choice, axis: int | None, degree: int) -> int:
-    """Bytes a rank in the middle gets of its neighbours along an axis, first along the outer one."""
+    """Bytes that the rank which gets most gets of others along an axis, first along the outer one."""
     total, rank = 0, middle(degree, choice.fast)
     (one,) = (found for at, found in strands(choice) if at == axis)
-    count, at = (degree, rank) if axis is None else place(degree, rank, choice.fast, axis)
+    count = devices_along(degree, choice.fast, axis)
     values = zip(one.halo, choice.inputs, sample.local.tensors, sample.whole.tensors, strict=True)
-    for halo, state, local, whole in values:
+    for number, (halo, state, local, whole) in enumerate(values):
         if halo is not None:
             shape = list(held_shape(whole.shape, state.value, degree, rank)) if axis == OUTER else list(local.shape)
-            start, end = piece(whole.shape[halo.dim], count, at)
-            shape[halo.dim] = max(0, local.shape[halo.dim] - (end - start))
+            shape[halo.dim] = max(_strange_rows(sample.whole, one, number, count, at) for at in range(count))
             total += prod(shape) * local.item_bytes
     return total
+
+
+def _strange_rows(call: Call, choice: Choice, number: int, count: int, rank: int) -> int:
+    """How many of the rows that a rank's window reads, of `count` along an axis, are not its own."""
+    halo, window = choice.halo[number], window_rows(choice, call, number, count, rank)
+    assert halo is not None
+    start, end = piece(call.tensors[number].shape[halo.dim], count, rank)
+    return window.end - window.start - max(0, min(end, window.end) - max(start, window.start))
 
 
 def _share(local: Sequence[Value], whole: Sequence[Value]) -> float:

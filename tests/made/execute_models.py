@@ -56,6 +56,24 @@ class TinyModel(nn.Module):
         return Output(functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
 
 
+class Shifted(nn.Module):
+    """Images of which the upper rows are cut away between two convolutions, and zeros come behind the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 3, padding=1)
+
+    def forward(self, image: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        lower = functional.gelu(self.first(image))[:, :, 2:]
+        moved = functional.pad(lower, (0, 0, -1, 1))
+        return functional.cross_entropy(self.second(moved).mean((2, 3)), labels)
+
+
+def shifted() -> nn.Module:
+    """Whose rows move to other ranks where height is cut."""
+    return Shifted()
+
+
 def tied() -> nn.Module:
     """The model with its head tied to its embedding."""
     return TinyModel()

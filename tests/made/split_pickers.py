@@ -69,6 +69,12 @@ def convolutions(choice: str) -> Picker:
     return pick
 
 
+def windows(kind: BlockClass) -> Wishes | None:
+    """Every op that slides over the rows of images, or shifts them, by rows."""
+    rows = {"conv2d": "space 0", "slice": "dim 2", "pad": "dim 2"}
+    return {op.name: rows[name] for op in kind.ops if (name := op.name.rpartition("_")[0]) in rows}
+
+
 def experts_of_all_rows(kind: BlockClass) -> Wishes | None:
     """Each rank has some experts; all rows are on every rank, and results are summed."""
     if not _has(kind, "grouped_mm_fallback_1"):

@@ -41,6 +41,21 @@ def exchanges_of_a_step(plan: Plan) -> int:
     return sent.call_count
 
 
+def rows_from_others(plan: Plan) -> list[int]:
+    """Bytes that a rank got of others in each exchange of a step, in order."""
+    executor, batch = load(plan, capture=capture_of(plan)), uneven_batch(plan, 0)
+    plain, got = Axis.exchange, list[int]()
+
+    def counted(axis: Axis, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+        made = plain(axis, parts, shapes)
+        got.append(sum(one.nbytes for rank, one in enumerate(made) if rank != axis.rank))
+        return made
+
+    with mock.patch.object(Axis, "exchange", counted):
+        executor.step(batch)
+    return got
+
+
 def without_sums_backward(plan: Plan) -> VerifyReport:
     """A runtime in which a gradient that each rank has a part of is taken for the whole."""
 

@@ -40,12 +40,14 @@ from split_pickers import (
     nothing,
     rows_and_columns,
     rows_of_the_sequence,
+    windows,
 )
 from split_plans import random_plan, searched_plans
 
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT)
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES)
+SHIFTED = Case(model="execute_models:shifted", shapes=parity_models.IMAGES)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 LLAMA = Case(model="examples.models:tiny_llama")
 # The product of experts knows no float64.
@@ -111,6 +113,19 @@ def test_as_many_exchanges_of_experts_are_priced_as_are_made() -> None:
     ops = [op for block in local.blocks for op in local.classes[block.kind].ops if op.kind == "communication"]
     priced = len(made.microbatches) * sum(op.target.split(".")[1:3].count("all_to_all") for op in ops)
     assert on_ranks(2, split_runs.exchanges_of_a_step, made) == [priced] * 2
+
+
+@pytest.mark.parametrize(("case", "degree"), [(IMAGES, 2), (SHIFTED, 2), (SHIFTED, 3)], ids=str)
+def test_the_rows_that_windows_get_of_others_are_those_that_are_priced(case: Case, degree: int) -> None:
+    """Of each exchange forward and back those of the rank that gets most, where a window reaches or shifts."""
+    made = plan(case, windows, degree, "cut 2")
+    local = local_graph(made.graph, made.layouts[0])
+    ops = [op for block in local.blocks for op in local.classes[block.kind].ops if "exchange" in op.target]
+    both = [one for op in ops for one in (op.written_bytes, op.backward_written_bytes)]
+    sizes = [one.at(rows) for rows in made.microbatches for one in both]
+    got = [max(each) for each in zip(*on_ranks(degree, split_runs.rows_from_others, made), strict=True)]
+    assert got
+    assert sorted(got) == sorted(2 * size for size in sizes if size)  # a run in float64 of a model in float32
 
 
 @pytest.mark.parametrize("case", [WORDS, DROPPING, IMAGES, replace(WORDS, positions=2)], ids=str)
