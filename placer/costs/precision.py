@@ -53,6 +53,7 @@ class OpNumerics:
     """The dtype an op's products run in and factors on the captured read, written and saved bytes.
 
     cast: bytes that casting moves per byte of an operand that is no parameter; 0 where products read it as it is.
+    entering: the factor of its first input as it comes, before a cast: what devices that share the op send of it.
     """
 
     dtype: str
@@ -60,6 +61,7 @@ class OpNumerics:
     written: float
     saved: float
     cast: float = 0.0
+    entering: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,10 @@ class Numerics:
     def _numbered(self, block_class: BlockClass) -> tuple[BlockClass, tuple[OpNumerics, ...]]:
         known: dict[str, str] = {}
         few = self._few_bits(block_class)
-        made = [self._op(block_class, op, index, known) for index, op in enumerate(block_class.ops)]
+        made: list[OpNumerics] = []
+        for index, op in enumerate(block_class.ops):
+            own = self._op(block_class, op, index, known)
+            made.append(_inside(own, made[-1]) if made and _is_inside(op) else own)
         return block_class, tuple(self._in_few_bits(own) if index in few else own for index, own in enumerate(made))
 
     def _counted(self, block_class: BlockClass) -> tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]:
@@ -175,9 +180,12 @@ class Numerics:
             out_after += _weight(tensor) * ITEM_BYTES[made]
         written = out_after / out_before if out_before else read
         tensor_float = self.tf32 and op.kind in PRODUCT_KINDS and runs == "float32"
+        first = tensors[0][1].dtype if tensors else self.base
+        entering = ITEM_BYTES[types[0] if types else self.weights] / ITEM_BYTES[first]
         return OpNumerics(
-            dtype=TENSOR_FLOAT if tensor_float else runs, read=read, written=written, saved=max(read, written)
-        )
+            dtype=TENSOR_FLOAT if tensor_float else runs, read=read, written=written, saved=max(read, written),
+            entering=entering,
+        )  # fmt: skip
 
     def _runs_in(self, op: Op, inputs: list[str]) -> str:
         widest = max(inputs, key=lambda t: ITEM_BYTES[t], default=self.weights)
@@ -239,6 +247,16 @@ class Workload:
     def per_row(self, size: Affine) -> Affine:
         """A size in the graph's rows as one in rows of a replica, rounded up."""
         return Affine(size.fixed, -(-size.per_row // self.apart))
+
+
+def _is_inside(op: Op) -> bool:
+    """Whether this is what the op before it communicates inside itself (`spmd.local_ops`)."""
+    return op.kind == "communication" and not op.inputs
+
+
+def _inside(own: OpNumerics, before: OpNumerics) -> OpNumerics:
+    """The numbers of what an op communicates inside itself: of what enters that op."""
+    return replace(own, read=before.entering, written=before.entering, entering=before.entering)
 
 
 def weight_references(block_class: BlockClass) -> set[str]:

@@ -170,7 +170,7 @@ class SplitCosts:
             lines = lines_of(self.replica.devices, line)
             sizes = (inner.written_bytes.at(rows), inner.backward_written_bytes.at(rows))
             inside += sum(
-                moving_seconds(word, numbers.written * size, self.costs.network, lines)
+                moving_seconds(word, numbers.entering * size, self.costs.network, lines)
                 for word, size in zip(words, sizes, strict=True)
             )
         busy = op_seconds(made, numbers, self.chip, self.costs.settings, rows)

@@ -15,6 +15,7 @@ from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
 from examples.parity.named_splits import Picker, split_plan
 from placer.cli import main
+from placer.costs.precision import Numerics
 from placer.costs.step_estimate import costs_of
 from placer.errors import ExecutionError, UsageError
 from placer.graph import BlockClass
@@ -115,17 +116,23 @@ def test_as_many_exchanges_of_experts_are_priced_as_are_made() -> None:
     assert on_ranks(2, split_runs.exchanges_of_a_step, made) == [priced] * 2
 
 
-@pytest.mark.parametrize(("case", "degree"), [(IMAGES, 2), (SHIFTED, 2), (SHIFTED, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("case", "degree"),
+    [(IMAGES, 2), (replace(IMAGES, precision="bfloat16-autocast"), 2), (SHIFTED, 2), (SHIFTED, 3)],
+    ids=str,
+)
 def test_the_rows_that_windows_get_of_others_are_those_that_are_priced(case: Case, degree: int) -> None:
     """Of each exchange forward and back those of the rank that gets most, where a window reaches or shifts."""
     made = plan(case, windows, degree, "cut 2")
-    local = local_graph(made.graph, made.layouts[0])
-    ops = [op for block in local.blocks for op in local.classes[block.kind].ops if "exchange" in op.target]
-    both = [one for op in ops for one in (op.written_bytes, op.backward_written_bytes)]
-    sizes = [one.at(rows) for rows in made.microbatches for one in both]
+    local, priced = local_graph(made.graph, made.layouts[0]), list[float]()
+    numerics = Numerics.of(local, made.settings)
+    for kind in (local.classes[block.kind] for block in local.blocks):
+        for op, own in zip(kind.ops, numerics.ops(kind), strict=True):
+            both = (op.written_bytes, op.backward_written_bytes) if "exchange" in op.target else ()
+            priced += [own.written * one.at(rows) for rows in made.microbatches for one in both]
     got = [max(each) for each in zip(*on_ranks(degree, split_runs.rows_from_others, made), strict=True)]
     assert got
-    assert sorted(got) == sorted(2 * size for size in sizes if size)  # a run in float64 of a model in float32
+    assert sorted(got) == sorted(size for size in priced if size)
 
 
 @pytest.mark.parametrize("case", [WORDS, DROPPING, IMAGES, replace(WORDS, positions=2)], ids=str)
