@@ -24,6 +24,7 @@ GPT = Shape(
 )  # fmt: skip
 LLAMA = replace(GPT, kind="llama", key_heads=8, vocabulary=32000)
 ROWS = 32
+GROUPS = Cluster.load("a100x8*2").groups
 
 
 @cache
@@ -70,6 +71,20 @@ def test_sequence_parallelism_keeps_less() -> None:
         for sequence in (False, True)
     ]
     assert held[1] < held[0]
+
+
+def test_scores_that_megatron_makes_again_are_said_to_nobody() -> None:
+    """Devices that share a layer gather and sum around its products; torch's selective recompute does so twice."""
+    plan = layouts().plan(MegatronDegrees(tensor=8, data=2, rows=4, recompute="selective"))
+    own = RunSettings(precision="bfloat16", stack="torch")
+    core = replace(own, stack="megatron-core", attention="eager")
+    slow = Cluster(name="slow", groups=tuple((replace(n, link=replace(n.link, bandwidth=1e9)), c) for n, c in GROUPS))
+
+    def again(settings: RunSettings, cluster: Cluster) -> float:
+        return estimate(replace(plan, settings=settings, cluster=cluster)).seconds.recompute
+
+    assert again(core, slow) == again(core, plan.cluster) > 0
+    assert again(own, slow) > again(own, plan.cluster)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ device, `StageTimes.full` of the slowest replica of a `Stage`.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds, block_seconds, memory_rate, pass_seconds
 from placer.costs.exact_sums import exact_sums
-from placer.costs.kept_results import kept_results
+from placer.costs.kept_results import kept_results, scores_alone
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.precision import Workload
 from placer.io.memo import once, remembered
@@ -132,6 +132,8 @@ class BlockTimes:
         if work.degree == 1:
             return alone
         between = block_communication(block_class, work.numerics, self.network, self.replica(device), rows)
+        if scores_alone(work.settings):
+            between = replace(between, selective=0.0)
         return alone + (hidden_behind(alone, between) if work.settings.tensor_overlap else between)
 
     @remembered
