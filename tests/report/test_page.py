@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,11 +14,17 @@ from clusters import INSIDE, SLOW, cluster
 from commands import Command, command_in
 from graphs import BlockSpec, chain_graph
 from pipeline_plans import pipeline_plan
+from placer.cluster.cluster import Cluster, Link
 from placer.costs.step_estimate import estimate
-from placer.plans.plan import Alternative, Plan, ScheduleName
+from placer.io.model_shape import Shape
+from placer.plans.plan import Alternative, ModelRef, Plan, ScheduleName
+from placer.plans.settings import RunSettings
 from placer.report.printing import seconds_text
+from placer.search.problem import Problem
 from placer.search.progress import Progress, SearchLog
 from placer.simulator.simulation import simulate
+from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
+from placer.tracer.published.models import model_graph
 from plans import two_stage_plan
 
 pytest.importorskip("bokeh")
@@ -159,6 +166,25 @@ def test_traffic_is_what_the_ledger_says() -> None:
     assert found.whole
     assert sum(found.messages.values()) == estimate(plan).sent_bytes
     assert set(found.messages) == {(0, 1), (1, 0)}
+
+
+def test_what_devices_of_a_replica_say_to_each_other_is_told_in_every_column() -> None:
+    """A model cut by Megatron's rule: bytes and seconds of a microbatch, those of the estimate."""
+    shape = Shape(
+        kind="gpt", layers=2, hidden=64, heads=4, key_heads=4, inner=256, vocabulary=512, sequence=32
+    )  # fmt: skip
+    model = ModelRef(kind="config", reference="", fingerprint="")
+    machines, settings = Cluster.load("a100x8"), RunSettings(precision="bfloat16")
+    problem = Problem(graph=model_graph(shape), cluster=machines, settings=settings, model=model, rows=8)
+    plan = MegatronLayouts(problem).plan(MegatronDegrees(tensor=4, data=2, rows=2))
+    (told,) = re.findall("<summary>Within replicas</summary>(.*?)</details>", page_text(plan), re.DOTALL)
+    cells = re.findall("<td[^>]*>(.*?)</td>", told)
+    assert told.count("<th ") == len(cells) == 5
+    free = Link(name="free", latency_seconds=0.0, bandwidth=1e30)
+    fast = replace(machines, groups=tuple((replace(node, link=free), count) for node, count in machines.groups))
+    slow, alone = (estimate(replace(plan, cluster=own)).seconds for own in (machines, fast))
+    spent = (slow.forward + slow.backward - alone.forward - alone.backward) / len(plan.microbatches)
+    assert cells[4] == seconds_text(spent)
 
 
 def test_ranks_of_every_position_are_drawn_first() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.network import Network
@@ -21,6 +21,7 @@ from placer.graph import BlockClass
 
 Lines: TypeAlias = tuple[tuple[int, ...], ...]
 
+NOTHING = "-"
 KINDS: dict[str, CollectiveKind] = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -29,18 +30,36 @@ KINDS: dict[str, CollectiveKind] = {
 }
 
 
+class Communication(NamedTuple):
+    """One of the words of a communication op, along which axis, the bytes of its whole buffer, whether backward."""
+
+    word: str
+    axis: str
+    size: float
+    backward: bool
+
+
 def block_communication(
     kind: BlockClass, numerics: Numerics, network: Network, devices: tuple[int, ...], rows: int
 ) -> BlockSeconds:
     """Seconds of a block's collectives over `devices` for a microbatch of `rows` rows."""
-    forward = backward = 0.0
+    spent = {False: 0.0, True: 0.0}
+    for one in communications(kind, numerics, rows):
+        spent[one.backward] += moving_seconds(one.word, one.size, network, lines_of(devices, one.axis))
+    return BlockSeconds(forward=spent[False], backward=spent[True], recompute=spent[False], selective=spent[False])
+
+
+def communications(kind: BlockClass, numerics: Numerics, rows: int) -> Iterator[Communication]:
+    """What the devices of a replica say to each other for a block and a microbatch of `rows` rows, op by op."""
     for op, numbers in zip(kind.ops, numerics.ops(kind), strict=True):
         if op.kind == "communication":
             ahead, behind, *axis = op.target.split(".")[1:]
-            lines = lines_of(devices, *axis)
-            forward += moving_seconds(ahead, numbers.written * op.written_bytes.at(rows), network, lines)
-            backward += moving_seconds(behind, numbers.written * op.backward_written_bytes.at(rows), network, lines)
-    return BlockSeconds(forward=forward, backward=backward, recompute=forward, selective=forward)
+            for word, size, backward in (
+                (ahead, op.written_bytes.at(rows), False),
+                (behind, op.backward_written_bytes.at(rows), True),
+            ):
+                if size and word != NOTHING:
+                    yield Communication(word, "".join(axis), numbers.written * size, backward)
 
 
 def lines_of(devices: tuple[int, ...], axis: str = "") -> Lines:

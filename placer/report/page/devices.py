@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from math import log10
 
 from placer.cluster.cluster import Link
+from placer.costs.communication.intra_op import block_communication, communications
 from placer.costs.step_estimate import costs_of
-from placer.plans.plan import Plan
+from placer.plans.plan import Plan, replica_rows
 from placer.program.instructions import Collective, Message, Program
 from placer.program.lowering import lower
 from placer.report.page.charts import Chart, Section, bare, chart, label, legend, stage_color
 from placer.report.page.markup import Markup, counted, folded, heading, paragraph, table
 from placer.report.plan_table import ranges_text
-from placer.report.printing import bytes_text
+from placer.report.printing import bytes_text, seconds_text
 from placer.simulator.simulation import column_classes
 
 # With more ranks only columns that differ are drawn and counted.
@@ -187,18 +188,21 @@ def _crossed(plan: Plan, one: int, other: int) -> str:
 
 
 def _inside(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Of each stage whose ops are cut: what its devices exchange in one microbatch, forward and backward."""
-    costs, rows = costs_of(plan), max(plan.microbatches)
+    """Of each stage whose ops are cut: what the devices of its first replica say to each other in one microbatch,
+    forward and backward."""
+    costs = costs_of(plan)
     for number, stage in enumerate(plan.stages):
         if stage.layout is None:
             continue
-        own, share = costs.of_stage(plan, stage), -(-rows // stage.replicas)
-        ops = [
-            op
-            for block in plan.graph.blocks[stage.first : stage.last]
-            for op in own.graph.classes[block.kind].ops
-            if op.kind == "communication"
-        ]
-        size = sum(op.written_bytes.at(share) + op.backward_written_bytes.at(share) for op in ops)
-        shape = plan.layouts[stage.layout].shape
-        yield str(number), shape, str(len(ops)), bytes_text(size)
+        own, devices = costs.of_stage(plan, stage), stage.devices[: stage.degree]
+        rows = -(-replica_rows(max(plan.microbatches), stage.shares, stage.replicas)[0] // own.apart)
+        kinds = [own.graph.classes[block.kind] for block in own.graph.blocks[stage.first : stage.last]]
+        said = [one for kind in kinds for one in communications(kind, own.numerics, rows)]
+        spent = [block_communication(kind, own.numerics, own.network, devices, rows) for kind in kinds]
+        yield (
+            str(number),
+            plan.layouts[stage.layout].shape,
+            str(len(said)),
+            bytes_text(sum(one.size for one in said)),
+            seconds_text(sum(one.forward + one.backward for one in spent)),
+        )
