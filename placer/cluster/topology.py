@@ -72,16 +72,19 @@ def replica_groups(cluster: Cluster, degree: int) -> tuple[tuple[int, ...], ...]
     return tuple(devices for devices in found if not cluster.unlike(devices))
 
 
-def link_between_nodes(cluster: Cluster, start: int, end: int, leaving: int = 1, entering: int = 1) -> Link:
+def link_between_nodes(
+    cluster: Cluster, start: int, end: int, leaving: int = 1, entering: int = 1, *, collective: bool = False
+) -> Link:
     """The effective link of one message from a device of node `start` to another device, of node `end`.
 
     leaving, entering: so many messages leave the first node and enter the second one at once; of its nic, and of what
-    each level has for a node, one of them gets its part.
+    each level has for a node, one of them gets its part. collective: they are a collective's, whose share of the
+    bandwidth is another.
     """
     if start == end:
         link = cluster.nodes[start].link
-        return effective(link, link.bandwidth * link.share)
-    return _slowest(cluster, {start: leaving, end: entering}, collective=False)
+        return effective(link, link.bandwidth * (link.shared if collective else link.share))
+    return _slowest(cluster, {start: leaving, end: entering}, collective=collective)
 
 
 def link_between_processes(node: Node) -> Link:

@@ -36,7 +36,7 @@ from itertools import pairwise
 from math import ceil, log2
 from typing import Literal, NamedTuple, TypeAlias
 
-from placer.cluster.cluster import Cluster, Link
+from placer.cluster.cluster import Cluster
 from placer.cluster.topology import link_between_nodes, link_between_processes
 from placer.costs.communication.mixed_allreduce import PASSES
 from placer.costs.compute.roofline import memory_rate
@@ -220,15 +220,9 @@ class GlooSum:
 
     def _way(self, start: int, end: int, leaving: int, entering: int) -> _Rate:
         """Between two nodes, where so many leave the one and enter the other."""
-        ends = ((self.cluster.nodes[start].nic, leaving), (self.cluster.nodes[end].nic, entering))
-        levels = self.cluster.levels[: self.cluster.level_of({start, end}) + 1]
-        crossed = [(nic, flows) for nic, flows in ends if nic is not None]
-        crossed += [(level.link, max(leaving, entering)) for level in levels]
-        return _Rate(
-            latency=link_between_nodes(self.cluster, start, end).latency_seconds,
-            per_byte=max(_per_byte(link, flows * self.groups) for link, flows in crossed),
-            setup=max(link.setup_seconds for link, _ in crossed),
-        )
+        flows = (leaving * self.groups, entering * self.groups)
+        link = link_between_nodes(self.cluster, start, end, *flows, collective=True)
+        return _Rate(link.latency_seconds, 1 / link.bandwidth, link.setup_seconds)
 
     def _inside(self, node: int, flows: Sequence[_Flow]) -> _Rate:
         """Between processes of a node, each of which sends and receives one thing after another."""
@@ -254,8 +248,3 @@ def _broadcast(host: _Host, size: float) -> float:
 def _around(devices: Sequence[int]) -> tuple[_Flow, ...]:
     """The flows of a ring."""
     return tuple(pairwise((*devices, devices[0])))
-
-
-def _per_byte(link: Link, flows: int) -> float:
-    """Seconds per byte of each of `flows` through a link, one of which fills one port."""
-    return flows / (link.bandwidth * link.shared * min(flows, link.ports))
