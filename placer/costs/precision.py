@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from placer.cluster.cluster import Device
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Op, Parameter, Tensor
 from placer.io.memo import once
 from placer.plans.plan import Layout
@@ -103,6 +104,11 @@ class Numerics:
     def products(self) -> str:
         """The type that products run in, but for those of fewer bits."""
         return TENSOR_FLOAT if self.tf32 and self.compute == "float32" else self.compute
+
+    def peak(self, graph: Graph, device: Device) -> float:
+        """FLOP/s that no op of `graph` exceeds on a device at its nominal rates."""
+        types = {own.dtype for kind in graph.classes for own in self.ops(kind)}
+        return max(device.rate(dtype) for dtype in types | {self.products})
 
     @cached_property
     def weight_bytes(self) -> int:

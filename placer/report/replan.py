@@ -122,5 +122,5 @@ def _seconds(plan: Plan, per_node: Counter[int]) -> float | None:
         storage = plan.cluster.nodes[node].storage
         if storage is None:
             return None
-        longest = max(longest, storage.latency_seconds + size / storage.read_bandwidth)
+        longest = max(longest, storage.latency_seconds + size / (storage.disks * storage.read_bandwidth))
     return longest

@@ -117,7 +117,7 @@ def _least_seconds(problem: Problem, offer: Offer, blank: Answer, work: Work | N
         return None
     if offer.cluster.measured:  # where a device may do more than its nominal rate
         return None
-    rates = [device.rate(problem.costs.numerics.compute) for device in offer.cluster.devices]
+    rates = [problem.costs.numerics.peak(problem.graph, device) for device in offer.cluster.devices]
     flops = problem.graph.forward_flops + problem.graph.backward_flops
     least = ceil(work.units / blank.units_per_step) * flops / sum(rates)
     return least if least > work.deadline else None

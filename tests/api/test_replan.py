@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,11 @@ def test_the_time_to_load_is_that_of_the_node_that_reads_most(tmp_path: Path) ->
     moving = state_moved(plan)
     assert moving.bytes == moving.fullest == 2 * own
     assert moving.seconds == pytest.approx(1e-3 + 2 * own / 2e9)
+    (node, count), *_ = plan.cluster.groups
+    assert node.storage is not None
+    four = replace(node, storage=replace(node.storage, disks=4))
+    wide = replace(plan, cluster=replace(plan.cluster, groups=((four, count),)))
+    assert state_moved(wide).seconds == pytest.approx(1e-3 + 2 * own / (4 * 2e9))
     assert state_moved(planned(processes(2))).seconds is None
 
 

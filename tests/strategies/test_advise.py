@@ -117,6 +117,19 @@ def test_what_a_deadline_leaves_out_could_not_meet_it(offers: tuple[Offer, ...])
     assert all(one.late for one in advised(problem(), offers, work=Work(units=1e9, deadline=1e-6)))
 
 
+def test_a_deadline_that_products_in_tensor_float_meet_is_met() -> None:
+    """Of large ones, with which a step is shorter than at the peak of float32."""
+    graph = gpt_graph(layers=1, hidden=8192, heads=64, sequence=2048, vocabulary=1000)
+    offer = Offer(machine="one", count=1, cluster=Cluster.load("h100x1"), dollars_per_hour=1.0)
+    asked = problem(graph=graph, settings=RunSettings(tf32=True), pins=Pins(data=1))
+    (free,) = advised(asked, (offer,))
+    assert free.step_seconds is not None
+    flops = graph.forward_flops + graph.backward_flops
+    assert free.step_seconds < flops / offer.cluster.devices[0].rate("float32")
+    (bound,) = advised(asked, (offer,), work=Work(units=8 * 2048, deadline=free.step_seconds))
+    assert not bound.late
+
+
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=9))
 def test_the_front_is_what_nothing_else_beats(made: list[tuple[int, int]]) -> None:
     answers = [answer(seconds, dollars / seconds) for seconds, dollars in made]

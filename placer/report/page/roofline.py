@@ -61,7 +61,7 @@ def roofline_section(plan: Plan) -> Section:
         return Section("Roofline of the ops", (paragraph("No op of this model computes anything that is counted."),))
     low, high = min(one.intensity for one in shown) / 2, max(one.intensity for one in shown) * 2
     for device in _devices(plan):
-        peak, moved = device.rate(costs.numerics.compute), memory_rate(device)
+        peak, moved = costs.numerics.peak(costs.graph, device), memory_rate(device)
         ridge = peak / moved
         at = [low, ridge, max(high, 2 * ridge)] if low < ridge else [low, high]
         drawn.line(at, [min(peak, one * moved) / TERA for one in at], line_dash="dashed", line_width=2, color="#c33")
