@@ -15,7 +15,7 @@ import torch
 
 from clusters import link_between
 from placer.cluster import calibrate as calibration
-from placer.cluster.calibrate import cache_path, calibrate, describe_machine, local_cluster, varying_steps
+from placer.cluster.calibrate import cache_path, calibrate, describe_machine, local_cluster, timings, varying_steps
 from placer.cluster.calibrate.machine import fingerprint
 from placer.cluster.calibrate.result import (
     Calibration,
@@ -24,12 +24,14 @@ from placer.cluster.calibrate.result import (
     fitted_line,
     local_description,
 )
+from placer.cluster.calibrate.timings import Together
 from placer.cluster.calibrate.varying import STEPS, DeviceSteps, MeasuredSteps, ranks_yaml
 from placer.cluster.cluster import FLASH_SHARES, Cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
 from placer.cluster.topology import bottleneck
 from placer.costs.variability.rank_file import read_unsteady_ranks
 from placer.errors import ExecutionError, UsageError
+from placer.runtime.dry.fake_world import fake_world
 
 SIZES = (2.0**12, 2.0**16, 2.0**20, 2.0**24)
 
@@ -143,6 +145,47 @@ def test_a_busy_machine_is_said_to_be_busy() -> None:
     assert local_description(measurement(), name="x", load=0.0).doubts == ()
     (doubt,) = local_description(measurement(), name="x", load=1e3).doubts
     assert "load average of 1000.0" in doubt and "placer calibrate" in doubt
+
+
+def test_a_machine_of_which_other_work_took_the_cores_is_said_to_be_busy() -> None:
+    assert local_description(measurement().model_copy(update={"lost": 0.04}), name="x").doubts == ()
+    (doubt,) = local_description(measurement().model_copy(update={"lost": 0.3}), name="x").doubts
+    assert "took 30% of the time of its cores" in doubt
+
+
+class Clock:
+    """Stands for the module `time`: a call takes 20 ms of its thread, as long again while other work has its core."""
+
+    def __init__(self, disturbed: int) -> None:
+        self.now = self.had = 0.0
+        self.calls, self.disturbed = 0, disturbed
+
+    def call(self) -> None:
+        self.had += 0.02
+        self.now += 0.04 if 0 < self.calls <= self.disturbed else 0.02
+        self.calls += 1
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.had
+
+    monotonic = perf_counter
+
+
+@pytest.mark.parametrize(("disturbed", "seconds", "lost"), [(0, 0.02, 0.0), (2, 0.02, 0.0), (10**6, 0.04, 0.5)])
+def test_a_window_in_which_other_work_took_a_core_is_taken_again(
+    disturbed: int, seconds: float, lost: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(disturbed)
+    monkeypatch.setattr(timings, "time", clock)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    with fake_world(0, 1):
+        together = Together(rank=0, size=1, device=torch.device("cpu"), begun=0.0)
+        assert together.seconds(clock.call) == pytest.approx(seconds)
+    assert together.lost == pytest.approx(lost)
+    assert len(together.shares) == 3
 
 
 def test_a_measurement_is_taken_once_and_remembered(counted: list[int]) -> None:

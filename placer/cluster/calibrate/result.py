@@ -18,6 +18,8 @@ from placer.errors import ExecutionError
 from placer.io.versions import installed
 
 Points = tuple[tuple[float, float], ...]
+# Where other work took more than this of the time that was measured, windows were taken again in vain.
+MOST_LOST = 0.1
 
 
 class DeviceMeasurement(BaseModel):
@@ -37,13 +39,15 @@ class DeviceMeasurement(BaseModel):
 
 
 class Calibration(BaseModel):
-    """All devices, and messages and all-reduces as (bytes, seconds) medians over the pairs and ranks."""
+    """All devices, and messages and all-reduces as (bytes, seconds) medians over the pairs and ranks. lost: the share
+    of the cores' time that other work took meanwhile."""
 
     model_config = ConfigDict(frozen=True)
     devices: tuple[DeviceMeasurement, ...]
     messages: Points = ()
     all_reduces: Points = ()
     wall_seconds: float = 0.0
+    lost: float = 0.0
 
 
 def local_description(measured: Calibration, *, name: str, load: float = 0.0, own_cores: int = 0) -> Cluster:
@@ -65,18 +69,19 @@ def local_description(measured: Calibration, *, name: str, load: float = 0.0, ow
     notes = (
         f"measured on {cpu_name()}, {usable_cores()} cores, torch {installed('torch')}: {count} processes at once, "
         f"{each}, in {measured.wall_seconds:.0f} s",
-        *_doubts(load),
+        *_doubts(load, measured.lost),
     )
     return Cluster(name=name, groups=((node, 1),), measured=True, notes=notes)
 
 
-def _doubts(load: float) -> tuple[str, ...]:
-    """A warning where other work took more than half of the machine."""
-    if idle(load):
+def _doubts(load: float, lost: float) -> tuple[str, ...]:
+    """A warning where other work took more than half of the machine, or much of the time that was measured."""
+    if idle(load) and lost <= MOST_LOST:
         return ()
+    busy = f"had a load average of {load:.1f} on {usable_cores()} cores"
     return (
-        f"{DOUBT} other work had a load average of {load:.1f} on {usable_cores()} cores, so that predicted seconds may "
-        "be far off: run placer calibrate again when the machine is idle",
+        f"{DOUBT} other work {busy if not idle(load) else f'took {lost:.0%} of the time of its cores'}, so that "
+        "predicted seconds may be far off: run placer calibrate again when the machine is idle",
     )
 
 

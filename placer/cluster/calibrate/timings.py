@@ -10,17 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from placer.cluster.calibrate.machine import usable_cores
+
 Value = TypeVar("Value")
 # Seconds after which every timing is taken once instead of three times, and after which only what is needed is timed.
 PATIENCE = 10.0
 HURRY = 20.0
+# A window counts where every rank had its core for this share of it; so often another is taken where one had not.
+LEAST_SHARE, AGAIN = 0.95, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +36,51 @@ class Together:
     device: torch.device
 
     begun: float = field(default_factory=time.monotonic)
+    #: Of each window that counted, the share of it in which the rank that had least of its core had it.
+    shares: list[float] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        """Whether each rank is one thread and has a core for it, so that it is seen when other work takes that."""
+        return self.device.type == "cpu" and torch.get_num_threads() == 1 and self.size <= usable_cores()
+
+    @property
+    def lost(self) -> float:
+        """The share of the cores' time that other work took while windows ran; 0 where that is not seen."""
+        return 1 - fmean(self.shares) if self.alone and self.shares else 0.0
 
     def seconds(self, action: Callable[[], object], *, window: float = 0.08) -> float:
         """Seconds per call of `action` while all ranks call it: the median over some windows of wall time.
 
-        Windows, not best times: where processes share cores a single call may have had a core to itself. A crowded
-        machine gets fewer windows, so that the whole stays short.
+        Windows, not best times: where processes share cores a single call may have had a core to itself. One in which
+        other work took a rank's core is taken again. A crowded machine gets fewer windows, so that the whole stays
+        short.
         """
         action()
         self.synchronize()
-        found = []
-        for _ in range(1 if self.later_than(PATIENCE) else 3):
-            dist.barrier()
-            found.append(self._window(action, window))
-        return median(found)
+        late = self.later_than(PATIENCE)
+        return median(self._undisturbed(action, window, late) for _ in range(1 if late else 3))
 
     def later_than(self, seconds: float) -> bool:
         """Whether any rank has been at it for longer; all ranks get the same answer."""
         return self.slowest(time.monotonic() - self.begun) > seconds
+
+    def _undisturbed(self, action: Callable[[], object], window: float, late: bool) -> float:
+        """Seconds per call in the first window of some that no other work disturbed, else in the least disturbed."""
+        best, most = 0.0, -1.0
+        for _ in range(1 + AGAIN * (self.alone and not late)):
+            dist.barrier()
+            had = time.thread_time()
+            begun = time.perf_counter()
+            seconds = self._window(action, window)
+            share = (time.thread_time() - had) / (time.perf_counter() - begun)
+            share = 1 - self.slowest(1 - share)
+            if share > most:
+                best, most = seconds, share
+            if share >= LEAST_SHARE:
+                break
+        self.shares.append(most)
+        return best
 
     def _window(self, action: Callable[[], object], window: float) -> float:
         calls, batch, begun = 0, 1, time.perf_counter()

@@ -106,6 +106,7 @@ def _measurement(together: Together) -> Calibration:
         devices=tuple(DeviceMeasurement.model_validate_json(text) for text, _, _ in everyone),
         messages=_medians([points for _, points, _ in everyone if points]),
         all_reduces=_medians([points for _, _, points in everyone if points]),
+        lost=together.lost,
     )
 
 
