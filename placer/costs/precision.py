@@ -45,6 +45,8 @@ FEW_BYTES = {EIGHT_BITS: 1.0, FOUR_BITS: 0.5}
 CAST_COPIES = 2
 # Stacks that hold gradients of bfloat16 weights in one float32 buffer (`memory.stacks`), in which collectives work.
 WIDE_SUMS = ("megatron", "megatron-core")
+# What sends rows of what an op reads to other devices (`spmd.local_ops.inner_ops`); else it sums or compares.
+ROWS_SENT = frozenset({"exchange", "all_to_all"})
 # What hands a value on to its readers as the same storage, or as it is laid out anew.
 HANDING = ("view", "communication")
 
@@ -54,7 +56,7 @@ class OpNumerics:
     """The dtype an op's products run in and factors on the captured read, written and saved bytes.
 
     cast: bytes that casting moves per byte of an operand that is no parameter; 0 where products read it as it is.
-    entering: the factor of its first input as it comes, before a cast: what devices that share the op send of it.
+    entering: the factor of its first input as it comes, before a cast.
     """
 
     dtype: str
@@ -68,7 +70,7 @@ class OpNumerics:
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
     """The dtypes of a run: `base` as captured, `weights` as kept on the device, `compute` of products, `compressed` of
-    gradients while replicas sum them (empty: as they are). wide_sums: they add up, and are summed, in float32."""
+    gradients while replicas sum them (empty: as they are). wide_sums: the stack sums 16 bits in float32 (`summed`)."""
 
     base: str
     weights: str
@@ -106,7 +108,8 @@ class Numerics:
         return TENSOR_FLOAT if self.tf32 and self.compute == "float32" else self.compute
 
     def peak(self, graph: Graph, device: Device) -> float:
-        """FLOP/s that no op of `graph` exceeds on a device at its nominal rates."""
+        """FLOP/s of the fastest products of `graph` on a device at its nominal rates. Attention that leaves out what
+        its mask hides has fewer FLOPs than are counted, and may look faster."""
         types = {own.dtype for kind in graph.classes for own in self.ops(kind)}
         return max(device.rate(dtype) for dtype in types | {self.products})
 
@@ -116,12 +119,12 @@ class Numerics:
         return ITEM_BYTES[self.weights]
 
     def summed(self, size: float) -> float:
-        """Bytes that are summed of gradients of `size` bytes, where they are not compressed."""
+        """Bytes in which the stack sums gradients of `size` bytes, which this runtime sums as they are."""
         return size * ITEM_BYTES["float32"] / self.weight_bytes if self.wide_sums else size
 
     def between_replicas(self, size: float) -> float:
         """Bytes that replicas sum of gradients of `size` bytes."""
-        return size * ITEM_BYTES[self.compressed] / self.weight_bytes if self.compressed else self.summed(size)
+        return size * ITEM_BYTES[self.compressed] / self.weight_bytes if self.compressed else size
 
     def before_compression(self, size: float) -> float:
         """Bytes of gradients of which replicas sum `size` bytes."""
@@ -139,6 +142,16 @@ class Numerics:
         """For each op of a block class its numerics, types carried along the edges; remembered by the class itself."""
         return once(self._by_class, id(block_class), self._numbered, block_class)[1]
 
+    def sent_inside(self, numbers: OpNumerics, target: str) -> float:
+        """The factor on the bytes that devices sharing an op send inside it: rows as they enter, sums as weights are
+        (what torch.autocast leaves of them in float32)."""
+        return numbers.entering if ROWS_SENT.intersection(target.split(".")) else self._plain
+
+    def type_of(self, block_class: BlockClass, reference: str) -> str:
+        """The dtype in which a value of a block class runs."""
+        known = once(self._by_class, id(block_class), self._numbered, block_class)[2]
+        return known.get(reference) or self.kept(block_class.tensor(reference).dtype)
+
     def alike(self, block_class: BlockClass) -> tuple[tuple[Op, OpNumerics, int], ...]:
         """The ops of a block class that do something: one of each whose sizes are the same, and how many there are."""
         return once(self._alike, id(block_class), self._counted, block_class)[1]
@@ -148,17 +161,21 @@ class Numerics:
         return {}
 
     @cached_property
-    def _by_class(self) -> dict[int, tuple[BlockClass, tuple[OpNumerics, ...]]]:
+    def _by_class(self) -> dict[int, tuple[BlockClass, tuple[OpNumerics, ...], dict[str, str]]]:
         return {}
 
-    def _numbered(self, block_class: BlockClass) -> tuple[BlockClass, tuple[OpNumerics, ...]]:
+    def _numbered(self, block_class: BlockClass) -> tuple[BlockClass, tuple[OpNumerics, ...], dict[str, str]]:
         known: dict[str, str] = {}
         few = self._few_bits(block_class)
         made: list[OpNumerics] = []
         for index, op in enumerate(block_class.ops):
             own = self._op(block_class, op, index, known)
-            made.append(_inside(own, made[-1]) if made and _is_inside(op) else own)
-        return block_class, tuple(self._in_few_bits(own) if index in few else own for index, own in enumerate(made))
+            if made and op.kind == "communication" and not op.inputs:  # inside the op before it (`spmd.local_ops`)
+                sent = self.sent_inside(made[-1], op.target)
+                own = replace(own, read=sent, written=sent, entering=made[-1].entering)
+            made.append(own)
+        numbers = tuple(self._in_few_bits(own) if index in few else own for index, own in enumerate(made))
+        return block_class, numbers, known
 
     def _counted(self, block_class: BlockClass) -> tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]:
         first: dict[object, int] = {}
@@ -253,16 +270,6 @@ class Workload:
     def per_row(self, size: Affine) -> Affine:
         """A size in the graph's rows as one in rows of a replica, rounded up."""
         return Affine(size.fixed, -(-size.per_row // self.apart))
-
-
-def _is_inside(op: Op) -> bool:
-    """Whether this is what the op before it communicates inside itself (`spmd.local_ops`)."""
-    return op.kind == "communication" and not op.inputs
-
-
-def _inside(own: OpNumerics, before: OpNumerics) -> OpNumerics:
-    """The numbers of what an op communicates inside itself: of what enters that op."""
-    return replace(own, read=before.entering, written=before.entering, entering=before.entering)
 
 
 def weight_references(block_class: BlockClass) -> set[str]:

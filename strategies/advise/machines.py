@@ -8,6 +8,7 @@ not searched: the model's FLOPs are done on no plan faster than at that rate.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
@@ -117,7 +118,8 @@ def _least_seconds(problem: Problem, offer: Offer, blank: Answer, work: Work | N
         return None
     if offer.cluster.measured:  # where a device may do more than its nominal rate
         return None
-    rates = [problem.costs.numerics.peak(problem.graph, device) for device in offer.cluster.devices]
+    numerics, devices = problem.costs.numerics, Counter(offer.cluster.devices)
+    rates = [count * numerics.peak(problem.graph, device) for device, count in devices.items()]
     flops = problem.graph.forward_flops + problem.graph.backward_flops
     least = ceil(work.units / blank.units_per_step) * flops / sum(rates)
     return least if least > work.deadline else None

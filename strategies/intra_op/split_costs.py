@@ -21,7 +21,7 @@ from placer.costs.costs import Costs
 from placer.costs.memory.peak import state_bytes
 from placer.costs.precision import OpNumerics
 from placer.costs.timing.after_backward import update_bytes
-from placer.graph import BlockClass, Op, Parameter, Summed, Tensor
+from placer.graph import ITEM_BYTES, BlockClass, Op, Parameter, Summed, Tensor
 from placer.rules.graph_calls import call_of
 from placer.rules.layouts import Choice, State, conversion
 from placer.rules.splits.block_choices import block_choices
@@ -121,7 +121,7 @@ class SplitCosts:
         numerics, share = self.costs.numerics, self._share(state)
         moved = parameter.elements * share * update_bytes(numerics, self.costs.priced)
         seconds = moved / memory_rate(self.chip)
-        size = parameter.elements * share * numerics.weight_bytes
+        size = numerics.summed(parameter.elements * share * numerics.weight_bytes)
         summed = summed_over(state)
         if summed:
             axis = {Summed.OUTER: OUTER, Summed.INNER: INNER}.get(summed)
@@ -169,8 +169,9 @@ class SplitCosts:
             *words, line = (*inner.target.split(".")[1:], "")[:3]
             lines = lines_of(self.replica.devices, line)
             sizes = (inner.written_bytes.at(rows), inner.backward_written_bytes.at(rows))
+            factor = self.costs.numerics.sent_inside(numbers, inner.target)
             inside += sum(
-                moving_seconds(word, numbers.entering * size, self.costs.network, lines)
+                moving_seconds(word, factor * size, self.costs.network, lines)
                 for word, size in zip(words, sizes, strict=True)
             )
         busy = op_seconds(made, numbers, self.chip, self.costs.settings, rows)
@@ -190,7 +191,7 @@ class SplitCosts:
             backward = conversion(step.want.gradient, step.have.gradient) if self._trains(reference) else ""
             if "none" in (forward, backward):
                 return None
-            size = self._bytes(tensor) * self._share(left_as_is(step))
+            size = self._bytes(reference, tensor) * self._share(left_as_is(step))
             lines = lines_of(self.replica.devices, axis_word(step.axis, self.inner))
             seconds += sum(
                 moving_seconds(word, size, self.costs.network, lines) for word in (forward, backward) if word
@@ -201,8 +202,9 @@ class SplitCosts:
         """The share of a tensor that a device holds."""
         return 1 / prod(one.degree for one in pieces(state.value, self.degree, 0))
 
-    def _bytes(self, tensor: Tensor | Parameter) -> int:
-        numerics = self.costs.numerics
+    def _bytes(self, reference: str, tensor: Tensor | Parameter) -> int:
+        """Bytes of a value of the class in the type in which it runs."""
+        own = ITEM_BYTES[self.costs.numerics.type_of(self.kind, reference)]
         if isinstance(tensor, Parameter):
-            return tensor.elements * numerics.weight_bytes
-        return numerics.bytes_of(tensor, self.replica.rows)
+            return tensor.elements * own
+        return tensor.bytes_at(self.replica.rows) // ITEM_BYTES[tensor.dtype] * own

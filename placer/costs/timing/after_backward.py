@@ -8,13 +8,13 @@ Per element, with w bytes of a weight and of its gradient:
     accumulate   read both gradients, write one: 3 w                                   (autograd's AccumulateGrad)
     bucket       copy gradients in, results back: 4 w
     casting      where replicas sum in 16 bits: `communication.compression`
-    gathering    copy what was updated in, everything back: 2 w / parts + 2 w
-    norm         w, and 32 more where it is made op by op in float64: to double 8, square 16, sum 8
+    gathering    copy what was updated in, everything back: 2 w / parts + 2 w, on CPUs gloo once more (`fsdp`): 2 w
+    norm         w (torch._foreach_norm)
     scaling      2 w
-    masters      gradient to float32 w + 4, master to weight 4 + w
-    update       in one kernel (`fusion`): gradient, weight and each state read, weight and each state written;
-                 op by op, adamw: 20 passes (mul 2, lerp 3, mul 2, addcmul 3, sqrt 2, div 2, add 2, addcdiv 4;
-                 torch/optim/adamw.py), sgd: weight decay 3, momentum 5 if any, add 3
+    masters      gradient to float32 w + 4, master to weight 4 + w; with `fusion` the update's kernel casts
+    update       adamw: one kernel (torch/optim/adamw.py, `fused`, which this runtime asks for, and the fused kernels of
+                 other stacks): gradient, weight and each state read, weight and each state written;
+                 sgd, op by op: weight decay 3, momentum 5 if any, add 3; in one kernel with `fusion`
 
 On a CPU each of these is a kernel per tensor; on a GPU torch runs lists of tensors (`_foreach`), some tens per kernel.
 
@@ -50,8 +50,6 @@ from placer.spmd.cross_mesh import Mesh
 
 # Tensors one multi-tensor kernel takes (ATen/native/cuda/MultiTensorApply.cuh: 110, 64, 48, 36 for depth 1 to 4).
 TENSORS_PER_KERNEL = 36
-ADAMW_PASSES, ADAMW_KERNELS = 20, 8
-NORM_BYTES, NORM_KERNELS = 32, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +147,9 @@ class AfterBackward:
     def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
         """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
         moved, slowest = self.work.numerics.between_replicas(size), self.stage_times.with_slowest_memory(devices)
-        summed = self.network.gradient_sum(devices, moved, self.searched or way, self.work.degree)
-        cast = cast_seconds(size, moved, slowest) if self.work.numerics.compressed else 0.0
-        return summed + bucket_seconds(size, slowest) + cast
+        wide, degree = self.work.numerics.summed(moved), self.work.degree
+        summed = self.network.gradient_sum(devices, wide, self.searched or way, degree)
+        return summed + bucket_seconds(size, slowest) + cast_seconds(size, moved, slowest)
 
     def summed(self, first: int, last: int, *, device: int, parts: int = 1) -> float:
         """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of.
@@ -198,7 +196,8 @@ class AfterBackward:
         if len(devices) < 2 or not size:
             return 0.0
         moved = self.network.collective("all_gather", devices, size, self.work.degree)
-        return moved + gathering_seconds(size, self.stage_times.with_slowest_memory(devices), len(devices))
+        slowest, again = self.stage_times.with_slowest_memory(devices), self.network.cluster.on_cpus(devices)
+        return moved + gathering_seconds(size, slowest, len(devices)) + pass_seconds(slowest, 2 * size * again)
 
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
         """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state.
@@ -244,31 +243,27 @@ def update_bytes(numerics: Numerics, settings: RunSettings) -> int:
     kept = 4 if numerics.masters else weight
     size = 0
     if settings.clip_norm is not None:
-        size += 3 * weight + (0 if settings.fusion else NORM_BYTES)
+        size += 3 * weight
     if settings.offload == "optimizer":
         return size
+    states = state_count(settings)
     if settings.fusion:
-        states = state_count(settings)
         return size + weight + kept * (2 * states + 2) + (weight if numerics.masters else 0)
     if numerics.masters:
         size += 2 * (weight + 4)
-    return size + kept * _passes(settings)
-
-
-def _passes(settings: RunSettings) -> int:
     if settings.optimizer == "adamw":
-        return ADAMW_PASSES
-    return 3 + 3 * bool(settings.weight_decay) + 5 * state_count(settings)
+        return size + kept * (2 * states + 3)
+    return size + kept * (3 + 3 * bool(settings.weight_decay) + 5 * states)
 
 
 def _kernels(numerics: Numerics, settings: RunSettings) -> int:
     """Kernels per tensor, or per list of tensors."""
+    clipping = 2 * (settings.clip_norm is not None)
     if settings.offload == "optimizer":
-        return (2 if settings.fusion else NORM_KERNELS) * (settings.clip_norm is not None)
+        return clipping
     if settings.fusion:
-        return 1 + 2 * (settings.clip_norm is not None)
-    update = ADAMW_KERNELS if settings.optimizer == "adamw" else 3
-    return update + NORM_KERNELS * (settings.clip_norm is not None) + 2 * numerics.masters
+        return clipping + 1
+    return clipping + (1 if settings.optimizer == "adamw" else 3) + 2 * numerics.masters
 
 
 def heeds(settings: RunSettings, cluster: Cluster) -> bool:

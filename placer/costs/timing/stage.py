@@ -21,7 +21,7 @@ from placer.cluster.cluster import Backend, Device
 from placer.cluster.topology import Bottleneck, replica_groups
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.compression import cast_seconds
-from placer.costs.communication.fsdp import Gathers, gathers
+from placer.costs.communication.fsdp import Gathers, copies, gathers
 from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds, block_seconds, memory_rate, pass_seconds
@@ -307,7 +307,7 @@ class StageTimes:
     def _scatters(self, devices: tuple[int, ...], sizes: list[int]) -> list[float]:
         """Seconds of scattering gradients of these bytes, cast to those in which replicas sum."""
         moved = [self.work.numerics.between_replicas(size) for size in sizes]
-        found = self._each("reduce_scatter", devices, moved)
+        found = self._each("reduce_scatter", devices, [self.work.numerics.summed(size) for size in moved])
         if not self.work.numerics.compressed:
             return found
         slowest, parts = self.with_slowest_memory(devices), len(devices)
@@ -318,14 +318,13 @@ class StageTimes:
 
     @remembered
     def _unit_copies(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
-        """Seconds of copying each block's gathered parameters out, and its gradients in: all bytes read and written,
-        where gloo moves them twice (`fsdp`)."""
+        """Seconds of what each block's gather and scatter copy beside what they move (`fsdp.copies`)."""
         slowest, item = self.with_slowest_memory(devices), self.work.numerics.weight_bytes
         counts = [self.ranges.of(block, block + 1).counts for block in range(len(self.work.graph.blocks))]
-        times = 2 if self.block_times.network.cluster.on_cpus(devices) else 1
+        out, into = copies(len(devices), on_cpus=self.block_times.network.cluster.on_cpus(devices))
         return (
-            [pass_seconds(slowest, times * 2 * one.parameters, times) for one in counts],
-            [pass_seconds(slowest, times * 2 * one.trainable * item, times) for one in counts],
+            [pass_seconds(slowest, out.passes * one.parameters, out.kernels) for one in counts],
+            [pass_seconds(slowest, into.passes * one.trainable * item, into.kernels) for one in counts],
         )
 
     def with_slowest_memory(self, devices: tuple[int, ...]) -> Device:
