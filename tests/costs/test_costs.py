@@ -16,12 +16,12 @@ from placer.cluster.cluster import Cluster, Device, Link
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.network import Network
 from placer.costs.compute.host_issue import BACKWARD_SHARE, CORE_SHARES, FORWARD_SHARE
-from placer.costs.compute.roofline import memory_rate
+from placer.costs.compute.roofline import memory_rate, op_seconds, pass_seconds
 from placer.costs.costs import Costs
-from placer.costs.precision import EIGHT_BITS, Numerics
+from placer.costs.precision import EIGHT_BITS, Numerics, OpNumerics
 from placer.costs.step_estimate import costs_of, estimate, estimate_with, hosted, stage_costs
 from placer.errors import UsageError
-from placer.graph import ITEM_BYTES, Affine, Graph, Op
+from placer.graph import ITEM_BYTES, Affine, Graph, Op, Tensor
 from placer.plans.plan import ModelRef, Plan, Sharding, Stage
 from placer.plans.schedule import actions, in_flight
 from placer.plans.settings import RunSettings, Stack
@@ -352,6 +352,22 @@ def test_casts_to_8_bits_take_time_and_the_head_stays_in_16() -> None:
     first = next(own for own in numerics.ops(layer) if own.dtype == EIGHT_BITS)
     captured = ITEM_BYTES["float32"]
     assert first.cast * captured == 2 + 2 * 1
+
+
+@pytest.mark.parametrize(("name", "inputs"), [("linear", ("i0", "p0", "p1")), ("addmm", ("p1", "i0", "p0"))])
+def test_the_gradient_of_a_bias_is_summed_by_a_kernel_that_reads_the_gradient_once_more(
+    name: str, inputs: tuple[str, ...]
+) -> None:
+    """Of a linear layer and of a Conv1D, which says `addmm` and its bias first."""
+    made = Tensor(shape=(Affine(0, 1), Affine(1000)), dtype="float32", requires_grad=True)
+    with_bias = Op(
+        name=name, target=f"aten.{name}.default", kind="matmul", inputs=inputs, outputs=(made,),
+        written_bytes=Affine(0, 4000), backward_read_bytes=Affine(0, 4000), backward_written_bytes=Affine(0, 4000),
+    )  # fmt: skip
+    without = replace(with_bias, target="aten.mm.default", inputs=("i0", "p0"))
+    numbers = OpNumerics(dtype="float32", read=1.0, written=1.0, saved=1.0)
+    plain, biased = (op_seconds(op, numbers, FAST, RunSettings(), 8).backward for op in (without, with_bias))
+    assert biased - plain == pytest.approx(pass_seconds(FAST, 8 * 4000))
 
 
 def test_a_kernel_with_half_the_rate_takes_attention_longer() -> None:

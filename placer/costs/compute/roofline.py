@@ -56,8 +56,8 @@ FORWARD_KERNELS, BACKWARD_KERNELS = 4, 6
 # The loss of Megatron, which no kernel fuses (megatron/mpu/cross_entropy.py, `_VocabParallelCrossEntropy`).
 LOSS = re.compile(r"loss|log_softmax")
 
-# Which of a linear's tensors its bias is, by definition.
-BIAS = 2
+# Which of the tensors of a product its bias is, by definition.
+BIAS = {"linear": 2, "addmm": 0}
 
 # FLOPs at which every curve has reached its ceiling (placer/cluster/tile_curve.py).
 LARGE = 1e15
@@ -200,7 +200,7 @@ def _bias_seconds(op: Op, numbers: OpNumerics, device: Device, rows: int) -> flo
     So torch does (derivatives.yaml, addmm) and Megatron-LM (core/tensor_parallel/layers.py, `grad_output.sum(dim=0)`);
     where that is cast to few bits it is summed in passing (Transformer Engine, `bgrad_quantize`).
     """
-    biased = op_name(op) == "linear" and len(op.inputs) > BIAS and not numbers.cast
+    biased = len(op.inputs) > BIAS.get(op_name(op), len(op.inputs)) and not numbers.cast
     return pass_seconds(device, numbers.written * op.written_bytes.at(rows)) if biased else 0.0
 
 
