@@ -174,6 +174,7 @@ class Gradients:
         self._sum_local_ties()
         return self.squared()
 
+    @torch.no_grad()
     def squared(self) -> torch.Tensor:
         """The same of gradients as they lie there; to be called after the step has been ended."""
         counted = [local_part(one) for one in self._counted()]

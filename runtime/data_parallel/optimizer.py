@@ -81,6 +81,7 @@ class Updater:
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
         self.optimizer = make(self.updated.values()) if self.updated else None
 
+    @torch.no_grad()  # of a DTensor its own rows are then there without a node of autograd for each
     def step(self, scale: float) -> None:
         """Update with all gradients multiplied by `scale`, then forget the gradients."""
         gradients = {name: self._gradient(name) for name, p in self.named.items() if p.grad is not None}
