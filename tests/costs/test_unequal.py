@@ -113,7 +113,7 @@ def test_a_slow_device_gets_fewer_blocks_of_a_pipeline() -> None:
     state = BlockSpec(flops=10**8, parameters=2**20, saved=1000, output=100, traffic=1000)
     small = (replace(FAST, memory_bytes=7 * 2**24), replace(SLOW, memory_bytes=7 * 2**24))
     thin = Link(name="thin", latency_seconds=1e-5, bandwidth=1e8)
-    given = problem(chain_graph([state] * 5, rows=8), cluster(*small, link=thin))
+    given = problem(chain_graph([state] * 5, rows=8), cluster(*small, link=thin), pins=Pins(pipeline=2))
     plan = planned(given)
     blocks = {plan.cluster.devices[s.devices[0]].name: s.last - s.first for s in plan.stages}
     assert plan.positions == 2

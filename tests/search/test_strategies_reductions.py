@@ -98,7 +98,7 @@ def test_no_pinned_way_is_faster_than_the_one_found_and_none_is_below_the_bound(
 
 
 def test_the_search_takes_replicas_where_a_server_makes_them_pay() -> None:
-    cluster = machines(2e7, 2e8, 2e7, per_node=1)
+    cluster = machines(1.8e7, 2e8, 1.8e7, per_node=1)
     free, flat = (solve_with(given(cluster, *pins), "stages").plan for pins in ((), ("reduction=flat",)))
     assert [(stage.reduction, stage.replicas) for stage in free.stages] == [("server", 3)]
     assert [stage.replicas for stage in flat.stages] == [1, 1, 1]
