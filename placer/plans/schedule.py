@@ -8,7 +8,8 @@
                  all stages of a position before the next one starts                         (arXiv:2104.04473)
     branched     stages that are a graph, any number of them at a position: `placer.plans.branched`
     zero-bubble  ZB-H1: as 1f1b with the backward split; the weight part W of a microbatch waits until p more input
-                 parts I are done, so that it fills the bubble and memory stays that of 1f1b (arXiv:2401.10241)
+                 parts I are done, so that it fills the bubble and memory stays that of 1f1b (arXiv:2401.10241); a
+                 lone position has no bubble: there it is 1f1b
 
 `violations` judges any such lists, these or others: every action once, a microbatch's actions in their order, and an
 order that all positions together can follow to the end.
@@ -95,7 +96,7 @@ def actions(name: str, positions: int, stages: int, microbatches: int) -> Action
         raise UsageError(f"{microbatches} microbatches were asked for; a schedule needs at least 1")
     if name == "gpipe":
         return tuple(_gpipe(p, microbatches) for p in range(positions))
-    if name == "1f1b":
+    if name == "1f1b" or (name == "zero-bubble" and positions == 1):
         return tuple(_one_f_one_b(p, positions, microbatches) for p in range(positions))
     if name == "zero-bubble":
         return tuple(_zero_bubble(p, positions, microbatches) for p in range(positions))

@@ -84,6 +84,11 @@ def test_zero_bubble_halves_the_bubble_of_1f1b_in_unit_time() -> None:
     assert ends["zero-bubble"] == microbatches * 3 + (positions - 1) * 1
 
 
+def test_a_lone_position_splits_no_backward() -> None:
+    """DDP sums gradients in a whole one: in two parts it would not know which is the last."""
+    assert actions("zero-bubble", 1, 1, 3) == actions("1f1b", 1, 1, 3)
+
+
 def test_interleaving_divides_the_bubble_by_the_stages_per_position() -> None:
     # A stage of half the size takes 1/2 and 1: the bubble is (p-1)(F+B)/v  (arXiv:2104.04473 section 2.2.2).
     half = {"F": 0.5, "B": 1.0, "I": 0.5, "W": 0.5}

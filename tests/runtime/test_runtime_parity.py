@@ -37,6 +37,8 @@ TWO_RANKS = [
     replace(WORDS, replicas=2, shares=(1, 3), microbatches=(4, 3, 1), sharding="gradients"),
     replace(IMAGES, replicas=2, microbatches=(4, 3, 1), sharding="parameters", recompute=True),
     replace(IMAGES, replicas=2, shares=(1, 3), microbatches=(4, 3, 1)),
+    replace(WORDS, replicas=2, schedule="zero-bubble"),
+    replace(WORDS, replicas=2, schedule="zero-bubble", sharding="optimizer", microbatches=(4, 3, 1), recompute=True),
     replace(WORDS, positions=2, schedule="gpipe"),
     replace(WORDS, positions=2, schedule="1f1b", optimizer="sgd"),
     replace(WORDS, positions=2, schedule="interleaved", turns=2),
