@@ -231,8 +231,9 @@ def _unmeasured(report: RunReport) -> str:
     from placer.runtime.measuring.measurement import FEWEST_STEPS
 
     if report.engine != "placer":
-        predicted = f" (predicted {seconds_text(report.predicted.step_seconds)} a step)" if report.predicted else ""
-        return f"the engine {report.engine} was not measured by category{predicted}"
+        told = report.predicted and seconds_text(report.predicted.step_seconds)
+        own = f"; placer's own runtime is predicted {told} a step, this engine is not" if told else ""
+        return f"the engine {report.engine} was not measured by category{own}"
     return (
         f"predicted is not put beside measured: seconds and bytes are measured from step {FEWEST_STEPS} of a run on, "
         f"and this one did {len(report.losses)}; give --steps {report.first_step + FEWEST_STEPS} or more"
