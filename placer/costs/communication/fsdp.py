@@ -5,6 +5,10 @@ last microbatch's backward its gradients are scattered after it. The next unit's
 computation (settings.overlap), so that a pass shows the first unit's gather, of every other unit what is longer than
 the computation beside it, and in the last backward the scatter of the unit that ends it.
 
+What several blocks of a stage read is the root's: gathered before the forward of the first block, kept to the end of
+the backward, and scattered after it, so that nothing hides either (torch/distributed/fsdp/_fully_shard: of roots
+`reshard_after_forward` is false; _fsdp_state.py, `_root_post_backward_final_callback`).
+
 What was gathered is copied out of the collective's buffer into parameters, and gradients into that of the scatter, by
 the stream that computes (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: `foreach_all_gather_copy_out` and
 `foreach_reduce_scatter_copy_in` on the current stream): such copies are always seen.
@@ -15,8 +19,8 @@ shard that is sent is copied in at the cost of the computation (`all_gather_copy
 its own (gloo/allgather.cc) and the whole from there, and gradients into one of which it copies out this rank's shard
 (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: `AsyncAllgatherWork`, `reduce_scatter_tensor_coalesced`).
 
-    pass = first + copies + sum over units max(0, collectives of the next unit - computation of this one)
-           (+ last scatter)
+    pass = root + first + copies + sum over units max(0, collectives of the next unit - computation of this one)
+           (+ last scatter + root's)
 """
 
 from __future__ import annotations
@@ -35,8 +39,9 @@ from placer.costs.exact_sums import exact_sums
 class Gathers:
     """Per block its gather and scatter; prefix sums of what shows of each block's collectives beside its predecessor.
 
-    `backward` runs from the last block down; `scattering` is `backward` with the scatters of the last microbatch.
-    `copied` are prefix sums over blocks of the seconds of copying parameters out, `added` of copying gradients in.
+    `root` are the seconds of the root's gather and scatter, copies too. `backward` runs from the last block down;
+    `scattering` is `backward` with the scatters of the last microbatch. `copied` are prefix sums over blocks of the
+    seconds of copying parameters out, `added` of copying gradients in.
     """
 
     gather: tuple[float, ...]
@@ -47,10 +52,11 @@ class Gathers:
     scattering: tuple[float, ...]
     copied: tuple[float, ...]
     added: tuple[float, ...]
+    root: tuple[float, float]
 
     def forward_seconds(self, first: int, last: int) -> float:
         """What a forward of blocks first..last-1 shows."""
-        shown = self.gather[first] + self.forward[last - 1] - self.forward[first]
+        shown = self.root[0] + self.gather[first] + self.forward[last - 1] - self.forward[first]
         return shown + self.copied[last] - self.copied[first]
 
     def backward_seconds(self, first: int, last: int) -> float:
@@ -62,7 +68,7 @@ class Gathers:
         """What scattering adds to the last backward."""
         shown = self.scattering[last - 1] - self.scattering[first] + self.scatter[first]
         hidden = self.backward[last - 1] - self.backward[first]
-        return max(0.0, shown - hidden) + self.added[last] - self.added[first]
+        return max(0.0, shown - hidden) + self.added[last] - self.added[first] + self.root[1]
 
     def _regathered(self, last: int) -> float:
         """The gather that a backward begins with."""
@@ -85,11 +91,11 @@ def copies(parts: int, *, on_cpus: bool) -> tuple[Copies, Copies]:
 
 def gathers(
     gather: Sequence[float], scatter: Sequence[float], forward: Sequence[float], backward: Sequence[float],
-    copied: Sequence[float], added: Sequence[float], *, regathers: bool, overlap: bool,
+    copied: Sequence[float], added: Sequence[float], *, root: tuple[float, float], regathers: bool, overlap: bool,
 ) -> Gathers:  # fmt: skip
     """From seconds per block: its gather, its scatter, its forward and backward computation, copies out and in.
 
-    overlap: whether collectives run beside the computation.
+    root: those of the root's gather and scatter. overlap: whether collectives run beside the computation.
     """
     units, ahead, behind = np.array(gather), float(overlap) * np.array(forward), float(overlap) * np.array(backward)
     again = (units if regathers else 0.0 * units)[:-1]
@@ -102,6 +108,7 @@ def gathers(
         scattering=_shown(again + np.array(scatter)[1:] - behind[1:]),
         copied=exact_sums(copied),
         added=exact_sums(added),
+        root=root,
     )
 
 

@@ -10,8 +10,8 @@ and itself keeps,
     remade(c)   with recompute: what it saves as it runs again, beside results that products kept (not the model's last
                 block, which kept all)
     op(c)       the most that one of its ops has: the gradients of its results and those of what it read
-    moved(k)    where parameters are sharded: those of the block and of the one before, gathered; where gradients are,
-                the block's whole ones
+    moved(k)    where parameters are sharded: those of the block and of the one before, gathered, and those of the root,
+                which several blocks read; where gradients are, the block's and the root's whole ones
 
 and what the blocks after it had kept is gone. Of a class the last block counts, after which least is gone.
 
@@ -41,7 +41,8 @@ PIECES = 12
 
 
 class Moved(NamedTuple):
-    """What sharding moves while a block goes backward: its parameters and those of the next one, its gradients."""
+    """What sharding moves while a block goes backward: its parameters, those of the next one and of the root; its
+    gradients and the root's."""
 
     parameters: bool = False
     gradients: bool = False
@@ -146,13 +147,20 @@ class Backward:
         index = blocks[block].kind
         remade = known.saved_again(block, block + 1, _of_block(recompute, block - first))
         left = known.kept(first, block + 1, recompute)
+        root, units = self._units(block)
         return _Moment(
             beside=affine_sum((left, Affine(-whole.fixed, -whole.per_row), remade)),
             ops=known.at_work[index] or (Affine(),),
-            gathered=self._parameters.of(max(first, block - 1), block + 1).parameters,
-            making=self._parameters.gradient_bytes(block, block + 1),
+            gathered=sum(unit.parameters for unit in (root, *units)),
+            making=(root.trainable + units[0].trainable) * known.work.numerics.weight_bytes,
             made=self._parameters.gradient_bytes(block + 1, last),
         )
+
+    def _units(self, block: int) -> tuple[ParameterCounts, list[ParameterCounts]]:
+        """What FSDP2 has gathered as a block goes backward: the root, and the units of the block and the one before."""
+        rooted = self._parameters.rooted(self._first, self._last)
+        blocks = range(block, max(self._first, block - 1) - 1, -1)
+        return self._parameters.root(rooted), [self._parameters.unit(one, rooted) for one in blocks]
 
     @cached_property
     def _edges(self) -> Sequence[int]:

@@ -2,6 +2,9 @@
 
 `ParameterSums(work).of(first, last)` answers for blocks first..last-1, from prefix sums and a short list of
 what several blocks share.
+
+FSDP2 gathers and scatters a unit at a time: what one block of a stage reads is that block's unit (`unit`), what several
+of them read is left to the root of the stage (`root`); `program.buckets.shard_units` is the same of a plan.
 """
 
 from __future__ import annotations
@@ -9,12 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from operator import add
-from typing import NamedTuple
+from operator import add, sub
+from typing import NamedTuple, TypeAlias
 
 from placer.costs.precision import Numerics, Workload
 from placer.graph import ITEM_BYTES, Block, Parameter, Summed
 from placer.io.memo import remembered
+
+# Of parameters that several blocks of a stage read: for each set of readers those blocks, of the whole model.
+Rooted: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class ParameterCounts(NamedTuple):
@@ -67,6 +73,37 @@ class ParameterSums:
                 total += copy.trainable * self.work.numerics.weight_bytes
         return total
 
+    @remembered
+    def rooted(self, first: int, last: int) -> Rooted:
+        """Who reads what a stage of blocks first..last-1 leaves to its root: parameters that several of them read."""
+        return tuple(readers for readers in self.by_readers if sum(first <= block < last for block in readers) > 1)
+
+    @remembered
+    def unit(self, block: int, rooted: Rooted) -> ParameterCounts:
+        """What is left in a block's unit where those parameters are the root's."""
+        counts = self.of(block, block + 1)
+        for readers in rooted:
+            if block in readers:
+                counts = ParameterCounts(*map(sub, counts, self.by_readers[readers]))
+        return counts
+
+    @remembered
+    def root(self, rooted: Rooted) -> ParameterCounts:
+        """What the root holds."""
+        held = ParameterCounts()
+        for readers in rooted:
+            held = _plus(held, self.by_readers[readers])
+        return held
+
+    @cached_property
+    def by_readers(self) -> dict[tuple[int, ...], ParameterCounts]:
+        """Parameters of several blocks, by these: what one copy of them counts for."""
+        found: dict[tuple[int, ...], ParameterCounts] = {}
+        for readers, copy in self._shared:
+            if copy.parameters:
+                found[readers] = _plus(found.get(readers, ParameterCounts()), copy)
+        return found
+
     @cached_property
     def units(self) -> list[int]:
         """Bytes of the parameters of a block of each class."""
@@ -80,7 +117,7 @@ class ParameterSums:
     @cached_property
     def _sums(self) -> list[ParameterCounts]:
         own = map(self._own, self.work.graph.blocks)
-        return list(accumulate(own, lambda a, b: ParameterCounts(*map(add, a, b)), initial=ParameterCounts()))
+        return list(accumulate(own, _plus, initial=ParameterCounts()))
 
     @cached_property
     def _shared(self) -> list[tuple[tuple[int, ...], ParameterCounts]]:
@@ -102,6 +139,10 @@ class ParameterSums:
             return self._of_class[block.kind]
         named = zip(block.parameters, self.work.graph.classes[block.kind].parameters, strict=True)
         return _counts(tuple(self.work.kept_whole.get(name, one) for name, one in named), self.work.numerics)
+
+
+def _plus(one: ParameterCounts, other: ParameterCounts) -> ParameterCounts:
+    return ParameterCounts(*map(add, one, other))
 
 
 def _counts(parameters: tuple[Parameter, ...], numerics: Numerics) -> ParameterCounts:

@@ -118,7 +118,8 @@ class AfterBackward:
         if len(devices) < 2 or rows == 0:
             return 0.0
         if sharding in BY_FSDP:
-            return self.stage_times.gathers(devices, rows, sharding).scatter_seconds(first, last)
+            rooted = self.ranges.parameters.rooted(first, last)
+            return self.stage_times.gathers(devices, rows, sharding, rooted).scatter_seconds(first, last)
         counts = self.ranges.of(first, last).counts
         size = (counts.trainable - counts.elsewhere) * self.work.numerics.weight_bytes
         if not size:

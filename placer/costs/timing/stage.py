@@ -28,6 +28,7 @@ from placer.costs.compute.roofline import BlockSeconds, block_seconds, memory_ra
 from placer.costs.exact_sums import exact_sums
 from placer.costs.kept_results import kept_results, scores_alone
 from placer.costs.memory.block_ranges import BlockRanges
+from placer.costs.memory.parameters import ParameterCounts, Rooted
 from placer.costs.precision import Workload
 from placer.io.memo import once, remembered
 from placer.plans.plan import BY_FSDP, Again, Partly, Sharding, Stage, replica_rows
@@ -239,7 +240,7 @@ class StageTimes:
         )
         if sharding not in BY_FSDP or len(devices) < 2:
             return seconds
-        shown = self.gathers(devices, rows, sharding)
+        shown = self.gathers(devices, rows, sharding, self.ranges.parameters.rooted(first, last))
         return seconds._replace(
             gather_forward=shown.forward_seconds(first, last), gather_backward=shown.backward_seconds(first, last)
         )
@@ -269,9 +270,11 @@ class StageTimes:
         }.values()
 
     @remembered
-    def gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
-        """What collectives of state sharded over `devices` add to passes of `rows` rows."""
-        return once(self._gathers, (self._standing(devices), rows, sharding), self._gathered, devices, rows, sharding)
+    def gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding, rooted: Rooted) -> Gathers:
+        """What collectives of state sharded over `devices` add to passes of `rows` rows of a stage; `rooted`: what its
+        root holds."""
+        key = self._standing(devices), rows, sharding, rooted
+        return once(self._gathers, key, self._gathered, devices, rows, sharding, rooted)
 
     @remembered
     def _standing(self, devices: tuple[int, ...]) -> Hashable:
@@ -281,24 +284,31 @@ class StageTimes:
         levels = times.network.levels(devices, self.work.degree)
         return times.device_classes(devices), cluster.on_cpus(devices), levels
 
-    def _gathered(self, devices: tuple[int, ...], rows: int, sharding: Sharding) -> Gathers:
+    def _gathered(self, devices: tuple[int, ...], rows: int, sharding: Sharding, rooted: Rooted) -> Gathers:
         sums = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
-        gather, scatter = self._unit_moves(devices)
+        (*gather, first), (*scatter, last) = self._unit_moves(devices, rooted)
+        (*copied, copied_first), (*added, added_last) = self._unit_copies(devices, rooted)
         return gathers(
             gather,
             scatter,
             np.min([np.diff(one.forward) for one in sums], axis=0).tolist(),
             np.min([np.diff(one.backward) for one in sums], axis=0).tolist(),
-            *self._unit_copies(devices),
+            copied,
+            added,
+            root=(first + copied_first, last + added_last),
             regathers=sharding == "parameters",
             overlap=self.work.settings.overlap and not self.block_times.network.cluster.on_cpus(devices),
         )
 
+    def _units(self, rooted: Rooted) -> list[ParameterCounts]:
+        """What the unit of each block holds, and behind them the root."""
+        held = self.ranges.parameters
+        return [*(held.unit(block, rooted) for block in range(len(self.work.graph.blocks))), held.root(rooted)]
+
     @remembered
-    def _unit_moves(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
-        """Seconds of each block's gather and scatter over `devices`; those of equal sizes are made once."""
-        item = self.work.numerics.weight_bytes
-        counts = [self.ranges.of(block, block + 1).counts for block in range(len(self.work.graph.blocks))]
+    def _unit_moves(self, devices: tuple[int, ...], rooted: Rooted) -> tuple[list[float], list[float]]:
+        """Seconds of each unit's gather and scatter over `devices`; those of equal sizes are made once."""
+        item, counts = self.work.numerics.weight_bytes, self._units(rooted)
         return (
             self._each("all_gather", devices, [one.parameters for one in counts]),
             self._scatters(devices, [one.trainable * item for one in counts]),
@@ -317,10 +327,9 @@ class StageTimes:
         ]
 
     @remembered
-    def _unit_copies(self, devices: tuple[int, ...]) -> tuple[list[float], list[float]]:
-        """Seconds of what each block's gather and scatter copy beside what they move (`fsdp.copies`)."""
-        slowest, item = self.with_slowest_memory(devices), self.work.numerics.weight_bytes
-        counts = [self.ranges.of(block, block + 1).counts for block in range(len(self.work.graph.blocks))]
+    def _unit_copies(self, devices: tuple[int, ...], rooted: Rooted) -> tuple[list[float], list[float]]:
+        """Seconds of what each unit's gather and scatter copy beside what they move (`fsdp.copies`)."""
+        slowest, item, counts = self.with_slowest_memory(devices), self.work.numerics.weight_bytes, self._units(rooted)
         out, into = copies(len(devices), on_cpus=self.block_times.network.cluster.on_cpus(devices))
         return (
             [pass_seconds(slowest, out.passes * one.parameters, out.kernels) for one in counts],

@@ -6,7 +6,8 @@ forward recomputed, in the way that takes least) and S stages:
     messages    every stage but the last sends at least the least that crosses between two blocks: X
     gathers     of sharded state, over all stages what one stage of all blocks shows, copies too, and for every cut
                 between two blocks the rest of the second one's gather, which nothing hides; scatters what they take
-                beyond B
+                beyond B. Of parameters that several blocks read, which the root of a stage with several of them holds,
+                nothing but where there is one stage
     memory      position j holds at most n_j blocks, n'_j of them recomputed in the way that keeps least: see `memory`
     recompute   at least r = c - sum n_j blocks are recomputed; c > sum n'_j: no plan
     steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
@@ -65,11 +66,12 @@ class _Pairs(NamedTuple):
 
 
 class _Least(NamedTuple):
-    """What gathers show at least, forward and backward, and what scatters add at least."""
+    """What gathers show at least, forward and backward, and what scatters add at least; those of the root apart."""
 
     forward: _Pairs
     backward: _Pairs
     scatter: float
+    root: tuple[float, float]
 
 
 class RefinedBounds:
@@ -250,12 +252,16 @@ class _GatherBounds:
             each = replica_rows(rows, outline.shares, outline.replicas)
             most, fewest = max(each), min(own for own in each if own)
         found = self._made(places.distinct, most, fewest, outline.sharding)
-        return found.forward.over(outline.stages), found.backward.over(outline.stages), found.scatter
+        first, final = found.root if outline.stages == 1 else (0.0, 0.0)
+        forward, backward = (each.over(outline.stages) for each in (found.forward, found.backward))
+        return forward + first, backward, found.scatter + final
 
     @remembered
     def _made(self, every: tuple[tuple[int, ...], ...], most: int, fewest: int, sharding: Sharding) -> _Least:
+        rooted = tuple(self.costs.ranges.parameters.by_readers)
         found, beside = (
-            [self.costs.stage_times.gathers(devices, own, sharding) for devices in every] for own in (fewest, most)
+            [self.costs.stage_times.gathers(devices, own, sharding, rooted) for devices in every]
+            for own in (fewest, most)
         )
         gather = np.min([each.gather for each in found], axis=0)
         again = gather * found[0].regathers
@@ -269,6 +275,7 @@ class _GatherBounds:
                 [each.backward for each in found], again[:-1], float(again[-1]) + copied * found[0].regathers
             ),
             scatter=max(0.0, float(beyond.sum())) + min(each.scatter[0] for each in found) + added,
+            root=(min(each.root[0] for each in found), min(each.root[1] for each in found)),
         )
 
 

@@ -18,11 +18,14 @@ from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placer.costs.communication.fsdp import Gathers
 from placer.costs.communication.network import TransferSeconds
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.costs import Costs
 from placer.costs.memory.block_ranges import BlockRanges
+from placer.costs.memory.parameters import Rooted
 from placer.costs.memory.peak import StageMemory, state_bytes
 from placer.graph import Affine
 from placer.io.memo import remembered
@@ -277,15 +280,37 @@ class StageBounds:
         if sharding not in BY_FSDP:
             return found
         leaders, own = place.placement.devices[:: submesh.degree], -(-rows // submesh.replicas)
-        shown = self.costs(submesh).stage_times.gathers(leaders, own, sharding)
+        for rooted, where in self._rooted(submesh.layout).items():
+            shown = self.costs(submesh).stage_times.gathers(leaders, own, sharding, rooted)
+            for name, seconds in self._shown(shown).items():
+                found[name] = found.get(name, 0.0) + np.where(where, seconds, 0.0)
+        return found
+
+    def _shown(self, shown: Gathers) -> dict[str, Floats]:
+        """What collectives of sharded state add to every block range."""
+        over, pairs, first, final = self.ends.over, self.ends.over_pairs, self.ends.of_first, self.ends.of_last
         gather, scatter = np.array(shown.gather), np.array(shown.scatter)
         ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
         copied, added = over(np.array(shown.copied)), over(np.array(shown.added))
-        pairs, first, final = self.ends.over_pairs, self.ends.of_first, self.ends.of_last
-        found["forward"] = found["forward"] + pairs(ahead) + first(gather) + copied
-        found["backward"] = found["backward"] + pairs(behind) + (final(gather) + copied) * shown.regathers
         beyond = pairs(scattering) - pairs(behind) + first(scatter)
-        found["scatter"] = np.maximum(0.0, beyond) + added
+        return {
+            "forward": pairs(ahead) + first(gather) + copied + shown.root[0],
+            "backward": pairs(behind) + (final(gather) + copied) * shown.regathers,
+            "scatter": np.maximum(0.0, beyond) + added + shown.root[1],
+        }
+
+    @remembered
+    def _rooted(self, layout: int) -> dict[Rooted, NDArray[np.bool_]]:
+        """What the root of a block range may hold, and which ranges hold just that."""
+        held = self.views[layout].costs.ranges.parameters
+        found: dict[Rooted, NDArray[np.bool_]] = {(): np.ones(self.ends.shape, dtype=bool)}
+        for readers in held.by_readers:
+            reads = np.zeros(self.blocks + 1)
+            np.add.at(reads, np.array(readers) + 1, 1.0)
+            several = self.ends.over(reads.cumsum()) > 1
+            parted = {(*own, readers): where & several for own, where in found.items()}
+            found = {own: where & ~several for own, where in found.items()} | parted
+            found = {own: where for own, where in found.items() if where.any()}
         return found
 
     @remembered
