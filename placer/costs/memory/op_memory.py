@@ -7,6 +7,10 @@ read. As it runs again it makes the rest of what it saves.
 A keyed dropout mask is made of two numbers of 64 bits per element that may be dropped (`runtime.stages.dropout`): they
 are there while the op runs forward, beside all that is kept by then; one byte per element, the mask, stays. Where
 chains of ops run as one kernel the numbers are never in memory.
+
+What experts made is kept for the gradients of the weights it is multiplied with. Megatron-Core multiplies what enters
+their second product instead, in the kernel of the activation, and keeps no result of it (megatron/core/transformer/moe/
+experts.py, `permuted_probs`; fusions/fused_bias_swiglu.py, `weighted_bias_swiglu_impl`).
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from placer.costs.kept_results import fuses, kept_results, readers, scores_alone
 from placer.costs.memory.chain_memory import chain_at_work, chain_saved
 from placer.costs.precision import FLOATING, Numerics, OpNumerics, leads_to, op_name
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Tensor, affine_sum
-from placer.plans.settings import MEGATRON, RunSettings
+from placer.plans.settings import MEGATRON, MEGATRON_CORE, RunSettings
 from placer.rules.calls import Call
+from placer.rules.expert_loads import experts_of
 from placer.rules.graph_calls import call_of
 
 # A seed and an offset of 8 bytes each (torch: aten/src/ATen/cuda/PhiloxCudaState.h).
@@ -58,8 +63,10 @@ def class_memory(block_class: BlockClass, numerics: Numerics, settings: RunSetti
     calls = [_call(block_class, op) for op in block_class.ops]
     fused = [fuses(op, call, settings, backend) for op, call in zip(block_class.ops, calls, strict=True)]
     alone = [
-        (op.fused_saved_bytes if kernel else op.saved_bytes).scaled(own.saved)
-        for op, own, kernel in zip(block_class.ops, numbers, fused, strict=True)
+        _less((op.fused_saved_bytes if kernel else op.saved_bytes).scaled(own.saved), unkept)
+        for op, own, kernel, unkept in zip(
+            block_class.ops, numbers, fused, _weighed_results(block_class, numerics, settings), strict=True
+        )
     ]
     each = [
         _op_bytes(block_class, index, numbers[index], settings, Affine() if fused[index] else _score_bytes(op))
@@ -105,6 +112,15 @@ def _op_bytes(
     if settings.stack in MEGATRON and _of_loss(block_class, index):
         return (_in_place_bytes(op, numbers),)
     return tuple(_gradient_bytes(op, numbers, scores))
+
+
+def _weighed_results(block_class: BlockClass, numerics: Numerics, settings: RunSettings) -> Iterator[Affine]:
+    """Of each op the bytes of results of experts that it weighs, where the stack's kernels weigh what enters them."""
+    core, numbers = settings.stack in MEGATRON_CORE, numerics.ops(block_class)
+    made = {f"o{index}.0": index for index, op in enumerate(block_class.ops) if core and experts_of(block_class, op)}
+    for op in block_class.ops:
+        read = [made[reference] for reference in op.inputs if reference in made and op_name(op) == "mul"]
+        yield affine_sum(block_class.ops[index].written_bytes.scaled(numbers[index].written) for index in read)
 
 
 def _kept_score_bytes(block_class: BlockClass, numerics: Numerics, settings: RunSettings, backend: Backend) -> Affine:

@@ -19,6 +19,7 @@ from placer.graph import Graph
 from placer.io.model_shape import Shape
 from placer.tracer import capture
 from placer.tracer.deepen import deepened
+from placer.tracer.published.causal import CAUSAL
 from placer.tracer.published.decoder import Decoder
 from placer.tracer.published.megatron_gpt import Gpt
 from placer.tracer.published.mpt import Mpt
@@ -83,7 +84,7 @@ def _squared(shape: Shape) -> torch.nn.Module:
             hidden_size=shape.hidden, intermediate_size=shape.inner, num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads, vocab_size=shape.vocabulary,
             max_position_embeddings=shape.sequence, head_dim=shape.head_size or shape.hidden // shape.heads,
-            use_cache=False,
+            use_cache=False, attn_implementation=CAUSAL,
         )
     )  # fmt: skip
     return made
@@ -104,7 +105,7 @@ def _mixture(shape: Shape) -> torch.nn.Module:
             num_experts=shape.experts, num_experts_per_tok=shape.chosen, num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads,
             head_dim=shape.head_size or shape.hidden // shape.heads, vocab_size=shape.vocabulary,
-            max_position_embeddings=shape.sequence, use_cache=False,
+            max_position_embeddings=shape.sequence, use_cache=False, attn_implementation=CAUSAL,
         )
     )  # fmt: skip
     return made if shape.gated else with_plain_experts(made)
@@ -114,9 +115,10 @@ def _latent(shape: Shape) -> torch.nn.Module:
     """Latent attention and experts as published: the defaults of transformers' configuration are DeepSeek-V3's."""
     made: torch.nn.Module = transformers.DeepseekV3ForCausalLM(
         transformers.DeepseekV3Config(
-            num_hidden_layers=shape.layers, vocab_size=shape.vocabulary, use_cache=False, first_k_dense_replace=DENSE
+            num_hidden_layers=shape.layers, vocab_size=shape.vocabulary, use_cache=False, first_k_dense_replace=DENSE,
+            attn_implementation=CAUSAL,
         )
-    )
+    )  # fmt: skip
     return made
 
 
