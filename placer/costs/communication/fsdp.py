@@ -15,9 +15,7 @@ the stream that computes (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.
 
 On CPUs nothing runs beside anything: FSDP2 asks for collectives that end before the call returns and leaves it to
 streams, which CPUs have not, to run them ahead (`unshard_async_op` is false; `foreach_reduce` has no other). There the
-shard that is sent is copied in at the cost of the computation (`all_gather_copy_in`), gloo copies it into a buffer of
-its own (gloo/allgather.cc) and the whole from there, and gradients into one of which it copies out this rank's shard
-(torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: `AsyncAllgatherWork`, `reduce_scatter_tensor_coalesced`).
+shard that is sent is copied in at the cost of the computation (`all_gather_copy_in`), and so are gloo's own copies.
 
     pass = root + first + copies + sum over units max(0, collectives of the next unit - computation of this one)
            (+ last scatter + root's)
@@ -27,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placer.costs.communication.gloo import Copies, gloo_copies
 from placer.costs.exact_sums import exact_sums
 
 
@@ -75,18 +73,13 @@ class Gathers:
         return self.gather[last - 1] if self.regathers else 0.0
 
 
-class Copies(NamedTuple):
-    """Bytes read and written per byte of a unit, and in how many kernels."""
-
-    passes: float
-    kernels: int
-
-
 def copies(parts: int, *, on_cpus: bool) -> tuple[Copies, Copies]:
     """What a unit's gather and scatter over so many `parts` copy in the stream that computes."""
+    whole, shard = Copies(2, 1), Copies(2 / parts, 1)
     if not on_cpus:
-        return Copies(2, 1), Copies(2, 1)
-    return Copies(2 * 2 + 2 * 2 / parts, 4), Copies(2 * 2 + 2 / parts, 3)
+        return whole, whole
+    own = gloo_copies(parts)
+    return whole.plus(shard).plus(own), whole.plus(own)
 
 
 def gathers(

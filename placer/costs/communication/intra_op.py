@@ -18,10 +18,10 @@ from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.precision import Numerics
 from placer.graph import BlockClass
+from placer.spmd.local_ops import NOTHING
 
 Lines: TypeAlias = tuple[tuple[int, ...], ...]
 
-NOTHING = "-"
 KINDS: dict[str, CollectiveKind] = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",

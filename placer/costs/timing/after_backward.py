@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.costs.communication.compression import cast_seconds
+from placer.costs.communication.gloo import Copies, gloo_copies
 from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, least_exposed
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
@@ -197,8 +198,10 @@ class AfterBackward:
         if len(devices) < 2 or not size:
             return 0.0
         moved = self.network.collective("all_gather", devices, size, self.work.degree)
-        slowest, again = self.stage_times.with_slowest_memory(devices), self.network.cluster.on_cpus(devices)
-        return moved + gathering_seconds(size, slowest, len(devices)) + pass_seconds(slowest, 2 * size * again)
+        slowest, parts = self.stage_times.with_slowest_memory(devices), len(devices)
+        own = gloo_copies(parts) if self.network.cluster.on_cpus(devices) else Copies(0, 0)
+        copied = pass_seconds(slowest, own.passes * size, own.kernels)
+        return moved + gathering_seconds(size, slowest, parts) + copied
 
     def optimizer(self, first: int, last: int, *, device: int, sharding: Sharding = "none", replicas: int = 1) -> float:
         """Seconds of clipping (norm and scaling) and of the update, memory-bound passes over the device's state.
