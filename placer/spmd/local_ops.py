@@ -4,17 +4,21 @@ FLOPs and matrix products follow from the rule of the local call. Bytes read and
 op's local tensors; saved bytes with those of its tensors that account for them exactly, else with all of them. What an
 op reads after a conversion, or with the padding that a window reads beyond the rank's rows, is a tensor of its own: an
 op that keeps it keeps it beside the parameter it is of, or beside what the op before kept.
+
+A piece of the queries of causal attention has a mask in place of the flag, for it begins further down
+(`runtime/spmd/local_ops/positions.py`): no kernel leaves out what is hidden, and all keep the mask's numbers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import ceil, prod
 
 from placer.errors import UsageError
-from placer.graph import Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
+from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
 from placer.io.refusals import short
 from placer.rules.calls import Call, MatrixProduct, Value, Work
 from placer.rules.cut_sizes import window_rows
@@ -41,6 +45,8 @@ from placer.spmd.parameter_layouts import held_value
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
 NOTHING = "-"
+# Where a call of attention says that it is causal.
+FLAG = re.compile(r"(t0, t1, t2, (?:None|t\d+), [\d.e-]+, |\bis_causal=)True")
 # Rows at loaded experts are counted in so many: 16 bytes of bfloat16, as products like them.
 EVEN = 8
 
@@ -83,7 +89,7 @@ def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load:
     read, written = _share(few.local.tensors, few.whole.tensors), _share(few.local.outputs, few.whole.outputs)
     both = _share((*few.local.tensors, *few.local.outputs), (*few.whole.tensors, *few.whole.outputs))
     saved = _saved_share(op, few, both)
-    return replace(
+    made = replace(
         op,
         outputs=tuple(
             replace(tensor, shape=tuple(map(_line, a.shape, b.shape)))
@@ -100,6 +106,15 @@ def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load:
         products=tuple(map(_product, few.work.forward, more.work.forward)),
         backward_products=tuple(map(_product, few.work.backward, more.work.backward)),
     )
+    return _masked(made, few.local) if any(one.local == "attention_rows" for _, one in strands(choice)) else made
+
+
+def _masked(op: Op, local: Call) -> Op:
+    """Attention with a mask of these queries and keys in place of its flag."""
+    queries, keys = (local.tensors[number].shape[-2] for number in (0, 1))
+    mask = Affine(queries * keys * ITEM_BYTES[op.outputs[0].dtype])
+    saved = affine_sum((op.fused_saved_bytes, mask)) if any(op.fused_saved_bytes) else op.fused_saved_bytes
+    return replace(op, arguments=FLAG.sub(r"\1False", op.arguments), fused_saved_bytes=saved)
 
 
 def loaded(local: Call, choice: Choice, load: float) -> Call:
