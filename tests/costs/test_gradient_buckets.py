@@ -100,6 +100,15 @@ def test_the_simulator_prefers_the_size_that_the_estimate_does(latency: float) -
     assert simulate(best).step_seconds <= min(played.values()) * 1.02
 
 
+def test_nothing_hides_the_sum_of_the_gradient_that_is_ready_last() -> None:
+    """An embedding of 16 MiB, whose sum takes as many milliseconds, behind seven blocks of which all is hidden."""
+    graph = chain_graph([BlockSpec(parameters=4 * MIB), *[BlockSpec(parameters=MIB, flops=4 * 10**10)] * 7], rows=2)
+    plan = replace(data_parallel(1e-6), graph=graph, bucket_bytes=MIB)
+    told, played = (estimate(plan).seconds.reduction, simulate(plan).ledger.seconds.reduction)
+    assert told == pytest.approx(16 * MIB / 1e9, rel=0.05)
+    assert played == pytest.approx(told, rel=0.05)
+
+
 @pytest.mark.parametrize(("cores", "hidden"), [(None, 1.0), (2.0, 1.0), (0.5, 0.5), (0.0, 0.0)])
 def test_sums_hide_behind_a_backward_as_far_as_cores_are_left_for_them(cores: float | None, hidden: float) -> None:
     """Threads of a sum take a core; where computation has all of them, each second of a sum is one of the step."""

@@ -113,8 +113,8 @@ class AfterBackward:
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
         In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
-        (`alone`), after it in others and over unlike devices; see `gradient_buckets`. Sharded state scatters beside the
-        last backward, block by block.
+        (`alone`), after it in others and over unlike devices; see `gradient_buckets`. Nothing hides the sum of the last
+        gradient, of an embedding for the most part. Sharded state scatters beside the last backward, block by block.
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
@@ -126,7 +126,14 @@ class AfterBackward:
         if not size:
             return 0.0
         beside = alone and self.work.settings.overlap and not self.network.cluster.unlike(devices)
-        return self.fused(devices, size, self.hidden(devices) * backward if beside else 0.0, bucket_bytes, way)
+        exposed = self.fused(devices, size, self.hidden(devices) * backward if beside else 0.0, bucket_bytes, way)
+        return max(exposed, self.bucket(devices, self._last_ready(first), way)) if beside else exposed
+
+    def _last_ready(self, first: int) -> int:
+        """Bytes of the largest gradient of block `first`, which comes last, and whole whatever the size of buckets."""
+        parameters = self.work.graph.classes[self.work.graph.blocks[first].kind].parameters
+        sizes = [one.elements for one in parameters if one.trainable and not one.buffer]
+        return max(sizes, default=0) * self.work.numerics.weight_bytes
 
     def hidden(self, devices: tuple[int, ...]) -> float:
         """The share of a backward on `devices` that can run beside sums, for which all of them wait."""
