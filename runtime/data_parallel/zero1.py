@@ -6,7 +6,7 @@ of the parameters; `gather` then gives every replica all rows. Parameters withou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import distributed as dist
@@ -37,26 +37,26 @@ class Zero1:
         mine = self._packed(parameters)
         pieces = [torch.empty_like(mine) for _ in range(self._ranks)]
         dist.all_gather(pieces, mine, group=self._group)
-        for rank, piece in enumerate(pieces):
-            if rank != self._mesh.get_local_rank():
-                self._unpack(piece, parameters, rank)
+        others = [rank for rank in range(self._ranks) if rank != self._mesh.get_local_rank()]
+        found = [pair for rank in others for pair in self._pairs(pieces[rank], parameters, rank)]
+        _copy(found)
         return self._ranks * mine.numel() * mine.element_size()
 
     def _packed(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """This rank's rows, those of each parameter padded to as many as every rank has."""
-        size, at = sum(self._padded(parameter) for parameter in parameters), 0
-        packed = parameters[0].new_zeros(size)
-        for parameter in parameters:
-            rows = self._rows(parameter.detach(), self._mesh.get_local_rank())
-            packed[at : at + rows.numel()].copy_(rows.reshape(-1))
-            at += self._padded(parameter)
+        packed = parameters[0].new_zeros(sum(self._padded(parameter) for parameter in parameters))
+        pairs = self._pairs(packed, parameters, self._mesh.get_local_rank())
+        _copy([(piece, rows) for rows, piece in pairs])
         return packed
 
-    def _unpack(self, packed: torch.Tensor, parameters: Sequence[torch.Tensor], rank: int) -> None:
+    def _pairs(
+        self, packed: torch.Tensor, parameters: Sequence[torch.Tensor], rank: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The rows of a rank where they belong, and where they are packed."""
         at = 0
         for parameter in parameters:
             rows = self._rows(parameter.detach(), rank)
-            rows.copy_(packed[at : at + rows.numel()].view(rows.shape))
+            yield rows, packed[at : at + rows.numel()].view(rows.shape)
             at += self._padded(parameter)
 
     def _rows(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
@@ -69,3 +69,11 @@ class Zero1:
 
     def _each(self, tensor: torch.Tensor) -> int:
         return -(-tensor.shape[0] // self._ranks)
+
+
+def _copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Into the first of each pair the second: on GPUs few kernels whatever their number, as FSDP2 does."""
+    full = [(target, source) for target, source in pairs if target.numel()]
+    if full:
+        targets, sources = zip(*full, strict=True)
+        torch._foreach_copy_(list(targets), list(sources))
