@@ -296,18 +296,18 @@ def heeds(settings: RunSettings, cluster: Cluster) -> bool:
 
 
 def offloaded_seconds(elements: float, numerics: Numerics, settings: RunSettings, node: Node) -> float:
-    """Seconds of moving and updating so many elements of each device of `node`."""
+    """Seconds of moving and updating so many elements of each device of `node`: on the host as any CPU does it."""
     if node.host is None or not elements:
         return 0.0
     link, weight = node.host.link, numerics.weight_bytes
     moved = link.latency_seconds + elements * weight / (link.bandwidth * link.share * link.ports)
-    passes = weight + kept_bytes(numerics) * (2 * state_count(settings) + 2)
+    passes = update_bytes(numerics, replace(settings, offload="none", clip_norm=None, fusion=False))
     return 2 * moved + elements * passes * node.size / node.host.memory_bandwidth
 
 
 def host_bytes(numerics: Numerics, settings: RunSettings) -> int:
-    """Bytes on the host per element that is updated there."""
-    return kept_bytes(numerics) * (state_count(settings) + 1) + numerics.weight_bytes
+    """Bytes on the host per element that is updated there: states, a copy, its gradient, for masters in float32 too."""
+    return kept_bytes(numerics) * (state_count(settings) + 1 + numerics.masters) + numerics.weight_bytes
 
 
 def kept_bytes(numerics: Numerics) -> int:
