@@ -8,11 +8,15 @@ import pytest
 import torch
 import transformers
 
+from placer.costs.compute.roofline import CAUSAL as FLAG
 from placer.costs.memory.op_memory import class_memory
 from placer.costs.precision import Numerics
 from placer.graph import BlockClass, Graph, Op
 from placer.io.model_shape import Shape
 from placer.plans.settings import RunSettings, Stack
+from placer.rules.families.attention import attention as ways
+from placer.rules.graph_calls import call_of
+from placer.spmd.local_ops import local_op
 from placer.tracer.published.causal import CAUSAL
 from placer.tracer.published.models import model_graph
 
@@ -73,3 +77,13 @@ def test_megatron_core_keeps_no_result_of_experts_to_weigh_it() -> None:
         return class_memory(layer, Numerics.of(graph, settings), settings, "cuda").saved.at(1)
 
     assert saved("torch") - saved("megatron-core") == 2 * 64 * 256 * 2
+
+
+def test_a_piece_of_the_queries_computes_what_is_hidden_and_keeps_its_mask() -> None:
+    """Half of 64 queries begin behind 32 hidden ones: a mask of 32 times 64 numbers of 2 bytes, and all products."""
+    own, op = attention(of_kind("llama"))
+    query = next(choice for choice in ways(call_of(own, op, 2)) if choice.name == "query")
+    local = local_op(own, op, query, 2)
+    assert FLAG.match(op.arguments) and not FLAG.match(local.arguments)
+    assert local.forward_flops.at(1) == op.forward_flops.at(1) / 2
+    assert local.fused_saved_bytes.fixed - op.fused_saved_bytes.fixed == 32 * 64 * 2

@@ -28,7 +28,8 @@ from placer.tracer.export.kept_values import Kept, untouched
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.module_state import state_written
 from placer.tracer.export.unseen import unseen_refused
-from placer.tracer.export.value_checks import values_unchecked
+from placer.tracer.lookups.library_masks import library_masks_left_out
+from placer.tracer.lookups.value_checks import values_unchecked
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
@@ -140,8 +141,8 @@ def _exported(
 ) -> nn.Module:
     with (
         untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
-        literals_noted(wrapper.literals, training), values_unchecked(), device or contextlib.nullcontext(),
-        torch.set_grad_enabled(training),
+        literals_noted(wrapper.literals, training), values_unchecked(), library_masks_left_out(),
+        device or contextlib.nullcontext(), torch.set_grad_enabled(training),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made

@@ -1,0 +1,1 @@
+"""What models look up in the values of tensors while they are exported, which has none."""

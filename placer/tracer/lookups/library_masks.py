@@ -1,0 +1,81 @@
+"""Masks of attention that transformers leaves out in training, and would make while it is exported.
+
+It looks whether rows hold several sequences, in the values of their positions, and whether a mask would say no more
+than a flag does; of what it traces it takes neither for granted (its masking_utils.py). A captured model would make a
+mask of all positions, with which no kernel skips what is hidden, and keep one for each row. Where positions are made
+of constants (`known_values`) and there is no padding, the answers are those of training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from placer.tracer.lookups.known_values import KnownValues
+
+MODULE = "transformers.masking_utils"
+
+
+@contextlib.contextmanager
+def library_masks_left_out() -> Iterator[None]:
+    """In the body transformers makes the masks that it makes in training."""
+    library = sys.modules.get(MODULE)
+    if library is None:
+        yield
+        return
+    known = KnownValues()
+    answers: dict[str, Callable[..., Any]] = {
+        "find_packed_sequence_indices": partial(_packed, known),
+        "_ignore_causal_mask_sdpa": _needs_no_causal,
+        "_ignore_bidirectional_mask_sdpa": _needs_none,
+    }
+    with contextlib.ExitStack() as entered:
+        entered.enter_context(known)
+        for name, answer in answers.items():
+            _answer(entered, library, name, answer)
+        yield
+
+
+def _answer(entered: contextlib.ExitStack, library: ModuleType, name: str, answer: Callable[..., Any]) -> None:
+    """Asks `answer` first; where it does not know, and for another signature, the library's own."""
+    asked: Callable[..., Any] | None = getattr(library, name, None)
+    if asked is None:
+        return
+
+    def asking(*args: Any, **kwargs: Any) -> Any:
+        told = answer(inspect.signature(asked).bind(*args, **kwargs).arguments)
+        return asked(*args, **kwargs) if told is NotImplemented else told
+
+    entered.enter_context(mock.patch.object(library, name, asking))
+
+
+def _packed(known: KnownValues, given: dict[str, Any]) -> Any:
+    """None where each row is one sequence: its positions follow each other."""
+    positions = given.get("position_ids")
+    one = isinstance(positions, Tensor) and known.say(positions, lambda own: (torch.diff(own, dim=-1) == 1).all())
+    return None if one else NotImplemented
+
+
+def _needs_no_causal(given: dict[str, Any]) -> Any:
+    """True where the flag says what the mask would: as many keys as queries, no padding, no window."""
+    queries, keys = given.get("q_length", given.get("query_length")), given.get("kv_length")
+    return True if queries == keys and isinstance(keys, int) and _unpadded(given) else NotImplemented
+
+
+def _needs_none(given: dict[str, Any]) -> Any:
+    """True where the mask would hide nothing."""
+    return True if _unpadded(given) else NotImplemented
+
+
+def _unpadded(given: dict[str, Any]) -> bool:
+    window, keys = given.get("local_attention_size"), given.get("kv_length")
+    return given.get("padding_mask", ...) is None and isinstance(keys, int) and (window is None or keys < window)

@@ -1,0 +1,132 @@
+"""Masks that transformers leaves out in training are left out of a captured model, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from placer.graph import Graph, Op
+from placer.tracer import capture
+from placer.tracer.lookups.known_values import KnownValues
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+TOKENS = 16
+BATCH = {"input_ids": (2, TOKENS), "labels": (2, TOKENS)}
+
+
+def llama(**more: int) -> nn.Module:
+    with torch.device("meta"):
+        made: nn.Module = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**SIZES, num_key_value_heads=2, head_dim=8, **more)
+        )
+    return made
+
+
+def mistral(window: int) -> nn.Module:
+    with torch.device("meta"):
+        made: nn.Module = transformers.MistralForCausalLM(
+            transformers.MistralConfig(**SIZES, num_key_value_heads=2, head_dim=8, sliding_window=window)
+        )
+    return made
+
+
+def attention(graph: Graph) -> Op:
+    return next(op for own in graph.classes for op in own.ops if op.kind == "attention")
+
+
+def masked(graph: Graph) -> bool:
+    return len(attention(graph).inputs) > 3
+
+
+def test_a_decoder_says_by_a_flag_what_is_hidden_and_repeats_no_keys() -> None:
+    graph = capture(llama(), batch=BATCH)
+    assert not masked(graph)
+    assert "True" in attention(graph).arguments and "enable_gqa=True" in attention(graph).arguments
+    squares = [value for op in graph.block_class(-1).ops for value in op.outputs if len(value.shape) > 2]
+    assert not [value for value in squares if [size.fixed for size in value.shape[-2:]] == [TOKENS, TOKENS]]
+
+
+def test_an_encoder_hides_nothing() -> None:
+    with torch.device("meta"):
+        model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
+    assert not masked(capture(model, batch=BATCH))
+
+
+@pytest.mark.parametrize(("window", "kept"), [(8, True), (TOKENS, True), (TOKENS + 1, False)])
+def test_a_window_shorter_than_the_sequence_is_a_mask(window: int, kept: bool) -> None:
+    assert masked(capture(mistral(window), batch=BATCH)) == kept
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "position_ids"])
+def test_what_a_batch_says_of_padding_or_of_sequences_in_a_row_is_a_mask(name: str) -> None:
+    batch = {**{key: torch.zeros(size, dtype=torch.int64) for key, size in BATCH.items()}}
+    batch[name] = torch.ones(2, TOKENS, dtype=torch.int64).cumsum(-1) - 1
+    assert masked(capture(llama(), batch={key: value.to("meta") for key, value in batch.items()}))
+
+
+class _Packed(nn.Module):
+    """Two sequences a row, by positions that forward makes of constants; written in place or not."""
+
+    def __init__(self, write: bool) -> None:
+        super().__init__()
+        self.model, self.write = llama(), write
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        half = TOKENS // 2
+        positions = torch.arange(TOKENS if self.write else half, device=input_ids.device).repeat(1 if self.write else 2)
+        if self.write:
+            positions[half:] -= half
+        loss: Tensor = self.model(input_ids=input_ids, labels=labels, position_ids=positions[None]).loss
+        return loss
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_sequences_in_a_row_that_forward_knows_of_are_a_mask(write: bool) -> None:
+    assert masked(capture(_Packed(write), batch=BATCH))
+
+
+def _ends(values: Tensor) -> Tensor:
+    return values[..., -1].max() == 4
+
+
+def test_only_what_is_made_of_constants_is_known() -> None:
+    known, given = KnownValues(), torch.zeros(4, dtype=torch.int64)
+    with known:
+        made = torch.arange(4)[None].expand(2, 4) + 1
+        others = {"of an input": made + given, "drawn": torch.rand_like(made * 1.0), "large": torch.zeros(2**21)}
+        assert known.say(made, _ends) is True
+        assert {name: known.say(one, _ends) for name, one in others.items()} == dict.fromkeys(others)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda made, given: made.add_(given),
+        lambda made, given: made.__setitem__(1, given[1]),
+        lambda made, given: torch.add(given, 1, out=made),
+    ],
+    ids=["in place", "an item", "out"],
+)
+def test_what_is_written_into_is_not_known(write: Callable[[Tensor, Tensor], object]) -> None:
+    known = KnownValues()
+    with known:
+        made = torch.arange(4) + 1
+        view = made[None]
+        write(made, torch.zeros(4, dtype=torch.int64))
+        assert known.say(view, _ends) is None
+
+
+def test_knowing_values_draws_no_numbers() -> None:
+    torch.manual_seed(0)
+    plain = torch.rand(4)
+    torch.manual_seed(0)
+    with KnownValues():
+        torch.arange(4) + torch.zeros(4)
+        assert torch.equal(torch.rand(4), plain)
