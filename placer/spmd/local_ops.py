@@ -6,7 +6,8 @@ op reads after a conversion, or with the padding that a window reads beyond the 
 op that keeps it keeps it beside the parameter it is of, or beside what the op before kept.
 
 A piece of the queries of causal attention has a mask in place of the flag, for it begins further down
-(`runtime/spmd/local_ops/positions.py`): no kernel leaves out what is hidden, and all keep the mask's numbers.
+(`runtime/spmd/local_ops/positions.py`): no kernel leaves out what is hidden, and all keep the mask's numbers, and
+grouped keys and values as they are repeated.
 """
 
 from __future__ import annotations
@@ -106,15 +107,27 @@ def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load:
         products=tuple(map(_product, few.work.forward, more.work.forward)),
         backward_products=tuple(map(_product, few.work.backward, more.work.backward)),
     )
-    return _masked(made, few.local) if any(one.local == "attention_rows" for _, one in strands(choice)) else made
+    return (
+        _masked(made, few.local, more.local)
+        if any(one.local == "attention_rows" for _, one in strands(choice))
+        else made
+    )
 
 
-def _masked(op: Op, local: Call) -> Op:
-    """Attention with a mask of these queries and keys in place of its flag."""
-    queries, keys = (local.tensors[number].shape[-2] for number in (0, 1))
-    mask = Affine(queries * keys * ITEM_BYTES[op.outputs[0].dtype])
-    saved = affine_sum((op.fused_saved_bytes, mask)) if any(op.fused_saved_bytes) else op.fused_saved_bytes
+def _masked(op: Op, few: Call, more: Call) -> Op:
+    """Attention with a mask in place of its flag."""
+    item = ITEM_BYTES[op.outputs[0].dtype]
+    beside = _line(*(_kept_with_mask(local, item) for local in (few, more)))
+    saved = affine_sum((op.fused_saved_bytes, beside)) if any(op.fused_saved_bytes) else op.fused_saved_bytes
     return replace(op, arguments=FLAG.sub(r"\1False", op.arguments), fused_saved_bytes=saved)
+
+
+def _kept_with_mask(local: Call, item: int) -> int:
+    """Bytes of a mask's numbers, and of what grouped keys and values are more when they are repeated."""
+    query, key, value = local.tensors[:3]
+    mask = query.shape[-2] * key.shape[-2] * item
+    repeats = query.shape[-3] // key.shape[-3] if len(query.shape) > 2 and key.shape[-3] else 1
+    return mask + (repeats - 1) * (key.bytes + value.bytes)
 
 
 def loaded(local: Call, choice: Choice, load: float) -> Call:

@@ -34,10 +34,20 @@ def vocabulary(given: Given) -> torch.Tensor:
 
 
 def attention_rows(given: Given) -> torch.Tensor:
-    """Causal attention of a piece of the queries: query i of the whole sees keys 0..i."""
+    """Causal attention of a piece of the queries: query i of the whole sees keys 0..i.
+
+    With a mask no fused kernel of GPUs takes grouped keys: they are repeated for the queries that read them.
+    """
     query, key = given.tensor(0), given.tensor(1)
     allowed = causal_mask(query, key, given.place("start") if given.place("dim") == query.dim() - 2 else 0)
-    return given.replaced(5, "is_causal", False).replaced(3, "attn_mask", allowed).called()
+    masked = given.replaced(5, "is_causal", False).replaced(3, "attn_mask", allowed)
+    if query.dim() > 2 and query.shape[-3] != key.shape[-3]:
+        for position, name in ((1, "key"), (2, "value")):
+            grouped = given.tensor(position)
+            masked = masked.replaced(
+                position, name, grouped.repeat_interleave(query.shape[-3] // grouped.shape[-3], dim=-3)
+            )
+    return masked.called()
 
 
 def attention_heads(given: Given) -> torch.Tensor:
