@@ -87,11 +87,11 @@ def experts_sent_to(kind: BlockClass) -> Wishes | None:
     if not _has(kind, "grouped_mm_fallback_1"):
         return None
     names = [op.name for op in kind.ops]
-    start, end = names.index("reshape_5"), names.index("sort_1")
+    start, end = names.index("reshape_3"), names.index("sort_1")
     rows = dict.fromkeys(names[start:end], "dim 0") | {"linear_5": "lead 0"}
     own = dict.fromkeys(names[end + 1 :], "dim 0, own order")
     back = names.index("index_3") + 1
-    after = dict.fromkeys(names[back : names.index("reshape_8")], "dim 0") | dict.fromkeys(names[-2:], "whole")
+    after = dict.fromkeys(names[back : names.index("reshape_6")], "dim 0") | dict.fromkeys(names[-2:], "whole")
     return {**own, **rows, **_OWN_ORDER, **_EXPERT_WEIGHTS, **after}
 
 

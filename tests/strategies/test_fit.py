@@ -79,7 +79,7 @@ def test_the_largest_is_that_of_trying_every_size(sized, on: Cluster) -> None:  
 
 def test_where_only_stages_that_recompute_some_blocks_fit_both_fit_and_plan_find_one() -> None:
     graph = capture("examples/guides/small_llama/config.json", batch="256x128")
-    tight = replace(batch_of(1, machines(1, 600)), graph=graph, rows=256)
+    tight = replace(batch_of(1, machines(1, 560)), graph=graph, rows=256)
     assert not has_plan(tight), "the exact search knows stages that recompute all blocks or none"
     for plan in (fitted(tight), solve_with(tight, "auto").plan):
         assert isinstance(plan, Plan) and plan.bound is None

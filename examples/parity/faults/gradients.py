@@ -78,8 +78,13 @@ def _not_gathered(real: Real, self: Zero1, parameters: Sequence[torch.Tensor]) -
     return 0
 
 
-def _swapped_rows(real: Real, self: Zero1, packed: torch.Tensor, parameters: Sequence[torch.Tensor], rank: int) -> None:
-    real(self, packed.roll(parameters[0].shape[-1] if parameters[0].dim() > 1 else 1), parameters, rank)
+def _one_further_row(
+    real: Real, self: Zero1, packed: torch.Tensor, parameters: Sequence[torch.Tensor], rank: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    found = list(real(self, packed, parameters, rank))
+    if rank == self._mesh.get_local_rank():
+        return found
+    return [(where, rows.roll(1, dims=0) if rows.dim() > 1 else rows) for where, rows in found]
 
 
 def _rows_of_the_other(real: Real, self: Updater, name: str) -> torch.Tensor:
@@ -109,7 +114,7 @@ FAULTS = (
     Fault(name="ZeRO: rows that others updated are not fetched", subject="ZeRO 1",
           plant=lambda: method(Zero1, "gather", _not_gathered)),
     Fault(name="ZeRO: rows that others updated are put one further", subject="ZeRO 1",
-          plant=lambda: method(Zero1, "_unpack", _swapped_rows)),
+          plant=lambda: method(Zero1, "_pairs", _one_further_row)),
     Fault(name="ZeRO: gradients of other rows", subject="ZeRO 1",
           plant=lambda: method(Updater, "_gradient", _rows_of_the_other)),
     Fault(name="clipping is left out", subject="pipeline, clipped",
