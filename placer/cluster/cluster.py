@@ -285,6 +285,11 @@ class Cluster:
         """What runs on its devices: `cpu`, `cuda` or both."""
         return frozenset(device.backend for node, _ in self.groups for device, _ in node.devices)
 
+    @property
+    def kernels(self) -> Backend:
+        """Whose kernels plans are priced with: of accelerators where there are some."""
+        return "cuda" if "cuda" in self.backends else "cpu"
+
     def on_cpus(self, devices: Iterable[int]) -> bool:
         """Whether some of `devices` are CPUs."""
         return "cpu" in self.backends and any(self.devices[device].backend == "cpu" for device in devices)

@@ -65,14 +65,14 @@ class Costs:
         searched: AnyReduction | None = None, network: Network | None = None,
     ) -> None:  # fmt: skip
         require_hosts(cluster)
-        self.work = workload(graph, settings, layout, offset)
+        self.work = workload(graph, settings, layout, offset, cluster.kernels)
         self.graph, self.cluster, self.settings = self.work.graph, cluster, settings
         #: What the update is priced with: without an offload that moves nothing.
         self.priced = settings if heeds(settings, cluster) else replace(settings, offload="none")
         self.numerics, self.degree, self.apart = self.work.numerics, self.work.degree, self.work.apart
         self._ranges = {backend: BlockRanges(self.work, backend) for backend in cluster.backends}
         #: Of accelerators where there are some: their kernels keep no more than those of CPUs.
-        self.ranges = self._ranges.get("cuda") or self._ranges["cpu"]
+        self.ranges = self._ranges[cluster.kernels]
         self.network = network or Network(cluster)
         self.messages = StageMessages(self.work, self.ranges, self.network)
         self.block_times = BlockTimes(self.work, self.network)
@@ -332,13 +332,13 @@ class _Held(NamedTuple):
     accumulates: bool
 
 
-def workload(graph: Graph, settings: RunSettings, layout: Layout | None, offset: int) -> Workload:
-    """What is priced of a graph, cut as a layout says where there is one."""
+def workload(graph: Graph, settings: RunSettings, layout: Layout | None, offset: int, backend: Backend) -> Workload:
+    """What is priced of a graph, cut as a layout says where there is one, on devices of a `backend`."""
+    local = graph if layout is None else local_graph(graph, layout, settings.expert_loads)
+    numerics = Numerics.of(local, settings, backend)
     if layout is None:
-        return Workload(graph=graph, whole=graph, numerics=Numerics.of(graph, settings), settings=settings)
-    local = local_graph(graph, layout, settings.expert_loads)
+        return Workload(graph=graph, whole=graph, numerics=numerics, settings=settings)
     return Workload(
-        graph=local, whole=graph, numerics=Numerics.of(local, settings), settings=settings, layout=layout,
-        offset=offset, degree=layout.degree, inner=layout.inner, apart=layout.apart,
-        kept_whole=kept_whole(graph, layout),
+        graph=local, whole=graph, numerics=numerics, settings=settings, layout=layout, offset=offset,
+        degree=layout.degree, inner=layout.inner, apart=layout.apart, kept_whole=kept_whole(graph, layout),
     )  # fmt: skip

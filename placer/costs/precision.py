@@ -2,8 +2,9 @@
 
 A graph is captured at one base dtype. `float32`, `float64`, `bfloat16` and `float16` run everything that was captured
 at the base dtype in that type; what the model itself casts elsewhere stays. `bfloat16-autocast` runs products in
-bfloat16, the ops of torch's float32 list in float32, and the others in the widest type of their inputs. With
-`settings.tf32` products of float32 run at the rate of TensorFloat-32.
+bfloat16, the ops of torch's float32 list in float32, and the others in the widest type of their inputs (`autocast`);
+what products read in another type is copied first (`OpNumerics.copied`). With `settings.tf32` products of float32 run
+at the rate of TensorFloat-32.
 
 With `settings.float8` products of 16 bits that read a parameter run in 8 (`float4`: in 4), all but the head's, as
 Transformer Engine's do (its Linear and GroupedLinear; Megatron-LM's output layer is none of them:
@@ -17,8 +18,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
-from placer.cluster.cluster import Device
+from placer.cluster.cluster import Backend, Device
+from placer.costs.autocast import AS_FIRST, FLOAT32, NO_COPIES, NOT_LOWERED, Copy, Copying, copy_of, copying
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Op, Parameter, Tensor
 from placer.io.memo import once
 from placer.plans.plan import Layout
@@ -26,13 +29,6 @@ from placer.plans.settings import RunSettings
 
 FLOATING = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 
-# Ops torch.autocast runs in float32 (torch docs, "Autocast Op Reference", CUDA ops that autocast to float32).
-FLOAT32_OPS = frozenset({
-    "softmax", "_softmax", "log_softmax", "_log_softmax", "layer_norm", "native_layer_norm", "group_norm", "rms_norm",
-    "cross_entropy_loss", "nll_loss", "nll_loss_forward", "nll_loss2d", "mse_loss", "smooth_l1_loss", "l1_loss",
-    "binary_cross_entropy_with_logits", "kl_div", "exp", "log", "pow", "rsqrt", "sum", "prod", "norm", "cumsum",
-    "softplus", "cosh", "sinh", "tan", "acos", "asin", "reciprocal",
-})  # fmt: skip
 EIGHT_BITS = "float8_e4m3fn"
 FOUR_BITS = "float4"
 TENSOR_FLOAT = "tfloat32"
@@ -47,8 +43,14 @@ CAST_COPIES = 2
 WIDE_SUMS = ("megatron", "megatron-core")
 # What sends rows of what an op reads to other devices (`spmd.local_ops.inner_ops`); else it sums or compares.
 ROWS_SENT = frozenset({"exchange", "all_to_all"})
+# Casts of the model itself, to the type that they were captured with.
+CASTING = "aten.to.dtype"
 # What hands a value on to its readers as the same storage, or as it is laid out anew.
 HANDING = ("view", "communication")
+
+
+# A block class, what is known of its ops, the types of what they make, and what autocast copies for each.
+_Numbered: TypeAlias = "tuple[BlockClass, tuple[OpNumerics, ...], dict[str, str], tuple[tuple[Copy, ...], ...]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class OpNumerics:
     """The dtype an op's products run in and factors on the captured read, written and saved bytes.
 
     cast: bytes that casting moves per byte of an operand that is no parameter; 0 where products read it as it is.
-    entering: the factor of its first input as it comes, before a cast.
+    entering: the factor of its first input as it comes, before a cast. copied: what autocast moves to make
+    `copies` of what it reads, in the type that it has the op read.
     """
 
     dtype: str
@@ -65,35 +68,44 @@ class OpNumerics:
     saved: float
     cast: float = 0.0
     entering: float = 1.0
+    copied: Copying = NO_COPIES
+    copies: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
     """The dtypes of a run: `base` as captured, `weights` as kept on the device, `compute` of products, `compressed` of
-    gradients while replicas sum them (empty: as they are). wide_sums: the stack sums 16 bits in float32 (`summed`)."""
+    gradients while replicas sum them (empty: as they are). autocast: whose lists of ops it goes by (None: no autocast).
+    gathered: FSDP gathers weights in `compute` already. wide_sums: the stack sums 16 bits in float32 (`summed`).
+    crossing, entering: the types of values that cross blocks where they are not as kept, and of what enters the blocks
+    of a class (by its identity)."""
 
     base: str
     weights: str
     compute: str
-    autocast: bool
+    autocast: Backend | None = None
+    gathered: bool = False
     few_bits: str = ""
     tf32: bool = False
     compressed: str = ""
     wide_sums: bool = False
+    crossing: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    entering: Mapping[int, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
-    def of(graph: Graph, settings: RunSettings) -> Numerics:
-        """The dtypes of `graph` under `settings`."""
+    def of(graph: Graph, settings: RunSettings, backend: Backend = "cuda") -> Numerics:
+        """The dtypes of `graph` under `settings`, on devices of a `backend`."""
         base = base_dtype(graph)
         few = FOUR_BITS if settings.float4 else EIGHT_BITS if settings.float8 else ""
         compressed = settings.gradient_compression.replace("none", "")
         if settings.precision == "bfloat16-autocast":
             return Numerics(
-                base=base, weights="float32", compute="bfloat16", autocast=True, few_bits=few, compressed=compressed
-            )
+                base=base, weights="float32", compute="bfloat16", autocast=backend, few_bits=few,
+                gathered=settings.stack == "fsdp", compressed=compressed,
+            )._through(graph)  # fmt: skip
         return Numerics(
-            base=base, weights=settings.precision, compute=settings.precision, autocast=False, few_bits=few,
-            tf32=settings.tf32, compressed=compressed,
+            base=base, weights=settings.precision, compute=settings.precision, few_bits=few, tf32=settings.tf32,
+            compressed=compressed,
             wide_sums=settings.precision == "bfloat16" and settings.stack in WIDE_SUMS,
         )  # fmt: skip
 
@@ -134,13 +146,21 @@ class Numerics:
         """The dtype a weight or value captured as `dtype` has outside of autocast ops."""
         return self.weights if dtype == self.base else dtype
 
-    def bytes_of(self, tensor: Tensor, rows: int) -> int:
-        """Bytes of a value that crosses blocks: bfloat16 under autocast only where the graph says so, else as kept."""
-        return tensor.bytes_at(rows) // ITEM_BYTES[tensor.dtype] * ITEM_BYTES[self.kept(tensor.dtype)]
+    def crosses(self, reference: str, tensor: Tensor) -> str:
+        """The type in which a value (`b7.0`) crosses blocks: under autocast as it was made, else as kept."""
+        return self.crossing.get(reference) or self.kept(tensor.dtype)
+
+    def bytes_of(self, reference: str, tensor: Tensor, rows: int) -> int:
+        """Bytes of a value, or of a part of it, as it crosses blocks."""
+        return tensor.bytes_at(rows) // ITEM_BYTES[tensor.dtype] * ITEM_BYTES[self.crosses(reference, tensor)]
 
     def ops(self, block_class: BlockClass) -> tuple[OpNumerics, ...]:
         """For each op of a block class its numerics, types carried along the edges; remembered by the class itself."""
         return once(self._by_class, id(block_class), self._numbered, block_class)[1]
+
+    def copies(self, block_class: BlockClass) -> tuple[tuple[Copy, ...], ...]:
+        """For each op of a block class what autocast copies for it, but for what it has copied by then."""
+        return once(self._by_class, id(block_class), self._numbered, block_class)[3]
 
     def sent_inside(self, numbers: OpNumerics, target: str) -> float:
         """The factor on the bytes that devices sharing an op send inside it: rows as they enter, sums as weights are
@@ -150,7 +170,7 @@ class Numerics:
     def type_of(self, block_class: BlockClass, reference: str) -> str:
         """The dtype in which a value of a block class runs."""
         known = once(self._by_class, id(block_class), self._numbered, block_class)[2]
-        return known.get(reference) or self.kept(block_class.tensor(reference).dtype)
+        return self._type(block_class, reference, known)
 
     def alike(self, block_class: BlockClass) -> tuple[tuple[Op, OpNumerics, int], ...]:
         """The ops of a block class that do something: one of each whose sizes are the same, and how many there are."""
@@ -161,10 +181,10 @@ class Numerics:
         return {}
 
     @cached_property
-    def _by_class(self) -> dict[int, tuple[BlockClass, tuple[OpNumerics, ...], dict[str, str]]]:
+    def _by_class(self) -> dict[int, _Numbered]:
         return {}
 
-    def _numbered(self, block_class: BlockClass) -> tuple[BlockClass, tuple[OpNumerics, ...], dict[str, str]]:
+    def _numbered(self, block_class: BlockClass) -> _Numbered:
         known: dict[str, str] = {}
         few = self._few_bits(block_class)
         made: list[OpNumerics] = []
@@ -174,24 +194,81 @@ class Numerics:
                 sent = self.sent_inside(made[-1], op.target)
                 own = replace(own, read=sent, written=sent, entering=made[-1].entering)
             made.append(own)
-        numbers = tuple(self._in_few_bits(own) if index in few else own for index, own in enumerate(made))
-        return block_class, numbers, known
+        copies = self._copies(block_class, known)
+        numbers = tuple(
+            replace(own, copied=copying(op, copied), copies=len(copied)) if copied else own
+            for op, own, copied in zip(
+                block_class.ops,
+                (self._in_few_bits(own) if index in few else own for index, own in enumerate(made)),
+                copies,
+                strict=True,
+            )
+        )
+        return block_class, numbers, known, copies
+
+    def _copies(self, block_class: BlockClass, known: Mapping[str, str]) -> tuple[tuple[Copy, ...], ...]:
+        """For each op what it reads that comes in another type than autocast has it read; of what is copied once for
+        all the first op's."""
+        met: set[str] = set()
+        found: list[tuple[Copy, ...]] = []
+        for op in block_class.ops:
+            to, copies = self._casts_to(op), []
+            for number, reference in enumerate(op.inputs if to else ()):
+                dtype = self._type(block_class, reference, known)
+                if dtype in FLOATING and dtype != to and reference not in met:
+                    copies.append(copy_of(block_class.tensor(reference), number, ITEM_BYTES[dtype], ITEM_BYTES[to]))
+            found.append(tuple(one for one in copies if not (one.cached and self.gathered)))
+            met.update(op.inputs[one.number] for one in copies if one.cached)
+        return tuple(found)
+
+    def _type(self, block_class: BlockClass, reference: str, known: Mapping[str, str]) -> str:
+        if reference.startswith("i") and id(block_class) in self.entering:
+            return self.entering[id(block_class)][int(reference[1:])]
+        return known.get(reference) or self.kept(block_class.tensor(reference).dtype)
+
+    def _through(self, graph: Graph) -> Numerics:
+        """These, with the types of values as they cross the blocks of `graph`: into the blocks of a class the widest
+        that comes into one of them."""
+        crossing: dict[str, str] = {}
+        entering: dict[int, tuple[str, ...]] = {}
+        leaving: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
+        widened = True
+        while widened:
+            widened = False
+            for index, block in enumerate(graph.blocks):
+                kind = graph.classes[block.kind]
+                before = entering.get(id(kind))
+                types = tuple(self._crossing(graph, reference, crossing) for reference in block.inputs)
+                types = types if before is None else tuple(map(_wider, before, types))
+                widened |= before not in (None, types)
+                entering[id(kind)] = types
+                made = once(leaving, (id(kind), types), self._leaving, kind, types)
+                crossing.update({f"b{index}.{number}": one for number, one in enumerate(made)})
+        return replace(self, crossing=crossing, entering=entering)
+
+    def _crossing(self, graph: Graph, reference: str, crossing: Mapping[str, str]) -> str:
+        return crossing.get(reference) or self.kept(graph.value(reference).dtype)
+
+    def _leaving(self, block_class: BlockClass, types: tuple[str, ...]) -> tuple[str, ...]:
+        """The types of what a block makes of values of these types."""
+        own = replace(self, entering={id(block_class): types})
+        return tuple(own.type_of(block_class, reference) for reference in block_class.outputs)
 
     def _counted(self, block_class: BlockClass) -> tuple[BlockClass, tuple[tuple[Op, OpNumerics, int], ...]]:
         first: dict[object, int] = {}
         numbers, counts = self.ops(block_class), Counter[int]()
         for index, (op, own) in enumerate(zip(block_class.ops, numbers, strict=True)):
-            if op.kind not in ("view", "communication"):
+            if op.kind not in HANDING:
                 counts[first.setdefault(_sizes(op, own, index), index)] += 1
         return block_class, tuple((block_class.ops[index], numbers[index], count) for index, count in counts.items())
 
     def _op(self, block_class: BlockClass, op: Op, index: int, known: dict[str, str]) -> OpNumerics:
         tensors = [(reference, block_class.tensor(reference)) for reference in op.inputs]
-        types = [known.get(reference) or self.kept(tensor.dtype) for reference, tensor in tensors]
+        types = [self._type(block_class, reference, known) for reference in op.inputs]
         runs = self._runs_in(op, [t for t in types if t in FLOATING])
         before = after = 0.0
         for (_, tensor), running in zip(tensors, types, strict=True):
-            taken = runs if self.autocast and op.kind in PRODUCT_KINDS and running in FLOATING else running
+            taken = runs if self._casts_to(op) and running in FLOATING else running
             before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
             after += _weight(tensor) * ITEM_BYTES[taken]
         read = after / before if before else self._plain
@@ -212,11 +289,21 @@ class Numerics:
 
     def _runs_in(self, op: Op, inputs: list[str]) -> str:
         widest = max(inputs, key=lambda t: ITEM_BYTES[t], default=self.weights)
-        if not self.autocast:
+        if self.autocast is None:
             return widest if op.kind not in PRODUCT_KINDS or widest != self.base else self.compute
+        if self._casts_to(op):
+            return self._casts_to(op)
+        if op.target.startswith(CASTING):
+            return self.weights
+        return inputs[0] if inputs and op_name(op) in AS_FIRST else widest
+
+    def _casts_to(self, op: Op) -> str:
+        """The type in which autocast has an op read everything; empty where it does not interfere."""
+        if self.autocast is None:
+            return ""
         if op.kind in PRODUCT_KINDS:
-            return self.compute
-        return "float32" if op_name(op) in FLOAT32_OPS else widest
+            return "" if op_name(op) in NOT_LOWERED else self.compute
+        return "float32" if op_name(op) in FLOAT32[self.autocast] else ""
 
     def _few_bits(self, block_class: BlockClass) -> frozenset[int]:
         """The products with a parameter that run in fewer than 16 bits: all but those that make what a loss reads."""
@@ -279,6 +366,10 @@ def weight_references(block_class: BlockClass) -> set[str]:
         if op.kind == "view" and not found.isdisjoint(op.inputs):
             found |= {f"o{index}.{output}" for output in range(len(op.outputs))}
     return found
+
+
+def _wider(one: str, other: str) -> str:
+    return max(one, other, key=ITEM_BYTES.__getitem__)
 
 
 def leads_to(block_class: BlockClass, index: int, word: str) -> bool:

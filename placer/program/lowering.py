@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from placer.costs.precision import Numerics
@@ -258,9 +259,13 @@ class _Moves:
         key = (id(bundle), rows)  # bundles live as long as the exchanges that `_of` remembers
         found = self._sizes.get(key)
         if found is None:
-            numerics = Numerics.of(self.plan.graph, self.plan.settings)
+            numerics, each = self._numerics, zip(bundle.values, bundle.tensors, strict=True)
             found = self._sizes[key] = tuple(
-                _Value(numerics.bytes_of(tensor, rows), tensor.shape_at(rows), numerics.kept(tensor.dtype))
-                for tensor in bundle.tensors
+                _Value(numerics.bytes_of(value, one, rows), one.shape_at(rows), numerics.crosses(value, one))
+                for value, one in each
             )
         return found
+
+    @cached_property
+    def _numerics(self) -> Numerics:
+        return Numerics.of(self.plan.graph, self.plan.settings, self.plan.cluster.kernels)

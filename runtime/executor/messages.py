@@ -21,6 +21,7 @@ import torch
 from torch import distributed as dist
 from torch import fx
 
+from placer.costs.precision import Numerics
 from placer.graph import Tensor
 from placer.plans.order import plan_actions
 from placer.plans.plan import Plan
@@ -224,17 +225,25 @@ def makers(plan: Plan, cut: CutModel) -> dict[str, int]:
     }
 
 
-def value_shapes(plan: Plan, cut: CutModel, axis: Axis) -> Callable[[int, int], Mapping[str, TensorMeta]]:
+def value_shapes(
+    plan: Plan, cut: CutModel, axis: Axis, device: torch.device
+) -> Callable[[int, int], Mapping[str, TensorMeta]]:
     """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.
 
-    It gives none where nothing is sent.
+    It gives none where nothing is sent. Autocast's types are those of a CPU, on which the captured model lies; of the
+    `device`, where its lists of ops are others.
     """
     values = {node: cut.name(node) for nodes in cut.outputs_of.values() for node in nodes}
+
+    def on_device(found: Mapping[fx.Node, TensorMeta]) -> Mapping[fx.Node, TensorMeta]:
+        types = {} if device.type == "cpu" else Numerics.of(plan.graph, plan.settings, "cuda").crossing
+        typed = {node: types[name] for node, name in values.items() if name in types}
+        return {**found, **{node: replace(found[node], dtype=getattr(torch, name)) for node, name in typed.items()}}
 
     @cache
     def whole(rows: int) -> Mapping[fx.Node, TensorMeta]:
         if plan.settings.precision == "bfloat16-autocast":
-            return shapes_of(cut.module, plan.graph, input_dtypes(plan), rows=rows, autocast=True)
+            return on_device(shapes_of(cut.module, plan.graph, input_dtypes(plan), rows=rows, autocast=True))
         return {node: cut.shape_at(node, rows) for node in values}
 
     @cache

@@ -133,7 +133,9 @@ class SplitCosts:
     @property
     def host(self) -> HostSeconds:
         """Seconds the host takes to issue the ops of the class."""
-        return host_seconds(self.kind, self.chip, self.costs.settings)
+        settings = self.costs.settings
+        copies = 0 if settings.fusion else sum(own.copies for own in self.costs.numerics.ops(self.kind))
+        return host_seconds(self.kind, self.chip, settings, copies)
 
     @property
     def host_each(self) -> HostSeconds:

@@ -125,7 +125,7 @@ def test_the_rows_that_windows_get_of_others_are_those_that_are_priced(case: Cas
     """Of each exchange forward and back those of the rank that gets most, where a window reaches or shifts."""
     made = plan(case, windows, degree, "cut 2")
     local, priced = local_graph(made.graph, made.layouts[0]), list[float]()
-    numerics = Numerics.of(local, made.settings)
+    numerics = Numerics.of(local, made.settings, "cpu")
     for kind in (local.classes[block.kind] for block in local.blocks):
         for op, own in zip(kind.ops, numerics.ops(kind), strict=True):
             both = (op.written_bytes, op.backward_written_bytes) if "exchange" in op.target else ()

@@ -116,18 +116,19 @@ def block_seconds(
         return sum(alone(number).forward for number in ops)
 
     unread = unread_products(block_class) if stops else ()
+    copies = 0 if settings.fusion else sum(own.copies for own in numbers)
     return _waiting(
-        busy, host_seconds(block_class, device, settings), checkpoint_seconds(device), spared(unread),
+        busy, host_seconds(block_class, device, settings, copies), checkpoint_seconds(device), spared(unread),
         spared({*kept, *unread}),
     )  # fmt: skip
 
 
-def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings) -> HostSeconds:
-    """Seconds the host takes to issue a block's passes, op by op."""
+def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings, copies: int = 0) -> HostSeconds:
+    """Seconds the host takes to issue a block's passes, op by op, and the copies that autocast makes for them."""
     fused = sum(len(chain.ops) - 1 for chain in _fused(block_class, settings)) if settings.fusion else 0
     eager = settings.attention == "eager"
     extra = sum(FORWARD_KERNELS - 1 for op in block_class.ops if eager and op.kind == "attention")
-    return issued(device, settings, len(block_class.ops) - fused + extra)
+    return issued(device, settings, len(block_class.ops) - fused + extra + copies)
 
 
 def _fused(block_class: BlockClass, settings: RunSettings) -> Iterator[FusedChain]:
@@ -177,6 +178,8 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
     forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * extra.forward_kernels
     forward += _cast_seconds(_operand_bytes(op, rows), numbers, device)
+    copying = _copy_seconds(op, numbers, device, settings, rows)
+    forward += copying
     if not _has_backward(op):
         return BlockSeconds(forward=forward)
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
@@ -184,7 +187,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     backward = max(behind, max(0.0, moved + extra.backward) / memory_rate(device))
     backward += device.launch_seconds * extra.backward_kernels
     backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
-    backward += _bias_seconds(op, numbers, device, rows)
+    backward += _bias_seconds(op, numbers, device, rows) + copying
     return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
 
 
@@ -192,6 +195,15 @@ def _cast_seconds(size: float, numbers: OpNumerics, device: Device) -> float:
     """Seconds of casting an operand of so many captured bytes to few bits, where the chip is faster in them."""
     faster = numbers.cast > 0 and device.rate(numbers.dtype) > device.rate("bfloat16")
     return pass_seconds(device, numbers.cast * size) if faster else 0.0
+
+
+def _copy_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> float:
+    """Seconds of autocast's copies of what a product reads; where chains run as one kernel those of values are made by
+    the one before."""
+    if not numbers.copies:
+        return 0.0
+    copied = numbers.copied._replace(per_row=0.0) if settings.fusion else numbers.copied
+    return pass_seconds(device, copied.moved(op.read_bytes, rows), numbers.copies)
 
 
 def _bias_seconds(op: Op, numbers: OpNumerics, device: Device, rows: int) -> float:

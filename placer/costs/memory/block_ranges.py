@@ -172,7 +172,8 @@ class Backward:
     def _beside(self, recompute: Again) -> list[tuple[Affine, int]]:
         known, first, last = self._kept, self._first, self._last
         exact = len(self._edges) == last - first + 1
-        found = [(known.kept(first, last, recompute), 0)]
+        cached = Affine(known.cached(first, last, recompute))
+        found = [(affine_sum((known.kept(first, last, recompute), cached)), 0)]
         for at, cut in enumerate(self._edges[:-1]):
             reached = cut if exact else self._edges[at + 1]
             kept = known.kept(first, reached, recompute) if reached > first else Affine()

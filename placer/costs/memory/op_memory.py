@@ -19,9 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placer.cluster.cluster import Backend
+from placer.costs.autocast import elements_of
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.roofline import score_elements
 from placer.costs.kept_results import fuses, kept_results, readers, scores_alone
+from placer.costs.memory.cast_copies import Casts, cached_bytes, weight_gradient_bytes
 from placer.costs.memory.chain_memory import chain_at_work, chain_saved
 from placer.costs.precision import FLOATING, Numerics, OpNumerics, leads_to, op_name
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Tensor, affine_sum
@@ -48,13 +50,16 @@ class ClassMemory:
     """Bytes of a block of one class: `saved` by autograd, `at_work` the most that one of its ops has in backward (the
     largest at some number of rows), `arrived` what a backward in two parts keeps between them: the gradients of the
     results of ops with weights. `results`: of products, kept where the others run again, and `remade` what these save
-    then."""
+    then. `cached`: copies of parameters that there are while it, and all blocks after it, run forward. `copied`: the
+    inputs that it keeps as copies of their own alone."""
 
     saved: Affine
     results: Affine
     remade: Affine
     at_work: tuple[Affine, ...]
     arrived: Affine
+    cached: int
+    copied: frozenset[int]
 
 
 def class_memory(block_class: BlockClass, numerics: Numerics, settings: RunSettings, backend: Backend) -> ClassMemory:
@@ -68,8 +73,10 @@ def class_memory(block_class: BlockClass, numerics: Numerics, settings: RunSetti
             block_class.ops, numbers, fused, _weighed_results(block_class, numerics, settings), strict=True
         )
     ]
+    casts = Casts.of(block_class, numerics, alone) if numerics.autocast else None
+    alone = casts.kept if casts else alone
     each = [
-        _op_bytes(block_class, index, numbers[index], settings, Affine() if fused[index] else _score_bytes(op))
+        _op_bytes(block_class, index, numerics, settings, Affine() if fused[index] else _score_bytes(op))
         for index, op in enumerate(block_class.ops)
     ]
     sizes = {
@@ -96,6 +103,8 @@ def class_memory(block_class: BlockClass, numerics: Numerics, settings: RunSetti
         remade=_less(saved, again),
         at_work=tuple(size for size in sizes if not any(_exceeds(other, size) for other in sizes)),
         arrived=_arrived_bytes(block_class, numerics),
+        cached=cached_bytes(block_class, numerics),
+        copied=casts.copied if casts else frozenset(),
     )
 
 
@@ -105,13 +114,14 @@ def _call(block_class: BlockClass, op: Op) -> Call | None:
 
 
 def _op_bytes(
-    block_class: BlockClass, index: int, numbers: OpNumerics, settings: RunSettings, scores: Affine
+    block_class: BlockClass, index: int, numerics: Numerics, settings: RunSettings, scores: Affine
 ) -> tuple[Affine, ...]:
     """Bytes that an op has in backward."""
-    op = block_class.ops[index]
+    op, numbers = block_class.ops[index], numerics.ops(block_class)[index]
     if settings.stack in MEGATRON and _of_loss(block_class, index):
         return (_in_place_bytes(op, numbers),)
-    return tuple(_gradient_bytes(op, numbers, scores))
+    wide = weight_gradient_bytes(op, numerics.copies(block_class)[index], numerics)
+    return tuple(Affine(fixed + wide, per_row) for fixed, per_row in _gradient_bytes(op, numbers, scores))
 
 
 def _weighed_results(block_class: BlockClass, numerics: Numerics, settings: RunSettings) -> Iterator[Affine]:
@@ -135,10 +145,12 @@ def _kept_score_bytes(block_class: BlockClass, numerics: Numerics, settings: Run
 
 def _entering_bytes(block_class: BlockClass, numerics: Numerics) -> Affine:
     """Bytes of what enters the block and is kept in it, which counts by itself where something runs again."""
-    entering = (block_class.tensor(f"i{index}") for index in block_class.kept_inputs)
-    values = (one for one in entering if isinstance(one, Tensor) and one.dtype in FLOATING)
-    sizes = ((numerics.bytes_of(one, 1), one.batched) for one in values)
-    return affine_sum(Affine(0, size) if batched else Affine(size, 0) for size, batched in sizes)
+    sizes = []
+    for reference in (f"i{index}" for index in block_class.kept_inputs):
+        value = block_class.tensor(reference)
+        if isinstance(value, Tensor) and value.dtype in FLOATING:
+            sizes.append(elements_of(value).scaled(ITEM_BYTES[numerics.type_of(block_class, reference)]))
+    return affine_sum(sizes)
 
 
 def _less(size: Affine, part: Affine) -> Affine:

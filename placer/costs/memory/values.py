@@ -77,7 +77,7 @@ class CrossingValues:
     @remembered
     def _bytes(self, reference: str) -> Affine:
         tensor = self.work.graph.value(reference)
-        size = self.work.numerics.bytes_of(tensor, 1)
+        size = self.work.numerics.bytes_of(reference, tensor, 1)
         return self.work.per_row(Affine(0, size) if tensor.batched else Affine(size, 0))
 
 
@@ -125,6 +125,14 @@ class KeptValues:
             return Affine()
         sums = self._remade_sums if recompute == "selective" else self._saved_sums
         return _between(sums, first, max(first, min(last, len(self.work.graph.blocks) - 1)))
+
+    def cached(self, first: int, last: int, recompute: Again) -> int:
+        """Bytes of autocast's copies of parameters beside what is kept, as those of the blocks that run again have
+        run."""
+        if isinstance(recompute, Partly):
+            return self.cached(first, min(last, first + recompute.blocks), recompute.recompute)
+        end = min(last, len(self.work.graph.blocks) - 1)
+        return sum(self._classes[block.kind].cached for block in self.work.graph.blocks[first:end]) if recompute else 0
 
     def arrived(self, first: int, last: int) -> Affine:
         """Bytes that a backward in two parts keeps between them."""
@@ -187,7 +195,23 @@ class KeptValues:
 
     @cached_property
     def _saved_sums(self) -> list[Affine]:
-        return _sums([self.saved[block.kind] for block in self.work.graph.blocks])
+        blocks = enumerate(self.work.graph.blocks)
+        return _sums([affine_sum((self.saved[block.kind], self._late.get(index, Affine()))) for index, block in blocks])
+
+    @cached_property
+    def _late(self) -> dict[int, Affine]:
+        """Of blocks the bytes of values that they are the first to keep as they are, copied by ones before them."""
+        found: dict[int, Affine] = {}
+        copied: set[str] = set()
+        for index, block in enumerate(self.work.graph.blocks):
+            kind = self.work.graph.classes[block.kind]
+            own = {block.inputs[i] for i in kind.kept_inputs if i not in self._classes[block.kind].copied}
+            found[index] = self.crossing.bytes_of(copied & own)
+            copied -= own
+            for r in (block.inputs[i] for i in self._classes[block.kind].copied):
+                if r not in self._keepers or self._keepers[r][0] > index:
+                    copied.add(r)
+        return {index: size for index, size in found.items() if any(size)}
 
     @cached_property
     def _remade_sums(self) -> list[Affine]:
@@ -222,7 +246,7 @@ class KeptValues:
         keepers: dict[str, list[int]] = {}
         for index, block in enumerate(self.work.graph.blocks):
             block_class = self.work.graph.classes[block.kind]
-            read = (block.inputs[i] for i in block_class.kept_inputs)
+            read = (block.inputs[i] for i in block_class.kept_inputs if i not in self._classes[block.kind].copied)
             made = (f"b{index}.{i}" for i in block_class.kept_outputs)
             for reference in dict.fromkeys((*read, *made)):
                 if reference in self.crossing.users:
@@ -241,9 +265,10 @@ class KeptValues:
         return _met(self._keepers, len(self.work.graph.blocks))
 
     @cached_property
-    def _alone(self) -> list[tuple[int, Affine]]:
-        """The class of each block, and bytes of what enters it alone."""
-        return [(block.kind, self.own_inputs(index)) for index, block in enumerate(self.work.graph.blocks)]
+    def _alone(self) -> list[tuple[int, Affine, Affine]]:
+        """The class of each block, and bytes of what enters it alone, and of what it keeps besides its class."""
+        blocks = enumerate(self.work.graph.blocks)
+        return [(block.kind, self.own_inputs(index), self._late.get(index, Affine())) for index, block in blocks]
 
 
 def _met(where: Mapping[str, list[int]], count: int) -> list[list[tuple[int, str]]]:

@@ -124,14 +124,16 @@ class StageMessages:
         """Bytes of so many rows of a replica, of which each device has one of `apart` parts."""
         known = self._sizes.get((id(bundle), rows))
         if known is None:
-            found = sum(self.work.numerics.bytes_of(tensor, rows // apart) for tensor in bundle.tensors)
+            each = zip(bundle.values, bundle.tensors, strict=True)
+            found = sum(self.work.numerics.bytes_of(value, tensor, rows // apart) for value, tensor in each)
             known = self._sizes[id(bundle), rows] = bundle, found
         return known[1]
 
     def _exchange(self, values: tuple[str, ...], source: Mesh, target: Mesh) -> tuple[object, _Known]:
         ends = zip(values, self._states(values, source), self._states(values, target), strict=True)
         crossings = tuple(Crossing(value, self.work.whole.value(value), have, want) for value, have, want in ends)
-        alike = tuple((one.tensor, one.have, one.want) for one in crossings)
+        types = (self.work.numerics.crosses(one.value, one.tensor) for one in crossings)
+        alike = tuple((one.tensor, one.have, one.want, dtype) for one, dtype in zip(crossings, types, strict=True))
         key = alike, source.degree, target.degree, source.apart
         return (source.layout, target.layout), once(self._alike_ones, key, self._made, crossings, source, target)
 

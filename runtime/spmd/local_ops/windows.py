@@ -51,8 +51,12 @@ def transposed_window(given: Given) -> torch.Tensor:
 
 
 def batch_norm(given: Given) -> torch.Tensor:
-    """Batch norm in training, its statistics over all ranks (biased for the result, unbiased for the running ones)."""
-    x = given.tensor(0)
+    """Batch norm in training, its statistics over all ranks (biased for the result, unbiased for the running ones).
+
+    Under autocast it reckons in the type of its weights, as torch's does, and makes what has the type that it gets.
+    """
+    came, weight, bias = given.tensor(0), given.optional(1, "weight"), given.optional(2, "bias")
+    x = came if weight is None else came.to(torch.promote_types(came.dtype, weight.dtype))
     dims = [dim for dim in range(x.dim()) if dim != 1]
     shape = [1, -1] + [1] * (x.dim() - 2)
     count = given.place("count")
@@ -61,9 +65,8 @@ def batch_norm(given: Given) -> torch.Tensor:
     variance = spread(centred.square().sum(dims), given.axis) / count
     _note(given, mean.detach(), variance.detach() * count / max(1, count - 1))
     made = centred * torch.rsqrt(variance + given.number(7, "eps", 1e-5)).view(shape)
-    weight, bias = given.optional(1, "weight"), given.optional(2, "bias")
     made = made if weight is None else made * weight.view(shape)
-    return made if bias is None else made + bias.view(shape)
+    return (made if bias is None else made + bias.view(shape)).to(came.dtype)
 
 
 def _note(given: Given, mean: torch.Tensor, variance: torch.Tensor) -> None:

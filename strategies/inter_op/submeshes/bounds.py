@@ -192,7 +192,7 @@ class StageBounds:
         latency, per_byte = self._best_link
 
         def seconds(values: tuple[str, ...]) -> float:
-            size = sum(numerics.bytes_of(graph.value(value), rows) for value in values)
+            size = sum(numerics.bytes_of(value, graph.value(value), rows) for value in values)
             return SLACK * (latency + per_byte * size / both) if values else 0.0
 
         ahead, behind = zip(*((seconds(sent), seconds(back)) for sent, back in self.crossing), strict=True)

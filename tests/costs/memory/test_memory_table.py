@@ -12,6 +12,7 @@ from examples.parity.cases import Case
 
 MODELS_OF = "examples.measured.memory.models"
 GPT2 = Case(model=f"{MODELS_OF}:gpt2", precision="float32", shapes=TEXT, microbatches=(8,))
+MIXED = replace(GPT2, precision="bfloat16-autocast")
 CASES = [
     GPT2,
     replace(GPT2, recompute=True),
@@ -38,6 +39,15 @@ CASES = [
         GPT2, model=f"{MODELS_OF}:resnet", shapes=MODELS["resnet"], positions=2, turns=2,
         schedule="interleaved", microbatches=(2, 2, 2, 2),
     ),
+    # Autocast's copies: of weights, of what several products read, of none where experts' products stay in float32;
+    # values of 16 bits between blocks.
+    MIXED,
+    replace(MIXED, recompute=True),
+    replace(MIXED, positions=2, microbatches=(4, 4)),
+    replace(MIXED, replicas=2, sharding="parameters"),
+    replace(MIXED, model=f"{MODELS_OF}:mixtral", shapes=MODELS["mixtral"]),
+    replace(MIXED, model=f"{MODELS_OF}:unet", shapes=(), recompute=True),
+    replace(MIXED, model=f"{MODELS_OF}:resnet", shapes=MODELS["resnet"], positions=2, microbatches=(4, 4)),
 ]  # fmt: skip
 
 

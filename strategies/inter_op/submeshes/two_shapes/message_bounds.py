@@ -130,7 +130,7 @@ class MessageBounds:
         numerics, graph = next(iter(self.bounds.views.values())).costs.numerics, self.problem.graph
 
         def size(values: tuple[str, ...]) -> float:
-            return float(sum(numerics.bytes_of(graph.value(value), rows) for value in values))
+            return float(sum(numerics.bytes_of(value, graph.value(value), rows) for value in values))
 
         inner = self.bounds.crossing[1:-1]
         ways = [bool(sent) + bool(back) for sent, back in inner]
