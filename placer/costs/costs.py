@@ -45,7 +45,7 @@ from placer.io.same_objects import OfSameObjects
 from placer.plans.known_stages import KnownStage, KnownStages
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Again, Layout, Plan, Sharding, Stage, replica_rows
-from placer.plans.settings import RunSettings
+from placer.plans.settings import BALANCED, RunSettings
 from placer.spmd.cross_mesh import Mesh
 from placer.spmd.device_graph import local_graph
 from placer.spmd.parameter_layouts import kept_whole
@@ -334,7 +334,8 @@ class _Held(NamedTuple):
 
 def workload(graph: Graph, settings: RunSettings, layout: Layout | None, offset: int, backend: Backend) -> Workload:
     """What is priced of a graph, cut as a layout says where there is one, on devices of a `backend`."""
-    local = graph if layout is None else local_graph(graph, layout, settings.expert_loads)
+    balanced = settings.stack in BALANCED
+    local = graph if layout is None else local_graph(graph, layout, settings.expert_loads, balanced=balanced)
     numerics = Numerics.of(local, settings, backend)
     if layout is None:
         return Workload(graph=graph, whole=graph, numerics=numerics, settings=settings)

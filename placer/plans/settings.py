@@ -20,6 +20,10 @@ GradientCompression = Literal["none", "bfloat16", "float16"]
 EARLY_MEGATRON: frozenset[Stack] = frozenset({"megatron", "megatron-deepspeed"})
 MEGATRON_CORE: frozenset[Stack] = frozenset({"megatron-core", "nemo"})
 MEGATRON = EARLY_MEGATRON | MEGATRON_CORE
+# Whose context parallelism gives a device two pieces of the queries of causal attention, from both ends, each with
+# kernels that leave out what is hidden (Megatron-Core, docs of `context_parallel`; torch.distributed.tensor,
+# `context_parallel`, whose load balance is on by default).
+BALANCED: frozenset[Stack] = MEGATRON_CORE | {"fsdp"}
 # Precisions whose weights, and with them gradients, are kept so.
 SIXTEEN_BITS: frozenset[Precision] = frozenset({"bfloat16", "float16"})
 

@@ -25,8 +25,8 @@ from placer.spmd.local_ops import LocalClass
 from placer.spmd.parameter_layouts import class_edges, held_parameter, held_value
 
 
-def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = ()) -> Graph:
-    """The graph of one device, of the most loaded one where experts have `loads`.
+def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = (), *, balanced: bool = False) -> Graph:
+    """The graph of one device, of the most loaded one where experts have `loads`; `balanced`: as `local_op` has it.
 
     Raises UsageError for a layout that is not of this graph or cannot be, and for loads of other experts.
     """
@@ -34,7 +34,7 @@ def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = ()) -> 
     require_loads(graph, loads)
     counted = own_rows(graph, layout.apart)
     classes = tuple(
-        block_class if split is None else _local_class(block_class, split, layout.degree, loads)
+        block_class if split is None else _local_class(block_class, split, layout.degree, loads, balanced)
         for block_class, split in zip(counted.classes, layout.splits, strict=True)
     )
     return replace(counted, classes=classes)
@@ -78,10 +78,12 @@ def _require_layout(graph: Graph, layout: Layout) -> None:
         made |= {f"b{index}.{k}": text for k, text in enumerate(outputs)}
 
 
-def _local_class(block_class: BlockClass, split: Split, degree: int, loads: tuple[float, ...]) -> BlockClass:
+def _local_class(
+    block_class: BlockClass, split: Split, degree: int, loads: tuple[float, ...], balanced: bool
+) -> BlockClass:
     found = class_edges(block_class, split)
     load = overload(loads, split.experts, expert_devices(split, degree))
-    ops, outputs = LocalClass(block_class, found, degree, load).made()
+    ops, outputs = LocalClass(block_class, found, degree, load, balanced).made()
     stands = middle(degree, split.inner)
     inputs = tuple(
         held_value(tensor, border_state(text, split.inner), degree, stands)

@@ -7,7 +7,8 @@ op that keeps it keeps it beside the parameter it is of, or beside what the op b
 
 A piece of the queries of causal attention has a mask in place of the flag, for it begins further down
 (`runtime/spmd/local_ops/positions.py`): no kernel leaves out what is hidden, and all keep the mask's numbers, and
-grouped keys and values as they are repeated.
+grouped keys and values as they are repeated. So this runtime has it; stacks that cut such queries in balanced pieces
+(`plans.settings.BALANCED`) leave out what is hidden.
 """
 
 from __future__ import annotations
@@ -82,8 +83,13 @@ class SampledCall:
             ) from error
 
 
-def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0) -> Op:
-    """The op one rank runs, its inputs still named as in the whole class; at experts `load` times their even share."""
+def local_op(
+    block_class: BlockClass, op: Op, choice: Choice, degree: int, load: float = 1.0, *, balanced: bool = False
+) -> Op:
+    """The op one rank runs, its inputs still named as in the whole class; at experts `load` times their even share.
+
+    balanced: pieces of causal attention's queries run in kernels that leave out what is hidden, as much on each rank.
+    """
     if all(one.name == "whole" for _, one in strands(choice)):
         return op
     few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
@@ -107,11 +113,9 @@ def local_op(block_class: BlockClass, op: Op, choice: Choice, degree: int, load:
         products=tuple(map(_product, few.work.forward, more.work.forward)),
         backward_products=tuple(map(_product, few.work.backward, more.work.backward)),
     )
-    return (
-        _masked(made, few.local, more.local)
-        if any(one.local == "attention_rows" for _, one in strands(choice))
-        else made
-    )
+    if balanced or not any(one.local == "attention_rows" for _, one in strands(choice)):
+        return made
+    return _masked(made, few.local, more.local)
 
 
 def _masked(op: Op, few: Call, more: Call) -> Op:
@@ -298,6 +302,7 @@ class LocalClass:
     edges: Edges
     degree: int
     load: float = 1.0
+    balanced: bool = False
     _ops: list[Op] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
     _converted: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -310,7 +315,7 @@ class LocalClass:
         for index, (op, choice) in enumerate(zip(self.block_class.ops, self.edges.choices, strict=True)):
             while waiting and any(user == index for user, _ in waiting[0].users):
                 self._convert(waiting.pop(0))
-            made = local_op(self.block_class, op, choice, self.degree, self.load)
+            made = local_op(self.block_class, op, choice, self.degree, self.load, balanced=self.balanced)
             references = enumerate(tensor_arguments(op))
             inputs = {reference: self._read(index, number, reference) for number, reference in references}
             place = len(self._ops)

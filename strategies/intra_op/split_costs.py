@@ -22,6 +22,7 @@ from placer.costs.memory.peak import state_bytes
 from placer.costs.precision import OpNumerics
 from placer.costs.timing.after_backward import update_bytes
 from placer.graph import ITEM_BYTES, BlockClass, Op, Parameter, Summed, Tensor
+from placer.plans.settings import BALANCED
 from placer.rules.graph_calls import call_of
 from placer.rules.layouts import Choice, State, conversion
 from placer.rules.splits.block_choices import block_choices
@@ -166,7 +167,8 @@ class SplitCosts:
         return {choice: self._costs_of(op, choice, numbers) for choice in allowed}
 
     def _costs_of(self, op: Op, choice: Choice, numbers: OpNumerics) -> ChoiceCosts:
-        made, rows, inside = local_op(self.kind, op, choice, self.degree, self.replica.load), self.replica.rows, 0.0
+        balanced, rows, inside = self.costs.settings.stack in BALANCED, self.replica.rows, 0.0
+        made = local_op(self.kind, op, choice, self.degree, self.replica.load, balanced=balanced)
         for inner in inner_ops(self.kind, op, choice, self.degree, self.replica.load):
             *words, line = (*inner.target.split(".")[1:], "")[:3]
             lines = lines_of(self.replica.devices, line)

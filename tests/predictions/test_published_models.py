@@ -90,3 +90,6 @@ def test_a_piece_of_the_queries_computes_what_is_hidden_and_keeps_its_mask() -> 
     assert local.fused_saved_bytes.fixed == 32 * 64 * 2
     ours = op.fused_saved_bytes.per_row * (32 * 8 + 2 * 64 * 2 + 32 * 8) // (64 * 8 + 2 * 64 * 2 + 64 * 8)
     assert local.fused_saved_bytes.per_row == pytest.approx(ours + 2 * 64 * (8 - 2) * 32 * 2, rel=0.01)
+    shared = local_op(own, op, query, 2, balanced=True)  # as context parallelism of other stacks has it
+    assert FLAG.match(shared.arguments) and shared.forward_flops == local.forward_flops
+    assert shared.fused_saved_bytes.fixed == 0
