@@ -21,6 +21,9 @@ from placer.rules.layouts import Cut, held_size, piece, ranges
 from placer.rules.two_axis_layouts import INNER, OUTER, place
 
 Shape = tuple[int, ...]
+# Of one tensor each, as torch 2.13 names them and as it did before.
+_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 Rows = Sequence[tuple[int, int]]  # runs of rows, start and end of each, one after another
 
 
@@ -71,28 +74,35 @@ class Axis(nn.Module):
     def all_gather(self, tensor: torch.Tensor, lay: Cut, size: int | None = None) -> torch.Tensor:
         """The whole of the ranks' pieces; `size` of the dim that is cut, None where all pieces are equal."""
         own = tensor.contiguous()
-        if size is None:
-            pieces = [torch.empty_like(own) for _ in range(self.degree)]
-            dist.all_gather(pieces, own, group=self._ready())
-        else:
+        if size is not None:
             shapes = [_with(tensor.shape, lay.dim, length) for length in self.lengths(size, lay)]
-            pieces = self.exchange([own] * self.degree, shapes)
-        return _together(pieces, lay)
+            return _together(self.exchange([own] * self.degree, shapes), lay)
+        made = own.new_empty((self.degree, *own.shape))
+        _gather(made.view(-1), own.view(-1), group=self._ready())
+        if _in_order(lay.of(self.degree * own.shape[lay.dim])):
+            return made.flatten(0, 1)
+        return _together(list(made), lay)
 
     def reduce_scatter(self, tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
         """This rank's piece of the sum over the ranks."""
-        pieces = [self.piece_of(rank, tensor, lay) for rank in range(self.degree)]
-        mine = pieces[self.rank]
-        if len({one.shape for one in pieces}) == 1:
-            made = torch.empty_like(mine)
-            dist.reduce_scatter(made, pieces, group=self._ready())
+        lay = lay.of(tensor.shape[lay.dim])
+        if len({*self.lengths(tensor.shape[lay.dim], lay)}) == 1:
+            # Pieces of the first dim lie one after another already.
+            own = _with(tensor.shape, lay.dim, tensor.shape[lay.dim] // self.degree)
+            every = tensor if _in_order(lay) else torch.cat([one.view(-1) for one in self._pieces(tensor, lay)])
+            made = tensor.new_empty(own)
+            _reduce_scatter(made.view(-1), every.contiguous().view(-1), group=self._ready())
             return made
-        found = self.exchange(pieces, [tuple(mine.shape)] * self.degree)
+        pieces = self._pieces(tensor, lay)
+        found = self.exchange(pieces, [tuple(pieces[self.rank].shape)] * self.degree)
         return torch.stack(found).sum(0)
+
+    def _pieces(self, tensor: torch.Tensor, lay: Cut) -> list[torch.Tensor]:
+        return [self.piece_of(rank, tensor, lay) for rank in range(self.degree)]
 
     def swap(self, tensor: torch.Tensor, have: Cut, want: Cut, size: int | None = None) -> torch.Tensor:
         """From pieces of one dim (whole: `size`, None where all pieces are equal) to pieces of another."""
-        pieces = [self.piece_of(rank, tensor, want) for rank in range(self.degree)]
+        pieces = self._pieces(tensor, want)
         whole = tensor.shape[have.dim] * self.degree if size is None else size
         shapes = [_with(pieces[self.rank].shape, have.dim, one) for one in self.lengths(whole, have)]
         return _together(self.exchange(pieces, shapes), have)
@@ -153,6 +163,11 @@ def _together(pieces: list[torch.Tensor], lay: Cut) -> torch.Tensor:
             return whole
         return whole.index_select(lay.dim, torch.tensor(lay.order, device=whole.device).argsort())
     return torch.cat([_apart(one, lay) for one in pieces], lay.dim + 1).flatten(lay.dim, lay.dim + 1)
+
+
+def _in_order(lay: Cut) -> bool:
+    """Whether the ranks' pieces lie one after another in memory."""
+    return lay.dim == 0 and lay.parts == 1 and not lay.order
 
 
 def _apart(tensor: torch.Tensor, lay: Cut) -> torch.Tensor:
