@@ -25,6 +25,11 @@ from placer.plans.settings import MEGATRON, RunSettings
 from placer.rules.calls import Call, Value
 from placer.rules.graph_calls import call_of
 
+# Ops that save what they made, not what they read.
+OWN_RESULT = frozenset({
+    "relu", "sigmoid", "tanh", "softmax", "_softmax", "_safe_softmax", "log_softmax", "exp", "sqrt", "rsqrt", "elu",
+    "cross_entropy_loss", "max_pool2d",
+})  # fmt: skip
 RANK = 4  # by definition: rows, heads, positions, width
 
 

@@ -21,7 +21,18 @@ from functools import cached_property
 from typing import TypeAlias
 
 from placer.cluster.cluster import Backend, Device
-from placer.costs.autocast import AS_FIRST, FLOAT32, NO_COPIES, NOT_LOWERED, Copy, Copying, copy_of, copying
+from placer.costs.autocast import (
+    AS_FIRST,
+    BY_THEMSELVES,
+    FLOAT32,
+    LOWERED,
+    NO_COPIES,
+    NOT_LOWERED,
+    Copy,
+    Copying,
+    copy_of,
+    copying,
+)
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Op, Parameter, Tensor
 from placer.io.memo import once
 from placer.plans.plan import Layout
@@ -69,6 +80,7 @@ class OpNumerics:
     cast: float = 0.0
     entering: float = 1.0
     copied: Copying = NO_COPIES
+    copied_back: Copying = NO_COPIES
     copies: int = 0
 
 
@@ -194,9 +206,9 @@ class Numerics:
                 sent = self.sent_inside(made[-1], op.target)
                 own = replace(own, read=sent, written=sent, entering=made[-1].entering)
             made.append(own)
-        copies = self._copies(block_class, known)
+        copies = self._copies(block_class, known, few)
         numbers = tuple(
-            replace(own, copied=copying(op, copied), copies=len(copied)) if copied else own
+            self._copying(own, op, copied) if copied else own
             for op, own, copied in zip(
                 block_class.ops,
                 (self._in_few_bits(own) if index in few else own for index, own in enumerate(made)),
@@ -206,18 +218,29 @@ class Numerics:
         )
         return block_class, numbers, known, copies
 
-    def _copies(self, block_class: BlockClass, known: Mapping[str, str]) -> tuple[tuple[Copy, ...], ...]:
+    def _copying(self, own: OpNumerics, op: Op, copies: tuple[Copy, ...]) -> OpNumerics:
+        """The numbers of an op for which autocast makes copies, forward and, of their gradients, back."""
+        ahead, back = (
+            copying(op, those, reads_them=op.kind in PRODUCT_KINDS)
+            for those in (copies, [one for one in copies if one.trains])
+        )
+        return replace(own, copied=ahead, copied_back=back, copies=len(copies))
+
+    def _copies(
+        self, block_class: BlockClass, known: Mapping[str, str], few: frozenset[int]
+    ) -> tuple[tuple[Copy, ...], ...]:
         """For each op what it reads that comes in another type than autocast has it read; of what is copied once for
         all the first op's."""
         met: set[str] = set()
         found: list[tuple[Copy, ...]] = []
-        for op in block_class.ops:
-            to, copies = self._casts_to(op), []
+        for index, op in enumerate(block_class.ops):
+            itself = index in few or op_name(op) in BY_THEMSELVES
+            to, copies = "" if itself else self._casts_to(op), []
             for number, reference in enumerate(op.inputs if to else ()):
                 dtype = self._type(block_class, reference, known)
                 if dtype in FLOATING and dtype != to and reference not in met:
                     copies.append(copy_of(block_class.tensor(reference), number, ITEM_BYTES[dtype], ITEM_BYTES[to]))
-            found.append(tuple(one for one in copies if not (one.cached and self.gathered)))
+            found.append(tuple(one for one in copies if not (one.held and self.gathered)))
             met.update(op.inputs[one.number] for one in copies if one.cached)
         return tuple(found)
 
@@ -265,10 +288,13 @@ class Numerics:
     def _op(self, block_class: BlockClass, op: Op, index: int, known: dict[str, str]) -> OpNumerics:
         tensors = [(reference, block_class.tensor(reference)) for reference in op.inputs]
         types = [self._type(block_class, reference, known) for reference in op.inputs]
-        runs = self._runs_in(op, [t for t in types if t in FLOATING])
+        lone = [_lone(tensor) for _, tensor in tensors]
+        every = all(one for one, dtype in zip(lone, types, strict=True) if dtype in FLOATING)
+        floating = [t for t, one in zip(types, lone, strict=True) if t in FLOATING and (every or not one)]
+        runs = self._runs_in(op, floating)
         before = after = 0.0
         for (_, tensor), running in zip(tensors, types, strict=True):
-            taken = runs if self._casts_to(op) and running in FLOATING else running
+            taken = runs if self._casts_to(op) and op.kind in PRODUCT_KINDS and running in FLOATING else running
             before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
             after += _weight(tensor) * ITEM_BYTES[taken]
         read = after / before if before else self._plain
@@ -295,13 +321,19 @@ class Numerics:
             return self._casts_to(op)
         if op.target.startswith(CASTING):
             return self.weights
-        return inputs[0] if inputs and op_name(op) in AS_FIRST else widest
+        name = op_name(op)
+        if not inputs:
+            return widest
+        if name == "type_as":
+            return inputs[-1]
+        first = op.kind == "view" or name in AS_FIRST or (name.endswith("_") and not name.startswith("_"))
+        return inputs[0] if first else widest
 
     def _casts_to(self, op: Op) -> str:
         """The type in which autocast has an op read everything; empty where it does not interfere."""
-        if self.autocast is None:
+        if self.autocast is None or not op.target.startswith("aten."):
             return ""
-        if op.kind in PRODUCT_KINDS:
+        if op.kind in PRODUCT_KINDS or op_name(op) in LOWERED:
             return "" if op_name(op) in NOT_LOWERED else self.compute
         return "float32" if op_name(op) in FLOAT32[self.autocast] else ""
 
@@ -366,6 +398,11 @@ def weight_references(block_class: BlockClass) -> set[str]:
         if op.kind == "view" and not found.isdisjoint(op.inputs):
             found |= {f"o{index}.{output}" for output in range(len(op.outputs))}
     return found
+
+
+def _lone(value: Tensor | Parameter) -> bool:
+    """Whether it is one number without dims, which changes no type (torch's rules of promotion)."""
+    return not value.shape
 
 
 def _wider(one: str, other: str) -> str:

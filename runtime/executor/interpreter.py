@@ -286,7 +286,7 @@ class Interpreter:
     def _outgoing(self, step: _StepState, message: Message, name: str, shape: TensorMeta) -> torch.Tensor:
         stage, microbatch = message.source_stage, message.microbatch
         if message.kind == "activation":
-            return step.passes[stage, microbatch].outputs[name]
+            return step.passes[stage, microbatch].outputs[name].to(shape.dtype)
         found = step.returned.get((stage, microbatch, name))
         if found is None:
             return torch.zeros(shape.shape, dtype=shape.dtype, device=self.device)

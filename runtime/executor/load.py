@@ -152,7 +152,7 @@ def _executor(
         )  # fmt: skip
     interpreter = Interpreter(
         plan=plan, program=program, device=device, replicas=held.replicas, home=makers(plan, model.cut),
-        shapes=value_shapes(plan, model.cut, model.axis, device),
+        shapes=value_shapes(plan, model.cut, model.axis),
         parts=MessageParts(plan, program.inner), mail=Mailbox(plan, model.rank, device, held.relay),
         loss=model.cut.loss, reached=model.cut.reached_values, reduce=(column or gradients).reduce,
         sum_over=gradients.sum_over, observer=held.relay, own_ranks=own,

@@ -225,25 +225,23 @@ def makers(plan: Plan, cut: CutModel) -> dict[str, int]:
     }
 
 
-def value_shapes(
-    plan: Plan, cut: CutModel, axis: Axis, device: torch.device
-) -> Callable[[int, int], Mapping[str, TensorMeta]]:
+def value_shapes(plan: Plan, cut: CutModel, axis: Axis) -> Callable[[int, int], Mapping[str, TensorMeta]]:
     """A function from a number of rows, and a stage of this rank, to the shapes that block outputs have in it.
 
-    It gives none where nothing is sent. Autocast's types are those of a CPU, on which the captured model lies; of the
-    `device`, where its lists of ops are others.
+    It gives none where nothing is sent. Under autocast values are sent in the types that the plan's program says,
+    whatever the lists of ops of the device that makes them: `Interpreter` casts those that are of others.
     """
     values = {node: cut.name(node) for nodes in cut.outputs_of.values() for node in nodes}
 
-    def on_device(found: Mapping[fx.Node, TensorMeta]) -> Mapping[fx.Node, TensorMeta]:
-        types = {} if device.type == "cpu" else Numerics.of(plan.graph, plan.settings, "cuda").crossing
+    def as_told(found: Mapping[fx.Node, TensorMeta]) -> Mapping[fx.Node, TensorMeta]:
+        types = Numerics.of(plan.graph, plan.settings, plan.cluster.kernels).crossing
         typed = {node: types[name] for node, name in values.items() if name in types}
         return {**found, **{node: replace(found[node], dtype=getattr(torch, name)) for node, name in typed.items()}}
 
     @cache
     def whole(rows: int) -> Mapping[fx.Node, TensorMeta]:
         if plan.settings.precision == "bfloat16-autocast":
-            return on_device(shapes_of(cut.module, plan.graph, input_dtypes(plan), rows=rows, autocast=True))
+            return as_told(shapes_of(cut.module, plan.graph, input_dtypes(plan), rows=rows, autocast=True))
         return {node: cut.shape_at(node, rows) for node in values}
 
     @cache

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from examples.measured.memory.table import MODELS
 from examples.parity.cases import Case, plan_of
 from placer.cluster.cluster import Backend
-from placer.costs.autocast import AS_FIRST, FLOAT32, NOT_LOWERED
+from placer.costs.autocast import FLOAT32, LOWERED, NOT_LOWERED
 from placer.costs.costs import Costs
 from placer.costs.precision import PRODUCT_KINDS, Numerics
 from placer.plans.settings import RunSettings
@@ -48,37 +49,50 @@ def test_every_op_that_autocast_changes_is_on_a_list(backend: Backend) -> None:
     changed = known_to_autocast(backend)
     products = {name for name, kind in KINDS.items() if kind in PRODUCT_KINDS} - NOT_LOWERED
     listed = FLOAT32[backend] | products
-    assert changed & KINDS.keys() <= listed | WIDEST[backend] | {"prelu"}
+    assert changed & KINDS.keys() <= listed | WIDEST[backend] | LOWERED
     parts = {"_softmax", "_log_softmax", "nll_loss_forward"}  # of listed ops, by the names of their kernels
-    whole = {"cross_entropy_loss"}  # on CUDA devices made of listed ops
+    whole = {"cross_entropy_loss", "square"}  # on CUDA devices made of listed ops
     assert FLOAT32[backend] & KINDS.keys() - parts - whole <= changed
     assert not changed & NOT_LOWERED
 
 
+def numbers(x: torch.Tensor) -> torch.Tensor:
+    """Weights of float32."""
+    return x.new_ones(8, dtype=torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("backend", KEYS)
 @pytest.mark.parametrize(
     ("name", "run"),
     [
-        ("layer_norm", lambda x: functional.layer_norm(x, (8,), torch.ones(8), torch.zeros(8))),
-        (
-            "batch_norm",
-            lambda x: functional.batch_norm(x, torch.zeros(8), torch.ones(8), torch.ones(8), torch.zeros(8), True),
-        ),
-        ("group_norm", lambda x: functional.group_norm(x, 2, torch.ones(8), torch.zeros(8))),
+        ("layer_norm", lambda x: functional.layer_norm(x, (8,), numbers(x), numbers(x))),
+        ("rms_norm", lambda x: functional.rms_norm(x, (8,), numbers(x))),
+        ("group_norm", lambda x: functional.group_norm(x, 2, numbers(x), numbers(x))),
         ("softmax", lambda x: x.softmax(-1)),
         ("pow", lambda x: x**2),
+        ("square", torch.square),
+        ("sum", torch.sum),
         ("l1_loss", lambda x: functional.l1_loss(x, x)),
         ("mse_loss", lambda x: functional.mse_loss(x, x)),
-        ("prod", lambda x: x.prod()),
-        ("cross_entropy_loss", lambda x: functional.cross_entropy(x, torch.zeros(4, dtype=torch.long))),
+        ("prod", torch.prod),
+        ("gelu", functional.gelu),
+        ("mul", lambda x: x * x.new_ones((), dtype=torch.float32)),  # a number without dims
+        ("prelu", lambda x: functional.prelu(x, numbers(x))),
     ],
 )
-def test_on_cpus_an_op_of_16_bits_runs_in_the_type_that_is_said(
-    name: str, run: Callable[[torch.Tensor], torch.Tensor]
+def test_an_op_of_16_bits_runs_in_the_type_that_is_said(
+    name: str, run: Callable[[torch.Tensor], torch.Tensor], backend: Backend
 ) -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        made = run(torch.randn(4, 8, dtype=torch.bfloat16))
-    assert (made.dtype == torch.float32) == (name in FLOAT32["cpu"])
-    assert made.dtype == torch.float32 or name in AS_FIRST or name in {"softmax", "pow"}
+    """On fake tensors of either kind of device: `torch.autocast` itself does nothing for a kind that is not there."""
+    was = torch.is_autocast_enabled(backend)
+    torch.set_autocast_enabled(backend, True)
+    try:
+        with FakeTensorMode():
+            made = run(torch.empty(4, 8, dtype=torch.bfloat16, device=backend))
+    finally:
+        torch.set_autocast_enabled(backend, was)
+    assert (made.dtype == torch.float32) == (name in FLOAT32[backend])
 
 
 class Words(nn.Module):

@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from placer.cluster.cluster import FLASH_SHARES, Device
+from placer.costs.autocast import Copying
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
 from placer.costs.compute.tile_quantization import shape_share
@@ -178,8 +179,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
     forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * extra.forward_kernels
     forward += _cast_seconds(_operand_bytes(op, rows), numbers, device)
-    copying = _copy_seconds(op, numbers, device, settings, rows)
-    forward += copying
+    forward += _copy_seconds(op, numbers.copied, numbers, device, settings, rows)
     if not _has_backward(op):
         return BlockSeconds(forward=forward)
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
@@ -187,7 +187,8 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     backward = max(behind, max(0.0, moved + extra.backward) / memory_rate(device))
     backward += device.launch_seconds * extra.backward_kernels
     backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
-    backward += _bias_seconds(op, numbers, device, rows) + copying
+    backward += _bias_seconds(op, numbers, device, rows)
+    backward += _copy_seconds(op, numbers.copied_back, numbers, device, settings, rows)
     return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
 
 
@@ -197,12 +198,13 @@ def _cast_seconds(size: float, numbers: OpNumerics, device: Device) -> float:
     return pass_seconds(device, numbers.cast * size) if faster else 0.0
 
 
-def _copy_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> float:
+def _copy_seconds(
+    op: Op, copied: Copying, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int
+) -> float:
     """Seconds of autocast's copies of what a product reads; where chains run as one kernel those of values are made by
     the one before."""
-    if not numbers.copies:
-        return 0.0
-    copied = numbers.copied._replace(per_row=0.0) if settings.fusion else numbers.copied
+    if settings.fusion:
+        return pass_seconds(device, copied._replace(per_row=0.0).moved(op.read_bytes, rows))
     return pass_seconds(device, copied.moved(op.read_bytes, rows), numbers.copies)
 
 

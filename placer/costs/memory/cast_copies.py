@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from placer.costs.autocast import Copy, elements_of
-from placer.costs.precision import FLOATING, Numerics
+from placer.costs.kept_results import OWN_RESULT
+from placer.costs.precision import FLOATING, Numerics, op_name
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Tensor, affine_sum
 
 
@@ -53,7 +54,8 @@ class Casts:
             self._copied |= _entering(source)
             if copy.number in op.kept_again:
                 sizes.append(copy.bytes)
-            elif any(op.saved_bytes) and source not in self._known:  # among the bytes that it is the first to keep
+            elif any(op.saved_bytes) and source not in self._known and op_name(op) not in OWN_RESULT:
+                # Among the bytes that it is the first to keep.
                 self._unkept.add(source)
         for number in {*range(len(op.inputs))} - {copy.number for copy in copies}:
             sizes.append(self._own(op, number))
@@ -74,10 +76,12 @@ class Casts:
         source, value = self._source(op.inputs[number]), self.block_class.tensor(op.inputs[number])
         if not isinstance(value, Tensor) or value.dtype not in FLOATING:
             return Affine()
-        if number in op.kept_again or _covers(op.saved_bytes, value):
+        first = number not in op.kept_again
+        if not first or (_covers(op.saved_bytes, value) and op_name(op) not in OWN_RESULT):
             self._known.add(source)
             self._owned |= _entering(source)
-        if number not in op.kept_again:
+        if first:
+            self._unkept -= {source} & self._known
             return Affine()
         if source not in self._unkept:
             return Affine()

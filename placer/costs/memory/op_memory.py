@@ -22,7 +22,7 @@ from placer.cluster.cluster import Backend
 from placer.costs.autocast import elements_of
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.roofline import score_elements
-from placer.costs.kept_results import fuses, kept_results, readers, scores_alone
+from placer.costs.kept_results import OWN_RESULT, fuses, kept_results, readers, scores_alone
 from placer.costs.memory.cast_copies import Casts, cached_bytes, weight_gradient_bytes
 from placer.costs.memory.chain_memory import chain_at_work, chain_saved
 from placer.costs.precision import FLOATING, Numerics, OpNumerics, leads_to, op_name
@@ -38,11 +38,6 @@ NUMBERS_BYTES = 16
 DROPPING = {"dropout": 1, "dropout_": 1, "scaled_dot_product_attention": 4}
 # Ops that hand the gradient they get on as it is, or pieces of it.
 PASSING = frozenset({"add", "add_", "cat", "concat", "stack"})
-# Ops that save what they made, not what they read.
-OWN_RESULT = frozenset({
-    "relu", "sigmoid", "tanh", "softmax", "_softmax", "_safe_softmax", "log_softmax", "exp", "sqrt", "rsqrt", "elu",
-    "cross_entropy_loss", "max_pool2d",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

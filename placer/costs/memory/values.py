@@ -206,7 +206,7 @@ class KeptValues:
         for index, block in enumerate(self.work.graph.blocks):
             kind = self.work.graph.classes[block.kind]
             own = {block.inputs[i] for i in kind.kept_inputs if i not in self._classes[block.kind].copied}
-            found[index] = self.crossing.bytes_of(copied & own)
+            found[index] = self.crossing.bytes_of(copied & own & self.crossing.floating.keys())
             copied -= own
             for r in (block.inputs[i] for i in self._classes[block.kind].copied):
                 if r not in self._keepers or self._keepers[r][0] > index:

@@ -53,10 +53,10 @@ def transposed_window(given: Given) -> torch.Tensor:
 def batch_norm(given: Given) -> torch.Tensor:
     """Batch norm in training, its statistics over all ranks (biased for the result, unbiased for the running ones).
 
-    Under autocast it reckons in the type of its weights, as torch's does, and makes what has the type that it gets.
+    It reckons in float32 at least, as torch's does, and makes what has the type that it gets.
     """
     came, weight, bias = given.tensor(0), given.optional(1, "weight"), given.optional(2, "bias")
-    x = came if weight is None else came.to(torch.promote_types(came.dtype, weight.dtype))
+    x = came.to(torch.promote_types(came.dtype, torch.float32))
     dims = [dim for dim in range(x.dim()) if dim != 1]
     shape = [1, -1] + [1] * (x.dim() - 2)
     count = given.place("count")
