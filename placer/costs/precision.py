@@ -258,7 +258,7 @@ class Numerics:
         widened = True
         while widened:
             widened = False
-            for index, block in enumerate(graph.blocks):
+            for index, block in enumerate((graph.prologue, *graph.blocks), -1):
                 kind = graph.classes[block.kind]
                 before = entering.get(id(kind))
                 types = tuple(self._crossing(graph, reference, crossing) for reference in block.inputs)

@@ -3,6 +3,7 @@
 python -m examples.measured.memory.table                 all of them, on fake tensors (which count as a real run does)
 python -m examples.measured.memory.table --only "gpt2 "  cases whose name holds a word
 python -m examples.measured.memory.table --real          on processes, one per rank
+python -m examples.measured.memory.table --precision bfloat16-autocast
 
 A line per case and position, of its fullest rank: measured / predicted of each category that a processor can tell
 apart, and of what was alive at once against the sum of all predicted categories but the device's overhead. Categories
@@ -28,6 +29,7 @@ from placer.costs.step_estimate import estimate
 from placer.errors import PlacerError
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan, Sharding
+from placer.plans.settings import Precision
 from placer.plans.transfers import position_of
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.rank_pool import RankPool
@@ -86,11 +88,11 @@ class Line:
         return f"{'FAR ' if self.far else 'ok  '} {self.case}, rank {self.rank}: {told}"
 
 
-def cases() -> Iterator[Case]:
+def cases(precision: Precision = "float32") -> Iterator[Case]:
     """Each model on one device, under data, sharded, pipeline and recompute, with its ops cut, with unequal shares."""
     for model, shapes in MODELS.items():
         yield from cases_of(Case(
-            model=f"examples.measured.memory.models:{model}", precision="float32", shapes=shapes, microbatches=(4, 4)
+            model=f"examples.measured.memory.models:{model}", precision=precision, shapes=shapes, microbatches=(4, 4)
         ))  # fmt: skip
 
 
@@ -127,8 +129,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--real", action="store_true", help="measure on processes")
+    parser.add_argument("--precision", choices=get_args(Precision), default="float32", help="of all cases")
     options = parser.parse_args(argv)
-    chosen = [case for case in cases() if options.only in str(case)]
+    chosen = [case for case in cases(options.precision) if options.only in str(case)]
     if not chosen:
         parser.error(f"no case holds {options.only!r}")
     lines: list[Line] = []
